@@ -1,0 +1,140 @@
+"""Rounds per second of torch.distributed's gloo all-reduce, the peer called "gloo".
+
+What is measured: W processes hold one float32 tensor of N bytes each; in one round every process
+calls `all_reduce` (SUM) on it in place, over TCP on the loopback interface. No barrier separates
+the rounds. It is what DistributedDataParallel does to its gradients on CPUs.
+
+Why it is a fair peer: as with a parameter server, every process gives N bytes and receives the
+N bytes of the sum in its own memory each round, and no gradient is computed. It gets every
+advantage: one flat tensor (no bucketing), reduced in place (no copy into or out of a bucket), on
+connections that warm-up rounds have opened. Each process sets torch to one thread. Torch's default
+number was tried as well and the two cannot be told apart (interleaved medians within 3% of each
+other, either way round), because the all-reduce runs on gloo's own threads.
+
+An in-place SUM multiplies the tensor by W each round, so float32 would overflow in a long loop.
+A loop is therefore run in stretches short enough to stay finite. Before each one, untimed, the
+tensor is filled anew and a barrier aligns the processes; after it, untimed, every process checks
+every element. A stretch lasts from the first process's start to the last process's end.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+TCPStore = dist.TCPStore  # type: ignore[attr-defined]  # public, but not marked as exported
+TIMEOUT = timedelta(seconds=120)  # for one operation; a lost process is noticed much sooner
+
+
+def member(rank: int, workers: int, nbytes: int, port: int, orders: Connection) -> None:
+    """One of the W processes: runs a stretch for each number of rounds it is sent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    store = TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=workers, timeout=TIMEOUT)
+    tensor = torch.empty(nbytes // 4, dtype=torch.float32)
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: end as well
+        while rounds := orders.recv():
+            tensor.fill_(rank + 1)
+            dist.barrier()
+            started = time.perf_counter()
+            for _ in range(rounds):
+                dist.all_reduce(tensor)
+            ended = time.perf_counter()
+            expected = float(workers * (workers + 1) // 2) * float(workers) ** (rounds - 1)
+            low, high = (float(value) for value in tensor.aminmax())
+            if not expected * (1 - 1e-4) <= low <= high <= expected * (1 + 1e-4):
+                raise RuntimeError(f"rank {rank}: sums of {low} to {high}, not {expected}")
+            orders.send((started, ended))
+    dist.destroy_process_group()
+
+
+class Group:
+    """The parent's view of the W processes."""
+
+    def __init__(self, workers: int, connections: list[Connection]) -> None:
+        self.connections = connections
+        self.stretch = int(96 / math.log2(max(workers, 2)))  # W ** stretch is at most 2 ** 96
+
+    def measure(self, rounds: int) -> float:
+        """Runs the rounds, which check their own result, and returns the rounds per second."""
+        elapsed = 0.0
+        for first in range(0, rounds, self.stretch):
+            for connection in self.connections:
+                connection.send(min(self.stretch, rounds - first))
+            try:
+                times = [connection.recv() for connection in self.connections]
+            except (EOFError, ConnectionError) as error:
+                raise RuntimeError("a process failed; its error is on stderr") from error
+            elapsed += max(ended for _, ended in times) - min(started for started, _ in times)
+        return rounds / elapsed if rounds else 0.0
+
+
+@contextlib.contextmanager
+def group(nbytes: int, workers: int) -> Iterator[Group]:
+    """W processes joined over loopback, none of which is left afterwards."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a free port
+    context = mp.get_context("spawn")
+    connections: list[Connection] = []
+    processes = []
+    try:
+        for rank in range(workers):
+            ours, theirs = context.Pipe()
+            arguments = (rank, workers, nbytes, store.port, theirs)
+            process = context.Process(target=member, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            processes.append(process)
+            connections.append(ours)
+        yield Group(workers, connections)
+        for connection in connections:
+            connection.send(0)
+        for process in processes:
+            process.join(10)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure gloo's all-reduce over loopback.")
+    defaults = {"nbytes": 102_000_000, "workers": 4, "rounds": 20, "warmup": 5, "repeat": 1}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--serve", action="store_true", help='answer {"rounds": n} lines on stdin')
+    args = parser.parse_args()
+    if args.nbytes < 4 or args.nbytes % 4 or min(args.workers, args.rounds, args.repeat) < 1:
+        parser.error("nbytes must be a multiple of 4; workers, rounds and repeat at least 1")
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # stdout is for results only: what any library prints there goes to stderr
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with group(args.nbytes, args.workers) as members:
+        members.measure(args.warmup)
+        if args.serve:
+            for line in sys.stdin:
+                speed = members.measure(int(json.loads(line)["rounds"]))
+                print(json.dumps({"rounds_per_s": speed}), file=results, flush=True)
+            return
+        speeds = [members.measure(args.rounds) for _ in range(args.repeat)]
+        answer = {"peer": "gloo", "nbytes": args.nbytes, "workers": args.workers}
+        answer |= {"rounds": args.rounds, "rounds_per_s": speeds}
+        print(json.dumps(answer), file=results, flush=True)
+
+
+if __name__ == "__main__":
+    main()

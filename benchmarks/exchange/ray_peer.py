@@ -1,0 +1,163 @@
+"""Rounds per second of a parameter server made of Ray actors, the peer called "ray".
+
+What is measured: in one round each of W worker actors pulls the float32 parameters (N bytes),
+copies them into a buffer of its own, and pushes a gradient of N bytes, prepared once; the server
+actor adds all W gradients into the parameters, which the next round pulls. Nothing is computed.
+
+Why it is a fair peer: it is the synchronous parameter server of Ray's own documentation, tuned.
+Only object refs pass through the driver. Arrays go through the shared-memory object store: one
+copy in when a task returns one, none out (arguments are read-only views); up to 100 KiB Ray sends
+them inside its messages instead, and that default is kept. Rounds are submitted ahead, so that
+scheduling overlaps with the work, but the refs keep every round synchronous. The server sums
+block by block in the cache. The object store's memory is touched before the start, and warm-up
+rounds come first. Actors ask for no CPU, so that all of them fit on a machine with few cores.
+
+After every measured loop the parameters and what each worker pulled last are checked, untimed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # or else Ray leaves one in the home folder
+
+import ray
+
+Array = npt.NDArray[np.float32]
+BLOCK = 1 << 16  # elements the server sums at a time: 256 KiB, which fits a core's own cache
+AHEAD = 4  # rounds submitted before the driver waits for the first of them
+
+
+def extremes(array: Array) -> tuple[float, float]:
+    return float(array.min()), float(array.max())
+
+
+class ParameterServer:
+    """Holds the parameters as one array."""
+
+    def __init__(self, size: int) -> None:
+        self.parameters: Array = np.full(size, 0, dtype=np.float32)
+
+    def apply_gradients(self, *gradients: Array) -> Array:
+        for start in range(0, self.parameters.size, BLOCK):
+            block = self.parameters[start : start + BLOCK]
+            for gradient in gradients:
+                block += gradient[start : start + BLOCK]
+        return self.parameters
+
+
+class Worker:
+    """Pulls the parameters and pushes the gradient it prepared."""
+
+    def __init__(self, size: int, value: float) -> None:
+        self.gradient: Array = np.full(size, value, dtype=np.float32)
+        self.pulled: Array = np.full(size, -1, dtype=np.float32)
+
+    def exchange(self, weights: Array) -> Array:
+        np.copyto(self.pulled, weights)
+        return self.gradient
+
+    def check(self) -> tuple[float, float]:
+        return extremes(self.pulled)
+
+
+class Exchange:
+    """The actors, the ref of the newest weights, and how many rounds led to them."""
+
+    def __init__(self, nbytes: int, workers: int) -> None:
+        size = nbytes // 4
+        actor: Any = ray.remote(num_cpus=0)
+        self.server = actor(ParameterServer).remote(size)
+        self.workers = [actor(Worker).remote(size, rank + 1) for rank in range(workers)]
+        self.per_round = workers * (workers + 1) // 2
+        self.weights: Any = self.server.apply_gradients.remote()
+        self.done = 0
+
+    def measure(self, rounds: int) -> float:
+        """Runs the rounds, checks their result, and returns the rounds per second."""
+        ray.wait([self.weights], fetch_local=False)
+        started = time.perf_counter()
+        pending = []
+        for _ in range(rounds):
+            self.weights = self.server.apply_gradients.remote(
+                *[worker.exchange.remote(self.weights) for worker in self.workers]
+            )
+            pending.append(self.weights)
+            if len(pending) > AHEAD:
+                ray.wait([pending.pop(0)], fetch_local=False)
+        ray.wait([self.weights], fetch_local=False)
+        elapsed = time.perf_counter() - started
+        self.done += rounds
+        wanted = float(self.done * self.per_round)
+        checks = [(extremes(ray.get(self.weights)), wanted)]
+        if rounds:
+            pulled = ray.get([worker.check.remote() for worker in self.workers])
+            checks += [(found, wanted - self.per_round) for found in pulled]
+        if any(found != (value, value) for found, value in checks):
+            raise RuntimeError(f"wrong sums after {self.done} rounds: (found, wanted) = {checks}")
+        return rounds / elapsed
+
+
+@contextlib.contextmanager
+def cluster(nbytes: int, workers: int) -> Iterator[None]:
+    """A Ray of this program's own, of which nothing is left afterwards."""
+    folder = tempfile.mkdtemp(prefix="ray-peer-")
+    try:
+        ray.init(
+            address="local",
+            num_cpus=0,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=(1 << 28) + (2 * workers + 2 * AHEAD) * nbytes,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+            _system_config={"preallocate_plasma_memory": True},
+        )
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure a parameter server of Ray actors.")
+    defaults = {"nbytes": 102_000_000, "workers": 4, "rounds": 20, "warmup": 5, "repeat": 1}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--serve", action="store_true", help='answer {"rounds": n} lines on stdin')
+    args = parser.parse_args()
+    if args.nbytes < 4 or args.nbytes % 4 or min(args.workers, args.rounds, args.repeat) < 1:
+        parser.error("nbytes must be a multiple of 4; workers, rounds and repeat at least 1")
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # stdout is for results only: what any library prints there goes to stderr
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with cluster(args.nbytes, args.workers):
+        exchange = Exchange(args.nbytes, args.workers)
+        exchange.measure(args.warmup)
+        if args.serve:
+            for line in sys.stdin:
+                speed = exchange.measure(int(json.loads(line)["rounds"]))
+                print(json.dumps({"rounds_per_s": speed}), file=results, flush=True)
+            return
+        speeds = [exchange.measure(args.rounds) for _ in range(args.repeat)]
+        answer = {"peer": "ray", "nbytes": args.nbytes, "workers": args.workers}
+        answer |= {"rounds": args.rounds, "rounds_per_s": speeds}
+        print(json.dumps(answer), file=results, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""`polyrhythm bench`: how fast an exchange is here, and how much of the machine's limit that is."""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyrhythm.cli.train import check_spec, child_requests
+from polyrhythm.engines.local import LocalEngine
+from polyrhythm.errors import JobFailed, UsageError
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.wire.messages import JobSpec
+
+bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
+
+
+@bench.callback()
+def _bench() -> None:
+    """Measure this machine."""
+
+
+def parse_size(text: str) -> int:
+    unit = next((unit for unit in _UNITS if text.lower().endswith(unit)), "")
+    number, factor = text[: len(text) - len(unit)], _UNITS.get(unit, 1)
+    try:
+        nbytes = int(float(number) * factor)
+    except (ValueError, OverflowError):
+        nbytes = 0
+    if nbytes < 4:
+        raise UsageError(f"--size {text!r} is not understood: give for example 102MB or 100kB")
+    return nbytes // 4 * 4
+
+
+def _rounds_for(nbytes: int) -> int:
+    """About a second or two of measuring."""
+    return max(20, min(2000, int(2e9 / nbytes)))
+
+
+@bench.command()
+def exchange(
+    size: Annotated[
+        str, typer.Option(help="What every worker pushes and pulls each round.")
+    ] = "102MB",
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 4,
+    servers: Annotated[int, typer.Option(help="Server processes.")] = 1,
+    link: Annotated[str, typer.Option(help="local (shared memory) or tcp.")] = "local",
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place",
+            help="Copy nothing: read and write shared memory.",
+        ),
+    ] = False,
+    digest: Annotated[
+        str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")
+    ] = "auto",
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds to measure; default: about a second's worth.")
+    ] = None,
+    warmup: Annotated[int, typer.Option(help="Rounds before measuring begins.")] = 5,
+    bare: Annotated[bool, typer.Option(help="Measure the bare loop of the same path too.")] = True,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Push and pull without computing; the final sum is verified."""
+    nbytes = parse_size(size)
+    measured = rounds or _rounds_for(nbytes)
+    spec = JobSpec(
+        job=uuid.uuid4().hex,
+        name="exchange",
+        workers=workers,
+        servers=servers,
+        rounds=warmup + measured,
+        in_place=in_place,
+        updater="addition",
+        options={
+            "nbytes": str(nbytes),
+            "warmup": str(warmup),
+            "workers": str(workers),
+            "in_place": "yes" if in_place else "no",
+        },
+    )
+    check_spec(spec, link, digest)
+    rate = _measure(spec, link, digest, debug)
+    result: dict[str, Any] = {
+        "nbytes": nbytes,
+        "workers": workers,
+        "servers": servers,
+        "link": link,
+        "in_place": in_place,
+        "digest": digest,
+        "rounds": measured,
+        "rounds_per_s": round(rate, 3),
+        "gb_per_s": round(2 * rate * nbytes * workers / 1e9, 3),
+    }
+    if bare and link in ("local", "tcp"):
+        limit = _bare(spec, nbytes, measured, warmup, link)
+        result["limit_rounds_per_s"] = round(limit, 3)
+        result["share_of_limit"] = round(rate / limit, 3)
+    if json_:
+        print(json.dumps(result))
+    else:
+        for key, value in result.items():
+            print(f"{key:20} {value}")
+
+
+def _measure(spec: JobSpec, link: str, digest: str, debug: bool) -> float:
+    with tempfile.TemporaryDirectory(prefix="polyrhythm-bench-") as folder:
+        requests = child_requests(spec, Path(folder), link=link, digest=digest, debug=debug)
+        run = LocalEngine(
+            requests, say=lambda line: print(line, file=sys.stderr), preload=spec.name
+        ).run()
+        lines = list(read_journal(Path(folder) / "journal.jsonl"))
+    if run.failed is not None or run.worker_failures:
+        raise JobFailed(run.failed or "; ".join(run.worker_failures.values()))
+    reports = [line for line in lines if line["what"] == "reported"]
+    if len(reports) != spec.workers or not all(report["right"] for report in reports):
+        raise JobFailed("the final sum is not the sum of all contributions")
+    return float(statistics.median(report["rounds"] / report["took_s"] for report in reports))
+
+
+def _bare(spec: JobSpec, nbytes: int, rounds: int, warmup: int, link: str) -> float:
+    command = [sys.executable, "-m", "polyrhythm.engines.bare"]
+    command += ["--nbytes", str(nbytes), "--workers", str(spec.workers), "--rounds", str(rounds)]
+    command += ["--warmup", str(warmup), "--link", link]
+    if spec.in_place:
+        command.append("--in-place")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise JobFailed(f"the bare loop failed: {done.stderr.strip()}")
+    return float(json.loads(done.stdout)["rounds_per_s"])

@@ -1,0 +1,46 @@
+"""`polyrhythm`: the commands, and the one place where an error becomes a line."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from polyrhythm import __version__
+from polyrhythm.cli.bench import bench
+from polyrhythm.cli.train import train
+from polyrhythm.errors import PolyrhythmError
+
+app = typer.Typer(
+    name="polyrhythm",
+    help="A parameter server for machines that keep different time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(train)
+app.add_typer(bench, name="bench")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"polyrhythm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def run() -> None:
+    try:
+        app()
+    except PolyrhythmError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"polyrhythm: {error}", err=True)
+        sys.exit(1)

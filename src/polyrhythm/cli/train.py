@@ -1,0 +1,255 @@
+"""`polyrhythm train`: one command from a job's name to a trained model and its summary."""
+
+import datetime
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.engines.local import LocalEngine, LocalRun
+from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.learn.defaults import defaults_of
+from polyrhythm.learn.load import HIDDEN, check_job
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.progress import Progress
+from polyrhythm.observe.summary import summarise
+from polyrhythm.runtime.choices import DIGESTS, LINKS, WIRE_DTYPES
+from polyrhythm.wire.messages import JobSpec
+
+_EXAMPLES = """
+Examples:
+
+  polyrhythm train digits --workers 3 --servers 2
+
+  polyrhythm train mine.py --workers 4 --kind local --local-steps 8 --epochs 5
+
+  polyrhythm train digits --link tcp --digest sha1 --json
+"""
+
+
+def train(
+    job: Annotated[
+        str, typer.Argument(help="A job's name (digits) or a FILE.py with main(worker).")
+    ] = "digits",
+    workers: Annotated[int, typer.Option(help="Worker processes to start.")] = 3,
+    servers: Annotated[int, typer.Option(help="Server processes to start.")] = 2,
+    sync: Annotated[str, typer.Option(help="Sync policy: bsp.")] = "bsp",
+    timer: Annotated[
+        str, typer.Option(help="The barrier's timer: auto, off, or seconds (120s).")
+    ] = "auto",
+    kind: Annotated[
+        str, typer.Option(help="What workers send: gradient, or local (changes after local steps).")
+    ] = "gradient",
+    local_steps: Annotated[
+        int, typer.Option(help="Kind local: steps between two contributions.")
+    ] = 1,
+    link: Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")] = "auto",
+    digest: Annotated[
+        str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")
+    ] = "auto",
+    wire_dtype: Annotated[
+        str, typer.Option(help="How float32 parameters travel: same, or bf16.")
+    ] = "same",
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place",
+            help="Read parameters in the server's memory, without a copy.",
+        ),
+    ] = False,
+    rounds: Annotated[int | None, typer.Option(help="End after this many rounds.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="End after this many passes over the data.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the dealing of points, and of the job.")] = 0,
+    name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
+    host: Annotated[str, typer.Option(help="Address that servers listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the first server; 0: any free one.")] = 0,
+    start_timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
+    ] = 60.0,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE for the job's own use (repeatable)."),
+    ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Let machines assert their invariants after every event."),
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Train a model on several worker and server processes of this machine."""
+    check_job(job)
+    if job in HIDDEN:
+        raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
+    if rounds is None and epochs is None:
+        epochs = defaults_of(job).get("epochs")
+    spec = JobSpec(
+        job=uuid.uuid4().hex,
+        name=job,
+        workers=workers,
+        servers=servers,
+        sync=sync,
+        timer=timer,
+        kind=kind,
+        local_steps=local_steps,
+        rounds=rounds,
+        epochs=epochs,
+        seed=seed,
+        start_timeout_s=start_timeout,
+        wire_dtype=wire_dtype,
+        in_place=in_place,
+        options=_parse_options(option or []),
+    )
+    check_spec(spec, link, digest)
+    run_dir = make_run_dir(runs_dir, name, job)
+    requests = child_requests(
+        spec,
+        run_dir,
+        link=link,
+        digest=digest,
+        host=host,
+        port=port,
+        trace=trace,
+        check=check,
+        debug=debug,
+    )
+    progress = Progress(run_dir / "journal.jsonl", quiet=quiet or json_)
+    run = LocalEngine(requests, say=progress.say, tick=progress.tick, preload=job).run()
+    result = result_of(run, spec, run_dir)
+    if json_:
+        print(json.dumps(result))
+    else:
+        progress.finish(result, run_dir)
+    end_with(run)
+
+
+def check_spec(spec: JobSpec, link: str, digest: str) -> None:
+    """Everything about a job that can be refused before a process is started."""
+    choose_policy(spec.sync, spec.timer, spec.kind)
+    for flag, value in (
+        ("--workers", spec.workers),
+        ("--servers", spec.servers),
+        ("--local-steps", spec.local_steps),
+        ("--rounds", spec.rounds),
+        ("--epochs", spec.epochs),
+    ):
+        if value is not None and value < 1:
+            raise UsageError(f"{flag} is {value}: it must be at least 1")
+    for flag, text, known in (
+        ("--link", link, LINKS),
+        ("--digest", digest, DIGESTS),
+        ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
+    ):
+        if text not in known:
+            raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
+    if spec.kind != "local" and spec.local_steps != 1:
+        raise UsageError("--local-steps goes with --kind local")
+    if spec.in_place:
+        _check_in_place(spec, link)
+
+
+def _check_in_place(spec: JobSpec, link: str) -> None:
+    if spec.kind != "gradient" or spec.servers != 1 or link == "tcp" or spec.wire_dtype != "same":
+        raise UsageError(
+            "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"
+            " a local link and --wire-dtype same"
+        )
+
+
+def _parse_options(pairs: list[str]) -> dict[str, str]:
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
+        options[key] = value
+    return options
+
+
+def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
+    if name is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{Path(job).stem}-{stamp}-{uuid.uuid4().hex[:4]}"
+    if not name or "/" in name or name.startswith("."):
+        raise UsageError(f"--name {name!r} cannot be a folder's name")
+    path = runs_dir / name
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"there is a run {name!r} already: choose another --name") from None
+    except OSError as error:
+        raise UsageError(f"cannot make {path}: {error.strerror}") from None
+    return path
+
+
+def child_requests(
+    spec: JobSpec,
+    run_dir: Path,
+    *,
+    link: str,
+    digest: str,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    trace: bool = False,
+    check: bool = False,
+    debug: bool = False,
+) -> list[ChildRequest]:
+    def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
+        return ChildRequest(
+            role=role,
+            number=number,
+            name=name,
+            job=spec,
+            link=link,
+            digest=digest,
+            host=host,
+            port=port,
+            run_dir=str(run_dir.resolve()),
+            threads=max(1, (os.cpu_count() or 1) // spec.workers),
+            trace=trace,
+            check=check,
+            debug=debug,
+        )
+
+    servers = [request("server", n, f"s{n}", port if n == 0 else 0) for n in range(spec.servers)]
+    workers = [request("worker", n, f"worker-{n}", 0) for n in range(spec.workers)]
+    return servers + workers
+
+
+def result_of(run: LocalRun, spec: JobSpec, run_dir: Path) -> dict[str, Any]:
+    journal = run_dir / "journal.jsonl"
+    lines = list(read_journal(journal)) if journal.exists() else []
+    return {
+        "job": spec.name,
+        "sync": spec.sync,
+        "kind": spec.kind,
+        "workers": spec.workers,
+        "servers": spec.servers,
+        **summarise(lines),
+        "failed": run.failed,
+        "worker_failures": run.worker_failures,
+    }
+
+
+def end_with(run: LocalRun) -> None:
+    """A job that did not reach its goal ends the command with one line and a non-zero status."""
+    if run.interrupted:
+        typer.echo("polyrhythm: stopped on request", err=True)
+        sys.exit(130)
+    if run.failed is not None:
+        raise PolyrhythmError(run.failed)

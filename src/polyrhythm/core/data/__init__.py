@@ -1,0 +1,1 @@
+"""Which worker visits which points."""

@@ -1,0 +1,156 @@
+"""What an interpreter must do, in the imperative. Peers are named s0, s1 … and w0, w1 …; `lead` is
+wherever the lead's machine runs."""
+
+from typing import Any
+
+from polyrhythm.core.machine import Effect, Reason
+from polyrhythm.wire.messages import (
+    Address,
+    Leased,
+    MemberSpec,
+    Message,
+    ModelSpec,
+    Route,
+)
+
+LEAD = "lead"
+
+
+def server_name(server: int) -> str:
+    return f"s{server}"
+
+
+def worker_name(worker: int) -> str:
+    return f"w{worker}"
+
+
+class Send(Effect, frozen=True):
+    """`lazy`: it may wait for the next thing sent to the same peer."""
+
+    to: str
+    message: Message
+    lazy: bool = False
+
+
+class Bind(Effect, frozen=True):
+    """The stranger behind `link` is `peer` from now on."""
+
+    link: str
+    peer: str
+
+
+class Drop(Effect, frozen=True):
+    """Close the link to `peer` once what was sent to it has left."""
+
+    peer: str
+    reason: str
+
+
+class Note(Effect, frozen=True):
+    """A line for the journal."""
+
+    what: str
+    fields: dict[str, Any]
+
+
+class End(Effect, frozen=True):
+    """This machine's part in the job is over."""
+
+    reason: Reason
+    failed: bool = False
+
+
+# -- the server ---------------------------------------------------------------------------------
+
+
+class Build(Effect, frozen=True):
+    """Make room for these slices of the model: buffers, aggregate, updater."""
+
+    spec: ModelSpec
+    routes: tuple[Route, ...]
+
+
+class Enlist(Effect, frozen=True):
+    """Contributions of these members, and of nobody else, may be added from now on."""
+
+    members: tuple[MemberSpec, ...]
+
+
+class StartFold(Effect, frozen=True):
+    """Fold the aggregate of `round` into buffer `slot`; `fill`: the slot that the next aggregate
+    may grow in, for updaters that need no separate one."""
+
+    round: int
+    slot: int
+    fill: int
+
+
+class Publish(Effect, frozen=True):
+    """Send all slices of version `round`, which lie in `slot`, to this worker."""
+
+    worker: int
+    round: int
+    slot: int
+    sequence: int
+    view: int
+
+
+# -- the worker ---------------------------------------------------------------------------------
+
+
+class Dial(Effect, frozen=True):
+    """Open links to these servers (the one that runs the lead is linked already)."""
+
+    addresses: tuple[Address, ...]
+
+
+class Arrange(Effect, frozen=True):
+    """The model is accepted and its slices are routed: make the push buffers."""
+
+    routes: tuple[Route, ...]
+
+
+class SeedSlices(Effect, frozen=True):
+    """Send the initial parameters of these slices to this server."""
+
+    server: int
+    slices: tuple[int, ...]
+
+
+class PushSlices(Effect, frozen=True):
+    """Send these slices of push buffer `buffer`, as contribution `sequence`, to this server."""
+
+    server: int
+    slices: tuple[int, ...]
+    sequence: int
+    round: int
+    view: int
+    routing: int
+    buffer: int
+    weight: float
+    rates: tuple[float, ...]
+
+
+class Expect(Effect, frozen=True):
+    """Slices of versions from `round` on may land in the worker's parameters; None: none may,
+    because the user's code is using them."""
+
+    round: int | None
+
+
+class Resume(Effect, frozen=True):
+    """Give the user's code the parameters of version `round`; `stop`: the job has ended."""
+
+    round: int
+    stop: bool
+
+
+class TakeChunks(Effect, frozen=True):
+    lease: Leased
+
+
+class Fail(Effect, frozen=True):
+    """Tell the user's code that this worker cannot go on; `stopped`: nobody can."""
+
+    reason: Reason
+    stopped: bool = False

@@ -1,0 +1,124 @@
+"""What happens inside a process, in the past tense. Messages of peers are events as they are."""
+
+from polyrhythm.core.machine import Event
+from polyrhythm.wire.messages import ModelSpec, Progress, ServerBonjour, WorkerBonjour
+
+
+class Tick(Event, frozen=True):
+    """The time that a machine asked for in `wake_at` has come."""
+
+
+class WorkerKnocked(Event, frozen=True):
+    """A stranger's first frame came over `link`; its reply goes there until it is bound to a peer."""
+
+    link: str
+    bonjour: WorkerBonjour
+
+
+class ServerKnocked(Event, frozen=True):
+    link: str
+    bonjour: ServerBonjour
+
+
+class LinkClosed(Event, frozen=True):
+    """The link to `peer` ended, for whatever reason. This is death at once."""
+
+    peer: str
+    reason: str
+
+
+class StopAsked(Event, frozen=True):
+    """Somebody outside (a signal, the engine) wants the job to end."""
+
+    reason: str
+
+
+# -- the server ---------------------------------------------------------------------------------
+
+
+class SliceSeeded(Event, frozen=True):
+    """The initial parameters of one slice are in their place."""
+
+    slice: int
+
+
+class Contributed(Event, frozen=True):
+    """Every slice that this server gets of a contribution is in its aggregate."""
+
+    worker: int
+    incarnation: int
+    sequence: int
+    round: int
+
+
+class Repeated(Event, frozen=True):
+    """A contribution came again that this server has already; it was not added a second time."""
+
+    worker: int
+    incarnation: int
+    sequence: int
+
+
+class FoldDone(Event, frozen=True):
+    round: int
+    weight: float
+
+
+class Sent(Event, frozen=True):
+    """Version `round` has left for this worker: over a stream it needs its buffer no more."""
+
+    worker: int
+    round: int
+
+
+# -- the worker ---------------------------------------------------------------------------------
+
+
+class Linked(Event, frozen=True):
+    """The link to this server is up."""
+
+    server: int
+
+
+class Attaching(Event, frozen=True):
+    spec: ModelSpec
+
+
+class Enrolling(Event, frozen=True):
+    points: int
+
+
+class Computed(Event, frozen=True):
+    """The user's step is done and its contribution lies in push buffer `buffer`."""
+
+    buffer: int
+    weight: float
+    rates: tuple[float, ...]
+    objective: float | None
+    compute_ns: int
+    wait_ns: int
+    transfer_ns: int
+    progress: tuple[Progress, ...]
+
+
+class Exhausted(Event, frozen=True):
+    """The worker has no points left to visit: it abstains from this round."""
+
+    reason: str
+
+
+class Landed(Event, frozen=True):
+    """One slice of version `round`, or EVERY_SLICE of this server, is in the worker's buffer."""
+
+    server: int
+    slice: int
+    round: int
+    sequence: int
+
+
+class Reporting(Event, frozen=True):
+    metrics: dict[str, float]
+
+
+class Leaving(Event, frozen=True):
+    reason: str

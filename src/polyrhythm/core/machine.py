@@ -1,0 +1,68 @@
+"""What every machine is: events and the time in, effects and the reason out.
+
+The runtime and the simulator are two interpreters of the same machines; a machine therefore never
+looks at a clock, and the same events at the same times give the same effects.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Reason(msgspec.Struct, frozen=True, array_like=True):
+    """Why something was decided: a code and its fields, put into words only when shown."""
+
+    code: str
+    fields: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        return WORDS[self.code].format_map(self.fields)
+
+
+WORDS = {
+    "none": "nothing is being waited for",
+    "joining": "waiting for the lead to admit this worker",
+    "placing": "waiting for the servers to make room for the model",
+    "seeding": "waiting for {worker} to send the initial parameters",
+    "gathering": "waiting for {missing} more worker(s) before round 1 opens",
+    "opened": "round {round} is open for {members} member(s)",
+    "round": "round {round} waits for {missing}",
+    "all-arrived": "every member has contributed to round {round} or abstained",
+    "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
+    "timer-empty": "the timer fired, but nobody has contributed to round {round} yet",
+    "already-in": "its contribution was in time for round {round}",
+    "first-members": "no member is left in round {round}: it closes for those who came",
+    "waits": "waiting for the fold of round {round}",
+    "window": "two contributions are unacknowledged",
+    "computing": "the worker is computing on version {round}",
+    "folding": "the servers fold round {round}",
+    "goal": "the job reached its goal: {goal}",
+    "server-died": "server s{server} died ({detail}); without replicas its slices are lost",
+    "deserted": "every worker left before the goal",
+    "refused": "{detail}",
+    "stopped": "stopped on request",
+}
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """What a machine waits for, since when, and until when if a timer bounds it."""
+
+    reason: Reason
+    since_ns: int
+    until_ns: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """Something that happened in this process; messages of peers are events too."""
+
+
+class Effect(msgspec.Struct, frozen=True, array_like=True):
+    """Something the interpreter must do."""
+
+
+class Machine(Protocol):
+    def handle(self, event: Any, now_ns: int) -> Sequence[Effect]: ...
+    def wake_at(self) -> int | None: ...
+    def why(self) -> Waiting: ...
+    def check(self) -> None: ...

@@ -1,0 +1,63 @@
+"""Who is a member, under which incarnation, with an epoch that grows with every change.
+
+*The incarnation is the view epoch at which the lead admitted the worker. A name is refused while
+its first holder is linked, otherwise it is a rejoin.*
+"""
+
+from dataclasses import dataclass
+
+from polyrhythm.wire.messages import MemberSpec
+
+
+@dataclass(slots=True)
+class Member:
+    worker: int
+    name: str
+    incarnation: int
+    since_ns: int
+    attached: bool = False
+    enrolled: bool = False
+    entered: bool = False
+    """The policy knows it: it takes part in rounds."""
+    stopped: bool = False
+
+
+class View:
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._members: dict[int, Member] = {}
+        self._ids: dict[str, int] = {}
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self._members
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def get(self, worker: int, incarnation: int) -> Member | None:
+        """The member if this is its current incarnation, else None: then it is a ghost."""
+        member = self._members.get(worker)
+        return member if member is not None and member.incarnation == incarnation else None
+
+    def holder(self, name: str) -> Member | None:
+        return self._members.get(self._ids.get(name, -1))
+
+    def members(self) -> list[Member]:
+        return list(self._members.values())
+
+    def admit(self, name: str, now_ns: int) -> Member:
+        self.epoch += 1
+        worker = self._ids.setdefault(name, len(self._ids))
+        member = self._members[worker] = Member(worker, name, self.epoch, now_ns)
+        return member
+
+    def remove(self, worker: int) -> Member | None:
+        member = self._members.pop(worker, None)
+        if member is not None:
+            self.epoch += 1
+        return member
+
+    def specs(self) -> tuple[MemberSpec, ...]:
+        return tuple(
+            MemberSpec(m.worker, m.incarnation, m.name) for m in self._members.values() if m.entered
+        )

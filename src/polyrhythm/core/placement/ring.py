@@ -1,0 +1,73 @@
+"""The ring: a slice's primary and replicas by consistent hashing with bounded loads (RayPS, §3.2).
+
+A slice's primary is the first server clockwise of its hash that is below its bound. The bound is
+slices / servers rounded down, or up for as many servers as the remainder allows, so that no server
+idles while another holds two. Replicas are the first k servers clockwise that are not its primary. One
+server leaving moves only its own slices; one joining takes only what the bound gives it.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+
+from polyrhythm.wire.messages import Route
+
+VIRTUAL_NODES = 64
+
+
+def _point(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+class Ring:
+    def __init__(self, servers: Sequence[int]) -> None:
+        self.servers = tuple(sorted(servers))
+        points = sorted(
+            (_point(f"server {server} node {node}"), server)
+            for server in self.servers
+            for node in range(VIRTUAL_NODES)
+        )
+        self._points = [point for point, _ in points]
+        self._owners = [server for _, server in points]
+
+    def clockwise(self, slice_: int) -> Iterator[int]:
+        """Every server once, in the order in which the ring meets them from the slice's hash."""
+        begin = bisect_right(self._points, _point(f"slice {slice_}"))
+        seen = set()
+        for step in range(len(self._owners)):
+            server = self._owners[(begin + step) % len(self._owners)]
+            if server not in seen:
+                seen.add(server)
+                yield server
+
+    def place(
+        self, slices: int, replicas: int = 0, current: Mapping[int, int] | None = None
+    ) -> tuple[Route, ...]:
+        """A route per slice. What `current` already places on a server of this ring stays there
+        while that server is within its bound, so that a change moves as little as it can."""
+        bound, extras = divmod(slices, len(self.servers))
+        load = dict.fromkeys(self.servers, 0)
+        primaries: dict[int, int] = {}
+
+        def takes(slice_: int, server: int) -> bool:
+            nonlocal extras
+            if load.get(server, bound + 1) > bound or (load[server] == bound and not extras):
+                return False
+            extras -= load[server] == bound
+            load[server] += 1
+            primaries[slice_] = server
+            return True
+
+        for slice_, server in sorted((current or {}).items()):
+            takes(slice_, server)
+        for slice_ in range(slices):
+            if slice_ not in primaries:
+                next(server for server in self.clockwise(slice_) if takes(slice_, server))
+        return tuple(
+            Route(primaries[slice_], self._replicas(slice_, primaries[slice_], replicas))
+            for slice_ in range(slices)
+        )
+
+    def _replicas(self, slice_: int, primary: int, replicas: int) -> tuple[int, ...]:
+        others = (server for server in self.clockwise(slice_) if server != primary)
+        return tuple(server for server, _ in zip(others, range(replicas), strict=False))

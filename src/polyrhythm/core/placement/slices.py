@@ -1,0 +1,122 @@
+"""How the model is laid out flat and cut into slices: one flat space per role and dtype.
+
+A slice is a contiguous range of a space, inside one parameter group, at most `slice_nbytes` long,
+and there are at least as many as servers. Everybody computes the same cut from the same spec.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyrhythm.wire.messages import ModelSpec, TensorSpec
+
+ALIGN = 64
+"""Bytes: tensors and slices begin on a cache line."""
+
+ITEM_NBYTES = {
+    "float32": 4,
+    "float64": 8,
+    "bfloat16": 2,
+    "float16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+BUFFERS = -1
+"""The group of what is not optimized: buffers, and parameters outside the optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor begins in its space, in elements."""
+
+    tensor: TensorSpec
+    index: int
+    space: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A range of a space, in elements."""
+
+    id: int
+    space: int
+    group: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    dtype: str
+    buffers: bool
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.length * ITEM_NBYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    spaces: tuple[Space, ...]
+    places: tuple[Place, ...]
+    slices: tuple[Slice, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(space.nbytes for space in self.spaces)
+
+
+def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
+    """The one layout that spec, number of servers and slice size give."""
+    keys = sorted({(t.group == BUFFERS, t.dtype) for t in spec.tensors})
+    spaces, places, runs = [], [], []
+    for space, (buffers, dtype) in enumerate(keys):
+        align = max(1, ALIGN // ITEM_NBYTES[dtype])
+        end = 0
+        members = [
+            (index, tensor)
+            for index, tensor in enumerate(spec.tensors)
+            if (tensor.group == BUFFERS, tensor.dtype) == (buffers, dtype)
+        ]
+        for group in sorted({tensor.group for _, tensor in members}):
+            first = end
+            for index, tensor in ((i, t) for i, t in members if t.group == group):
+                length = math.prod(tensor.shape)
+                places.append(Place(tensor, index, space, end, length))
+                end += -(-length // align) * align
+            if end > first:
+                runs.append((space, group, first, end, align, ITEM_NBYTES[dtype]))
+        spaces.append(Space(dtype, buffers, end))
+    return Layout(tuple(spaces), tuple(places), _cut(runs, servers, slice_nbytes))
+
+
+def _cut(
+    runs: list[tuple[int, int, int, int, int, int]], servers: int, slice_nbytes: int
+) -> tuple[Slice, ...]:
+    total_nbytes = sum((end - first) * item for _, _, first, end, _, item in runs)
+    limit_nbytes = min(slice_nbytes, total_nbytes // max(1, servers))
+    slices: list[Slice] = []
+    for space, group, first, end, align, item in runs:
+        limit = max(1, limit_nbytes // item // align) * align
+        count = -(-(end - first) // limit)
+        step = -(-(end - first) // count // align) * align
+        for offset in range(first, end, step):
+            slices.append(Slice(len(slices), space, group, offset, min(step, end - offset)))
+    return tuple(slices)
+
+
+def pack(slices: Sequence[Slice], item_nbytes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+    """Slices side by side in one buffer: (offset, nbytes) of each in bytes, and the buffer's size."""
+    places, end = [], 0
+    for slice_, item in zip(slices, item_nbytes, strict=True):
+        nbytes = slice_.length * item
+        places.append((end, nbytes))
+        end += -(-nbytes // ALIGN) * ALIGN
+    return places, end

@@ -1,0 +1,249 @@
+"""The server: it holds slices, and has no barrier of its own.
+
+*A server adds slices, reports `Arrived`, and folds only on the lead's `Fold`; what comes late joins
+the next aggregate.* Adding itself is done by whoever received the slice, under the ledger's word;
+the machine keeps versions and their readers, and says what happened to the lead.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.effects import (
+    LEAD,
+    Build,
+    End,
+    Enlist,
+    Publish,
+    Send,
+    StartFold,
+    worker_name,
+)
+from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.versions import Versions
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire import messages as m
+
+
+class ServerMachine:
+    def __init__(self, server: int, job: m.JobSpec) -> None:
+        self.server = server
+        self.job = job
+        self.versions = Versions(rotating=job.updater == "addition")
+        self._term = 0
+        self._view = 0
+        self._routing = 0
+        self._mine: frozenset[int] = frozenset()
+        self._unseeded: set[int] = set()
+        self._members: dict[int, int] = {}
+        self._arrived: dict[int, tuple[int, int]] = {}
+        self._acknowledged: dict[int, int] = {}
+        self._pulls: dict[int, int] = {}
+        self._folding: m.Fold | None = None
+        self._target = (0, 0)
+        self._since_ns = 0
+        self._out: list[Effect] = []
+
+    # -- the machine ---------------------------------------------------------------------------
+
+    def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
+        self._out = []
+        handler = self._HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event, now_ns)
+        return self._out
+
+    def wake_at(self) -> int | None:
+        return None
+
+    def why(self) -> Waiting:
+        if not self._mine or self._unseeded:
+            return Waiting(Reason("placing"), self._since_ns)
+        round_ = self.versions.version + 1
+        if self._folding is not None:
+            return Waiting(Reason("folding", {"round": round_}), self._since_ns)
+        missing = ", ".join(f"w{w}" for w in sorted(set(self._members) - set(self._arrived)))
+        return Waiting(
+            Reason("round", {"round": round_, "missing": missing or "the lead"}), self._since_ns
+        )
+
+    def check(self) -> None:
+        self.versions.check()
+        if self._folding is not None and self._folding.round < self.versions.version:
+            raise InvariantBroken("a fold went backwards")
+
+    # -- beginning -----------------------------------------------------------------------------
+
+    def _on_place(self, message: m.Place, now_ns: int) -> None:
+        self._term, self._routing = message.term, message.routing
+        self._mine = frozenset(
+            slice_ for slice_, route in enumerate(message.routes) if route.primary == self.server
+        )
+        self._unseeded = set(self._mine)
+        self._since_ns = now_ns
+        self._out.append(Build(message.spec, message.routes))
+        self._tell_lead(m.Placed(**self._identity()))
+
+    def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
+        self._unseeded.discard(event.slice)
+        if not self._unseeded:
+            self._tell_lead(m.Seeded(**self._identity()))
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
+        if self._members.get(event.worker) != event.incarnation:
+            return
+        if self.job.in_place:
+            self.versions.release(event.worker, self.versions.version)
+        if event.round <= self.versions.version:
+            self._acknowledge(event.worker, event.sequence)
+        else:
+            self._arrived[event.worker] = (event.sequence, event.round)
+        self._tell_lead(
+            m.Arrived(
+                **self._identity(),
+                worker=event.worker,
+                incarnation=event.incarnation,
+                sequence=event.sequence,
+                round=event.round,
+            )
+        )
+
+    def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
+        """It came again because its acknowledgement was not seen: acknowledge again if due."""
+        if self._members.get(event.worker) != event.incarnation:
+            return
+        if self._acknowledged.get(event.worker, 0) >= event.sequence:
+            self._acknowledge(event.worker, event.sequence)
+
+    def _acknowledge(self, worker: int, sequence: int) -> None:
+        self._acknowledged[worker] = max(self._acknowledged.get(worker, 0), sequence)
+        message = m.Acknowledged(
+            **self._identity(),
+            worker=worker,
+            incarnation=self._members[worker],
+            sequence=self._acknowledged[worker],
+        )
+        self._out.append(Send(worker_name(worker), message))
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def _on_fold(self, message: m.Fold, now_ns: int) -> None:
+        if message.term < self._term or self._folding is not None:
+            return
+        self._term, self._view = message.term, message.view
+        self._since_ns = now_ns
+        self._enlist(message.members)
+        self._folding = message
+        if message.round == 0:
+            self._finish_fold(0.0, now_ns)
+            return
+        slot, fill = self._target = self.versions.target()
+        self._out.append(StartFold(message.round, slot, fill))
+
+    def _enlist(self, members: tuple[m.MemberSpec, ...]) -> None:
+        now = {member.worker: member.incarnation for member in members}
+        if now == self._members:
+            return
+        for worker, incarnation in self._members.items():
+            if now.get(worker) != incarnation:
+                self.versions.forget(worker)
+                self._acknowledged.pop(worker, None)
+                self._arrived.pop(worker, None)
+                self._pulls.pop(worker, None)
+        self._members = now
+        self._out.append(Enlist(members))
+
+    def _on_fold_done(self, event: ev.FoldDone, now_ns: int) -> None:
+        if self._folding is None or event.round != self._folding.round:
+            return
+        self.versions.folded(event.round, *self._target)
+        self._finish_fold(event.weight, now_ns)
+
+    def _finish_fold(self, weight: float, now_ns: int) -> None:
+        fold, self._folding = self._folding, None
+        assert fold is not None
+        self._since_ns = now_ns
+        readers = [worker for worker in fold.readers if worker in self._members]
+        for worker, (sequence, round_) in list(self._arrived.items()):
+            if round_ <= fold.round:
+                del self._arrived[worker]
+                if worker in readers:
+                    self._acknowledged[worker] = sequence
+                else:
+                    self._acknowledge(worker, sequence)
+        for worker in readers:
+            self._publish(worker)
+        for worker, round_ in list(self._pulls.items()):
+            self._answer(worker, round_)
+        self._tell_lead(m.Folded(**self._identity(), round=fold.round, weight=weight))
+
+    # -- readers -------------------------------------------------------------------------------
+
+    def _publish(self, worker: int) -> None:
+        self.versions.lease(worker)
+        self._pulls.pop(worker, None)
+        self._out.append(
+            Publish(
+                worker,
+                self.versions.version,
+                self.versions.slot,
+                self._acknowledged.get(worker, 0),
+                self._view,
+            )
+        )
+
+    def _on_pull(self, message: m.Pull, now_ns: int) -> None:
+        if self._members.get(message.worker) != message.incarnation:
+            return
+        self._answer(message.worker, message.round)
+
+    def _answer(self, worker: int, round_: int) -> None:
+        """Now if the version is there and no fold is writing, otherwise after the next fold."""
+        if self._folding is None and self.versions.version >= round_:
+            self._publish(worker)
+        else:
+            self._pulls[worker] = round_
+
+    def _on_pulled(self, message: m.Pulled, now_ns: int) -> None:
+        self.versions.release(message.worker, message.round)
+
+    def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
+        self.versions.release(event.worker, event.round)
+
+    def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
+        for worker in list(self._members):
+            if worker_name(worker) == event.peer:
+                self.versions.forget(worker)
+                self._pulls.pop(worker, None)
+
+    def _on_stop(self, message: m.Stop, now_ns: int) -> None:
+        self._out.append(End(Reason("refused", {"detail": message.reason}), message.failed))
+
+    # -- small words ---------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "term": self._term,
+            "view": self._view,
+            "routing": self._routing,
+            "server": self.server,
+        }
+
+    def _tell_lead(self, message: m.Message) -> None:
+        self._out.append(Send(LEAD, message))
+
+    _HANDLERS: ClassVar[dict[type, Callable[["ServerMachine", Any, int], None]]] = {
+        m.Place: _on_place,
+        ev.SliceSeeded: _on_slice_seeded,
+        ev.Contributed: _on_contributed,
+        ev.Repeated: _on_repeated,
+        m.Fold: _on_fold,
+        ev.FoldDone: _on_fold_done,
+        m.Pull: _on_pull,
+        m.Pulled: _on_pulled,
+        ev.Sent: _on_sent,
+        ev.LinkClosed: _on_link_closed,
+        m.Stop: _on_stop,
+    }

@@ -1,0 +1,1 @@
+"""When contributions are folded and who may proceed: the sync policies."""

@@ -1,0 +1,110 @@
+"""BSP: fold when every member has contributed or abstained, or when the timer fires.
+
+A worker proceeds after the fold; who is late counts in the next round. A member that died or left
+is not waited for from that moment.
+"""
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.policy import (
+    NOBODY,
+    Abstained,
+    Arrived,
+    Decision,
+    Joined,
+    Left,
+    Opened,
+    PolicyEvent,
+    Tick,
+)
+from polyrhythm.core.sync.timer import Timer
+
+
+class Bsp:
+    kinds = frozenset({"gradient", "local", "statistics"})
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._members: set[int] = set()
+        self._joining: set[int] = set()
+        self._arrived: set[int] = set()
+        self._late_but_in: set[int] = set()
+        self._folded = -1
+        self._decided = -1
+        self._open = False
+        self._since_ns = 0
+
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        match event:
+            case Joined(worker):
+                self._joining.add(worker)
+            case Left(worker):
+                for workers in (self._members, self._joining, self._arrived, self._late_but_in):
+                    workers.discard(worker)
+            case Arrived(worker, round_) if round_ <= self._decided:
+                self._late_but_in.add(worker)
+            case Arrived(worker, _) | Abstained(worker):
+                self._arrived.add(worker)
+            case Opened(round_):
+                if self._folded < 0:
+                    self._members, self._joining = self._joining, set()
+                self._folded = self._decided = round_
+                self._open = True
+                self._since_ns = now_ns
+            case Tick():
+                pass
+        return self._weigh(now_ns)
+
+    def _weigh(self, now_ns: int) -> Decision:
+        round_ = self._folded + 1
+        if not self._open:
+            return self._decide(NOBODY, Reason("folding", {"round": round_}), fold=False)
+        if self._late_but_in:
+            late, self._late_but_in = frozenset(self._late_but_in), set()
+            return self._decide(late, Reason("already-in", {"round": self._folded}), fold=False)
+        missing = self._members - self._arrived
+        if not missing and (self._arrived or self._joining):
+            code = "all-arrived" if self._arrived else "first-members"
+            return self._fold(Reason(code, {"round": round_}), now_ns)
+        until_ns = self._until_ns()
+        if until_ns is not None and now_ns >= until_ns:
+            if self._arrived:
+                after_s = (now_ns - self._since_ns) / 1e9
+                fields = {"round": round_, "after_s": after_s, "missing": _names(missing)}
+                return self._fold(Reason("timer", fields), now_ns)
+            self._since_ns = now_ns
+            return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
+        return self._decide(NOBODY, self._waits_for(missing), fold=False)
+
+    def _fold(self, reason: Reason, now_ns: int) -> Decision:
+        self._decided = self._folded + 1
+        self._timer.measured(now_ns - self._since_ns)
+        self._members |= self._joining
+        release = frozenset(self._arrived | self._joining)
+        self._arrived.clear()
+        self._joining.clear()
+        self._open = False
+        self._since_ns = now_ns
+        return self._decide(release, reason, fold=True)
+
+    def _decide(self, release: frozenset[int], reason: Reason, *, fold: bool) -> Decision:
+        return Decision(fold, release, self._until_ns(), reason)
+
+    def _until_ns(self) -> int | None:
+        length_ns = self._timer.length_ns()
+        if not self._open or length_ns is None or not self._members:
+            return None
+        return self._since_ns + length_ns
+
+    def _waits_for(self, missing: set[int]) -> Reason:
+        return Reason("round", {"round": self._folded + 1, "missing": _names(missing)})
+
+    def why(self) -> Waiting:
+        if not self._open:
+            reason = Reason("folding", {"round": self._folded + 1})
+        else:
+            reason = self._waits_for(self._members - self._arrived)
+        return Waiting(reason, self._since_ns, self._until_ns())
+
+
+def _names(workers: set[int]) -> str:
+    return ", ".join(f"w{worker}" for worker in sorted(workers)) or "nobody"

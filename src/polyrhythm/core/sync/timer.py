@@ -1,0 +1,47 @@
+"""The barrier's timer (dSyncPS §3.1.2): after it, who is missing is not waited for any more.
+
+`auto` is 3 times the longest of the last 20 rounds, at least 10 s; before a round was measured, the
+paper's 120 s.
+"""
+
+from collections import deque
+
+from polyrhythm.errors import UsageError
+
+_PAPER_NS = 120 * 10**9
+_LEAST_NS = 10 * 10**9
+_FACTOR = 3
+_ROUNDS = 20
+
+
+class Timer:
+    def __init__(self, fixed_ns: int | None, auto: bool) -> None:
+        self._fixed_ns = fixed_ns
+        self._auto = auto
+        self._rounds_ns: deque[int] = deque(maxlen=_ROUNDS)
+
+    @classmethod
+    def parse(cls, text: str) -> "Timer":
+        if text == "auto":
+            return cls(None, auto=True)
+        if text == "off":
+            return cls(None, auto=False)
+        try:
+            seconds = float(text.removesuffix("s"))
+        except ValueError:
+            seconds = -1.0
+        if not 0 < seconds < float("inf"):
+            raise UsageError(
+                f"--timer {text!r} is not understood: give auto, off or seconds such as 120s"
+            )
+        return cls(round(seconds * 1e9), auto=False)
+
+    def measured(self, round_ns: int) -> None:
+        self._rounds_ns.append(round_ns)
+
+    def length_ns(self) -> int | None:
+        if not self._auto:
+            return self._fixed_ns
+        if not self._rounds_ns:
+            return _PAPER_NS
+        return max(_LEAST_NS, _FACTOR * max(self._rounds_ns))

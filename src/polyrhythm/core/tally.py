@@ -1,0 +1,82 @@
+"""What rounds have been given, rolled up: one journal line for many routine rounds.
+
+A line is due a second after the last one, when a round closed for an unusual reason, or at the end.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from polyrhythm.wire.messages import Trailer
+
+_LINE_EVERY_NS = 10**9
+_ROUTINE = ("all-arrived",)
+
+
+@dataclass(slots=True)
+class WorkerTotals:
+    """Of one worker, since the job began."""
+
+    contributions: int = 0
+    points: int = 0
+    compute_ns: int = 0
+    wait_ns: int = 0
+    transfer_ns: int = 0
+
+
+@dataclass(slots=True)
+class _Span:
+    """The rounds since the last line."""
+
+    rounds: int = 0
+    contributions: int = 0
+    points: int = 0
+    objective: float = 0.0
+    objective_weight: float = 0.0
+    longest_ns: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    workers: dict[int, WorkerTotals] = field(default_factory=dict)
+    _span: _Span = field(default_factory=_Span)
+    _line_ns: int = 0
+    _round_ns: int = 0
+
+    def count(self, trailer: Trailer, points: int) -> None:
+        totals = self.workers.setdefault(trailer.worker, WorkerTotals())
+        totals.contributions += 1
+        totals.points += points
+        totals.compute_ns += trailer.compute_ns
+        totals.wait_ns += trailer.wait_ns
+        totals.transfer_ns += trailer.transfer_ns
+        span = self._span
+        span.contributions += 1
+        span.points += points
+        if trailer.objective is not None:
+            span.objective += trailer.objective * trailer.weight
+            span.objective_weight += trailer.weight
+
+    def close(
+        self, round_: int, reason: str, passes: int, now_ns: int, *, final: bool
+    ) -> dict[str, Any] | None:
+        """A round was folded. Returns the fields of a journal line if one is due."""
+        span = self._span
+        span.rounds += round_ > 0
+        if self._round_ns:
+            span.longest_ns = max(span.longest_ns, now_ns - self._round_ns)
+        self._round_ns = now_ns
+        if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
+            return None
+        self._line_ns, self._span = now_ns, _Span()
+        objective = span.objective / span.objective_weight if span.objective_weight else None
+        return {
+            "round": round_,
+            "rounds": span.rounds,
+            "contributions": span.contributions,
+            "points": span.points,
+            "objective": objective,
+            "longest_s": span.longest_ns / 1e9,
+            "passes": passes,
+            "reason": reason,
+            "workers": {worker: asdict(totals) for worker, totals in self.workers.items()},
+        }

@@ -1,0 +1,1 @@
+"""Who starts processes: `local` (subprocesses, the default), `inline` (all in this process)."""

@@ -1,0 +1,147 @@
+"""What a started process does: be a server or be a worker, and tell the engine how it went.
+
+The control socket is also the child's lifeline: when the engine is gone, so is the child.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import torch
+
+from polyrhythm.engines.requests import ChildRequest, Told, pack_line
+from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.learn.load import load_main
+from polyrhythm.learn.worker import Worker
+from polyrhythm.observe.journal import FileJournal
+from polyrhythm.runtime.dial import SocketDialer
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.server import Listeners, ServerNode
+from polyrhythm.runtime.worker import WorkerNode
+
+_SWITCH_INTERVAL_S = 1e-4
+"""A link's thread otherwise waits 10 ms behind a busy Python thread."""
+
+
+class _Control:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lines: IO[bytes] = sock.makefile("rb")
+
+    def tell(self, told: Told) -> None:
+        try:
+            self._sock.sendall(pack_line(told))
+        except OSError:
+            os._exit(1)  # the engine is gone
+
+    def hear(self) -> Told:
+        line = self._lines.readline()
+        if not line:
+            os._exit(1)
+        return msgspec.json.decode(line, type=Told)
+
+    def watch(self) -> None:
+        """End this process when the engine ends, however it ends."""
+
+        def wait() -> None:
+            while self._lines.readline():
+                pass
+            os._exit(1)
+
+        threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def run_child(request: ChildRequest, sock: socket.socket) -> int:
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    control = _Control(sock)
+    try:
+        if request.role == "server":
+            return _serve(request, control)
+        return _work(request, control)
+    except PolyrhythmError as error:
+        if request.debug:
+            traceback.print_exc()
+        control.tell(Told(failed=f"{error}", whole_job=isinstance(error, JobFailed)))
+    except Exception as error:  # the boundary of a user's code: its traceback is what they need
+        frames = traceback.format_exc()
+        control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
+    return 1
+
+
+def _options(request: ChildRequest) -> NodeOptions:
+    return NodeOptions(
+        digest=request.digest,
+        link=request.link,
+        check=request.check,
+        trace_dir=Path(request.run_dir) if request.trace else None,
+    )
+
+
+def _serve(request: ChildRequest, control: _Control) -> int:
+    listeners = Listeners(request.host, request.port)
+    control.tell(Told(address=listeners.address))
+    lead = request.number == 0
+    journal = FileJournal(Path(request.run_dir) / "journal.jsonl") if lead else None
+    node = ServerNode(
+        request.number,
+        request.job,
+        listeners.address,
+        lead=lead,
+        options=_options(request),
+        journal=journal,
+        shared=request.link != "tcp",
+    )
+    signal.signal(signal.SIGTERM, lambda *_: node.stop("stopped on request"))
+    node.listen(listeners)
+    if not lead:
+        told = control.hear()
+        assert told.lead is not None
+        node.reach_lead(SocketDialer(request.link), told.lead)
+    control.watch()
+    while not node.ended.wait(1.0):
+        pass  # wakes up so that signals are handled
+    node.close()
+    listeners.close()
+    if journal is not None:
+        journal.close()
+    outcome = node.outcome
+    assert outcome is not None
+    if lead:
+        failed = str(outcome.reason) if outcome.failed else None
+        control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
+    return 0
+
+
+class _Terminated(BaseException):
+    """SIGTERM: leave the job in order."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
+def _work(request: ChildRequest, control: _Control) -> int:
+    assert request.lead is not None
+    signal.signal(signal.SIGTERM, _terminate)
+    torch.set_num_threads(request.threads)
+    control.watch()
+    node = WorkerNode(request.name, request.job.job, SocketDialer(request.link), _options(request))
+    reason = ""
+    try:
+        main = load_main(request.job.name)
+        main(Worker(node, node.join(request.lead)))
+    except _Terminated:
+        reason = "it was told to leave"
+    except BaseException as error:
+        reason = f"it failed: {error}"
+        raise
+    finally:
+        node.leave(reason)
+        node.close()
+    return 0

@@ -1,0 +1,270 @@
+"""Servers and workers as processes of this host: started, supervised and cleaned up."""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+
+import msgspec
+
+from polyrhythm.engines.requests import ChildRequest, Fate, Told, pack_line
+from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.wire.messages import Address
+
+_GRACE_S = 5.0
+_TICK_S = 0.2
+
+
+@dataclass(slots=True)
+class Child:
+    request: ChildRequest
+    pid: int
+    control: socket.socket
+    unread: bytes = b""
+    status: int | None = None
+    failure: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.status is None
+
+
+@dataclass(slots=True)
+class LocalRun:
+    """How a job of processes went."""
+
+    ended: str | None = None
+    failed: str | None = None
+    worker_failures: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+class LocalEngine:
+    """Runs one job. `say` is handed one line for each thing the user should know at once;
+    `tick` is called a few times a second while the job runs."""
+
+    def __init__(
+        self,
+        requests: list[ChildRequest],
+        *,
+        say: Callable[[str], None],
+        tick: Callable[[], None] = lambda: None,
+        preload: str = "",
+    ) -> None:
+        self._servers = [request for request in requests if request.role == "server"]
+        self._workers = [request for request in requests if request.role == "worker"]
+        self._say = say
+        self._tick = tick
+        self._preload = preload
+        self._children: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._run = LocalRun()
+        self._stopping_since: float | None = None
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._nursery_socket: socket.socket | None = None
+        self._nursery_lines = b""
+
+    def run(self) -> LocalRun:
+        with self._signals():
+            try:
+                self._start_nursery()
+                addresses = self._start_servers()
+                for request in self._workers:
+                    self._start(msgspec.structs.replace(request, lead=addresses[0]))
+                self._supervise()
+            finally:
+                self._clean_up()
+        return self._run
+
+    # -- starting ------------------------------------------------------------------------------
+
+    def _start_nursery(self) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "polyrhythm.engines.nursery", str(theirs.fileno())]
+        self._nursery = subprocess.Popen(
+            [*command, self._preload] if self._preload else command,
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        theirs.close()
+        self._nursery_socket = ours
+
+    def _start(self, request: ChildRequest) -> Child:
+        ours, theirs = socket.socketpair()
+        assert self._nursery_socket is not None
+        socket.send_fds(self._nursery_socket, [msgspec.json.encode(request)], [theirs.fileno()])
+        theirs.close()
+        while True:
+            fate = self._next_fate()
+            if fate.started is not None:
+                break
+            self._note_exit(fate)
+        child = Child(request, fate.started, ours)
+        self._children[fate.started] = child
+        self._selector.register(ours, selectors.EVENT_READ, child)
+        return child
+
+    def _next_fate(self) -> Fate:
+        assert self._nursery_socket is not None
+        while b"\n" not in self._nursery_lines:
+            part = self._nursery_socket.recv(65536)
+            if not part:
+                raise JobFailed("the process that starts the others died; see above")
+            self._nursery_lines += part
+        line, _, self._nursery_lines = self._nursery_lines.partition(b"\n")
+        return msgspec.json.decode(line, type=Fate)
+
+    def _start_servers(self) -> list[Address]:
+        children = [self._start(request) for request in self._servers]
+        addresses = [self._await_address(child) for child in children]
+        for child in children[1:]:
+            child.control.sendall(pack_line(Told(lead=addresses[0])))
+        return addresses
+
+    def _await_address(self, child: Child) -> Address:
+        while True:
+            for told in self._hear(child):
+                if told.failed is not None:
+                    raise PolyrhythmError(told.failed)
+                if told.address is not None:
+                    return told.address
+            if not child.alive:
+                raise JobFailed(f"server {child.request.name} died while starting")
+
+    # -- supervising ---------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        assert self._nursery_socket is not None
+        self._selector.register(self._nursery_socket, selectors.EVENT_READ, None)
+        while any(child.alive for child in self._children.values()):
+            for key, _ in self._selector.select(_TICK_S):
+                if key.data is None:
+                    self._note_exit(self._next_fate())
+                    while b"\n" in self._nursery_lines:
+                        self._note_exit(self._next_fate())
+                else:
+                    self._heed(key.data)
+            self._tick()
+            self._look_around()
+
+    def _hear(self, child: Child) -> Iterator[Told]:
+        part = child.control.recv(65536)
+        if not part:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(child.control)
+            return
+        *lines, child.unread = (child.unread + part).split(b"\n")
+        for line in lines:
+            yield msgspec.json.decode(line, type=Told)
+
+    def _heed(self, child: Child) -> None:
+        for told in self._hear(child):
+            if told.ended is not None:
+                self._run.ended = told.ended
+            if told.failed is not None and not told.whole_job:
+                child.failure = told.failed
+            elif told.failed is not None and child.request.role == "server":
+                self._run.failed = self._run.failed or told.failed
+
+    def _note_exit(self, fate: Fate) -> None:
+        child = self._children.get(fate.exited or -1)
+        if child is None:
+            return
+        self._heed_rest(child)
+        child.status = fate.status
+        name = child.request.name
+        if self._stopping_since is not None or self._run.ended is not None or not child.status:
+            return
+        if child.request.role == "server":
+            how = _how(child)
+            self._run.failed = f"server {name} died ({how}); the job ends: its slices are lost"
+            self._stop()
+        else:
+            self._run.worker_failures[name] = _how(child)
+            self._say(f"{name} failed: {_how(child)}")
+
+    def _heed_rest(self, child: Child) -> None:
+        """What a child said just before it went is still in its socket."""
+        child.control.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while child.control in self._selector.get_map():
+                self._heed(child)
+
+    def _look_around(self) -> None:
+        """Nobody left to work, or somebody who does not end: help it along."""
+        workers = [c for c in self._children.values() if c.request.role == "worker"]
+        servers = [c for c in self._children.values() if c.request.role == "server"]
+        over = not any(child.alive for child in workers)
+        if over and self._run.ended is None and self._stopping_since is None:
+            if self._run.worker_failures:
+                self._run.failed = "no worker is left"
+            self._stop()
+        if self._run.ended is not None and self._stopping_since is None:
+            self._stopping_since = time.monotonic()
+        late = self._stopping_since is not None and (
+            time.monotonic() > self._stopping_since + _GRACE_S
+        )
+        if late:
+            for child in (*workers, *servers):
+                self._signal(child, signal.SIGKILL)
+
+    def _stop(self) -> None:
+        if self._stopping_since is None:
+            self._stopping_since = time.monotonic()
+            for child in self._children.values():
+                self._signal(child, signal.SIGTERM)
+
+    def _signal(self, child: Child, number: signal.Signals) -> None:
+        if child.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the job in order; a second one ends it at once."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self._run.interrupted:
+                raise KeyboardInterrupt
+            self._run.interrupted = True
+            self._stop()
+
+        before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _clean_up(self) -> None:
+        """The nursery kills every child that is left when its socket closes."""
+        if self._nursery_socket is not None:
+            self._nursery_socket.close()
+        for child in self._children.values():
+            child.control.close()
+        if self._nursery is not None:
+            try:
+                self._nursery.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._nursery.kill()
+                self._nursery.wait()
+        self._selector.close()
+
+
+def _how(child: Child) -> str:
+    if child.failure is not None:
+        return child.failure
+    assert child.status is not None
+    if child.status < 0:
+        return f"killed by {signal.Signals(-child.status).name}"
+    return f"exit status {child.status}"

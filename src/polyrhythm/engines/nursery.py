@@ -1,0 +1,94 @@
+"""The process that children are forked from: it imports torch once, so that they need not.
+
+It stays single-threaded, runs nothing itself, reports which child was started and which has
+exited, and ends with all of them when the engine is gone.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import msgspec
+import torch
+
+from polyrhythm.engines.child import run_child
+from polyrhythm.engines.requests import ChildRequest, Fate, pack_line
+from polyrhythm.learn.load import JOBS, load_module
+
+_MOST_NBYTES = 1 << 20
+
+
+def main(engine: socket.socket, preload: list[str]) -> None:
+    for job in preload:
+        if job in JOBS:
+            load_module(job)
+    # The first optimizer of a process imports another two seconds' worth of torch.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    children: set[int] = set()
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(engine, selectors.EVENT_READ)
+    selector.register(woken, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj == woken:
+                os.read(woken, 4096)
+                _reap(engine, children)
+                continue
+            body, descriptors, _, _ = socket.recv_fds(engine, _MOST_NBYTES, 1)
+            if not body:
+                _end(children)
+            _fork(engine, body, descriptors[0], children, (woken, waker))
+
+
+def _fork(
+    engine: socket.socket, body: bytes, control_fd: int, children: set[int], pipe: tuple[int, int]
+) -> None:
+    pid = os.fork()
+    if pid == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        engine.close()
+        for fd in pipe:
+            os.close(fd)
+        code = run_child(
+            msgspec.json.decode(body, type=ChildRequest), socket.socket(fileno=control_fd)
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    os.close(control_fd)
+    children.add(pid)
+    engine.sendall(pack_line(Fate(started=pid)))
+
+
+def _reap(engine: socket.socket, children: set[int]) -> None:
+    while children:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        children.discard(pid)
+        try:
+            engine.sendall(pack_line(Fate(exited=pid, status=os.waitstatus_to_exitcode(status))))
+        except OSError:
+            _end(children)
+
+
+def _end(children: set[int]) -> NoReturn:
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

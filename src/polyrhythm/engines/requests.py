@@ -1,0 +1,53 @@
+"""What the engine asks of the processes it starts, and what they tell it: lines of JSON."""
+
+from typing import Literal
+
+import msgspec
+
+from polyrhythm.wire.messages import Address, JobSpec
+
+
+class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One process to be."""
+
+    role: Literal["server", "worker"]
+    number: int
+    name: str
+    job: JobSpec
+    link: str = "auto"
+    digest: str = "auto"
+    host: str = "127.0.0.1"
+    port: int = 0
+    run_dir: str = ""
+    threads: int = 1
+    """Of torch, in a worker: the machine's cores shared among the workers on it."""
+    trace: bool = False
+    check: bool = False
+    debug: bool = False
+    lead: Address | None = None
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A child's word to the engine, or the engine's to a child (`lead`)."""
+
+    address: Address | None = None
+    lead: Address | None = None
+    ended: str | None = None
+    failed: str | None = None
+    whole_job: bool = False
+    """`failed` is how the job ended, and not a fault of this process alone."""
+
+
+class Fate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The nursery's word: a child was started, or has exited."""
+
+    started: int | None = None
+    exited: int | None = None
+    status: int = 0
+
+
+encode = msgspec.json.Encoder().encode
+
+
+def pack_line(value: msgspec.Struct) -> bytes:
+    return encode(value) + b"\n"

@@ -1,0 +1,33 @@
+"""Every error a user can meet, in one hierarchy. Each says what happened, to whom, and what to do."""
+
+
+class PolyrhythmError(Exception):
+    """The root: the command line prints its text as one line and exits non-zero."""
+
+
+class UsageError(PolyrhythmError):
+    """The command, the file or the flags cannot work as given."""
+
+
+class FrameError(PolyrhythmError):
+    """Bytes that are not a frame of ours, or a frame that was damaged."""
+
+
+class LinkError(PolyrhythmError):
+    """A link could not be made, or ended while it was needed."""
+
+
+class Refused(PolyrhythmError):
+    """The lead or a server said no, with its reason."""
+
+
+class JobFailed(PolyrhythmError):
+    """The job ended before its goal."""
+
+
+class NotFinite(PolyrhythmError):
+    """A contribution holds NaN or infinity; nothing of it was sent."""
+
+
+class InvariantBroken(PolyrhythmError):
+    """A machine's own check() failed: a defect of this project."""

@@ -1,0 +1,1 @@
+"""The only sockets, shared memory and files."""

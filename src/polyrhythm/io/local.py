@@ -1,0 +1,134 @@
+"""Links between processes of one host: a Unix socket for frames, memory segments for tensors.
+
+The receiver looks straight into the sender's segment. Sockets live in the abstract namespace, so
+no file is left behind; whoever knocks must be the same user, which the kernel attests.
+"""
+
+import array
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyrhythm.errors import LinkError
+from polyrhythm.io.link import Payload, Sendable
+from polyrhythm.io.segments import SHAREABLE, Piece, map_segment
+from polyrhythm.io.stream import StreamLink, unwrap_inline
+from polyrhythm.io.tcp import STUCK_S
+from polyrhythm.wire.digests import Buffer
+from polyrhythm.wire.frames import FLAG_REFERENCE, Frame
+from polyrhythm.wire.messages import Message, SegmentOffered
+
+AVAILABLE = SHAREABLE
+_REFERENCE = struct.Struct("<IQQ")
+_MOST_DESCRIPTORS = 16
+_MOST_SEGMENTS = 64
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Shared:
+    """The carrier that passes references: a segment's descriptor once, then offsets into it."""
+
+    kind = "local"
+    by_reference = True
+
+    def __init__(self) -> None:
+        self._offered: set[int] = set()
+        self._descriptors: deque[int] = deque()
+        self._maps: dict[int, memoryview] = {}
+
+    def wrap(
+        self, payload: Sequence[Sendable]
+    ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
+        piece = payload[0]
+        if len(payload) > 1 or not isinstance(piece, Piece) or piece.segment.fd is None:
+            parts = [part.memory if isinstance(part, Piece) else part for part in payload]
+            return 0, list(parts), []
+        segment = piece.segment
+        offers: list[tuple[Message, int]] = []
+        if segment.id not in self._offered:
+            self._offered.add(segment.id)
+            offer = SegmentOffered(segment=segment.id, nbytes=segment.nbytes)
+            offers.append((offer, piece.segment.fd))
+        reference = _REFERENCE.pack(segment.id, piece.offset, piece.nbytes)
+        return FLAG_REFERENCE, [reference], offers
+
+    def read(self, sock: socket.socket, target: memoryview, flags: int) -> int:
+        nbytes, ancillary, message_flags, _ = sock.recvmsg_into(
+            [target], socket.CMSG_LEN(_MOST_DESCRIPTORS * 4), flags | socket.MSG_CMSG_CLOEXEC
+        )
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+                self._descriptors.extend(fds)
+        if message_flags & socket.MSG_CTRUNC or len(self._descriptors) > _MOST_DESCRIPTORS:
+            raise LinkError("the peer sent more descriptors at once than a link takes")
+        return nbytes
+
+    def consumes(self, frame: Frame) -> bool:
+        offer = frame.message
+        if not isinstance(offer, SegmentOffered):
+            return False
+        if not self._descriptors:
+            raise LinkError("the peer offered a memory segment without its descriptor")
+        if len(self._maps) >= _MOST_SEGMENTS:
+            raise LinkError("the peer offered more memory segments than a link takes")
+        self._maps[offer.segment] = map_segment(self._descriptors.popleft(), offer.nbytes)
+        return True
+
+    def unwrap(self, frame: Frame) -> Payload | None:
+        if not frame.flags & FLAG_REFERENCE:
+            return unwrap_inline(frame)
+        if frame.payload is None or len(frame.payload) != _REFERENCE.size:
+            raise LinkError("the peer sent a reference that cannot be read")
+        segment, offset, nbytes = _REFERENCE.unpack(frame.payload)
+        memory = self._maps.get(segment)
+        if memory is None or offset + nbytes > len(memory):
+            raise LinkError("the peer sent a reference outside the memory it offered")
+        return Payload(memory[offset : offset + nbytes])
+
+    def __del__(self) -> None:
+        for fd in self._descriptors:
+            os.close(fd)
+
+
+def host_identity() -> str:
+    """Names what must be equal for a local link: the boot, the network namespace, the user."""
+    if not AVAILABLE:
+        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
+
+
+def local_link(sock: socket.socket, peer: str) -> StreamLink:
+    sock.setblocking(True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_S, 0))
+    return StreamLink(sock, Shared(), peer)
+
+
+def dial_local(name: str, peer: str) -> StreamLink:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(f"\0{name}")
+    except OSError as error:
+        sock.close()
+        raise LinkError(
+            f"could not reach {peer} over its local socket {name}: {error.strerror or error}"
+        ) from None
+    return local_link(sock, peer)
+
+
+def listen_local(name: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(f"\0{name}")
+    sock.listen(128)
+    return sock
+
+
+def same_user(sock: socket.socket) -> bool:
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    return bool(uid == os.getuid())

@@ -1,0 +1,286 @@
+"""Frames over a stream socket: what `tcp` and `local` share.
+
+Reading is done by one thread at a time, into the place that the decoder names. Sending never
+blocks the caller: small things leave at once if the socket takes them, everything else leaves on
+the link's own sender thread, in order, one frame at a time.
+"""
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from polyrhythm.errors import LinkError
+from polyrhythm.io.link import Payload, Sendable
+from polyrhythm.wire.digests import Buffer, Digest
+from polyrhythm.wire.frames import FLAG_REFERENCE, STRANGER, Decoder, Frame, Land, Limits, encode
+from polyrhythm.wire.messages import Message
+
+_DIRECT_NBYTES = 256 * 1024
+"""Up to this much is tried on the calling thread; handing over costs more than sending it."""
+_BUFFERS_PER_CALL = 512
+_LINGER_S = 2.0
+"""How long closing waits for what was sent before to leave."""
+
+
+class Carrier(Protocol):
+    """How payloads travel beside the frames."""
+
+    kind: str
+    by_reference: bool
+
+    def wrap(
+        self, payload: Sequence[Sendable]
+    ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
+        """(flags, buffers, segments to offer first as (message, descriptor))."""
+
+    def read(self, sock: socket.socket, target: memoryview, flags: int) -> int: ...
+
+    def unwrap(self, frame: Frame) -> Payload | None: ...
+
+    def consumes(self, frame: Frame) -> bool:
+        """True if the frame was for the carrier itself."""
+
+
+class _Outgoing:
+    __slots__ = ("buffers", "descriptors", "done", "nbytes")
+
+    def __init__(
+        self,
+        buffers: list[Buffer],
+        descriptors: tuple[int, ...],
+        done: Callable[[], None] | None,
+    ) -> None:
+        self.buffers = buffers
+        self.descriptors = descriptors
+        self.done = done
+        self.nbytes = sum(memoryview(b).nbytes for b in buffers)
+
+
+class StreamLink:
+    def __init__(self, sock: socket.socket, carrier: Carrier, peer: str) -> None:
+        self.peer = peer
+        self.kind = carrier.kind
+        self.by_reference = carrier.by_reference
+        self._sock = sock
+        self._carrier = carrier
+        self._decoder = Decoder(Digest.XXH3, STRANGER)
+        self._digest = Digest.XXH3
+        self._outbox: deque[_Outgoing] = deque()
+        self._outbox_nbytes = 0
+        self._lock = threading.Lock()
+        self._more = threading.Condition(self._lock)
+        self._sender: threading.Thread | None = None
+        self._sending = False
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def agree(self, digest: Digest, limits: Limits) -> None:
+        self._digest = digest
+        self._decoder.digest = digest
+        self._decoder.limits = limits
+
+    def land_with(self, land: Land) -> None:
+        self._decoder.land = land
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    def receive(self) -> tuple[Message, Payload | None]:
+        while True:
+            received = self._take()
+            if received is not None:
+                return received
+            target = self._decoder.target()
+            flags = socket.MSG_WAITALL if self._decoder.in_payload else 0
+            self._landed(self._read(target, flags))
+
+    def receive_ready(self) -> Iterator[tuple[Message, Payload | None]]:
+        """What has come, without waiting: for small frames under a poller."""
+        try:
+            self._landed(self._read(self._decoder.target(), socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return
+        yield from self.take_buffered()
+
+    def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
+        """What was read together with earlier frames. A poller knows nothing of it: take it before
+        handing the link to one."""
+        while (received := self._take()) is not None:
+            yield received
+
+    def _take(self) -> tuple[Message, Payload | None] | None:
+        while (frame := self._decoder.next()) is not None:
+            if not self._carrier.consumes(frame):
+                return frame.message, self._carrier.unwrap(frame)
+        return None
+
+    def _read(self, target: memoryview, flags: int) -> int:
+        try:
+            return self._carrier.read(self._sock, target, flags)
+        except (ConnectionError, TimeoutError) as error:
+            raise LinkError(f"the link to {self.peer} broke: {error}") from None
+
+    def _landed(self, nbytes: int) -> None:
+        if not nbytes:
+            where = "" if self._decoder.idle else " in the middle of a frame"
+            raise LinkError(f"{self.peer} closed the link{where}")
+        self._decoder.landed(nbytes)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        message: Message,
+        payload: Sequence[Sendable] = (),
+        *,
+        flush: bool = True,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        flags, buffers, offers = self._carrier.wrap(payload) if payload else (0, [], [])
+        now_ns = time.time_ns()
+        items = [
+            _Outgoing(encode(offer, digest=self._digest, timestamp_ns=now_ns), (fd,), None)
+            for offer, fd in offers
+        ]
+        frame = encode(message, buffers, digest=self._digest, timestamp_ns=now_ns, flags=flags)
+        items.append(_Outgoing(frame, (), done))
+        with self._lock:
+            if self._closed:
+                return
+            for item in items:
+                self._outbox.append(item)
+                self._outbox_nbytes += item.nbytes
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        finished: list[Callable[[], None]] = []
+        with self._lock:
+            if self._sending or self._closed or not self._outbox:
+                return
+            try:
+                if self._outbox_nbytes <= _DIRECT_NBYTES:
+                    while self._outbox and self._write(finished, socket.MSG_DONTWAIT):
+                        pass
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._abandon()
+            if self._outbox:
+                self._wake_sender()
+        for done in finished:
+            done()
+
+    def _wake_sender(self) -> None:
+        self._sending = True
+        if self._sender is None:
+            self._sender = threading.Thread(
+                target=self._send_loop, name=f"send-{self.peer}", daemon=True
+            )
+            self._sender.start()
+        self._more.notify_all()
+
+    def _send_loop(self) -> None:
+        while True:
+            finished: list[Callable[[], None]] = []
+            with self._lock:
+                while not self._outbox and not self._closed:
+                    self._sending = False
+                    self._more.notify_all()
+                    self._more.wait()
+                if not self._outbox:
+                    return
+                batch = self._batch()
+            try:
+                sent = self._sendmsg(batch, 0)
+            except OSError:
+                with self._lock:
+                    self._abandon()
+                return
+            with self._lock:
+                self._sent(sent, finished)
+            for done in finished:
+                done()
+
+    def _batch(self) -> tuple[list[Buffer], tuple[int, ...]]:
+        """The next buffers to leave in one call. Descriptors go with the first byte of theirs."""
+        first = self._outbox[0]
+        if first.descriptors:
+            return first.buffers, first.descriptors
+        buffers: list[Buffer] = []
+        for item in self._outbox:
+            if item.descriptors or len(buffers) + len(item.buffers) > _BUFFERS_PER_CALL:
+                break
+            buffers.extend(item.buffers)
+        return buffers, ()
+
+    def _sendmsg(self, batch: tuple[list[Buffer], tuple[int, ...]], flags: int) -> int:
+        buffers, descriptors = batch
+        if descriptors:
+            sent = socket.send_fds(self._sock, buffers, list(descriptors), flags)
+            self._outbox[0].descriptors = ()
+            return sent
+        return self._sock.sendmsg(buffers, (), flags)
+
+    def _write(self, finished: list[Callable[[], None]], flags: int) -> int:
+        sent = self._sendmsg(self._batch(), flags)
+        self._sent(sent, finished)
+        return sent
+
+    def _sent(self, nbytes: int, finished: list[Callable[[], None]]) -> None:
+        """Take `nbytes` off the front of the outbox."""
+        self._outbox_nbytes -= nbytes
+        while self._outbox and nbytes >= self._outbox[0].nbytes:
+            item = self._outbox.popleft()
+            nbytes -= item.nbytes
+            if item.done is not None:
+                finished.append(item.done)
+        if nbytes:
+            item = self._outbox[0]
+            item.nbytes -= nbytes
+            rest: list[Buffer] = []
+            for buffer in item.buffers:
+                view = memoryview(buffer)
+                if nbytes >= view.nbytes:
+                    nbytes -= view.nbytes
+                else:
+                    rest.append(view[nbytes:])
+                    nbytes = 0
+            item.buffers = rest
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _abandon(self) -> None:
+        """The socket takes no more. The reader notices the end; what was queued is lost."""
+        self._outbox.clear()
+        self._outbox_nbytes = 0
+        self._shut()
+
+    def _shut(self) -> None:
+        self._closed = True
+        self._more.notify_all()
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it was shut already: that is what we want
+
+    def close(self) -> None:
+        self.flush()
+        with self._lock:
+            self._more.wait_for(lambda: self._closed or not self._outbox, _LINGER_S)
+            if not self._closed:
+                self._shut()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._outbox)} frames queued"
+        return f"<{self.kind} link to {self.peer}, {state}>"
+
+
+def unwrap_inline(frame: Frame) -> Payload | None:
+    if frame.flags & FLAG_REFERENCE:
+        raise LinkError("the peer sent a reference over a link that carries bytes")
+    return Payload(frame.payload) if frame.payload is not None else None

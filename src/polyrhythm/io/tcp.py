@@ -1,0 +1,67 @@
+"""Links between hosts: payloads travel as bytes in the stream."""
+
+import socket
+import struct
+from collections.abc import Sequence
+
+from polyrhythm.errors import LinkError
+from polyrhythm.io.link import Payload, Sendable
+from polyrhythm.io.segments import Piece
+from polyrhythm.io.stream import StreamLink, unwrap_inline
+from polyrhythm.wire.digests import Buffer
+from polyrhythm.wire.frames import Frame
+from polyrhythm.wire.messages import Message
+
+CONNECT_TIMEOUT_S = 10.0
+STUCK_S = 60
+"""A peer that takes nothing for this long is cut off."""
+
+
+class Bytes:
+    """The carrier that copies nothing and shares nothing."""
+
+    kind = "tcp"
+    by_reference = False
+
+    def wrap(
+        self, payload: Sequence[Sendable]
+    ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
+        return 0, [part.memory if isinstance(part, Piece) else part for part in payload], []
+
+    def read(self, sock: socket.socket, target: memoryview, flags: int) -> int:
+        return sock.recv_into(target, len(target), flags)
+
+    def unwrap(self, frame: Frame) -> Payload | None:
+        return unwrap_inline(frame)
+
+    def consumes(self, frame: Frame) -> bool:
+        return False
+
+
+def tcp_link(sock: socket.socket, peer: str) -> StreamLink:
+    sock.setblocking(True)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_S, 0))
+    return StreamLink(sock, Bytes(), peer)
+
+
+def dial_tcp(host: str, port: int, peer: str) -> StreamLink:
+    try:
+        sock = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise LinkError(
+            f"could not reach {peer} at {host}:{port}: {error.strerror or error};"
+            " check that it runs and that this address is open to you"
+        ) from None
+    return tcp_link(sock, peer)
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=128)
+    except OSError as error:
+        raise LinkError(
+            f"cannot listen on {host}:{port}: {error.strerror or error};"
+            " choose another with --port, or 0 for any free one"
+        ) from None

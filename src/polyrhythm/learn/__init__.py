@@ -1,0 +1,1 @@
+"""What users write and pick: the torch loop and the jobs."""

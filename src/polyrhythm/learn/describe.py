@@ -1,0 +1,61 @@
+"""A torch model and its optimizer as a spec: names, shapes, dtypes, groups, numbers. No pickle."""
+
+import torch
+
+from polyrhythm.core.placement.slices import BUFFERS
+from polyrhythm.errors import UsageError
+from polyrhythm.tensors.dtypes import NAMES
+from polyrhythm.tensors.optimizers import describe_optimizer
+from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
+
+
+def describe(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str
+) -> tuple[ModelSpec, list[torch.Tensor]]:
+    """The spec, and the tensors it speaks of in the same order. Tied weights stand there once."""
+    groups = {
+        id(parameter): number
+        for number, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+    }
+    named: list[tuple[str, torch.Tensor, int]] = []
+    for name, parameter in model.named_parameters():
+        group = groups.pop(id(parameter), BUFFERS)
+        named.append((name, parameter, group if parameter.requires_grad else BUFFERS))
+    for name, buffer in model.named_buffers():
+        named.append((name, buffer, BUFFERS))
+    if groups:
+        raise UsageError(
+            f"the optimizer has {len(groups)} parameter(s) that are not in the model:"
+            " attach the model that holds them all"
+        )
+    if not any(group != BUFFERS for _, _, group in named):
+        raise UsageError("the optimizer has no parameter of this model to train")
+    if kind == "local":
+        rates = tuple({"lr": float(group["lr"])} for group in optimizer.param_groups)
+        spec = OptimizerSpec(type(optimizer).__name__, rates)
+    else:
+        spec = describe_optimizer(optimizer)
+    tensors = tuple(_describe_tensor(name, tensor, group) for name, tensor, group in named)
+    return ModelSpec(tensors, spec), [tensor for _, tensor, _ in named]
+
+
+def _describe_tensor(name: str, tensor: torch.Tensor, group: int) -> TensorSpec:
+    if tensor.dtype not in NAMES:
+        raise UsageError(f"{name!r} has dtype {tensor.dtype}, which cannot be exchanged")
+    dense = tensor.detach()
+    if dense.numel() and not dense.is_contiguous() and not _is_permuted(dense):
+        dense = dense.contiguous()
+    strides = tuple(dense.stride())
+    return TensorSpec(name, tuple(tensor.shape), NAMES[tensor.dtype], group, strides)
+
+
+def _is_permuted(tensor: torch.Tensor) -> bool:
+    """True if the elements fill their memory without gaps, in some order (channels_last)."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

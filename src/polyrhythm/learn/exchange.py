@@ -1,0 +1,91 @@
+"""The optimizer that `worker.attach` returns: `step()` exchanges as the sync policy says.
+
+It is a torch optimizer, so that schedulers take it, and shares the groups of the one it was made
+from, so that the rates they set travel with each contribution.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire.messages import Progress
+
+
+class Visits(Protocol):
+    """What was visited since the last contribution."""
+
+    def collect(self) -> tuple[float, tuple[Progress, ...]]:
+        """The points, and the progress through chunks that they make; begins anew."""
+
+
+class Exchange(torch.optim.Optimizer):
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        node: WorkerNode,
+        flat: FlatModel,
+        visits: Visits,
+    ) -> None:
+        job = node.job
+        assert job is not None
+        self._inner = inner
+        self._node = node
+        self._flat = flat
+        self._visits = visits
+        self._local = job.kind == "local"
+        self._steps = max(1, job.local_steps) if self._local else 1
+        self._step = 0
+        self._objective: list[float] = []
+        super().__init__(inner.param_groups, inner.defaults)
+        self.param_groups = inner.param_groups
+        self.state = inner.state
+        self._flat.remember(parameters=self._local)
+
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        objective: torch.Tensor | float | None = None,
+        points: float | None = None,
+    ) -> Any:
+        """Contribute the gradients (or, kind local, take a local step and contribute every
+        `--local-steps`-th time) and go on with the parameters that come back.
+
+        `objective` is the loss to show and to journal; `points` is the weight of this step where
+        the batches did not come from `worker.batches`. Gradients are consumed.
+        """
+        result = closure() if closure is not None else None
+        if objective is not None:
+            if isinstance(objective, torch.Tensor):
+                objective = objective.detach().item()
+            self._objective.append(float(objective))
+        if self._local:
+            self._inner.step()
+        self._step += 1
+        if self._step % self._steps == 0:
+            self._contribute(points)
+        self._inner.zero_grad(set_to_none=True)
+        return result
+
+    def _contribute(self, points: float | None) -> None:
+        began_ns = time.monotonic_ns()
+        self._flat.check_homes()
+        visited, progress = self._visits.collect()
+        weight = points if points is not None else visited or 1.0
+        rates = tuple(float(group["lr"]) for group in self.param_groups)
+        objective = sum(self._objective) / len(self._objective) if self._objective else None
+        self._objective.clear()
+        with torch.no_grad():
+            if self._local:
+                self._flat.fill_changes(self._node.push)
+            else:
+                self._flat.fill_gradients(self._node.push)
+        self._node.contribute(weight, rates, objective, progress, began_ns)
+        self._flat.remember(parameters=self._local)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._inner.zero_grad(set_to_none=set_to_none)

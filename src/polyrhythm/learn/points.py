@@ -1,0 +1,70 @@
+"""The points a worker visits: leased chunks, in an order that is reshuffled every pass.
+
+Points are dealt to chunks by a seeded permutation, so that a file sorted by label does not break
+independence. Progress is what a contribution will commit when it counts.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from polyrhythm.wire.messages import ChunkLease, Leased, Progress
+
+Indices = npt.NDArray[np.int64]
+
+
+class Points:
+    def __init__(self, lease: Leased) -> None:
+        self._permutation: Indices = np.random.default_rng(lease.seed).permutation(lease.points)
+        self._seed = lease.seed
+        self._epochs = lease.epochs
+        self._chunks: dict[int, ChunkLease] = {}
+        self._at: dict[int, tuple[int, int]] = {}
+        self._lease: Leased | None = None
+        self.take(lease)
+
+    def take(self, lease: Leased) -> None:
+        """A new lease: chunks that stay keep their place, others begin where the lease says."""
+        if lease is self._lease:
+            return
+        self._lease = lease
+        self._chunks = {chunk.chunk: chunk for chunk in lease.chunks}
+        self._at = {
+            number: max(self._at.get(number, (0, 0)), (chunk.passes, chunk.cursor))
+            for number, chunk in self._chunks.items()
+        }
+
+    def next(self, count: int) -> tuple[Indices, tuple[Progress, ...]]:
+        """Up to `count` points of one pass, and the progress they make. None are left: empty."""
+        if not self._at:
+            return np.empty(0, np.int64), ()
+        this_pass = min(passes for passes, _ in self._at.values())
+        if self._epochs is not None and this_pass >= self._epochs:
+            return np.empty(0, np.int64), ()
+        parts: list[Indices] = []
+        progress: list[Progress] = []
+        for number in self._order(this_pass):
+            if count <= 0:
+                break
+            passes, cursor = self._at[number]
+            if passes != this_pass:
+                continue
+            points = self._shuffled(self._chunks[number], passes)[cursor : cursor + count]
+            count -= len(points)
+            parts.append(points)
+            cursor += len(points)
+            chunk = self._chunks[number]
+            if cursor >= chunk.last - chunk.first:
+                passes, cursor = passes + 1, 0
+            self._at[number] = (passes, cursor)
+            progress.append(Progress(number, passes, cursor))
+        return np.concatenate(parts), tuple(progress)
+
+    def _order(self, this_pass: int) -> list[int]:
+        """The chunk that was begun comes first, then the rest in this pass's order."""
+        rng = np.random.default_rng((self._seed, this_pass, 1))
+        rank = rng.permutation(max(self._at) + 1)
+        return sorted(self._at, key=lambda number: (self._at[number][1] == 0, rank[number]))
+
+    def _shuffled(self, chunk: ChunkLease, passes: int) -> Indices:
+        rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))
+        return rng.permutation(self._permutation[chunk.first : chunk.last])

@@ -1,0 +1,133 @@
+"""What a job's `main(worker)` is handed: an ordinary torch loop needs no more than this."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.describe import describe
+from polyrhythm.learn.exchange import Exchange
+from polyrhythm.learn.points import Indices, Points
+from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.wire.messages import JobSpec, Progress
+
+
+class _Visits:
+    def __init__(self) -> None:
+        self._points = 0.0
+        self._progress: dict[int, Progress] = {}
+
+    def note(self, points: int, progress: Sequence[Progress]) -> None:
+        self._points += points
+        self._progress.update({step.chunk: step for step in progress})
+
+    def collect(self) -> tuple[float, tuple[Progress, ...]]:
+        points, progress = self._points, tuple(self._progress.values())
+        self._points, self._progress = 0.0, {}
+        return points, progress
+
+
+class Worker:
+    """This worker of a running job."""
+
+    def __init__(self, node: WorkerNode, job: JobSpec) -> None:
+        self._node = node
+        self._job = job
+        self._visits = _Visits()
+        self._attached = False
+
+    @property
+    def name(self) -> str:
+        return self._node.name
+
+    @property
+    def seed(self) -> int:
+        """The job's seed, the same on every worker."""
+        return self._job.seed
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the command line gave with `--set NAME=VALUE`."""
+        return dict(self._job.options)
+
+    @property
+    def stopped(self) -> bool:
+        """The job has reached its goal: the parameters at hand are the final ones."""
+        return self._node.stopped
+
+    @property
+    def version(self) -> int:
+        """How many rounds have been folded into the parameters at hand."""
+        return self._node.version
+
+    def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Exchange:
+        """Join the job with this model: its parameters become the job's, and the optimizer that
+        comes back exchanges them. The first worker's model and numbers count; others must match."""
+        if self._attached:
+            raise UsageError("attach() was called twice: a worker trains one model")
+        self._attached = True
+        spec, tensors = describe(model, optimizer, self._job.kind)
+        flat = self._node.attach(spec, tensors)
+        return Exchange(optimizer, self._node, flat, self._visits)
+
+    def batches(
+        self, dataset: Dataset[Any] | Sequence[torch.Tensor], batch_size: int
+    ) -> Iterator[Any]:
+        """Batches of the points leased to this worker, until the job ends. `dataset` is a
+        map-style data set, or tensors that are indexed together."""
+        if not self._attached:
+            raise UsageError("call worker.attach() before worker.batches()")
+        if batch_size < 1:
+            raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
+        fetch = _fetcher(dataset)
+        points = Points(self._node.enrol(_count(dataset)))
+        while not self.stopped:
+            assert self._node.lease is not None
+            points.take(self._node.lease)
+            indices, progress = points.next(batch_size)
+            if not len(indices):
+                self._node.abstain("it has visited all of its points")
+                continue
+            self._visits.note(len(indices), progress)
+            yield fetch(indices)
+
+    def push_buffers(self) -> list[list[torch.Tensor]]:
+        """The buffers that contributions leave from, used in turn, a tensor per flat space each.
+        A gradient that already lies there is sent without a copy."""
+        return self._node.push_buffers()
+
+    def report(self, **metrics: float) -> None:
+        """Put measures of this worker, such as accuracy, into the journal and the summary."""
+        self._node.report({name: float(value) for name, value in metrics.items()})
+
+
+def _count(dataset: Any) -> int:
+    if isinstance(dataset, TensorDataset):
+        return len(dataset)
+    if isinstance(dataset, tuple | list):
+        return len(dataset[0])
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise UsageError(
+            "worker.batches needs a map-style data set (with __len__ and __getitem__),"
+            " because points are leased by their number"
+        )
+    return len(dataset)
+
+
+def _fetcher(dataset: Any) -> Any:
+    tensors = dataset.tensors if isinstance(dataset, TensorDataset) else dataset
+    if isinstance(tensors, tuple | list):
+        columns = tuple(
+            torch.as_tensor(np.asarray(t)) if not isinstance(t, torch.Tensor) else t
+            for t in tensors
+        )
+
+        def fetch_tensors(indices: Indices) -> tuple[torch.Tensor, ...]:
+            index = torch.from_numpy(indices)
+            return tuple(column[index] for column in columns)
+
+        return fetch_tensors
+    return lambda indices: default_collate([dataset[int(index)] for index in indices])

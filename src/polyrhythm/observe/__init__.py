@@ -1,0 +1,1 @@
+"""The journal and what is made of it."""

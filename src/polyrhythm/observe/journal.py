@@ -1,0 +1,77 @@
+"""The journal: what happened in a run, a line of JSON each, one schema for real and simulated runs.
+
+Each line has `at_s` (seconds since the run began), `what`, and the fields of that kind of line.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import msgspec
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Journal(Protocol):
+    def note(self, what: str, **fields: Any) -> None: ...
+
+
+class MemoryJournal:
+    """Lines kept as they are, for the inline engine."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._began_ns = time.monotonic_ns()
+
+    def note(self, what: str, **fields: Any) -> None:
+        at_s = (time.monotonic_ns() - self._began_ns) / 1e9
+        self.lines.append({"at_s": at_s, "what": what, **fields})
+
+
+class FileJournal:
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = path.open("ab")
+        self._began_ns = time.monotonic_ns()
+        self._lock = threading.Lock()
+
+    def note(self, what: str, **fields: Any) -> None:
+        at_s = round((time.monotonic_ns() - self._began_ns) / 1e9, 6)
+        line = _encode({"at_s": at_s, "what": what, **fields})
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line + b"\n")
+                self._file.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a journal; a last line that was cut off by a crash is left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield msgspec.json.decode(line)
+
+
+class JournalReader:
+    """Follows a journal that is being written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def new_lines(self) -> Iterator[dict[str, Any]]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._at += len(line)
+                yield msgspec.json.decode(line)

@@ -1,0 +1,1 @@
+"""Drivers: event -> machine -> effects -> perform. Server and worker nodes."""

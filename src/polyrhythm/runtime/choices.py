@@ -1,0 +1,5 @@
+"""What flags may say, known without importing torch."""
+
+LINKS = ("auto", "tcp", "local")
+DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")
+WIRE_DTYPES = ("same", "bf16")

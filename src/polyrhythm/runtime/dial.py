@@ -1,0 +1,38 @@
+"""How a node reaches a server: `--link auto` takes a local link on the same host, else TCP."""
+
+from typing import Protocol
+
+from polyrhythm.errors import LinkError, UsageError
+from polyrhythm.io.link import Link
+from polyrhythm.io.local import AVAILABLE, dial_local, host_identity
+from polyrhythm.io.tcp import dial_tcp
+from polyrhythm.runtime.choices import LINKS
+from polyrhythm.wire.messages import Address
+
+
+class Dialer(Protocol):
+    shared: bool
+    """Push buffers should be segments that servers can map."""
+
+    def dial(self, address: Address, peer: str) -> Link: ...
+
+
+class SocketDialer:
+    def __init__(self, link: str) -> None:
+        if link not in LINKS:
+            raise UsageError(f"--link {link!r} is not known: choose one of {', '.join(LINKS)}")
+        if link == "local" and not AVAILABLE:
+            raise UsageError("--link local needs Linux (memfd); use --link tcp here")
+        self._link = link
+        self.shared = link != "tcp" and AVAILABLE
+
+    def dial(self, address: Address, peer: str) -> Link:
+        here = bool(address.local) and address.identity == host_identity()
+        if self._link == "local" and not here:
+            raise LinkError(
+                f"--link local: {peer} is on another host, in another network namespace, or"
+                " another user's; use --link auto"
+            )
+        if self._link != "tcp" and here:
+            return dial_local(address.local, peer)
+        return dial_tcp(address.host, address.port, peer)

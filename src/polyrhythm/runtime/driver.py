@@ -1,0 +1,116 @@
+"""Runs machines, one event at a time, without a thread of its own.
+
+Whoever brings an event runs it if nobody else is running one; otherwise the one who is running
+takes it over. So no event waits for a thread to wake, no two are handled at once, and nobody
+blocks: a hand-over between threads costs more than handling an event.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from polyrhythm.core.events import Tick
+from polyrhythm.core.machine import Effect, Machine
+from polyrhythm.runtime.trace import Trace
+
+Perform = Callable[[str, Effect], None]
+
+
+class Driver:
+    def __init__(
+        self,
+        machines: Mapping[str, Machine],
+        perform: Perform,
+        *,
+        settle: Callable[[], None] = lambda: None,
+        trace: Trace | None = None,
+        check: bool = False,
+    ) -> None:
+        """`settle` is called when everything at hand is done: links flush what was sent."""
+        self._machines = machines
+        self._perform = perform
+        self._settle = settle
+        self._trace = trace
+        self._check = check
+        self._queue: deque[tuple[str, Any]] = deque()
+        self._running = threading.Lock()
+        self._clock = threading.Condition()
+        self._sleeps_until_ns: int | None = None
+        self._closed = False
+        self._timekeeper = threading.Thread(target=self._keep_time, name="time", daemon=True)
+        self._timekeeper.start()
+
+    def post(self, machine: str, event: Any) -> None:
+        self._queue.append((machine, event))
+        self.run()
+
+    def run(self) -> None:
+        while self._queue and self._running.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._running.release()
+
+    def _drain(self) -> None:
+        while self._queue:
+            while self._queue:
+                name, event = self._queue.popleft()
+                machine = self._machines[name]
+                now_ns = time.monotonic_ns()
+                effects = machine.handle(event, now_ns)
+                if self._trace is not None:
+                    self._trace.record(name, now_ns, event, effects)
+                if self._check:
+                    machine.check()
+                for effect in effects:
+                    self._perform(name, effect)
+            self._settle()
+        self._wake_in_time()
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _next_wake_ns(self) -> int | None:
+        wakes = [wake for machine in self._machines.values() if (wake := machine.wake_at())]
+        return min(wakes, default=None)
+
+    def _wake_in_time(self) -> None:
+        """Rouse the timekeeper only if it would sleep too long: a later wake it finds by itself."""
+        wake_ns = self._next_wake_ns()
+        if wake_ns is None:
+            return
+        if self._sleeps_until_ns is None or wake_ns < self._sleeps_until_ns:
+            with self._clock:
+                self._sleeps_until_ns = wake_ns
+                self._clock.notify()
+
+    def _keep_time(self) -> None:
+        while True:
+            with self._clock:
+                if self._closed:
+                    return
+                until_ns = self._sleeps_until_ns
+                if until_ns is None:
+                    self._clock.wait()
+                    continue
+                rest_s = (until_ns - time.monotonic_ns()) / 1e9
+                if rest_s > 0:
+                    self._clock.wait(rest_s)
+                    continue
+                self._sleeps_until_ns = None
+            for name, machine in self._machines.items():
+                wake_ns = machine.wake_at()
+                if wake_ns is not None and wake_ns <= time.monotonic_ns():
+                    self._queue.append((name, Tick()))
+            self.run()
+            if not self._running.locked():
+                self._wake_in_time()
+
+    def close(self) -> None:
+        """Handle what was posted before, whoever was at it, then stop keeping time."""
+        with self._running:
+            self._drain()
+        with self._clock:
+            self._closed = True
+            self._clock.notify()

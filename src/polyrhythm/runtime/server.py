@@ -1,0 +1,468 @@
+"""A server's process: links, holdings, and the machines that decide over them.
+
+The lead's machine runs in one of the servers; everything it says to its own server stays in the
+process, and everything else goes over links.
+"""
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.machine import Effect, Machine, Reason
+from polyrhythm.core.server import ServerMachine
+from polyrhythm.errors import FrameError, LinkError, NotFinite
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
+from polyrhythm.io.poll import Poller
+from polyrhythm.io.segments import Segment
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.io.tcp import listen_tcp, tcp_link
+from polyrhythm.observe.journal import Journal
+from polyrhythm.runtime.bonjour import await_bonjour, greet, introduce, offers
+from polyrhythm.runtime.dial import Dialer
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.holdings import Holdings
+from polyrhythm.runtime.lanes import Lanes
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.peers import Peers
+from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.wire import messages as m
+
+_SMALL_NBYTES = 256 * 1024
+"""Below this, adding and folding on the thread at hand beats handing over to another."""
+_BONJOUR_TIMEOUT_S = 10.0
+_TO_LEAD = (
+    m.Placed,
+    m.Seeded,
+    m.Attach,
+    m.Enrol,
+    m.Trailer,
+    m.Arrived,
+    m.Abstained,
+    m.Folded,
+    m.Report,
+    m.Leave,
+)
+_TO_SERVER = (m.Place, m.Fold, m.Pull, m.Pulled, m.Stop)
+_BAD_PEER = (FrameError, LinkError, NotFinite)
+
+
+class Listeners:
+    """Where strangers knock: a TCP port, and a local socket where there are such."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.tcp = listen_tcp(host, port)
+        self.local: socket.socket | None = None
+        name = ""
+        if AVAILABLE:
+            name = f"polyrhythm-{uuid.uuid4().hex}"
+            self.local = listen_local(name)
+        bound_host, bound_port = self.tcp.getsockname()[:2]
+        self.address = m.Address(bound_host, bound_port, name, host_identity())
+
+    def close(self) -> None:
+        for sock in (self.tcp, self.local):
+            if sock is not None:
+                try:
+                    sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+                except OSError:
+                    pass  # not every system shuts a listening socket; closing it is enough there
+                sock.close()
+
+
+class ServerNode:
+    def __init__(
+        self,
+        server: int,
+        job: m.JobSpec,
+        address: m.Address,
+        *,
+        lead: bool,
+        options: NodeOptions,
+        journal: Journal | None = None,
+        shared: bool = True,
+    ) -> None:
+        self.name = fx.server_name(server)
+        self.address = address
+        self.ended = threading.Event()
+        self.outcome: fx.End | None = None
+        self._server = server
+        self._job = job
+        self._options = options
+        self._journal = journal
+        self._shared = shared
+        self._leads = lead
+        self._peers = Peers()
+        self._holdings: Holdings | None = None
+        self._lanes: Lanes | None = None
+        self._fold_lane: Lanes | None = None
+        self._poller = Poller()
+        self._strangers = 0
+        self._folds = 0
+        self._closing = False
+        machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
+        if lead:
+            machines[fx.LEAD] = LeadMachine(job)
+        self._trace = _trace(options, self.name, machines, job, server)
+        self._driver = Driver(
+            machines,
+            self._perform,
+            settle=self._peers.flush,
+            trace=self._trace,
+            check=options.check,
+        )
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        if lead:
+            bonjour = m.ServerBonjour(
+                server=server, name=self.name, job=job.job, address=address, identity=""
+            )
+            self._driver.post(fx.LEAD, ev.ServerKnocked(self.name, bonjour))
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def listen(self, listeners: Listeners) -> None:
+        self._accept_on(listeners.tcp, lambda sock: tcp_link(sock, self._stranger()))
+        if listeners.local is not None:
+            self._accept_on(listeners.local, self._local_link)
+
+    def _accept_on(
+        self, listener: socket.socket, make: Callable[[socket.socket], StreamLink | None]
+    ) -> None:
+        def loop() -> None:
+            while not self._closing:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return  # the listener was closed: the job is over
+                link = make(sock)
+                if link is not None:
+                    self.welcome(link)
+
+        threading.Thread(target=loop, name="accept", daemon=True).start()
+
+    def _local_link(self, sock: socket.socket) -> StreamLink | None:
+        if not same_user(sock):
+            sock.close()
+            return None
+        return local_link(sock, self._stranger())
+
+    def _stranger(self) -> str:
+        self._strangers += 1
+        return f"link-{self._strangers}"
+
+    def welcome(self, link: Link) -> None:
+        """Somebody knocked: hear the bonjour on a thread of its own, then read on."""
+        link.peer = link.peer if link.peer.startswith("link-") else self._stranger()
+        threading.Thread(
+            target=self._hear_bonjour, args=(link,), name=f"read-{link.peer}", daemon=True
+        ).start()
+
+    def _hear_bonjour(self, link: Link) -> None:
+        timer = threading.Timer(_BONJOUR_TIMEOUT_S, link.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            bonjour = await_bonjour(link)
+            options = self._options
+            greet(link, bonjour, self.name, self.address, options.digest, self._job.slice_nbytes)
+        except _BAD_PEER as error:
+            self._part(link, error)
+            return
+        finally:
+            timer.cancel()
+        if self._leads:
+            self._peers.add(link)
+            if isinstance(bonjour, m.WorkerBonjour):
+                self._driver.post(fx.LEAD, ev.WorkerKnocked(link.peer, bonjour))
+            else:
+                self._driver.post(fx.LEAD, ev.ServerKnocked(link.peer, bonjour))
+        else:
+            link.peer = (
+                fx.worker_name(bonjour.worker)
+                if isinstance(bonjour, m.WorkerBonjour)
+                else fx.server_name(bonjour.server)
+            )
+            if not self._peers.add(link):
+                self._part(link, LinkError(f"{link.peer} is linked to {self.name} already"))
+                return
+        self._read(link)
+
+    def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
+        """Link this server to the one that runs the lead."""
+        link = dialer.dial(address, fx.LEAD)
+        bonjour = m.ServerBonjour(
+            server=self._server,
+            name=self.name,
+            job=self._job.job,
+            address=self.address,
+            identity=self.address.identity,
+            digests=offers(self._options.digest, link.kind),
+        )
+        introduce(link, bonjour)
+        self._peers.add(link)
+        if not self._read_by_poller(link):
+            threading.Thread(target=self._read, args=(link,), name="read-lead", daemon=True).start()
+
+    def _read_by_poller(self, link: Link) -> bool:
+        if not isinstance(link, StreamLink) or link.kind != "local":
+            return False
+        try:
+            for message, payload in link.take_buffered():
+                self._take(link, message, payload, wait=False)
+        except _BAD_PEER as error:
+            self._part(link, error)
+        else:
+            self._poller.add(link, lambda: self._ready(link))
+        return True
+
+    def _read(self, link: Link) -> None:
+        """Read a link to its end: local ones under the poller, others on this thread."""
+        if self._read_by_poller(link):
+            return
+        torch.set_num_threads(1)
+        try:
+            while True:
+                message, payload = link.receive()
+                self._take(link, message, payload, wait=True)
+        except _BAD_PEER as error:
+            self._part(link, error)
+
+    def _poll(self) -> None:
+        torch.set_num_threads(1)
+        while not self._closing:
+            self._poller.poll(1.0)
+
+    def _ready(self, link: StreamLink) -> None:
+        try:
+            for message, payload in link.receive_ready():
+                self._take(link, message, payload, wait=False)
+        except _BAD_PEER as error:
+            self._poller.remove(link)
+            self._part(link, error)
+
+    def _part(self, link: Link, error: Exception) -> None:
+        """The link is over: tell the peer why if it was its fault, and the machines in any case."""
+        if not isinstance(error, LinkError) or not str(error).startswith(link.peer):
+            link.send(m.Refusal(reason=f"{self.name}: {error}"))
+        link.close()
+        known = self._peers.remove(link)
+        if self._journal is not None and not self._closing:
+            self._journal.note("link-closed", peer=link.peer, reason=str(error))
+        if known and not self._closing:
+            closed = ev.LinkClosed(link.peer, str(error))
+            if self._leads:
+                self._driver.post(fx.LEAD, closed)
+            self._driver.post(self.name, closed)
+            if link.peer == fx.LEAD:
+                self._end(fx.End(Reason("refused", {"detail": f"the lead is gone: {error}"}), True))
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
+        if isinstance(message, m.Contribution):
+            self._take_contribution(link, message, payload, wait)
+        elif isinstance(message, m.Seed):
+            holdings = self._placed()
+            event = holdings.seed(message, _payload(message, payload))
+            self._driver.post(self.name, event)
+        elif isinstance(message, _TO_LEAD):
+            _check_identity(link, message)
+            if not self._leads:
+                raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
+            self._driver.post(fx.LEAD, message)
+        elif isinstance(message, _TO_SERVER):
+            if link.peer != fx.LEAD:
+                _check_identity(link, message)
+            self._driver.post(self.name, message)
+        elif isinstance(message, m.Refusal):
+            raise LinkError(message.reason)
+        else:
+            raise FrameError(f"a {type(message).__name__} has no business here")
+
+    def _placed(self) -> Holdings:
+        if self._holdings is None:
+            raise LinkError("slices came before this server was told to hold any")
+        return self._holdings
+
+    def _take_contribution(
+        self, link: Link, message: m.Contribution, payload: Payload | None, wait: bool
+    ) -> None:
+        _check_identity(link, message)
+        holdings = self._placed()
+        data = _payload(message, payload)
+        if wait or holdings.nbytes <= _SMALL_NBYTES:
+            event = holdings.add(message, data)
+            if event is not None:
+                self._driver.post(self.name, event)
+            return
+
+        def work() -> None:
+            try:
+                event = holdings.add(message, data)
+            except _BAD_PEER as error:
+                self._part(link, error)
+                return
+            if event is not None:
+                self._driver.post(self.name, event)
+
+        assert self._lanes is not None
+        self._lanes.put(message.slice, work)
+
+    # -- what machines want done ---------------------------------------------------------------
+
+    def _perform(self, machine: str, effect: Effect) -> None:
+        _EFFECTS[type(effect)](self, effect)
+
+    def _send(self, effect: fx.Send) -> None:
+        if effect.to == self.name or (effect.to == fx.LEAD and self._leads):
+            self._driver.post(effect.to, effect.message)
+            return
+        link = self._peers.get(effect.to)
+        if link is not None:
+            link.send(effect.message, flush=False)
+            if not effect.lazy:
+                self._peers.touch(link)
+
+    def _bind(self, effect: fx.Bind) -> None:
+        if effect.link != self.name:
+            self._peers.rename(effect.link, effect.peer)
+            link = self._peers.get(effect.peer)
+            if self._journal is not None and link is not None:
+                self._journal.note("linked", peer=effect.peer, link=link.kind)
+
+    def _drop(self, effect: fx.Drop) -> None:
+        link = self._peers.get(effect.peer)
+        if link is not None:
+            self._peers.remove(link)
+            threading.Thread(target=link.close, name="close", daemon=True).start()
+
+    def _note(self, effect: fx.Note) -> None:
+        if self._journal is not None:
+            self._journal.note(effect.what, **effect.fields)
+
+    def _end(self, effect: fx.End) -> None:
+        if self.outcome is None or self._leads:
+            self.outcome = effect if self.outcome is None else self.outcome
+        self.ended.set()
+
+    def _build(self, effect: fx.Build) -> None:
+        self._holdings = Holdings(
+            self._server,
+            effect.spec,
+            effect.routes,
+            self._job,
+            lambda nbytes: Segment(nbytes, shared=self._shared),
+        )
+        if self._holdings.nbytes > _SMALL_NBYTES:
+            cores = os.cpu_count() or 1
+            self._lanes = Lanes(cores, lambda: torch.set_num_threads(1))
+            self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores))
+
+    def _enlist(self, effect: fx.Enlist) -> None:
+        if self._holdings is not None:
+            self._holdings.enlist(effect.members)
+
+    def _start_fold(self, effect: fx.StartFold) -> None:
+        if self._fold_lane is None:
+            self._fold(effect)
+        else:
+            self._fold_lane.put(0, lambda: self._fold(effect))
+
+    def _fold(self, effect: fx.StartFold) -> None:
+        weight = self._placed().fold(effect.round, effect.slot, effect.fill)
+        self._folds += 1
+        self._driver.post(self.name, ev.FoldDone(effect.round, weight))
+
+    def _publish(self, effect: fx.Publish) -> None:
+        link = self._peers.get(fx.worker_name(effect.worker))
+        if link is None:
+            return
+        holdings = self._placed()
+        slices = [slice_.id for slice_ in holdings.slices]
+        pieces = holdings.pieces(effect.slot)
+        if link.by_reference:
+            slices, pieces = [m.EVERY_SLICE], [holdings.whole(effect.slot)]
+        for slice_, piece in zip(slices, pieces, strict=True):
+            message = m.Parameters(
+                view=effect.view,
+                worker=effect.worker,
+                sequence=effect.sequence,
+                round=effect.round,
+                slice=slice_,
+                server=self._server,
+                slot=effect.slot,
+            )
+            last = slice_ == slices[-1] and not link.by_reference
+            done = self._sent_event(effect) if last else None
+            link.send(message, (piece,), flush=False, done=done)
+        self._peers.touch(link)
+
+    def _sent_event(self, effect: fx.Publish) -> Callable[[], None]:
+        return lambda: self._driver.post(self.name, ev.Sent(effect.worker, effect.round))
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        """Ask the lead to end the job, or end this server if the lead is elsewhere."""
+        if self._leads:
+            self._driver.post(fx.LEAD, ev.StopAsked(reason))
+        else:
+            self._driver.post(self.name, m.Stop(reason=reason))
+
+    def close(self) -> None:
+        self._closing = True
+        self._driver.close()
+        self._peers.close()
+        self._poller.wake()
+        for lanes in (self._lanes, self._fold_lane):
+            if lanes is not None:
+                lanes.close()
+        if self._holdings is not None:
+            self._holdings.close()
+        if self._trace is not None:
+            self._trace.close()
+
+
+_EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
+    fx.Send: ServerNode._send,
+    fx.Bind: ServerNode._bind,
+    fx.Drop: ServerNode._drop,
+    fx.Note: ServerNode._note,
+    fx.End: ServerNode._end,
+    fx.Build: ServerNode._build,
+    fx.Enlist: ServerNode._enlist,
+    fx.StartFold: ServerNode._start_fold,
+    fx.Publish: ServerNode._publish,
+}
+
+
+def _payload(message: m.Message, payload: Payload | None) -> memoryview:
+    if payload is None:
+        raise FrameError(f"a {type(message).__name__} came without its slice")
+    return payload.view()
+
+
+def _check_identity(link: Link, message: m.Message) -> None:
+    """A peer speaks for itself only."""
+    if link.peer not in (fx.worker_name(message.worker), fx.server_name(message.server)):
+        raise FrameError(f"{link.peer} spoke in the name of another")
+
+
+def _trace(
+    options: NodeOptions, name: str, machines: dict[str, Machine], job: m.JobSpec, server: int
+) -> Trace | None:
+    if options.trace_dir is None:
+        return None
+    origins = [
+        Origin(machine, "lead" if machine == fx.LEAD else "server", server, machine, job)
+        for machine in machines
+    ]
+    return Trace(options.trace_dir / f"{name}.trace", origins)

@@ -1,0 +1,123 @@
+"""A trace: every event that machines were handed, when, and what they answered.
+
+Played into fresh machines it must give the same effects; that is what makes a machine a machine.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from polyrhythm.core import effects as effects_module
+from polyrhythm.core import events as events_module
+from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.machine import Effect, Event, Machine
+from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire import messages
+from polyrhythm.wire.messages import JobSpec, Message
+
+_encode = msgspec.msgpack.Encoder().encode
+_KINDS: dict[str, type[Any]] = {
+    name: kind
+    for module in (messages, events_module, effects_module)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, Message | Event | Effect)
+}
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What a machine was built from."""
+
+    machine: str
+    role: str
+    number: int
+    name: str
+    job: JobSpec
+
+    def build(self) -> Machine:
+        match self.role:
+            case "lead":
+                return LeadMachine(self.job)
+            case "server":
+                return ServerMachine(self.number, self.job)
+            case _:
+                return WorkerMachine(self.name)
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    machine: str
+    now_ns: int
+    event: str
+    body: bytes
+    effects: tuple[tuple[str, bytes], ...]
+
+
+class Trace:
+    """Writes the origins of a process's machines, then a step per event."""
+
+    def __init__(self, path: Path, origins: Sequence[Origin]) -> None:
+        self._file: IO[bytes] = path.open("wb")
+        self._lock = threading.Lock()
+        self._put(tuple(origins))
+
+    def record(self, machine: str, now_ns: int, event: Any, effects: Sequence[Effect]) -> None:
+        self._put(Step(machine, now_ns, type(event).__name__, _encode(event), _flat(effects)))
+
+    def _put(self, value: Any) -> None:
+        body = _encode(value)
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(len(body).to_bytes(4, "little") + body)
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def _flat(effects: Sequence[Effect]) -> tuple[tuple[str, bytes], ...]:
+    """An effect may hold a message; its type must be told too."""
+    return tuple(
+        (
+            type(effect).__name__
+            + (f":{type(effect.message).__name__}" if hasattr(effect, "message") else ""),
+            _encode(effect),
+        )
+        for effect in effects
+    )
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    data = path.read_bytes()
+    at = 0
+    while at + 4 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        if at + 4 + size > len(data):
+            return  # the process was killed while it wrote its last step
+        yield data[at + 4 : at + 4 + size]
+        at += 4 + size
+
+
+def replay(path: Path) -> int:
+    """Play a trace into fresh machines; returns the number of steps, or raises at the first whose
+    effects are not the recorded ones."""
+    records = _records(path)
+    origins = msgspec.msgpack.decode(next(records), type=tuple[Origin, ...])
+    machines = {origin.machine: origin.build() for origin in origins}
+    steps = 0
+    for record in records:
+        step = msgspec.msgpack.decode(record, type=Step)
+        event = msgspec.msgpack.decode(step.body, type=_KINDS[step.event])
+        effects = _flat(machines[step.machine].handle(event, step.now_ns))
+        machines[step.machine].check()
+        if effects != step.effects:
+            raise InvariantBroken(
+                f"step {steps} of {path.name}: {step.machine} answered {step.event} with"
+                f" {[kind for kind, _ in effects]}, recorded were"
+                f" {[kind for kind, _ in step.effects]}"
+            )
+        steps += 1
+    return steps

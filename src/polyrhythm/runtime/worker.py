@@ -1,0 +1,409 @@
+"""A worker's process below the user's loop: links, push buffers, and the worker's machine.
+
+The user's own thread drives: while it waits it reads local links itself, so that nothing is handed
+from thread to thread on the way of a contribution. TCP links have a thread each, because their
+bytes must be received while others are.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Effect
+from polyrhythm.core.placement.slices import Layout, Slice, lay_out, pack
+from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.errors import FrameError, JobFailed, LinkError, Refused
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.io.poll import Poller
+from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.runtime.bonjour import introduce, offers
+from polyrhythm.runtime.dial import Dialer
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.peers import Peers
+from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire import messages as m
+
+_ME = "worker"
+_PUSH_BUFFERS = 2
+_BAD_PEER = (FrameError, LinkError)
+
+
+class _PushBuffer:
+    """Memory for one contribution and its slices, ready to be sent."""
+
+    def __init__(self, model: FlatModel, layout: Layout, *, shared: bool) -> None:
+        segments: list[Segment] = []
+
+        def allocate(nbytes: int) -> memoryview:
+            segments.append(Segment(nbytes, shared=shared))
+            return segments[-1].memory
+
+        _, self.tensors = model.push_buffers(allocate)
+        self.segments = segments
+        self.pieces: list[Piece] = [
+            segments[slice_.space].piece(*model.wire_range(slice_)) for slice_ in layout.slices
+        ]
+
+
+class WorkerNode:
+    def __init__(self, name: str, job: str, dialer: Dialer, options: NodeOptions) -> None:
+        self.name = name
+        self.job: m.JobSpec | None = None
+        self.stopped = False
+        self.version = -1
+        self.lease: m.Leased | None = None
+        self._job_id = job
+        self._dialer = dialer
+        self._options = options
+        self._machine = WorkerMachine(name)
+        self._trace: Trace | None = None
+        if options.trace_dir is not None:
+            origin = Origin(_ME, "worker", -1, name, m.JobSpec(job=job))
+            self._trace = Trace(options.trace_dir / f"{name}.trace", [origin])
+        self._peers = Peers()
+        self._poller = Poller()
+        self._driver = Driver(
+            {_ME: self._machine},
+            self._perform,
+            settle=self._peers.flush,
+            trace=self._trace,
+            check=options.check,
+        )
+        self._model: FlatModel | None = None
+        self._layout: Layout | None = None
+        self._push: list[_PushBuffer] = []
+        self._turn = 0
+        self._expected: int | None = None
+        self._resumed = False
+        self._failure: str | None = None
+        self._all_stopped = False
+        self._in_place: memoryview | None = None
+        self._holdings: dict[int, list[tuple[Slice, int, int]]] = {}
+        self._first_landing_ns = 0
+        self._resumed_ns = time.monotonic_ns()
+        self._waited_ns = 0
+        self._transferred_ns = 0
+        self._closing = False
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def join(self, lead: m.Address) -> m.JobSpec:
+        """Link to the lead, be admitted, link to every server."""
+        self._link(lead, fx.LEAD)
+        self._wait(lambda: self.job is not None and self._machine.linked)
+        assert self.job is not None
+        return self.job
+
+    def _link(self, address: m.Address, peer: str) -> None:
+        link = self._dialer.dial(address, peer)
+        bonjour = m.WorkerBonjour(
+            worker=self._machine.worker,
+            incarnation=self._machine.incarnation,
+            name=self.name,
+            job=self._job_id,
+            identity=address.identity,
+            digests=offers(self._options.digest, link.kind),
+        )
+        introduce(link, bonjour)
+        link.land_with(self._place_of)
+        self._peers.add(link)
+        if isinstance(link, StreamLink) and link.kind == "local":
+            for message, payload in link.take_buffered():
+                self._take(link, message, payload)
+            self._poller.add(link, lambda: self._ready(link))
+        else:
+            threading.Thread(
+                target=self._read, args=(link,), name=f"read-{peer}", daemon=True
+            ).start()
+
+    def _read(self, link: Link) -> None:
+        torch.set_num_threads(1)
+        try:
+            while True:
+                self._take(link, *link.receive())
+        except _BAD_PEER as error:
+            self._part(link, error)
+
+    def _ready(self, link: StreamLink) -> None:
+        try:
+            for message, payload in link.receive_ready():
+                self._take(link, message, payload)
+        except _BAD_PEER as error:
+            self._poller.remove(link)
+            self._part(link, error)
+
+    def _part(self, link: Link, error: Exception) -> None:
+        if not self._closing and self._peers.remove(link):
+            self._driver.post(_ME, ev.LinkClosed(link.peer, str(error)))
+        link.close()
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def _take(self, link: Link, message: m.Message, payload: Payload | None) -> None:
+        if isinstance(message, m.Parameters):
+            self._take_slice(link, message, payload)
+        else:
+            self._driver.post(_ME, message)
+
+    def _awaited(self, message: m.Parameters) -> bool:
+        return self._expected is not None and message.round >= self._expected
+
+    def _place_of(self, message: m.Message, nbytes: int) -> memoryview | None:
+        """Where a slice that travels as bytes is received: its final place, if it is awaited."""
+        if not isinstance(message, m.Parameters) or not self._awaited(message):
+            return None
+        if self._model is None or self._layout is None:
+            return None
+        if not 0 <= message.slice < len(self._layout.slices):
+            return None
+        memory = self._model.memory_of(self._layout.slices[message.slice])
+        return memory if memory is not None and len(memory) == nbytes else None
+
+    def _take_slice(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
+        if not self._awaited(message):
+            return
+        if self._model is None or self._layout is None or payload is None:
+            raise FrameError("parameters came before the model was attached")
+        if not self._first_landing_ns:
+            self._first_landing_ns = time.monotonic_ns()
+        view = payload.view()
+        if message.slice == m.EVERY_SLICE:
+            self._take_all(message.server, view)
+        else:
+            slice_ = self._layout.slices[message.slice]
+            if self._model.memory_of(slice_) is None:
+                self._model.land(slice_, view)
+        payload.done()
+        self._driver.post(
+            _ME, ev.Landed(message.server, message.slice, message.round, message.sequence)
+        )
+
+    def _take_all(self, server: int, view: memoryview) -> None:
+        """A server's slices side by side, in its own memory: copy them, or read them there."""
+        assert self._model is not None and self.job is not None
+        if self.job.in_place:
+            self._in_place = view
+            return
+        for slice_, offset, nbytes in self._holdings[server]:
+            self._model.land(slice_, view[offset : offset + nbytes])
+
+    # -- the user's side -----------------------------------------------------------------------
+
+    def attach(self, spec: m.ModelSpec, tensors: Sequence[torch.Tensor]) -> FlatModel:
+        """Hand in the model and wait for the parameters of the version that is released."""
+        assert self.job is not None
+        self._layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
+        self._model = FlatModel(self._layout, tensors, self.job.wire_dtype)
+        self._resumed = False
+        self._driver.post(_ME, ev.Attaching(spec))
+        self._wait(lambda: self._resumed)
+        self._book()
+        return self._model
+
+    def enrol(self, points: int) -> m.Leased:
+        self._driver.post(_ME, ev.Enrolling(points))
+        self._wait(lambda: self.lease is not None)
+        assert self.lease is not None
+        return self.lease
+
+    @property
+    def push(self) -> list[torch.Tensor]:
+        """The push buffers to fill for the next contribution, one per space."""
+        return self._push[self._turn].tensors
+
+    def push_buffers(self) -> list[list[torch.Tensor]]:
+        return [buffer.tensors for buffer in self._push]
+
+    def contribute(
+        self,
+        weight: float,
+        rates: tuple[float, ...],
+        objective: float | None,
+        progress: tuple[m.Progress, ...],
+        began_ns: int,
+    ) -> None:
+        """Send what lies in `push`, and wait until the sync policy lets this worker go on.
+        `began_ns` is when the user's computing ended and the filling of `push` began."""
+        event = ev.Computed(
+            self._turn,
+            weight,
+            rates,
+            objective,
+            began_ns - self._resumed_ns,
+            self._waited_ns,
+            self._transferred_ns,
+            progress,
+        )
+        self._turn = (self._turn + 1) % _PUSH_BUFFERS
+        self._exchange(event, began_ns)
+
+    def abstain(self, reason: str) -> None:
+        self._exchange(ev.Exhausted(reason), time.monotonic_ns())
+
+    def _exchange(self, event: Any, began_ns: int) -> None:
+        self._resumed = False
+        self._first_landing_ns = 0
+        self._driver.post(_ME, event)
+        sent_ns = time.monotonic_ns()
+        self._wait(lambda: self._resumed)
+        self._book()
+        landing_ns = max(sent_ns, self._first_landing_ns or self._resumed_ns)
+        self._waited_ns = landing_ns - sent_ns
+        self._transferred_ns = sent_ns - began_ns + self._resumed_ns - landing_ns
+
+    def _book(self) -> None:
+        """The version is whole: take it in place if so asked, and start the clock of computing."""
+        assert self._model is not None
+        if self._in_place is not None:
+            self._model.read_in_place(self._in_place)
+        self._resumed_ns = time.monotonic_ns()
+
+    def report(self, metrics: dict[str, float]) -> None:
+        self._driver.post(_ME, ev.Reporting(metrics))
+
+    def leave(self, reason: str) -> None:
+        self._driver.post(_ME, ev.Leaving(reason))
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        while not done():
+            if self._failure is not None:
+                raise (JobFailed if self._all_stopped else Refused)(self._failure)
+            self._poller.poll(1.0)
+
+    # -- what the machine wants done -----------------------------------------------------------
+
+    def _perform(self, machine: str, effect: Effect) -> None:
+        _EFFECTS[type(effect)](self, effect)
+
+    def _send(self, effect: fx.Send) -> None:
+        link = self._peers.get(effect.to) or self._lead_or_none(effect.to)
+        if link is not None:
+            link.send(effect.message, flush=False)
+            if not effect.lazy:
+                self._peers.touch(link)
+
+    def _lead_or_none(self, peer: str) -> Link | None:
+        """The lead's own server is reached over the lead's link."""
+        return self._peers.get(fx.LEAD) if peer == self._lead_server else None
+
+    _lead_server = fx.server_name(0)
+
+    def _dial(self, effect: fx.Dial) -> None:
+        self.job = self._machine.job
+        for server, address in enumerate(effect.addresses):
+            if fx.server_name(server) != self._lead_server:
+                self._link(address, fx.server_name(server))
+            self._driver.post(_ME, ev.Linked(server))
+
+    def _arrange(self, effect: fx.Arrange) -> None:
+        assert self._model is not None and self._layout is not None
+        self._push = [
+            _PushBuffer(self._model, self._layout, shared=self._dialer.shared)
+            for _ in range(_PUSH_BUFFERS)
+        ]
+        for server in {route.primary for route in effect.routes}:
+            held = [s for s in self._layout.slices if effect.routes[s.id].primary == server]
+            places, _ = pack(held, [self._model.wire_range(s)[1] // s.length for s in held])
+            self._holdings[server] = [
+                (slice_, offset, nbytes)
+                for slice_, (offset, nbytes) in zip(held, places, strict=True)
+            ]
+
+    def _seed(self, effect: fx.SeedSlices) -> None:
+        assert self._model is not None and self._layout is not None
+        link = self._server_link(effect.server)
+        if link is None:
+            return
+        buffer = self._push[0]
+        for number in effect.slices:
+            slice_ = self._layout.slices[number]
+            piece = buffer.pieces[number]
+            offset, length = slice_.offset, slice_.length
+            buffer.tensors[slice_.space][offset : offset + length].copy_(self._model.seed(slice_))
+            seed = m.Seed(
+                worker=self._machine.worker,
+                incarnation=self._machine.incarnation,
+                slice=number,
+            )
+            link.send(seed, (piece,), flush=False)
+        self._peers.touch(link)
+
+    def _server_link(self, server: int) -> Link | None:
+        name = fx.server_name(server)
+        return self._peers.get(name) or self._lead_or_none(name)
+
+    def _push_slices(self, effect: fx.PushSlices) -> None:
+        link = self._server_link(effect.server)
+        if link is None or self._layout is None:
+            return
+        pieces = self._push[effect.buffer].pieces
+        slices = self._layout.slices
+        for number in effect.slices:
+            group = slices[number].group
+            contribution = m.Contribution(
+                view=effect.view,
+                routing=effect.routing,
+                worker=self._machine.worker,
+                incarnation=self._machine.incarnation,
+                sequence=effect.sequence,
+                round=effect.round,
+                slice=number,
+                weight=effect.weight,
+                slices=len(effect.slices),
+                rate=effect.rates[group] if group >= 0 else 0.0,
+            )
+            link.send(contribution, (pieces[number],), flush=False)
+        self._peers.touch(link)
+
+    def _expect(self, effect: fx.Expect) -> None:
+        self._expected = effect.round
+
+    def _resume(self, effect: fx.Resume) -> None:
+        self.version = effect.round
+        self.stopped = self.stopped or effect.stop
+        self._resumed = True
+        self._poller.wake()
+
+    def _take_chunks(self, effect: fx.TakeChunks) -> None:
+        self.lease = effect.lease
+        self._poller.wake()
+
+    def _fail(self, effect: fx.Fail) -> None:
+        self._all_stopped = effect.stopped
+        self._failure = str(effect.reason)
+        self._poller.wake()
+
+    def _end(self, effect: fx.End) -> None:
+        self._poller.wake()
+
+    def close(self) -> None:
+        self._closing = True
+        self._driver.close()
+        self._peers.close()
+        for buffer in self._push:
+            for segment in buffer.segments:
+                segment.close()
+        if self._trace is not None:
+            self._trace.close()
+
+
+_EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
+    fx.Send: WorkerNode._send,
+    fx.Dial: WorkerNode._dial,
+    fx.Arrange: WorkerNode._arrange,
+    fx.SeedSlices: WorkerNode._seed,
+    fx.PushSlices: WorkerNode._push_slices,
+    fx.Expect: WorkerNode._expect,
+    fx.Resume: WorkerNode._resume,
+    fx.TakeChunks: WorkerNode._take_chunks,
+    fx.Fail: WorkerNode._fail,
+    fx.End: WorkerNode._end,
+}

@@ -1,0 +1,40 @@
+"""Names of dtypes on the wire, and torch's own."""
+
+import warnings
+
+import torch
+
+from polyrhythm.core.placement.slices import Space
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def wire_dtype(space: Space, wire: str) -> torch.dtype:
+    """What a space's slices travel as: bf16 is for float32 parameters only, never for buffers."""
+    if wire == "bf16" and space.dtype == "float32" and not space.buffers:
+        return torch.bfloat16
+    return DTYPES[space.dtype]
+
+
+def tensor_over(memory: memoryview, dtype: torch.dtype) -> torch.Tensor:
+    """The memory itself as a flat tensor. The tensor keeps the memoryview, and so its owner, alive."""
+    return torch.frombuffer(memory, dtype=dtype)
+
+
+with warnings.catch_warnings():
+    # torch warns once per process of memory that is sealed against writing. That is what we want
+    # of a peer's segment, so the one warning is spent here, before any thread runs.
+    warnings.simplefilter("ignore")
+    torch.frombuffer(memoryview(b"\0"), dtype=torch.uint8)

@@ -1,0 +1,197 @@
+"""A worker's model as flat buffers: parameters are views into them, contributions are filled there.
+
+`parameters` of a space is the worker's own memory, into which pulls are copied; `push` buffers are
+what servers read, two of them in turn, because one belongs to the servers until acknowledged.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout, Place, Slice
+from polyrhythm.errors import NotFinite, UsageError
+from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
+from polyrhythm.tensors.finite import all_finite
+
+_HOT = 1 << 18
+"""Elements copied and checked at a time, so that the check finds them in the cache."""
+
+
+class FlatModel:
+    """`tensors` are the model's parameters and buffers in the order of the spec."""
+
+    def __init__(self, layout: Layout, tensors: Sequence[torch.Tensor], wire: str) -> None:
+        self.layout = layout
+        self._tensors = list(tensors)
+        self._places = _in_order(layout, len(self._tensors))
+        self._wires = [wire_dtype(space, wire) for space in layout.spaces]
+        self._memory = [memoryview(bytearray(space.nbytes)) for space in layout.spaces]
+        self._flat = [
+            tensor_over(memory, DTYPES[space.dtype])
+            if space.length
+            else torch.empty(0, dtype=DTYPES[space.dtype])
+            for memory, space in zip(self._memory, layout.spaces, strict=True)
+        ]
+        self._base: dict[int, torch.Tensor] = {}
+        for tensor, place in zip(self._tensors, self._places, strict=True):
+            view = _view(self._flat[place.space], place)
+            view.copy_(tensor.detach())
+            tensor.data = view
+        self._homes = [tensor.data_ptr() for tensor in self._tensors]
+
+    # -- what arrives --------------------------------------------------------------------------
+
+    def memory_of(self, slice_: Slice) -> memoryview | None:
+        """Where the bytes of a slice belong, if they travel as they are kept."""
+        item = self._flat[slice_.space].element_size()
+        if self._wires[slice_.space].itemsize != item:
+            return None
+        return self._memory[slice_.space][
+            slice_.offset * item : (slice_.offset + slice_.length) * item
+        ]
+
+    def land(self, slice_: Slice, data: memoryview) -> None:
+        """Copy a slice that arrived elsewhere into its place."""
+        self._part(slice_).copy_(tensor_over(data, self._wires[slice_.space]))
+
+    def _part(self, slice_: Slice) -> torch.Tensor:
+        return self._flat[slice_.space][slice_.offset : slice_.offset + slice_.length]
+
+    def read_in_place(self, memory: memoryview) -> None:
+        """Point the parameters at a version's own memory, spaces side by side, which is sealed
+        against writing. Buffers are copied: forward passes write into them."""
+        end = 0
+        for index, space in enumerate(self.layout.spaces):
+            there = tensor_over(memory[end : end + space.nbytes], DTYPES[space.dtype])
+            end += space.nbytes
+            if space.buffers:
+                self._flat[index].copy_(there)
+            else:
+                self._flat[index] = there
+        for tensor, place in zip(self._tensors, self._places, strict=True):
+            tensor.data = _view(self._flat[place.space], place)
+        self._homes = [tensor.data_ptr() for tensor in self._tensors]
+
+    def remember(self, *, parameters: bool) -> None:
+        """Keep buffers, and parameters if asked, as they are now: the base of changes."""
+        for index, space in enumerate(self.layout.spaces):
+            if not space.length or not (parameters or space.buffers):
+                continue
+            if index in self._base:
+                self._base[index].copy_(self._flat[index])
+            else:
+                self._base[index] = self._flat[index].clone()
+
+    # -- what leaves ---------------------------------------------------------------------------
+
+    def check_homes(self) -> None:
+        for tensor, home, place in zip(self._tensors, self._homes, self._places, strict=True):
+            if tensor.data_ptr() != home:
+                raise UsageError(
+                    f"{place.tensor.name!r} no longer lies where attach() put it: something"
+                    " replaced it (load_state_dict(assign=True)? .to()?); change it in place"
+                )
+
+    def seed(self, slice_: Slice) -> torch.Tensor:
+        """The slice's current parameters, as they travel."""
+        return self._part(slice_).to(self._wires[slice_.space]).contiguous()
+
+    def fill_gradients(self, push: Sequence[torch.Tensor]) -> None:
+        """Lay the gradients, and the change of buffers, into a push buffer per space."""
+        for tensor, place in zip(self._tensors, self._places, strict=True):
+            if not self.layout.spaces[place.space].buffers:
+                _lay(push[place.space], place, tensor.grad)
+        self._fill_buffers(push)
+
+    def fill_changes(self, push: Sequence[torch.Tensor]) -> None:
+        """Lay how far parameters and buffers have moved from the base into the push buffers."""
+        for index, space in enumerate(self.layout.spaces):
+            if not space.buffers:
+                change = push[index]
+                if change.dtype == self._flat[index].dtype:
+                    torch.sub(self._flat[index], self._base[index], out=change)
+                else:
+                    change.copy_(self._flat[index] - self._base[index])
+                self._check(push[index], index)
+        self._fill_buffers(push)
+
+    def _fill_buffers(self, push: Sequence[torch.Tensor]) -> None:
+        for index, space in enumerate(self.layout.spaces):
+            if not space.buffers:
+                continue
+            if push[index].is_floating_point():
+                torch.sub(self._flat[index], self._base[index], out=push[index])
+                self._check(push[index], index)
+            else:
+                push[index].copy_(self._flat[index])
+
+    def _check(self, change: torch.Tensor, space: int) -> None:
+        if not all_finite(change):
+            for place in self._places:
+                if place.space == space and not all_finite(_view(change, place)):
+                    raise NotFinite(_not_finite(place))
+
+    @property
+    def has_buffers(self) -> bool:
+        return any(space.buffers for space in self.layout.spaces)
+
+    def push_buffers(
+        self, allocate: Callable[[int], memoryview]
+    ) -> tuple[list[memoryview], list[torch.Tensor]]:
+        """Memory for one contribution, a buffer per space, in the dtype that travels."""
+        memory, tensors = [], []
+        for space, wire in zip(self.layout.spaces, self._wires, strict=True):
+            memory.append(allocate(space.length * wire.itemsize))
+            tensors.append(tensor_over(memory[-1], wire) if space.length else torch.empty(0))
+        return memory, tensors
+
+    def wire_range(self, slice_: Slice) -> tuple[int, int]:
+        """(offset, nbytes) of a slice in its space's push buffer."""
+        item = self._wires[slice_.space].itemsize
+        return slice_.offset * item, slice_.length * item
+
+
+def _in_order(layout: Layout, count: int) -> list[Place]:
+    """The layout groups tensors by space; the model has them in the spec's order."""
+    assert count == len(layout.places)
+    return sorted(layout.places, key=lambda place: place.index)
+
+
+def _view(flat: torch.Tensor, place: Place) -> torch.Tensor:
+    part = flat[place.offset : place.offset + place.length]
+    return part.as_strided(place.tensor.shape, place.tensor.strides)
+
+
+def _lay(push: torch.Tensor, place: Place, gradient: torch.Tensor | None) -> None:
+    if gradient is None:
+        push[place.offset : place.offset + place.length].zero_()
+        return
+    view = _view(push, place)
+    source = None if gradient.data_ptr() == view.data_ptr() else gradient.detach()
+    parts: list[tuple[torch.Tensor, torch.Tensor | None]] = [(view, source)]
+    if place.length > _HOT and gradient.stride() == place.tensor.strides:
+        parts = _parts(push, place, source)
+    for target, source in parts:
+        if source is not None:
+            target.copy_(source)
+        if not all_finite(target):
+            raise NotFinite(_not_finite(place))
+
+
+def _parts(
+    push: torch.Tensor, place: Place, gradient: torch.Tensor | None
+) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+    """A large tensor in pieces that stay in the cache between the copy and the check."""
+    flat = push[place.offset : place.offset + place.length]
+    source = None if gradient is None else gradient.as_strided((place.length,), (1,))
+    return [
+        (flat[at : at + _HOT], None if source is None else source[at : at + _HOT])
+        for at in range(0, place.length, _HOT)
+    ]
+
+
+def _not_finite(place: Place) -> str:
+    return (
+        f"the gradient of {place.tensor.name!r} holds NaN or infinity; nothing was sent:"
+        " lower the learning rate or clip the gradients"
+    )

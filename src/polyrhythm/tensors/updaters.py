@@ -1,0 +1,197 @@
+"""How contributions are added up and what a fold does with the sum, slice by slice.
+
+Gradients travel as means with their weight and are added as `add_(g, alpha=weight)`; a fold divides
+by the slice's own weight, because a worker that dies while pushing may be in some slices of a round
+and not in others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Protocol
+
+import torch
+
+from polyrhythm.core.placement.slices import Slice
+from polyrhythm.tensors.optimizers import FUSED, build_optimizer
+from polyrhythm.wire.messages import OptimizerSpec
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A slice on this server: its parameters (of the current version) and its aggregate."""
+
+    slice: Slice
+    parameters: torch.Tensor
+    aggregate: torch.Tensor
+    weight: float = 0.0
+    rate: float | None = None
+    clock: int = -1
+    lock: Lock = field(default_factory=Lock)
+
+
+class Updater(Protocol):
+    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+        """Add a verified slice of a contribution to the aggregate."""
+
+    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+        """Apply the aggregates and leave the new parameters in `target`, a buffer per slice, which
+        is the slice's own memory when nobody reads the current version."""
+
+    def export(self, held: Held) -> State: ...
+    def adopt(self, held: Held, state: State) -> None: ...
+
+
+def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
+    """The first contribution of a round overwrites, so that nothing needs to be zeroed."""
+    if held.weight:
+        held.aggregate.add_(incoming, alpha=weight)
+    elif incoming.dtype == held.aggregate.dtype:
+        torch.mul(incoming, weight, out=held.aggregate)
+    else:
+        held.aggregate.copy_(incoming).mul_(weight)
+
+
+def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+    """Readers still hold the current version: the new one begins as its copy."""
+    for held, place in zip(slices, target, strict=True):
+        if place.data_ptr() != held.parameters.data_ptr():
+            place.copy_(held.parameters)
+
+
+class Mean:
+    """The weighted average of changes: kind *local*, and buffers of any kind."""
+
+    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+        _add_weighted(held, incoming, weight)
+
+    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+        for held, place in zip(slices, target, strict=True):
+            if held.weight:
+                torch.add(held.parameters, held.aggregate, alpha=1 / held.weight, out=place)
+            elif place.data_ptr() != held.parameters.data_ptr():
+                place.copy_(held.parameters)
+
+    def export(self, held: Held) -> State:
+        return {}
+
+    def adopt(self, held: Held, state: State) -> None:
+        pass
+
+
+class Maximum:
+    """Integer buffers, such as BatchNorm's count of batches, take the largest value."""
+
+    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+        if held.weight:
+            torch.maximum(held.aggregate, incoming, out=held.aggregate)
+        else:
+            held.aggregate.copy_(incoming)
+
+    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+        for held, place in zip(slices, target, strict=True):
+            place.copy_(held.aggregate if held.weight else held.parameters)
+
+    def export(self, held: Held) -> State:
+        return {}
+
+    def adopt(self, held: Held, state: State) -> None:
+        pass
+
+
+class Addition:
+    """Plain addition, as parameter servers are measured with. The aggregate grows beside the
+    current version and becomes the next one, so that a fold moves nothing."""
+
+    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+        if held.weight:
+            held.aggregate.add_(incoming)
+        else:
+            torch.add(held.parameters, incoming, out=held.aggregate)
+
+    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+        for held, place in zip(slices, target, strict=True):
+            if not held.weight:
+                place.copy_(held.parameters)
+
+    def export(self, held: Held) -> State:
+        return {}
+
+    def adopt(self, held: Held, state: State) -> None:
+        pass
+
+
+class Optimizer:
+    """Kind *gradient*: one `torch.optim` step on the mean over points."""
+
+    def __init__(self, spec: OptimizerSpec, slices: Sequence[Held]) -> None:
+        self._params = {
+            held.slice.id: torch.nn.Parameter(held.parameters, requires_grad=True)
+            for held in slices
+        }
+        groups: dict[int, list[torch.nn.Parameter]] = {}
+        for held in slices:
+            groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
+        self._optimizer = build_optimizer(spec, groups)
+        self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
+        self._fused = spec.name in FUSED
+        self._scale = torch.ones((), dtype=torch.float32)
+        if self._fused:
+            self._optimizer.grad_scale = self._scale  # type: ignore[attr-defined]
+
+    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+        _add_weighted(held, incoming, weight)
+
+    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+        _carry_over(slices, target)
+        for held, place in zip(slices, target, strict=True):
+            self._params[held.slice.id].data = place
+        for weight, rates, part in _passes(slices):
+            for group, rate in rates.items():
+                self._groups[group]["lr"] = rate
+            self._step(weight, part)
+
+    def _step(self, weight: float, part: list[Held]) -> None:
+        if self._fused:
+            self._scale.fill_(weight)
+        for held in part:
+            if not self._fused:
+                held.aggregate.div_(weight)
+            self._params[held.slice.id].grad = held.aggregate
+        self._optimizer.step()
+        for held in part:
+            self._params[held.slice.id].grad = None
+
+    def export(self, held: Held) -> State:
+        state = self._optimizer.state[self._params[held.slice.id]]
+        return {
+            key: value.clone() if isinstance(value, torch.Tensor) else torch.tensor(value)
+            for key, value in state.items()
+            if value is not None
+        }
+
+    def adopt(self, held: Held, state: State) -> None:
+        mine = self._optimizer.state[self._params[held.slice.id]]
+        for key, value in state.items():
+            mine[key] = value.clone()
+
+
+def _passes(slices: Sequence[Held]) -> list[tuple[float, dict[int, float], list[Held]]]:
+    """Usually one pass. Slices of different weight, or of one group with different rates, need a
+    step each, because both are one value per optimizer step and group."""
+    passes: list[tuple[float, dict[int, float], list[Held]]] = []
+    for held in slices:
+        if not held.weight:
+            continue
+        rate = 0.0 if held.rate is None else held.rate
+        group = held.slice.group
+        for weight, rates, part in passes:
+            if weight == held.weight and rates.get(group, rate) == rate:
+                rates[group] = rate
+                part.append(held)
+                break
+        else:
+            passes.append((held.weight, {group: rate}, [held]))
+    return passes

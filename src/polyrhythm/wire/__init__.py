@@ -1,0 +1,1 @@
+"""Pure bytes: frames and typed messages. Encoding returns buffers and never joins payloads."""

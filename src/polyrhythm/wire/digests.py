@@ -1,0 +1,55 @@
+"""The digests a link may negotiate at bonjour (dSyncPS §3.3.1 fixes SHA-1; we let both sides choose)."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Protocol, TypeAlias
+
+import xxhash
+
+from polyrhythm.errors import FrameError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Hasher(Protocol):
+    def update(self, data: Buffer, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
+class Digest(IntEnum):
+    """What stands in a frame's digest field; the number travels in the header."""
+
+    NONE = 0
+    XXH3 = 1
+    SHA1 = 2
+    BLAKE2B = 3
+
+    @property
+    def nbytes(self) -> int:
+        return _NBYTES[self]
+
+    def over(self, parts: Sequence[Buffer]) -> bytes:
+        """The digest of the parts as if they were joined; the parts are only read."""
+        if self is Digest.NONE:
+            return b""
+        hasher = _HASHERS[self]()
+        for part in parts:
+            hasher.update(part)
+        return hasher.digest()
+
+    @classmethod
+    def named(cls, name: str) -> "Digest":
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            known = ", ".join(digest.name.lower() for digest in cls)
+            raise FrameError(f"unknown digest {name!r}: choose one of {known}") from None
+
+
+_NBYTES = {Digest.NONE: 0, Digest.XXH3: 8, Digest.SHA1: 20, Digest.BLAKE2B: 64}
+_HASHERS: dict[Digest, Callable[[], Hasher]] = {
+    Digest.XXH3: xxhash.xxh3_64,
+    Digest.SHA1: lambda: hashlib.sha1(usedforsecurity=False),
+    Digest.BLAKE2B: hashlib.blake2b,
+}

@@ -1,0 +1,42 @@
+"""The event types of a frame. The first eight are dSyncPS's (Table 1) and keep their names."""
+
+from enum import IntEnum
+
+
+class EventType(IntEnum):
+    SRV_BONJOUR = 1
+    ALIVE = 2
+    TRAINMF = 3
+    BONJOUR_MDES = 4
+    SRV_SYNC = 5
+    WRK_BONJOUR = 6
+    WRK_REQ_SRVS = 7
+    WRK_UPDATE = 8
+    # ours: the link
+    GREETING = 16
+    REFUSED = 17
+    SEGMENT = 18
+    # ours: joining and leaving
+    ADMITTED = 32
+    ATTACH = 33
+    ROUTING = 34
+    ENROL = 35
+    LEASED = 36
+    REPORT = 37
+    LEAVE = 38
+    STOP = 39
+    # ours: the way of one contribution
+    TRAILER = 48
+    ABSTAINED = 49
+    ARRIVED = 50
+    FOLD = 51
+    FOLDED = 52
+    RELEASE = 53
+    ACKNOWLEDGED = 54
+    PULL = 55
+    PARAMETERS = 56
+    PULLED = 57
+    # ours: between the lead and its servers
+    PLACE = 64
+    PLACED = 65
+    SEEDED = 66

@@ -1,0 +1,338 @@
+"""The typed messages: what a frame's head says. Machines take them as events and return them.
+
+Every message carries its whole identity from the first commit on (term, epochs, worker,
+incarnation, sequence, round, slice, weight), used or not yet, so that replicas, failover and
+migration need no new format. Fields travel by position: new ones are added at the end.
+"""
+
+from typing import Any
+
+import msgspec
+
+from polyrhythm.wire.events import EventType
+
+PROTOCOL = 1
+EVERY_SLICE = -1
+"""In place of a slice's number: all slices that this server holds, side by side."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """The identity that every message has."""
+
+    term: int = 0
+    view: int = 0
+    routing: int = 0
+    worker: int = -1
+    incarnation: int = 0
+    sequence: int = 0
+    round: int = 0
+    slice: int = EVERY_SLICE
+    weight: float = 0.0
+    server: int = -1
+
+
+# -- what the messages are made of ------------------------------------------------------------
+
+
+class Address(msgspec.Struct, frozen=True, array_like=True):
+    """Where a server listens. `identity` names host, network namespace and user."""
+
+    host: str
+    port: int
+    local: str
+    identity: str
+
+
+class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
+    """One tensor of the model. `group` is its parameter group, -1 for a buffer."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    group: int
+    strides: tuple[int, ...]
+
+
+class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
+    """An optimizer by name and numbers: no pickle. One dict of options per parameter group."""
+
+    name: str
+    groups: tuple[dict[str, Any], ...]
+
+
+class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
+    tensors: tuple[TensorSpec, ...]
+    optimizer: OptimizerSpec
+
+
+class Route(msgspec.Struct, frozen=True, array_like=True):
+    """Who holds one slice."""
+
+    primary: int
+    replicas: tuple[int, ...] = ()
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """Points of a chunk visited in its current pass, up to `cursor`. Commits with its trailer."""
+
+    chunk: int
+    passes: int
+    cursor: int
+
+
+class ChunkLease(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk as leased: the points [first, last) of the seeded permutation, and where to begin."""
+
+    chunk: int
+    first: int
+    last: int
+    passes: int
+    cursor: int
+
+
+class MemberSpec(msgspec.Struct, frozen=True, array_like=True):
+    worker: int
+    incarnation: int
+    name: str
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job is. Every machine is built from it, so a trace needs nothing else to replay."""
+
+    job: str
+    name: str = "job"
+    workers: int = 1
+    servers: int = 1
+    sync: str = "bsp"
+    timer: str = "auto"
+    kind: str = "gradient"
+    local_steps: int = 1
+    rounds: int | None = None
+    epochs: int | None = None
+    seed: int = 0
+    start_timeout_s: float = 60.0
+    slice_nbytes: int = 2 * 1024 * 1024
+    wire_dtype: str = "same"
+    in_place: bool = False
+    updater: str = "optimizer"
+    options: dict[str, str] = {}
+
+
+# -- the link ----------------------------------------------------------------------------------
+
+
+class WorkerBonjour(Message, frozen=True, kw_only=True):
+    """The first frame of a worker: to the lead without an incarnation, to a server with one."""
+
+    name: str
+    job: str
+    identity: str
+    protocol: int = PROTOCOL
+    digests: tuple[int, ...] = ()
+    capabilities: tuple[str, ...] = ("torch",)
+
+
+class ServerBonjour(Message, frozen=True, kw_only=True):
+    name: str
+    job: str
+    address: Address
+    identity: str
+    protocol: int = PROTOCOL
+    digests: tuple[int, ...] = ()
+
+
+class Greeting(Message, frozen=True, kw_only=True):
+    """The answer to a bonjour: the digest of all later frames, and who answered."""
+
+    name: str
+    digest: int
+    address: Address
+    protocol: int = PROTOCOL
+
+
+class Refusal(Message, frozen=True, kw_only=True):
+    reason: str
+
+
+class SegmentOffered(Message, frozen=True, kw_only=True):
+    """A memory segment whose descriptor travels with this frame (local links only)."""
+
+    segment: int
+    nbytes: int
+
+
+# -- joining and leaving -----------------------------------------------------------------------
+
+
+class Admitted(Message, frozen=True, kw_only=True):
+    job: JobSpec
+    servers: tuple[Address, ...]
+
+
+class Attach(Message, frozen=True, kw_only=True):
+    """A worker's model. The first one's becomes the job's; the others' must equal it."""
+
+    spec: ModelSpec
+
+
+class Routing(Message, frozen=True, kw_only=True):
+    """Where each slice lives, cut from the job's spec. `seed`: this worker's parameters begin."""
+
+    routes: tuple[Route, ...]
+    seed: bool = False
+
+
+class Enrol(Message, frozen=True, kw_only=True):
+    """A worker says how many points its data set has and asks for chunks."""
+
+    points: int
+
+
+class Leased(Message, frozen=True, kw_only=True):
+    points: int
+    seed: int
+    chunks: tuple[ChunkLease, ...]
+    epochs: int | None = None
+
+
+class Report(Message, frozen=True, kw_only=True):
+    metrics: dict[str, float]
+
+
+class Leave(Message, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+class Stop(Message, frozen=True, kw_only=True):
+    reason: str = ""
+    failed: bool = False
+
+
+# -- the way of one contribution ---------------------------------------------------------------
+
+
+class Contribution(Message, frozen=True, kw_only=True):
+    """One slice of a contribution. Weight, rate and how many slices this server gets are in every
+    slice frame; all else is in the trailer. The payload is the slice."""
+
+    slices: int
+    rate: float = 0.0
+
+
+class Trailer(Message, frozen=True, kw_only=True):
+    objective: float | None = None
+    compute_ns: int = 0
+    wait_ns: int = 0
+    transfer_ns: int = 0
+    progress: tuple[Progress, ...] = ()
+
+
+class Abstained(Message, frozen=True, kw_only=True):
+    """This worker has nothing to contribute to the round, and is not to be waited for."""
+
+    reason: str = ""
+
+
+class Arrived(Message, frozen=True, kw_only=True):
+    """A server has added every slice it gets of one contribution; `round` is the round it is in."""
+
+
+class Fold(Message, frozen=True, kw_only=True):
+    """The lead's word: fold `round`. `readers` get its version; `members` is the view from now."""
+
+    readers: tuple[int, ...] = ()
+    members: tuple[MemberSpec, ...] = ()
+
+
+class Folded(Message, frozen=True, kw_only=True):
+    """`weight` is the largest weight that a slice of this server folded."""
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """Go on with version `round`. `pushed`: the servers send it without being asked."""
+
+    pushed: bool = True
+    stop: bool = False
+    reason: str = ""
+
+
+class Acknowledged(Message, frozen=True, kw_only=True):
+    """Contribution `sequence` cannot be lost any more, as far as this server's slices go."""
+
+
+class Pull(Message, frozen=True, kw_only=True):
+    """Send me your slices once your version is at least `round`."""
+
+
+class Parameters(Message, frozen=True, kw_only=True):
+    """One slice of version `round`, or all of a server's where the link carries references;
+    `sequence` acknowledges the reader's contributions so far. The payload is the slice."""
+
+    slot: int = 0
+
+
+class Pulled(Message, frozen=True, kw_only=True):
+    """The reader has copied version `round`: it may be overwritten."""
+
+
+# -- the lead and its servers ------------------------------------------------------------------
+
+
+class Place(Message, frozen=True, kw_only=True):
+    """Hold these slices (those routed to you); parameters follow from the seeding worker."""
+
+    spec: ModelSpec
+    routes: tuple[Route, ...]
+
+
+class Placed(Message, frozen=True, kw_only=True):
+    """This server has made room for its slices."""
+
+
+class Seed(Message, frozen=True, kw_only=True):
+    """One slice of the initial parameters (the paper's BONJOUR_MDES). The payload is the slice."""
+
+
+class Seeded(Message, frozen=True, kw_only=True):
+    """This server holds the initial parameters of all its slices."""
+
+
+class Alive(Message, frozen=True, kw_only=True):
+    load: float = 0.0
+
+
+EVENT_TYPES: dict[type[Message], EventType] = {
+    ServerBonjour: EventType.SRV_BONJOUR,
+    Alive: EventType.ALIVE,
+    Seed: EventType.BONJOUR_MDES,
+    WorkerBonjour: EventType.WRK_BONJOUR,
+    Contribution: EventType.WRK_UPDATE,
+    Greeting: EventType.GREETING,
+    Refusal: EventType.REFUSED,
+    SegmentOffered: EventType.SEGMENT,
+    Admitted: EventType.ADMITTED,
+    Attach: EventType.ATTACH,
+    Routing: EventType.ROUTING,
+    Enrol: EventType.ENROL,
+    Leased: EventType.LEASED,
+    Report: EventType.REPORT,
+    Leave: EventType.LEAVE,
+    Stop: EventType.STOP,
+    Trailer: EventType.TRAILER,
+    Abstained: EventType.ABSTAINED,
+    Arrived: EventType.ARRIVED,
+    Fold: EventType.FOLD,
+    Folded: EventType.FOLDED,
+    Release: EventType.RELEASE,
+    Acknowledged: EventType.ACKNOWLEDGED,
+    Pull: EventType.PULL,
+    Parameters: EventType.PARAMETERS,
+    Pulled: EventType.PULLED,
+    Place: EventType.PLACE,
+    Placed: EventType.PLACED,
+    Seeded: EventType.SEEDED,
+}
+DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
+    event: msgspec.msgpack.Decoder(kind) for kind, event in EVENT_TYPES.items()
+}
+encode_head = msgspec.msgpack.Encoder().encode
