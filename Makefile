@@ -32,7 +32,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(BENCH_READY)
-	$(BIN)/python -m benchmarks.exchange
+	$(BIN)/python -m benchmarks.exchange --readme
 
 # The properties of this repository, many times longer.
 torture: $(READY)

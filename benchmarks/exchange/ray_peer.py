@@ -7,10 +7,9 @@ actor adds all W gradients into the parameters, which the next round pulls. Noth
 Why it is a fair peer: it is the synchronous parameter server of Ray's own documentation, tuned.
 Only object refs pass through the driver. Arrays go through the shared-memory object store: one
 copy in when a task returns one, none out (arguments are read-only views); up to 100 KiB Ray sends
-them inside its messages instead, and that default is kept. Rounds are submitted ahead, so that
-scheduling overlaps with the work, but the refs keep every round synchronous. The server sums
-block by block in the cache. The object store's memory is touched before the start, and warm-up
-rounds come first. Actors ask for no CPU, so that all of them fit on a machine with few cores.
+them inside its messages, a default that is kept. Rounds are submitted ahead, so that scheduling
+overlaps with the work; the refs keep each round synchronous. The server sums block by block in
+the cache. The store's memory is touched before the start. Actors ask for no CPU, so that all fit.
 
 After every measured loop the parameters and what each worker pulled last are checked, untimed.
 """
@@ -78,10 +77,9 @@ class Exchange:
     """The actors, the ref of the newest weights, and how many rounds led to them."""
 
     def __init__(self, nbytes: int, workers: int) -> None:
-        size = nbytes // 4
         actor: Any = ray.remote(num_cpus=0)
-        self.server = actor(ParameterServer).remote(size)
-        self.workers = [actor(Worker).remote(size, rank + 1) for rank in range(workers)]
+        self.server = actor(ParameterServer).remote(nbytes // 4)
+        self.workers = [actor(Worker).remote(nbytes // 4, rank + 1) for rank in range(workers)]
         self.per_round = workers * (workers + 1) // 2
         self.weights: Any = self.server.apply_gradients.remote()
         self.done = 0
@@ -92,9 +90,8 @@ class Exchange:
         started = time.perf_counter()
         pending = []
         for _ in range(rounds):
-            self.weights = self.server.apply_gradients.remote(
-                *[worker.exchange.remote(self.weights) for worker in self.workers]
-            )
+            gradients = (worker.exchange.remote(self.weights) for worker in self.workers)
+            self.weights = self.server.apply_gradients.remote(*gradients)
             pending.append(self.weights)
             if len(pending) > AHEAD:
                 ray.wait([pending.pop(0)], fetch_local=False)

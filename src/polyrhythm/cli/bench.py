@@ -1,6 +1,7 @@
 """`polyrhythm bench`: how fast an exchange is here, and how much of the machine's limit that is."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from polyrhythm.cli.train import check_spec, child_requests
-from polyrhythm.engines.local import LocalEngine
+from polyrhythm.engines.local import BEYOND_CACHE, LocalEngine
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
@@ -132,7 +133,9 @@ def _bare(spec: JobSpec, nbytes: int, rounds: int, warmup: int, link: str) -> fl
     command += ["--warmup", str(warmup), "--link", link]
     if spec.in_place:
         command.append("--in-place")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**BEYOND_CACHE, **os.environ}
+    )
     if done.returncode:
         raise JobFailed(f"the bare loop failed: {done.stderr.strip()}")
     return float(json.loads(done.stdout)["rounds_per_s"])

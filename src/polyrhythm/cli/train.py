@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from polyrhythm.core.sync.choose import choose_policy
@@ -117,6 +118,7 @@ def train(
     )
     check_spec(spec, link, digest)
     run_dir = make_run_dir(runs_dir, name, job)
+    (run_dir / "job.json").write_bytes(msgspec.json.format(msgspec.json.encode(spec)))
     requests = child_requests(
         spec,
         run_dir,

@@ -1,6 +1,7 @@
 """What an interpreter must do, in the imperative. Peers are named s0, s1 … and w0, w1 …; `lead` is
 wherever the lead's machine runs."""
 
+from functools import cache
 from typing import Any
 
 from polyrhythm.core.machine import Effect, Reason
@@ -16,20 +17,19 @@ from polyrhythm.wire.messages import (
 LEAD = "lead"
 
 
+@cache
 def server_name(server: int) -> str:
     return f"s{server}"
 
 
+@cache
 def worker_name(worker: int) -> str:
     return f"w{worker}"
 
 
 class Send(Effect, frozen=True):
-    """`lazy`: it may wait for the next thing sent to the same peer."""
-
     to: str
     message: Message
-    lazy: bool = False
 
 
 class Bind(Effect, frozen=True):

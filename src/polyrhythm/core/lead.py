@@ -56,8 +56,11 @@ class LeadMachine:
         self._round = -1
         self._folding: set[int] | None = None
         self._release: frozenset[int] = frozenset()
+        self._enlisted: frozenset[tuple[int, int]] = frozenset()
+        self._readers: frozenset[int] = frozenset()
         self._reason = Reason("none")
         self._start_at_ns: int | None = None
+        self._overdue = False
         self._wake_at_ns: int | None = None
         self._round_since_ns = 0
         self._ending: Reason | None = None
@@ -77,7 +80,9 @@ class LeadMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        return self._start_at_ns if self._round < 0 else self._wake_at_ns
+        if self._round < 0:
+            return None if self._overdue else self._start_at_ns
+        return self._wake_at_ns
 
     def why(self) -> Waiting:
         since_ns = self._round_since_ns
@@ -172,10 +177,10 @@ class LeadMachine:
         member.attached = True
         if self._placed >= set(self._addresses):
             self._route(member)
-            if self._round >= 0:
-                self._enter(member, now_ns)
-            else:
+            if self._round < 0:
                 self._open_if_ready(now_ns)
+            elif self._round > 0 or self._folding is None:
+                self._enter(member, now_ns)
 
     def _on_placed(self, message: m.Placed, now_ns: int) -> None:
         self._placed.add(message.server)
@@ -187,9 +192,8 @@ class LeadMachine:
     def _route(self, member: Member) -> None:
         if self._seeder is None:
             self._seeder = member.worker
-        routing = m.Routing(
-            **self._identity(member), routes=self._routes, seed=self._seeder == member.worker
-        )
+        seed = self._seeder == member.worker and not self._seeded >= self._holders
+        routing = m.Routing(**self._identity(member), routes=self._routes, seed=seed)
         self._tell(member, routing)
 
     def _place(self, spec: m.ModelSpec) -> None:
@@ -235,7 +239,7 @@ class LeadMachine:
             del self._coming[key]
         self._note("left", worker=member.worker, name=member.name, reason=reason)
         self._plan_stale = True
-        if self._seeder == member.worker and self._round < 0:
+        if self._seeder == member.worker and not self._seeded >= self._holders:
             self._choose_seeder()
         if member.entered:
             self._ask(sync.Left(member.worker), now_ns)
@@ -245,6 +249,7 @@ class LeadMachine:
     def _choose_seeder(self) -> None:
         """The worker whose parameters were to begin is gone: another one's do."""
         self._seeder = None
+        self._seeded.clear()
         for member in self.view.members():
             if member.attached and self._placed >= set(self._addresses):
                 self._route(member)
@@ -318,6 +323,7 @@ class LeadMachine:
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         if self._round < 0:
+            self._overdue = self._start_at_ns is not None and now_ns >= self._start_at_ns
             self._open_if_ready(now_ns)
         else:
             self._ask(sync.Tick(), now_ns)
@@ -331,10 +337,7 @@ class LeadMachine:
         """Round 1 opens with `workers` members, or after the start timeout with those present."""
         if self._round >= 0 or self._spec is None or not self._seeded >= self._holders:
             return
-        late = self._start_at_ns is not None and now_ns >= self._start_at_ns
-        if not self._attached() or (self._attached() < self.job.workers and not late):
-            if late:
-                self._start_at_ns = None
+        if not self._attached() or (self._attached() < self.job.workers and not self._overdue):
             return
         self._round = 0
         entering = [member for member in self.view.members() if member.attached]
@@ -356,20 +359,26 @@ class LeadMachine:
             self._round += 1
             self._begin_fold(decision.release, decision.reason, now_ns)
         elif decision.release:
-            self._send_release(decision.release, pushed=False)
+            self._send_release(decision.release, sync.NOBODY)
 
     def _begin_fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
         self._share_again()
         self._folding = set()
         self._release = release
         self._reason = reason
+        members = self.view.specs()
+        old, self._enlisted = self._enlisted, frozenset((s.worker, s.incarnation) for s in members)
+        # a new member pulls its first version: pushed, it could overtake the member's routing
+        self._readers = frozenset(
+            s.worker for s in members if s.worker in release and (s.worker, s.incarnation) in old
+        )
         fold = m.Fold(
             term=_TERM,
             view=self.view.epoch,
             routing=self._routing_epoch,
             round=self._round,
-            readers=tuple(sorted(release)),
-            members=self.view.specs(),
+            readers=tuple(sorted(self._readers)),
+            members=members,
         )
         for server in sorted(self._holders):
             self._out.append(Send(server_name(server), fold))
@@ -387,10 +396,19 @@ class LeadMachine:
         self._note_round(now_ns, final=goal is not None)
         if goal is not None:
             self._ending = goal
-            self._send_stop(goal)
+            self._send_stop(goal, now_ns)
             return
-        self._send_release(self._release, pushed=True)
-        self._ask(sync.Opened(self._round), now_ns)
+        self._send_release(self._release, self._readers)
+        opened = self._round
+        self._ask(sync.Opened(opened), now_ns)
+        if opened == 0:
+            self._enter_early(now_ns)
+
+    def _enter_early(self, now_ns: int) -> None:
+        """Who attached while the first version was on its way is not a first member."""
+        for member in self.view.members():
+            if member.attached and not member.entered:
+                self._enter(member, now_ns)
 
     def _goal(self) -> Reason | None:
         if self.job.rounds is not None and self._round >= self.job.rounds:
@@ -399,21 +417,26 @@ class LeadMachine:
             return Reason("goal", {"goal": f"{self._plan.passes} passes over the data"})
         return None
 
-    def _send_release(self, release: frozenset[int], *, pushed: bool) -> None:
+    def _send_release(self, release: frozenset[int], readers: frozenset[int]) -> None:
         for member in self.view.members():
             if member.worker in release:
+                pushed = member.worker in readers
                 self._tell(
                     member,
                     m.Release(**self._identity(member), round=self._round, pushed=pushed),
                 )
 
-    def _send_stop(self, goal: Reason) -> None:
+    def _send_stop(self, goal: Reason, now_ns: int) -> None:
         for member in self.view.members():
+            if (member.worker, member.incarnation) not in self._enlisted:
+                # the servers do not know it, so it cannot read the final version
+                self._refuse_member(member, f"{member.name} came too late: {goal}", now_ns)
+                continue
             member.stopped = True
             release = m.Release(
                 **self._identity(member),
                 round=self._round,
-                pushed=member.worker in self._release,
+                pushed=member.worker in self._readers,
                 stop=True,
                 reason=str(goal),
             )

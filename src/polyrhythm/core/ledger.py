@@ -29,14 +29,14 @@ class Ledger:
         self.round = 1
         self._members: dict[int, int] = {}
         self._rows: dict[tuple[int, int], tuple[int, int]] = {}
-        self._arrivals: dict[tuple[int, int], _Arrival] = {}
+        self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
 
     def enlist(self, members: dict[int, int]) -> None:
         """Worker -> incarnation, as the lead's view has it. Rows of those who left are dropped."""
         self._members = dict(members)
         self._rows = {key: row for key, row in self._rows.items() if members.get(key[1]) == row[0]}
         self._arrivals = {
-            key: arrival for key, arrival in self._arrivals.items() if key[0] in members
+            key: arrival for key, arrival in self._arrivals.items() if members.get(key[0]) == key[1]
         }
 
     def judge(self, worker: int, incarnation: int, sequence: int, slice_: int) -> Verdict:
@@ -53,7 +53,7 @@ class Ledger:
         """Enter a slice that was judged NEW and added. Returns the round that the contribution is
         in once this was the last of its `slices`, else None."""
         self._rows[slice_, worker] = (incarnation, sequence)
-        key = (worker, sequence)
+        key = (worker, incarnation, sequence)
         arrival = self._arrivals.get(key)
         if arrival is None:
             arrival = self._arrivals[key] = _Arrival(sequence, 0, self.round)

@@ -27,6 +27,7 @@ WORDS = {
     "seeding": "waiting for {worker} to send the initial parameters",
     "gathering": "waiting for {missing} more worker(s) before round 1 opens",
     "opened": "round {round} is open for {members} member(s)",
+    "waiting": "the round waits for others",
     "round": "round {round} waits for {missing}",
     "all-arrived": "every member has contributed to round {round} or abstained",
     "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
@@ -53,11 +54,11 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     until_ns: int | None = None
 
 
-class Event(msgspec.Struct, frozen=True, array_like=True):
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Something that happened in this process; messages of peers are events too."""
 
 
-class Effect(msgspec.Struct, frozen=True, array_like=True):
+class Effect(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Something the interpreter must do."""
 
 

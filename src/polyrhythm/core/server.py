@@ -85,6 +85,8 @@ class ServerMachine:
         self._tell_lead(m.Placed(**self._identity()))
 
     def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
+        if not self._unseeded:  # the first seeder died, and another one's parameters begin
+            self._unseeded = set(self._mine)
         self._unseeded.discard(event.slice)
         if not self._unseeded:
             self._tell_lead(m.Seeded(**self._identity()))
@@ -94,8 +96,7 @@ class ServerMachine:
     def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
         if self._members.get(event.worker) != event.incarnation:
             return
-        if self.job.in_place:
-            self.versions.release(event.worker, self.versions.version)
+        self.versions.release(event.worker, self.versions.version)
         if event.round <= self.versions.version:
             self._acknowledge(event.worker, event.sequence)
         else:
@@ -182,8 +183,10 @@ class ServerMachine:
     # -- readers -------------------------------------------------------------------------------
 
     def _publish(self, worker: int) -> None:
-        self.versions.lease(worker)
         self._pulls.pop(worker, None)
+        if self.versions.holds(worker):
+            return  # it is on its way: a second answer would outlive the first one's lease
+        self.versions.lease(worker)
         self._out.append(
             Publish(
                 worker,

@@ -47,8 +47,14 @@ class Versions:
         self.version, self.slot, self._fill = version, slot, fill
 
     def lease(self, reader: int) -> None:
-        """`reader` is sent the current version and may look at its slot until `release`."""
+        """`reader` is sent the current version and may look at its slot until `release`. It asked
+        for it, or has contributed, so it needs no earlier one."""
+        self.release(reader, self.version)
         self._leases[reader, self.version] = self.slot
+
+    def holds(self, reader: int) -> bool:
+        """The current version was sent to `reader`, which has not released it yet."""
+        return (reader, self.version) in self._leases
 
     def release(self, reader: int, version: int) -> None:
         """`reader` has copied `version`, and needs none before it either."""

@@ -1,7 +1,9 @@
 """The worker: which contribution goes where, what is still unacknowledged, when to go on.
 
 *A worker keeps a contribution until every slice acknowledged it, with at most 2 unacknowledged; it
-goes on when all its slices are of one version, the one that the lead released or a later one.*
+goes on when all its slices are of one version, the one that the lead released or a later one.* A
+contribution says that the version it was computed on is no longer read; a worker that contributes
+nothing says so with `Pulled`.
 """
 
 from collections import Counter
@@ -204,6 +206,9 @@ class WorkerMachine:
         self._expect_next()
         if self._stop:
             return
+        for server in self._slices:
+            pulled = m.Pulled(**self._identity(), round=self._version())
+            self._out.append(Send(server_name(server), pulled))
         self._tell_lead(
             m.Abstained(**self._identity(), round=self._version() + 1, reason=event.reason)
         )
@@ -248,11 +253,12 @@ class WorkerMachine:
 
     def _pull_missing(self) -> None:
         """Ask every server that is behind for its slices; a server that has folded on meanwhile
-        answers with a later version, and then the others are asked for that one."""
+        answers with a later version, and then the others are asked for that one. A server is asked
+        again only when its answer has landed: a second one could land in what the first completed."""
         round_ = max(self._released, *self._counts)
         for server, slices in self._slices.items():
-            behind = any(self._versions[slice_] < round_ for slice_ in slices)
-            if behind and self._pulling.get(server, -1) < round_:
+            version = min(self._versions[slice_] for slice_ in slices)
+            if version < round_ and self._pulling.get(server, -1) <= version:
                 self._pulling[server] = round_
                 pull = m.Pull(**self._identity(), round=round_)
                 self._out.append(Send(server_name(server), pull))
@@ -272,10 +278,6 @@ class WorkerMachine:
         self.state = State.COMPUTING
         self._out.append(Expect(None))
         self._out.append(Resume(version, self._stop))
-        if not self._job_in_place():
-            for server in self._slices:
-                pulled = m.Pulled(**self._identity(), round=version)
-                self._out.append(Send(server_name(server), pulled, lazy=True))
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -304,9 +306,6 @@ class WorkerMachine:
 
     def _version(self) -> int:
         return min(self._counts) if self._counts else -1
-
-    def _job_in_place(self) -> bool:
-        return self.job is not None and self.job.in_place
 
     def _enter(self, state: State, now_ns: int) -> None:
         self.state = state

@@ -15,6 +15,8 @@ import time
 
 import torch
 
+from polyrhythm.tensors.copying import copy
+
 _SLICE = 1 << 18
 """Elements added at a time: 1 MiB."""
 
@@ -118,19 +120,19 @@ def _work(
     torch.set_num_threads(1)
     own = torch.zeros(push.numel())
     gradient = torch.full((push.numel(),), value)
-    push.copy_(gradient)
+    copy(push, gradient)
     for round_ in range(args.warmup + args.rounds):
         if round_ == args.warmup:
             began_s = time.perf_counter()
         if args.link == "local":
             if not args.in_place:
-                push.copy_(gradient)
+                copy(push, gradient)
             sock.send(b"!")
             sock.recv(1)
             if not args.in_place:
-                own.copy_(versions[(round_ + 1) % 2])
+                copy(own, versions[(round_ + 1) % 2])
         else:
-            push.copy_(gradient)
+            copy(push, gradient)
             sock.sendall(_bytes(push))
             sock.recv_into(_bytes(own), own.numel() * 4, socket.MSG_WAITALL)
     took_s = time.perf_counter() - began_s

@@ -57,8 +57,15 @@ class _Control:
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
+def _die(args: threading.ExceptHookArgs) -> None:
+    """A thread that fails must not leave a process that only looks alive."""
+    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
+    os._exit(70)
+
+
 def run_child(request: ChildRequest, sock: socket.socket) -> int:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    threading.excepthook = _die
     control = _Control(sock)
     try:
         if request.role == "server":

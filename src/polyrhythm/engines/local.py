@@ -18,6 +18,8 @@ from polyrhythm.engines.requests import ChildRequest, Fate, Told, pack_line
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.wire.messages import Address
 
+BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
+"""Large copies go past the cache (`tensors/copying.py`); without glibc on x86 it means nothing."""
 _GRACE_S = 5.0
 _TICK_S = 0.2
 
@@ -46,6 +48,10 @@ class LocalRun:
     interrupted: bool = False
 
 
+class _StoppedWhileStarting(Exception):
+    """Ctrl-C or SIGTERM came before all processes were there."""
+
+
 class LocalEngine:
     """Runs one job. `say` is handed one line for each thing the user should know at once;
     `tick` is called a few times a second while the job runs."""
@@ -67,6 +73,7 @@ class LocalEngine:
         self._selector = selectors.DefaultSelector()
         self._run = LocalRun()
         self._stopping_since: float | None = None
+        self._starting = True
         self._nursery: subprocess.Popen[bytes] | None = None
         self._nursery_socket: socket.socket | None = None
         self._nursery_lines = b""
@@ -78,8 +85,12 @@ class LocalEngine:
                 addresses = self._start_servers()
                 for request in self._workers:
                     self._start(msgspec.structs.replace(request, lead=addresses[0]))
+                self._starting = False
                 self._supervise()
+            except _StoppedWhileStarting:
+                pass  # cleaning up ends what was started
             finally:
+                self._starting = False
                 self._clean_up()
         return self._run
 
@@ -94,7 +105,7 @@ class LocalEngine:
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**BEYOND_CACHE, **os.environ, "PYTHONUNBUFFERED": "1"},
         )
         theirs.close()
         self._nursery_socket = ours
@@ -237,6 +248,8 @@ class LocalEngine:
             if self._run.interrupted:
                 raise KeyboardInterrupt
             self._run.interrupted = True
+            if self._starting:
+                raise _StoppedWhileStarting  # there is nobody yet who could end in order
             self._stop()
 
         before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
@@ -253,6 +266,8 @@ class LocalEngine:
         for child in self._children.values():
             child.control.close()
         if self._nursery is not None:
+            if not self._children:
+                self._nursery.kill()  # it may still be importing, deaf to its socket
             try:
                 self._nursery.wait(_GRACE_S)
             except subprocess.TimeoutExpired:

@@ -4,6 +4,7 @@ It stays single-threaded, runs nothing itself, reports which child was started a
 exited, and ends with all of them when the engine is gone.
 """
 
+import gc
 import os
 import selectors
 import signal
@@ -27,6 +28,8 @@ def main(engine: socket.socket, preload: list[str]) -> None:
             load_module(job)
     # The first optimizer of a process imports another two seconds' worth of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    gc.collect()
+    gc.freeze()  # children need not look through what was imported, and so share its pages
     children: set[int] = set()
     woken, waker = os.pipe()
     os.set_blocking(waker, False)

@@ -1,40 +1,51 @@
-"""One thread that waits for many local links: their frames are small, and a thread each is slower."""
+"""One thread that waits for many links: where frames are small, a thread each is slower."""
 
 import os
-import selectors
+import select
 import threading
 from collections.abc import Callable
 
 from polyrhythm.io.stream import StreamLink
 
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+
 
 class Poller:
-    """`poll` waits, then calls what was registered for each link that has something to read."""
+    """`poll` waits, then calls what was registered for each link that has something to read. It is
+    called by one thread, everything else by any."""
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.poll()
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._calm)
+        self._ready: dict[int, Callable[[], None]] = {self._woken: self._calm}
+        self._poll.register(self._woken, _READABLE)
         self._lock = threading.Lock()
+        self._polling: int | None = None
         self._closed = False
 
     def add(self, link: StreamLink, ready: Callable[[], None]) -> None:
-        self._selector.register(link, selectors.EVENT_READ, ready)
+        self._ready[link.fileno()] = ready
+        self._poll.register(link.fileno(), _READABLE)
+        self.wake()
 
     def remove(self, link: StreamLink) -> None:
-        try:
-            self._selector.unregister(link)
-        except KeyError:
-            return  # its end was noticed twice: by reading and by closing
+        fd = link.fileno()
+        if self._ready.pop(fd, None) is not None:
+            self._poll.unregister(fd)
 
-    def poll(self, timeout_s: float | None = None) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            key.data()
+    def poll(self, timeout_s: float) -> None:
+        self._polling = threading.get_ident()
+        for fd, _ in self._poll.poll(timeout_s * 1e3):
+            ready = self._ready.get(fd)
+            if ready is not None:
+                ready()
 
     def wake(self) -> None:
-        """Make the waiting thread look up. Calls before it does count once."""
+        """Make the waiting thread look up, unless that is the one which calls."""
+        if threading.get_ident() == self._polling:
+            return
         with self._lock:
             if not self._closed:
                 try:
@@ -49,6 +60,5 @@ class Poller:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._selector.close()
                 os.close(self._woken)
                 os.close(self._waker)

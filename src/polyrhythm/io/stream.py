@@ -25,6 +25,9 @@ _LINGER_S = 2.0
 """How long closing waits for what was sent before to leave."""
 
 
+_NOTHING: tuple[int, list[Buffer], list[tuple[Message, int]]] = (0, [], [])
+
+
 class Carrier(Protocol):
     """How payloads travel beside the frames."""
 
@@ -56,7 +59,9 @@ class _Outgoing:
         self.buffers = buffers
         self.descriptors = descriptors
         self.done = done
-        self.nbytes = sum(memoryview(b).nbytes for b in buffers)
+        self.nbytes = len(buffers[0])
+        for buffer in buffers[1:]:
+            self.nbytes += memoryview(buffer).nbytes
 
 
 class StreamLink:
@@ -81,7 +86,7 @@ class StreamLink:
 
     def agree(self, digest: Digest, limits: Limits) -> None:
         self._digest = digest
-        self._decoder.digest = digest
+        self._decoder.agree(digest)
         self._decoder.limits = limits
 
     def land_with(self, land: Land) -> None:
@@ -99,12 +104,17 @@ class StreamLink:
             self._landed(self._read(target, flags))
 
     def receive_ready(self) -> Iterator[tuple[Message, Payload | None]]:
-        """What has come, without waiting: for small frames under a poller."""
-        try:
-            self._landed(self._read(self._decoder.target(), socket.MSG_DONTWAIT))
-        except BlockingIOError:
-            return
-        yield from self.take_buffered()
+        """What has come, without waiting: for use under a poller."""
+        more = True
+        while more:
+            target = self._decoder.target()
+            try:
+                nbytes = self._read(target, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            self._landed(nbytes)
+            more = nbytes == len(target)
+            yield from self.take_buffered()
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
         """What was read together with earlier frames. A poller knows nothing of it: take it before
@@ -140,22 +150,19 @@ class StreamLink:
         flush: bool = True,
         done: Callable[[], None] | None = None,
     ) -> None:
-        flags, buffers, offers = self._carrier.wrap(payload) if payload else (0, [], [])
+        flags, buffers, offers = self._carrier.wrap(payload) if payload else _NOTHING
         now_ns = time.time_ns()
-        items = [
-            _Outgoing(encode(offer, digest=self._digest, timestamp_ns=now_ns), (fd,), None)
-            for offer, fd in offers
-        ]
-        frame = encode(message, buffers, digest=self._digest, timestamp_ns=now_ns, flags=flags)
-        items.append(_Outgoing(frame, (), done))
-        with self._lock:
-            if self._closed:
-                return
-            for item in items:
-                self._outbox.append(item)
-                self._outbox_nbytes += item.nbytes
+        for offer, fd in offers:
+            self._put(_Outgoing(encode(offer, (), self._digest, now_ns), (fd,), None))
+        self._put(_Outgoing(encode(message, buffers, self._digest, now_ns, flags), (), done))
         if flush:
             self.flush()
+
+    def _put(self, item: _Outgoing) -> None:
+        with self._lock:
+            if not self._closed:
+                self._outbox.append(item)
+                self._outbox_nbytes += item.nbytes
 
     def flush(self) -> None:
         finished: list[Callable[[], None]] = []

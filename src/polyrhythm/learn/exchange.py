@@ -40,6 +40,7 @@ class Exchange(torch.optim.Optimizer):
         self._steps = max(1, job.local_steps) if self._local else 1
         self._step = 0
         self._objective: list[float] = []
+        self._points: float | None = None
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
@@ -63,19 +64,26 @@ class Exchange(torch.optim.Optimizer):
             if isinstance(objective, torch.Tensor):
                 objective = objective.detach().item()
             self._objective.append(float(objective))
+        if points is not None:
+            self._points = (self._points or 0.0) + points
         if self._local:
             self._inner.step()
         self._step += 1
         if self._step % self._steps == 0:
-            self._contribute(points)
-        self._inner.zero_grad(set_to_none=True)
+            self._contribute()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
         return result
 
-    def _contribute(self, points: float | None) -> None:
+    step.hooked = True  # type: ignore[attr-defined]  # torch's profiler wrapper costs 100 us a step
+
+    def _contribute(self) -> None:
         began_ns = time.monotonic_ns()
         self._flat.check_homes()
         visited, progress = self._visits.collect()
-        weight = points if points is not None else visited or 1.0
+        weight = self._points if self._points is not None else visited or 1.0
+        self._points = None
         rates = tuple(float(group["lr"]) for group in self.param_groups)
         objective = sum(self._objective) / len(self._objective) if self._objective else None
         self._objective.clear()

@@ -42,6 +42,10 @@ class Driver:
         self._timekeeper = threading.Thread(target=self._keep_time, name="time", daemon=True)
         self._timekeeper.start()
 
+    def put(self, machine: str, event: Any) -> None:
+        """Queue an event for the next `run`: several that came together are handled together."""
+        self._queue.append((machine, event))
+
     def post(self, machine: str, event: Any) -> None:
         self._queue.append((machine, event))
         self.run()

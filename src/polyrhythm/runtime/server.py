@@ -53,6 +53,7 @@ _TO_LEAD = (
 )
 _TO_SERVER = (m.Place, m.Fold, m.Pull, m.Pulled, m.Stop)
 _BAD_PEER = (FrameError, LinkError, NotFinite)
+_Slice = tuple[Link, m.Contribution, memoryview]
 
 
 class Listeners:
@@ -102,8 +103,8 @@ class ServerNode:
         self._leads = lead
         self._peers = Peers()
         self._holdings: Holdings | None = None
-        self._lanes: Lanes | None = None
-        self._fold_lane: Lanes | None = None
+        self._lanes: Lanes[_Slice] | None = None
+        self._fold_lane: Lanes[fx.StartFold] | None = None
         self._poller = Poller()
         self._strangers = 0
         self._folds = 0
@@ -212,19 +213,26 @@ class ServerNode:
             threading.Thread(target=self._read, args=(link,), name="read-lead", daemon=True).start()
 
     def _read_by_poller(self, link: Link) -> bool:
-        if not isinstance(link, StreamLink) or link.kind != "local":
+        if not isinstance(link, StreamLink) or self._needs_thread(link):
             return False
         try:
             for message, payload in link.take_buffered():
                 self._take(link, message, payload, wait=False)
+            self._driver.run()
         except _BAD_PEER as error:
             self._part(link, error)
         else:
             self._poller.add(link, lambda: self._ready(link))
         return True
 
+    def _needs_thread(self, link: Link) -> bool:
+        """Large tensors that travel as bytes are received and added on a thread per link; what is
+        small, or a reference, is quicker under the poller."""
+        large = self._holdings is not None and self._holdings.nbytes > _SMALL_NBYTES
+        return large and not link.by_reference
+
     def _read(self, link: Link) -> None:
-        """Read a link to its end: local ones under the poller, others on this thread."""
+        """Read a link to its end: under the poller, or on this thread."""
         if self._read_by_poller(link):
             return
         torch.set_num_threads(1)
@@ -232,6 +240,7 @@ class ServerNode:
             while True:
                 message, payload = link.receive()
                 self._take(link, message, payload, wait=True)
+                self._driver.run()
         except _BAD_PEER as error:
             self._part(link, error)
 
@@ -239,8 +248,15 @@ class ServerNode:
         torch.set_num_threads(1)
         while not self._closing:
             self._poller.poll(1.0)
+            self._driver.run()
 
     def _ready(self, link: StreamLink) -> None:
+        if self._needs_thread(link):
+            self._poller.remove(link)
+            threading.Thread(
+                target=self._read, args=(link,), name=f"read-{link.peer}", daemon=True
+            ).start()
+            return
         try:
             for message, payload in link.receive_ready():
                 self._take(link, message, payload, wait=False)
@@ -272,16 +288,16 @@ class ServerNode:
         elif isinstance(message, m.Seed):
             holdings = self._placed()
             event = holdings.seed(message, _payload(message, payload))
-            self._driver.post(self.name, event)
+            self._driver.put(self.name, event)
         elif isinstance(message, _TO_LEAD):
             _check_identity(link, message)
             if not self._leads:
                 raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
-            self._driver.post(fx.LEAD, message)
+            self._driver.put(fx.LEAD, message)
         elif isinstance(message, _TO_SERVER):
             if link.peer != fx.LEAD:
                 _check_identity(link, message)
-            self._driver.post(self.name, message)
+            self._driver.put(self.name, message)
         elif isinstance(message, m.Refusal):
             raise LinkError(message.reason)
         else:
@@ -298,23 +314,22 @@ class ServerNode:
         _check_identity(link, message)
         holdings = self._placed()
         data = _payload(message, payload)
-        if wait or holdings.nbytes <= _SMALL_NBYTES:
+        if wait or self._lanes is None:
             event = holdings.add(message, data)
             if event is not None:
-                self._driver.post(self.name, event)
-            return
+                self._driver.put(self.name, event)
+        else:
+            self._lanes.put(message.slice, (link, message, data))
 
-        def work() -> None:
+    def _add_gathered(self, items: list[_Slice]) -> None:
+        for link, message, data in items:
             try:
-                event = holdings.add(message, data)
+                event = self._placed().add(message, data)
             except _BAD_PEER as error:
                 self._part(link, error)
-                return
+                continue
             if event is not None:
                 self._driver.post(self.name, event)
-
-        assert self._lanes is not None
-        self._lanes.put(message.slice, work)
 
     # -- what machines want done ---------------------------------------------------------------
 
@@ -323,13 +338,12 @@ class ServerNode:
 
     def _send(self, effect: fx.Send) -> None:
         if effect.to == self.name or (effect.to == fx.LEAD and self._leads):
-            self._driver.post(effect.to, effect.message)
+            self._driver.put(effect.to, effect.message)
             return
         link = self._peers.get(effect.to)
         if link is not None:
             link.send(effect.message, flush=False)
-            if not effect.lazy:
-                self._peers.touch(link)
+            self._peers.touch(link)
 
     def _bind(self, effect: fx.Bind) -> None:
         if effect.link != self.name:
@@ -363,8 +377,8 @@ class ServerNode:
         )
         if self._holdings.nbytes > _SMALL_NBYTES:
             cores = os.cpu_count() or 1
-            self._lanes = Lanes(cores, lambda: torch.set_num_threads(1))
-            self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores))
+            self._lanes = Lanes(cores, lambda: torch.set_num_threads(1), self._add_gathered)
+            self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores), self._fold_all)
 
     def _enlist(self, effect: fx.Enlist) -> None:
         if self._holdings is not None:
@@ -374,7 +388,11 @@ class ServerNode:
         if self._fold_lane is None:
             self._fold(effect)
         else:
-            self._fold_lane.put(0, lambda: self._fold(effect))
+            self._fold_lane.put(0, effect)
+
+    def _fold_all(self, effects: list[fx.StartFold]) -> None:
+        for effect in effects:
+            self._fold(effect)
 
     def _fold(self, effect: fx.StartFold) -> None:
         weight = self._placed().fold(effect.round, effect.slot, effect.fill)

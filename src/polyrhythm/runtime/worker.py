@@ -1,8 +1,7 @@
 """A worker's process below the user's loop: links, push buffers, and the worker's machine.
 
-The user's own thread drives: while it waits it reads local links itself, so that nothing is handed
-from thread to thread on the way of a contribution. TCP links have a thread each, because their
-bytes must be received while others are.
+The user's own thread drives: while it waits it reads the links itself, so that nothing is handed from
+thread to thread on the way of a contribution. While it computes nothing is read; nothing is owed.
 """
 
 import threading
@@ -115,9 +114,10 @@ class WorkerNode:
         introduce(link, bonjour)
         link.land_with(self._place_of)
         self._peers.add(link)
-        if isinstance(link, StreamLink) and link.kind == "local":
+        if isinstance(link, StreamLink):
             for message, payload in link.take_buffered():
                 self._take(link, message, payload)
+            self._driver.run()
             self._poller.add(link, lambda: self._ready(link))
         else:
             threading.Thread(
@@ -129,6 +129,7 @@ class WorkerNode:
         try:
             while True:
                 self._take(link, *link.receive())
+                self._driver.run()
         except _BAD_PEER as error:
             self._part(link, error)
 
@@ -136,6 +137,7 @@ class WorkerNode:
         try:
             for message, payload in link.receive_ready():
                 self._take(link, message, payload)
+            self._driver.run()
         except _BAD_PEER as error:
             self._poller.remove(link)
             self._part(link, error)
@@ -151,7 +153,7 @@ class WorkerNode:
         if isinstance(message, m.Parameters):
             self._take_slice(link, message, payload)
         else:
-            self._driver.post(_ME, message)
+            self._driver.put(_ME, message)
 
     def _awaited(self, message: m.Parameters) -> bool:
         return self._expected is not None and message.round >= self._expected
@@ -182,7 +184,7 @@ class WorkerNode:
             if self._model.memory_of(slice_) is None:
                 self._model.land(slice_, view)
         payload.done()
-        self._driver.post(
+        self._driver.put(
             _ME, ev.Landed(message.server, message.slice, message.round, message.sequence)
         )
 
@@ -287,8 +289,7 @@ class WorkerNode:
         link = self._peers.get(effect.to) or self._lead_or_none(effect.to)
         if link is not None:
             link.send(effect.message, flush=False)
-            if not effect.lazy:
-                self._peers.touch(link)
+            self._peers.touch(link)
 
     def _lead_or_none(self, peer: str) -> Link | None:
         """The lead's own server is reached over the lead's link."""

@@ -10,10 +10,11 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout, Place, Slice
 from polyrhythm.errors import NotFinite, UsageError
+from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import all_finite
 
-_HOT = 1 << 18
+_HOT = 1 << 17
 """Elements copied and checked at a time, so that the check finds them in the cache."""
 
 
@@ -52,7 +53,7 @@ class FlatModel:
 
     def land(self, slice_: Slice, data: memoryview) -> None:
         """Copy a slice that arrived elsewhere into its place."""
-        self._part(slice_).copy_(tensor_over(data, self._wires[slice_.space]))
+        copy(self._part(slice_), tensor_over(data, self._wires[slice_.space]))
 
     def _part(self, slice_: Slice) -> torch.Tensor:
         return self._flat[slice_.space][slice_.offset : slice_.offset + slice_.length]
@@ -172,10 +173,10 @@ def _lay(push: torch.Tensor, place: Place, gradient: torch.Tensor | None) -> Non
     if place.length > _HOT and gradient.stride() == place.tensor.strides:
         parts = _parts(push, place, source)
     for target, source in parts:
-        if source is not None:
-            target.copy_(source)
-        if not all_finite(target):
+        if not all_finite(target if source is None else source):
             raise NotFinite(_not_finite(place))
+        if source is not None:
+            copy(target, source)
 
 
 def _parts(

@@ -33,10 +33,14 @@ class Digest(IntEnum):
         """The digest of the parts as if they were joined; the parts are only read."""
         if self is Digest.NONE:
             return b""
-        hasher = _HASHERS[self]()
+        hasher = self.hasher()
         for part in parts:
             hasher.update(part)
         return hasher.digest()
+
+    def hasher(self) -> Hasher:
+        """A fresh one; there is none for NONE."""
+        return _HASHERS[self]()
 
     @classmethod
     def named(cls, name: str) -> "Digest":

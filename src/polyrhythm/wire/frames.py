@@ -14,12 +14,12 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from polyrhythm.errors import FrameError
-from polyrhythm.wire.digests import Buffer, Digest
+from polyrhythm.wire.digests import Buffer, Digest, Hasher
 from polyrhythm.wire.messages import DECODERS, EVENT_TYPES, Message, encode_head
 
 PREAMBLE = b"plrhythm"
@@ -54,15 +54,6 @@ class Frame:
     timestamp_ns: int
 
 
-class _Fixed(NamedTuple):
-    event: int
-    flags: int
-    head_nbytes: int
-    payload_nbytes: int
-    sent_ns: int
-    head_sum: int
-
-
 def header_nbytes(digest: Digest) -> int:
     return _FIXED.size + digest.nbytes + _CHECKSUM.size
 
@@ -70,23 +61,22 @@ def header_nbytes(digest: Digest) -> int:
 def encode(
     message: Message,
     payload: Sequence[Buffer] = (),
-    *,
-    digest: Digest,
-    timestamp_ns: int,
+    digest: Digest = Digest.XXH3,
+    timestamp_ns: int = 0,
     flags: int = 0,
 ) -> list[Buffer]:
     """The frame as buffers: header and head, then the caller's own payload memory, uncopied."""
     head = encode_head(message)
-    payload_nbytes = 0
+    body_nbytes = len(head)
     for part in payload:
-        payload_nbytes += part.nbytes if isinstance(part, memoryview) else len(part)
+        body_nbytes += part.nbytes if isinstance(part, memoryview) else len(part)
     fixed = _FIXED.pack(
         PREAMBLE,
         EVENT_TYPES[type(message)],
         flags,
         0,
         len(head),
-        len(head) + payload_nbytes,
+        body_nbytes,
         timestamp_ns,
         zlib.crc32(head),
     )
@@ -103,84 +93,104 @@ class Decoder:
     """
 
     def __init__(self, digest: Digest, limits: Limits, land: Land | None = None) -> None:
-        self.digest = digest
         self.limits = limits
         self.land = land
         self._staging = memoryview(bytearray(_STAGING_NBYTES))
         self._start = 0
         self._end = 0
         self._scratch = memoryview(b"")
-        self._fixed: _Fixed | None = None
-        self._expected = b""
-        self._head = b""
-        self._message: Message | None = None
+        self._frame: Frame | None = None
         self._payload: memoryview | None = None
         self._filled = 0
+        self._hasher: Hasher | None = None
+        self._expected = b""
+        self.agree(digest)
+
+    def agree(self, digest: Digest) -> None:
+        """Frames from now on carry this digest."""
+        self._digest = digest
+        self._header_nbytes = header_nbytes(digest)
 
     @property
     def idle(self) -> bool:
         """True between two frames: nothing of the next one has come yet."""
-        return self._fixed is None and self._start == self._end
+        return self._payload is None and self._start == self._end
 
     @property
     def in_payload(self) -> bool:
         """True while the next bytes go straight into a payload's place."""
-        return self._payload is not None and self._start == self._end
+        return self._payload is not None
 
     def target(self) -> memoryview:
-        if self.in_payload:
-            assert self._payload is not None
+        if self._payload is not None:
             return self._payload[self._filled :]
-        if self._start:
-            rest = self._end - self._start
-            self._staging[:rest] = bytes(self._staging[self._start : self._end])
-            self._start, self._end = 0, rest
+        if self._start == self._end:
+            self._start = self._end = 0
         return self._staging[self._end :]
 
     def landed(self, nbytes: int) -> None:
-        if self.in_payload:
+        if self._payload is not None:
             self._filled += nbytes
         else:
             self._end += nbytes
 
     def next(self) -> Frame | None:
-        if self._fixed is None and not self._take_header():
-            return None
-        assert self._fixed is not None
-        if self._message is None and not self._take_head():
-            return None
-        if self._payload is not None and not self._fill_payload():
+        if self._payload is None:
+            if not self._begin():
+                return None
+            if self._payload is None:
+                return self._finish()
+        if self._filled < len(self._payload):
             return None
         return self._finish()
 
-    def _take_header(self) -> bool:
-        size = header_nbytes(self.digest)
-        available = self._end - self._start
+    def _begin(self) -> bool:
+        """Take header and head, if both have come, and the part of the payload that came along."""
+        start, size, staging = self._start, self._header_nbytes, self._staging
+        available = self._end - start
         if available < size:
             self._check_preamble(available)
+            self._make_room(size)
             return False
-        header = self._staging[self._start : self._start + size]
-        self._check_preamble(available)
-        signed = header[: size - _CHECKSUM.size]
-        (checksum,) = _CHECKSUM.unpack_from(header, len(signed))
-        if zlib.crc32(signed) != checksum:
-            raise FrameError(
-                "damaged frame: the header does not match its checksum"
-                " (or the peer uses another digest than agreed)"
-            )
-        _, event, flags, _, head_nbytes, body_nbytes, sent_ns, head_sum = _FIXED.unpack_from(header)
-        self._expected = bytes(signed[_FIXED.size :])
+        preamble, event, flags, _, head_nbytes, body_nbytes, sent_ns, head_sum = _FIXED.unpack_from(
+            staging, start
+        )
+        self._check_header(preamble, start, size)
         self._check_lengths(event, head_nbytes, body_nbytes)
-        self._start += size
-        payload_nbytes = body_nbytes - head_nbytes
-        self._fixed = _Fixed(event, flags, head_nbytes, payload_nbytes, sent_ns, head_sum)
-        self._head = b""
+        if available < size + head_nbytes:
+            self._make_room(size + head_nbytes)
+            return False
+        head = staging[start + size : start + size + head_nbytes]
+        if zlib.crc32(head) != head_sum:
+            raise FrameError("damaged frame: its head does not match its checksum")
+        if self._digest is not Digest.NONE:
+            self._expected = bytes(staging[start + _FIXED.size : start + size - _CHECKSUM.size])
+            self._hasher = self._digest.hasher()
+            self._hasher.update(head)
+        try:
+            message = DECODERS[event].decode(head)
+        except msgspec.DecodeError as error:
+            raise FrameError(f"a {event} frame whose head cannot be read: {error}") from None
+        self._start = start + size + head_nbytes
+        self._frame = Frame(message, None, flags, sent_ns)
+        if body_nbytes > head_nbytes:
+            self._begin_payload(self._place(self._frame, body_nbytes - head_nbytes))
         return True
 
     def _check_preamble(self, available: int) -> None:
         seen = min(available, len(PREAMBLE))
         if self._staging[self._start : self._start + seen] != PREAMBLE[:seen]:
             raise FrameError("these bytes are not a polyrhythm frame: wrong preamble")
+
+    def _check_header(self, preamble: bytes, start: int, size: int) -> None:
+        if preamble != PREAMBLE:
+            raise FrameError("these bytes are not a polyrhythm frame: wrong preamble")
+        end = start + size - _CHECKSUM.size
+        if zlib.crc32(self._staging[start:end]) != _CHECKSUM.unpack_from(self._staging, end)[0]:
+            raise FrameError(
+                "damaged frame: the header does not match its checksum"
+                " (or the peer uses another digest than agreed)"
+            )
 
     def _check_lengths(self, event: int, head_nbytes: int, body_nbytes: int) -> None:
         if event not in DECODERS:
@@ -196,61 +206,46 @@ class Decoder:
                 f" at most {self.limits.payload_nbytes} are accepted here"
             )
 
-    def _take_head(self) -> bool:
-        assert self._fixed is not None
-        event, _, head_nbytes, payload_nbytes, _, head_sum = self._fixed
-        take = min(head_nbytes - len(self._head), self._end - self._start)
-        if take or not head_nbytes:
-            part = self._staging[self._start : self._start + take]
-            self._head = bytes(part) if not self._head else self._head + bytes(part)
-            self._start += take
-        if len(self._head) < head_nbytes:
-            return False
-        if zlib.crc32(self._head) != head_sum:
-            raise FrameError("damaged frame: its head does not match its checksum")
-        if self.digest is not Digest.NONE and not payload_nbytes:
-            self._verify(())
-        try:
-            self._message = DECODERS[event].decode(self._head)
-        except msgspec.DecodeError as error:
-            raise FrameError(f"a {event} frame whose head cannot be read: {error}") from None
-        if payload_nbytes:
-            self._payload = self._place(payload_nbytes)
-            self._filled = 0
-        return True
+    def _make_room(self, needed: int) -> None:
+        """Let `needed` bytes from the frame's beginning fit: move it to the front, or grow."""
+        if self._start + needed <= len(self._staging):
+            return
+        came = bytes(self._staging[self._start : self._end])
+        if needed > len(self._staging):
+            self._staging = memoryview(bytearray(needed))
+        self._staging[: len(came)] = came
+        self._start, self._end = 0, len(came)
 
-    def _place(self, nbytes: int) -> memoryview:
-        assert self._message is not None and self._fixed is not None
+    def _place(self, frame: Frame, nbytes: int) -> memoryview:
         place = None
-        if self.land is not None and not self._fixed.flags & FLAG_REFERENCE:
-            place = self.land(self._message, nbytes)
+        if self.land is not None and not frame.flags & FLAG_REFERENCE:
+            place = self.land(frame.message, nbytes)
         if place is None:
             if len(self._scratch) < nbytes:
                 self._scratch = memoryview(bytearray(nbytes))
             place = self._scratch
         return place[:nbytes]
 
-    def _fill_payload(self) -> bool:
-        assert self._payload is not None
-        take = min(len(self._payload) - self._filled, self._end - self._start)
-        if take:
-            self._payload[self._filled : self._filled + take] = self._staging[
-                self._start : self._start + take
-            ]
-            self._start += take
-            self._filled += take
-        return self._filled == len(self._payload)
-
-    def _verify(self, payload: Sequence[Buffer]) -> None:
-        if self.digest.over((self._head, *payload)) != self._expected:
-            raise FrameError(
-                f"damaged frame: its body does not match its {self.digest.name.lower()} digest"
-            )
+    def _begin_payload(self, place: memoryview) -> None:
+        came = min(len(place), self._end - self._start)
+        place[:came] = self._staging[self._start : self._start + came]
+        self._start += came
+        self._filled = came
+        self._payload = place
 
     def _finish(self) -> Frame:
-        assert self._fixed is not None and self._message is not None
-        if self._payload is not None and self.digest is not Digest.NONE:
-            self._verify((self._payload,))
-        frame = Frame(self._message, self._payload, self._fixed.flags, self._fixed.sent_ns)
-        self._fixed = self._message = self._payload = None
+        frame, self._frame = self._frame, None
+        assert frame is not None
+        frame.payload, self._payload = self._payload, None
+        if self._hasher is not None:
+            self._verify(self._hasher, frame.payload)
         return frame
+
+    def _verify(self, hasher: Hasher, payload: memoryview | None) -> None:
+        if payload is not None:
+            hasher.update(payload)
+        self._hasher = None
+        if hasher.digest() != self._expected:
+            raise FrameError(
+                f"damaged frame: its body does not match its {self._digest.name.lower()} digest"
+            )

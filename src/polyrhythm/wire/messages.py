@@ -16,7 +16,7 @@ EVERY_SLICE = -1
 """In place of a slice's number: all slices that this server holds, side by side."""
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """The identity that every message has."""
 
     term: int = 0

@@ -18,6 +18,9 @@ from polyrhythm.core.sync.policy import (
 )
 from polyrhythm.core.sync.timer import Timer
 
+_WAITING = Reason("waiting")
+"""Not everybody is here: routine, so nothing is put together until `why` is asked."""
+
 
 class Bsp:
     kinds = frozenset({"gradient", "local", "statistics"})
@@ -73,7 +76,7 @@ class Bsp:
                 return self._fold(Reason("timer", fields), now_ns)
             self._since_ns = now_ns
             return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
-        return self._decide(NOBODY, self._waits_for(missing), fold=False)
+        return self._decide(NOBODY, _WAITING, fold=False)
 
     def _fold(self, reason: Reason, now_ns: int) -> Decision:
         self._decided = self._folded + 1
@@ -95,14 +98,12 @@ class Bsp:
             return None
         return self._since_ns + length_ns
 
-    def _waits_for(self, missing: set[int]) -> Reason:
-        return Reason("round", {"round": self._folded + 1, "missing": _names(missing)})
-
     def why(self) -> Waiting:
         if not self._open:
             reason = Reason("folding", {"round": self._folded + 1})
         else:
-            reason = self._waits_for(self._members - self._arrived)
+            missing = _names(self._members - self._arrived)
+            reason = Reason("round", {"round": self._folded + 1, "missing": missing})
         return Waiting(reason, self._since_ns, self._until_ns())
 
 
