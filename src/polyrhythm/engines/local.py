@@ -22,6 +22,7 @@ BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"
 """Large copies go past the cache (`tensors/copying.py`); without glibc on x86 it means nothing."""
 _GRACE_S = 5.0
 _TICK_S = 0.2
+_GATHER_S = 0.5
 
 
 @dataclass(slots=True)
@@ -74,6 +75,8 @@ class LocalEngine:
         self._run = LocalRun()
         self._stopping_since: float | None = None
         self._starting = True
+        self._unsaid: dict[str, str] = {}
+        self._unsaid_since = 0.0
         self._nursery: subprocess.Popen[bytes] | None = None
         self._nursery_socket: socket.socket | None = None
         self._nursery_lines = b""
@@ -167,6 +170,7 @@ class LocalEngine:
                     self._heed(key.data)
             self._tick()
             self._look_around()
+        self._say_failures()
 
     def _hear(self, child: Child) -> Iterator[Told]:
         part = child.control.recv(65536)
@@ -201,8 +205,8 @@ class LocalEngine:
             self._run.failed = f"server {name} died ({how}); the job ends: its slices are lost"
             self._stop()
         else:
-            self._run.worker_failures[name] = _how(child)
-            self._say(f"{name} failed: {_how(child)}")
+            self._run.worker_failures[name] = self._unsaid[name] = _how(child)
+            self._unsaid_since = time.monotonic()
 
     def _heed_rest(self, child: Child) -> None:
         """What a child said just before it went is still in its socket."""
@@ -218,8 +222,12 @@ class LocalEngine:
         over = not any(child.alive for child in workers)
         if over and self._run.ended is None and self._stopping_since is None:
             if self._run.worker_failures:
-                self._run.failed = "no worker is left"
+                failures = "; ".join(_in_words(self._run.worker_failures))
+                self._run.failed = f"no worker is left: {failures}"
+                self._unsaid.clear()
             self._stop()
+        if time.monotonic() > self._unsaid_since + _GATHER_S:
+            self._say_failures()
         if self._run.ended is not None and self._stopping_since is None:
             self._stopping_since = time.monotonic()
         late = self._stopping_since is not None and (
@@ -228,6 +236,12 @@ class LocalEngine:
         if late:
             for child in (*workers, *servers):
                 self._signal(child, signal.SIGKILL)
+
+    def _say_failures(self) -> None:
+        """Workers that fail for the same reason at about the same time get one line together."""
+        for line in _in_words(self._unsaid):
+            self._say(line)
+        self._unsaid.clear()
 
     def _stop(self) -> None:
         if self._stopping_since is None:
@@ -274,6 +288,13 @@ class LocalEngine:
                 self._nursery.kill()
                 self._nursery.wait()
         self._selector.close()
+
+
+def _in_words(failures: dict[str, str]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for name, how in sorted(failures.items()):
+        reasons.setdefault(how, []).append(name)
+    return [f"{', '.join(names)} failed: {how}" for how, names in reasons.items()]
 
 
 def _how(child: Child) -> str:

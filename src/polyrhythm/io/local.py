@@ -25,6 +25,10 @@ AVAILABLE = SHAREABLE
 _REFERENCE = struct.Struct("<IQQ")
 _MOST_DESCRIPTORS = 16
 _MOST_SEGMENTS = 64
+# plain numbers: the socket module's enums cost more than the system call they are for
+_ANCILLARY_NBYTES = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_TRUNCATED = int(socket.MSG_CTRUNC)
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -57,14 +61,14 @@ class Shared:
 
     def read(self, sock: socket.socket, target: memoryview, flags: int) -> int:
         nbytes, ancillary, message_flags, _ = sock.recvmsg_into(
-            [target], socket.CMSG_LEN(_MOST_DESCRIPTORS * 4), flags | socket.MSG_CMSG_CLOEXEC
+            (target,), _ANCILLARY_NBYTES, flags | _CLOSE_ON_EXEC
         )
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds = array.array("i")
                 fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
                 self._descriptors.extend(fds)
-        if message_flags & socket.MSG_CTRUNC or len(self._descriptors) > _MOST_DESCRIPTORS:
+        if message_flags & _TRUNCATED or len(self._descriptors) > _MOST_DESCRIPTORS:
             raise LinkError("the peer sent more descriptors at once than a link takes")
         return nbytes
 

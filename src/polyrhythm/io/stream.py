@@ -21,6 +21,7 @@ from polyrhythm.wire.messages import Message
 _DIRECT_NBYTES = 256 * 1024
 """Up to this much is tried on the calling thread; handing over costs more than sending it."""
 _BUFFERS_PER_CALL = 512
+_WAIT_ALL, _DO_NOT_WAIT = int(socket.MSG_WAITALL), int(socket.MSG_DONTWAIT)
 _LINGER_S = 2.0
 """How long closing waits for what was sent before to leave."""
 
@@ -100,21 +101,23 @@ class StreamLink:
             if received is not None:
                 return received
             target = self._decoder.target()
-            flags = socket.MSG_WAITALL if self._decoder.in_payload else 0
+            flags = _WAIT_ALL if self._decoder.in_payload else 0
             self._landed(self._read(target, flags))
 
-    def receive_ready(self) -> Iterator[tuple[Message, Payload | None]]:
-        """What has come, without waiting: for use under a poller."""
+    def receive_ready(self, *, finish: bool = False) -> Iterator[tuple[Message, Payload | None]]:
+        """What has come, for use under a poller. `finish`: wait for the rest of a payload that has
+        begun, which only somebody may do who has nothing else to attend to."""
         more = True
         while more:
             target = self._decoder.target()
+            whole = finish and self._decoder.in_payload
             try:
-                nbytes = self._read(target, socket.MSG_DONTWAIT)
+                nbytes = self._read(target, _WAIT_ALL if whole else _DO_NOT_WAIT)
             except BlockingIOError:
                 return
             self._landed(nbytes)
-            more = nbytes == len(target)
             yield from self.take_buffered()
+            more = nbytes == len(target) or (finish and self._decoder.in_payload)
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
         """What was read together with earlier frames. A poller knows nothing of it: take it before
@@ -171,7 +174,7 @@ class StreamLink:
                 return
             try:
                 if self._outbox_nbytes <= _DIRECT_NBYTES:
-                    while self._outbox and self._write(finished, socket.MSG_DONTWAIT):
+                    while self._outbox and self._write(finished, _DO_NOT_WAIT):
                         pass
             except BlockingIOError:
                 pass

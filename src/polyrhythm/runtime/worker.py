@@ -135,7 +135,7 @@ class WorkerNode:
 
     def _ready(self, link: StreamLink) -> None:
         try:
-            for message, payload in link.receive_ready():
+            for message, payload in link.receive_ready(finish=True):
                 self._take(link, message, payload)
             self._driver.run()
         except _BAD_PEER as error:

@@ -39,6 +39,8 @@ class FlatModel:
             view.copy_(tensor.detach())
             tensor.data = view
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
+        self._parts = [self._part(slice_) for slice_ in layout.slices]
+        self._gradient_views: dict[int, list[torch.Tensor]] = {}
 
     # -- what arrives --------------------------------------------------------------------------
 
@@ -53,7 +55,7 @@ class FlatModel:
 
     def land(self, slice_: Slice, data: memoryview) -> None:
         """Copy a slice that arrived elsewhere into its place."""
-        copy(self._part(slice_), tensor_over(data, self._wires[slice_.space]))
+        copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
     def _part(self, slice_: Slice) -> torch.Tensor:
         return self._flat[slice_.space][slice_.offset : slice_.offset + slice_.length]
@@ -99,10 +101,18 @@ class FlatModel:
 
     def fill_gradients(self, push: Sequence[torch.Tensor]) -> None:
         """Lay the gradients, and the change of buffers, into a push buffer per space."""
-        for tensor, place in zip(self._tensors, self._places, strict=True):
+        views = self._views_of(push)
+        for tensor, place, view in zip(self._tensors, self._places, views, strict=True):
             if not self.layout.spaces[place.space].buffers:
-                _lay(push[place.space], place, tensor.grad)
+                _lay(push[place.space], view, place, tensor.grad)
         self._fill_buffers(push)
+
+    def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Each tensor's place in these push buffers, made once."""
+        key = push[0].data_ptr()
+        if key not in self._gradient_views:
+            self._gradient_views[key] = [_view(push[place.space], place) for place in self._places]
+        return self._gradient_views[key]
 
     def fill_changes(self, push: Sequence[torch.Tensor]) -> None:
         """Lay how far parameters and buffers have moved from the base into the push buffers."""
@@ -163,11 +173,12 @@ def _view(flat: torch.Tensor, place: Place) -> torch.Tensor:
     return part.as_strided(place.tensor.shape, place.tensor.strides)
 
 
-def _lay(push: torch.Tensor, place: Place, gradient: torch.Tensor | None) -> None:
+def _lay(
+    push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.Tensor | None
+) -> None:
     if gradient is None:
-        push[place.offset : place.offset + place.length].zero_()
+        view.zero_()
         return
-    view = _view(push, place)
     source = None if gradient.data_ptr() == view.data_ptr() else gradient.detach()
     parts: list[tuple[torch.Tensor, torch.Tensor | None]] = [(view, source)]
     if place.length > _HOT and gradient.stride() == place.tensor.strides:

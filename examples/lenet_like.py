@@ -1,0 +1,39 @@
+"""A small LeNet on made-up images: an ordinary torch loop that any number of workers run.
+
+polyrhythm train examples/lenet_like.py --workers 4 --servers 2
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import polyrhythm as pr
+
+DEFAULTS = {"epochs": 3}
+
+
+def make_data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Stripes that run one of four ways, under noise; every worker makes the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = torch.meshgrid(torch.arange(12.0), torch.arange(12.0), indexing="ij")
+    stripes = torch.stack([rows, columns, rows + columns, rows - columns]).mul(1.5).sin()
+    labels = torch.randint(4, (800,), generator=generator)
+    noise = torch.randn((800, 12, 12), generator=generator)
+    return (stripes[labels] + 0.5 * noise).unsqueeze(1), labels
+
+
+def main(worker: pr.Worker) -> None:
+    images, labels = make_data()
+    torch.manual_seed(worker.seed)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(150, 32), nn.ReLU(), nn.Linear(32, 4)),
+    )
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+    for batch, targets in worker.batches((images[:640], labels[:640]), batch_size=32):
+        loss = F.cross_entropy(model(batch), targets)
+        loss.backward()
+        optimizer.step(objective=loss)  # exchanges as the sync policy says
+    model.eval()
+    right = model(images[640:]).argmax(1) == labels[640:]
+    worker.report(accuracy=right.float().mean().item())

@@ -1,0 +1,33 @@
+"""Tests of real processes: all of them carry the marker, and a job file that trains for long."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+LONG_JOB = '''
+"""A small model for as many rounds as asked."""
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(8, 4)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    while not worker.stopped:
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step(points=2)
+'''
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture
+def long_job(tmp_path: Path) -> Path:
+    path = tmp_path / "long_job.py"
+    path.write_text(LONG_JOB)
+    return path

@@ -1,0 +1,183 @@
+"""A `polyrhythm` command as the operating system sees it: its processes, sockets and memory.
+
+Every process of a command inherits a mark in its environment, by which /proc finds it, whoever its
+parent is by then.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.observe.journal import read_journal
+
+CLI = Path(sys.executable).with_name("polyrhythm")
+_MARK = "POLYRHYTHM_TEST_MARK"
+_TCP_LISTEN = "0A"
+
+
+def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
+    """The first true answer of `done`; fails the test if none comes in time."""
+    until_s = time.monotonic() + deadline_s
+    while True:
+        found = done()
+        if found:
+            return found
+        if time.monotonic() > until_s:
+            raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
+        time.sleep(0.01)
+
+
+def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    command = [str(CLI), *(str(arg) for arg in args)]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+class Command:
+    """A running `polyrhythm train ... --name run` in `cwd`; a context manager that leaves nothing."""
+
+    def __init__(self, *args: object, cwd: Path) -> None:
+        self.cwd = cwd
+        self.run_dir = cwd / "runs" / "run"
+        self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
+        name, _, value = self._mark.decode().partition("=")
+        self._stderr = (cwd / "stderr.txt").open("w+")
+        self._stdout = (cwd / "stdout.txt").open("w+")
+        self.process = subprocess.Popen(
+            [str(CLI), "train", *(str(arg) for arg in args), "--name", "run"],
+            cwd=cwd,
+            env={**os.environ, name: value},
+            stdout=self._stdout,
+            stderr=self._stderr,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in [self.process.pid, *self.pids()]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has ended by itself
+        self.process.wait(10)
+        self._stdout.close()
+        self._stderr.close()
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def pids(self) -> list[int]:
+        """All processes of the command, oldest first: itself, the nursery, servers, workers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                if self._mark in (entry / "environ").read_bytes().split(b"\0"):
+                    stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                    if stat[0] != "Z":
+                        found.append((int(stat[19]), int(entry.name)))
+            except (OSError, ValueError):
+                continue  # it ended while we looked, or is another user's
+        return [pid for _, pid in sorted(found)]
+
+    def servers(self) -> list[int]:
+        """Server processes listen; the one that was started first is s0."""
+        return [pid for pid in self.pids() if self.ports(pid)]
+
+    def workers(self) -> list[int]:
+        mine = self.pids()
+        nursery = mine[1:2]
+        listening = self.servers()
+        return [p for p in mine if p not in listening and p != self.process.pid][len(nursery) :]
+
+    def ports(self, pid: int) -> list[int]:
+        """TCP ports that a process listens on."""
+        inodes = _socket_inodes(pid)
+        ports = []
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _TCP_LISTEN and fields[9] in inodes:
+                ports.append(int(fields[1].rpartition(":")[2], 16))
+        return ports
+
+    def local_names(self, pid: int) -> list[str]:
+        """Names of abstract Unix sockets of a process, without the @."""
+        inodes = _socket_inodes(pid)
+        return sorted({name for inode, name in _abstract_sockets() if inode in inodes})
+
+    def memory_files(self) -> set[str]:
+        """Files of /dev/shm that any process of the command has mapped or open."""
+        found = set()
+        for pid in self.pids():
+            try:
+                lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+                paths = [line.split(maxsplit=5)[5] for line in lines if line.count(" ") > 4]
+                paths += [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+            except (OSError, IndexError):
+                continue
+            found.update(path for path in paths if path.startswith("/dev/shm/"))
+        return found
+
+    # -- what it says --------------------------------------------------------------------------
+
+    def journal(self, what: str = "") -> list[dict[str, Any]]:
+        path = self.run_dir / "journal.jsonl"
+        lines = list(read_journal(path)) if path.exists() else []
+        return [line for line in lines if not what or line["what"] == what]
+
+    def await_round(self, round_: int) -> None:
+        """Wait until training is under way."""
+
+        def reached() -> bool:
+            self.assert_alive()
+            return any(line["round"] >= round_ for line in self.journal("rounds"))
+
+        wait_until(reached, f"round {round_}")
+
+    def assert_alive(self) -> None:
+        assert self.process.poll() is None, f"it ended: {self.stderr()}"
+
+    def wait(self, deadline_s: float = 60.0) -> int:
+        return self.process.wait(deadline_s)
+
+    def stderr(self) -> str:
+        return (self.cwd / "stderr.txt").read_text()
+
+    def stdout(self) -> str:
+        return (self.cwd / "stdout.txt").read_text()
+
+
+def _socket_inodes(pid: int) -> set[str]:
+    found = set()
+    try:
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            target = os.readlink(fd)
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    except OSError:
+        pass  # it ended while we looked: then it has no sockets
+    return found
+
+
+def _abstract_sockets() -> list[tuple[str, str]]:
+    """(inode, name) of every abstract Unix socket of this network namespace."""
+    found = []
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 7 and fields[7].startswith("@"):
+            found.append((fields[6], fields[7][1:]))
+    return found
+
+
+def abstract_names() -> set[str]:
+    return {name for _, name in _abstract_sockets()}

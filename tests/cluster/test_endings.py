@@ -1,0 +1,114 @@
+"""However a command ends, it ends soon, says why in a line, and leaves nothing behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from processes import Command, abstract_names, wait_until
+
+MANY = 1_000_000
+
+
+def start(job: Path, cwd: Path, *flags: object) -> Command:
+    return Command(job, "--rounds", MANY, "--timer", "off", *flags, cwd=cwd)
+
+
+def sockets_of(command: Command) -> set[str]:
+    names = {name for pid in command.servers() for name in command.local_names(pid)}
+    assert names and names <= abstract_names()
+    return names
+
+
+def assert_nothing_left(
+    command: Command, names: set[str], files: set[str], within_s: float
+) -> None:
+    wait_until(lambda: not command.pids(), "every process ended", within_s)
+    wait_until(lambda: not names & abstract_names(), "their sockets are gone", 2)
+    assert not [path for path in files if os.path.exists(path)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(tmp_path: Path, long_job: Path, number: signal.Signals) -> None:
+    with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
+        command.await_round(1)
+        assert len(command.pids()) == 6
+        names, files = sockets_of(command), command.memory_files()
+        began_s = time.monotonic()
+        os.kill(command.process.pid, number)
+        assert command.wait(10) != 0
+        assert_nothing_left(command, names, files, 10 - (time.monotonic() - began_s))
+        assert "stopped on request" in command.stderr()
+        assert "Traceback" not in command.stderr()
+
+
+def test_a_signal_while_starting(tmp_path: Path, long_job: Path) -> None:
+    """Before any server is up, when only the nursery is."""
+    with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
+        wait_until(lambda: len(command.pids()) >= 2, "the nursery was started")
+        os.kill(command.process.pid, signal.SIGINT)
+        assert command.wait(10) != 0
+        wait_until(lambda: not command.pids(), "every process ended", 5)
+        assert "Traceback" not in command.stderr()
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_whole_group(tmp_path: Path, long_job: Path) -> None:
+    with start(long_job, tmp_path, "--workers", 2, "--servers", 1) as command:
+        command.await_round(1)
+        os.killpg(command.process.pid, signal.SIGINT)
+        assert command.wait(10) != 0
+        wait_until(lambda: not command.pids(), "every process ended", 5)
+        assert "Traceback" not in command.stderr()
+
+
+def test_kill_of_the_command_takes_its_children(tmp_path: Path, long_job: Path) -> None:
+    with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
+        command.await_round(1)
+        names, files = sockets_of(command), command.memory_files()
+        command.process.kill()
+        command.wait(5)
+        assert_nothing_left(command, names, files, 5)
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_kill_of_a_server_ends_the_job_with_one_line(
+    tmp_path: Path, long_job: Path, server: int
+) -> None:
+    with start(long_job, tmp_path, "--workers", 2, "--servers", 2, "--quiet") as command:
+        command.await_round(1)
+        names, files = sockets_of(command), command.memory_files()
+        os.kill(command.servers()[server], signal.SIGKILL)
+        assert command.wait(15) != 0
+        lines = command.stderr().strip().splitlines()
+        assert len(lines) == 1, lines
+        assert f"server s{server} died" in lines[0]
+        assert_nothing_left(command, names, files, 5)
+
+
+def test_kill_of_a_worker_leaves_the_others_to_reach_the_goal(
+    tmp_path: Path, long_job: Path
+) -> None:
+    """The others are held at a gate until the first is dead, so that it dies in the middle."""
+    text = long_job.read_text().replace("import torch\n", "import os, time\nimport torch\n")
+    gate = '        while worker.version == 200 and not os.path.exists("go"):\n'
+    gate += "            time.sleep(0.01)\n"
+    long_job.write_text(text.replace("stopped:\n", f"stopped:\n{gate}"))
+    flags = ["--workers", 3, "--servers", 2, "--timer", "off", "--json"]
+    with Command(long_job, "--rounds", 400, *flags, cwd=tmp_path) as command:
+        wait_until(lambda: len(command.pids()) == 7, "all processes were started")
+        command.await_round(0)
+        victim = command.workers()[1]
+        os.kill(victim, signal.SIGKILL)
+        left = wait_until(lambda: command.journal("left"), "its end was noticed")
+        (tmp_path / "go").touch()
+        assert command.wait(30) == 0
+        assert [line["name"] for line in left] == ["worker-1"]
+        assert command.stderr().strip() == ("polyrhythm: worker-1 failed: killed by SIGKILL")
+        ended = command.journal("ended")[0]
+        assert ended["rounds"] == 400 and not ended["failed"]
+        names = {str(line["worker"]): line["name"] for line in command.journal("joined")}
+        totals = command.journal("rounds")[-1]["workers"]
+        counts = {names[worker]: totals[worker]["contributions"] for worker in totals}
+        assert counts["worker-0"] == counts["worker-2"] == 400
+        assert counts.get("worker-1", 0) <= 200

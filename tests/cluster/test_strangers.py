@@ -1,0 +1,263 @@
+"""Whatever comes to a running job's port ends in a clear refusal, and the job reaches its goal."""
+
+import os
+import random
+import socket
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import Command, wait_until
+
+from polyrhythm.errors import LinkError, Refused
+from polyrhythm.io.local import dial_local
+from polyrhythm.io.tcp import dial_tcp
+from polyrhythm.runtime.bonjour import introduce
+from polyrhythm.runtime.dial import SocketDialer
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.frames import MEMBER, Decoder, encode
+
+ROUNDS = 1_500
+GATED = """
+import os, time
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(8, 4)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    while not worker.stopped:
+        while worker.version == 1000 and not os.path.exists("go"):
+            time.sleep(0.01)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step(points=2)
+"""
+"""Trains while strangers knock, but does not end before the test lets it."""
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    folder = tmp_path_factory.mktemp("strangers")
+    (folder / "gated.py").write_text(GATED)
+    flags = ["--workers", 2, "--servers", 2, "--rounds", ROUNDS, "--timer", "off", "--json"]
+    with Command("gated.py", *flags, cwd=folder) as command:
+        command.await_round(0)
+        yield command
+
+
+@pytest.fixture(params=[0, 1], ids=["lead", "server"])
+def port(job: Command, request: pytest.FixtureRequest) -> int:
+    """Of the server that runs the lead, and of one that does not."""
+    job.assert_alive()
+    return job.ports(job.servers()[request.param])[0]
+
+
+@pytest.fixture
+def lead_port(job: Command) -> int:
+    job.assert_alive()
+    return job.ports(job.servers()[0])[0]
+
+
+def frame(message: m.Message) -> bytes:
+    return b"".join(encode(message, digest=Digest.XXH3, timestamp_ns=time.time_ns()))
+
+
+def bonjour(name: str = "stranger", job_id: str = "another", **fields: object) -> m.WorkerBonjour:
+    return m.WorkerBonjour(name=name, job=job_id, identity="", digests=(Digest.XXH3,), **fields)
+
+
+def answer_to(data: bytes, port: int) -> str:
+    """The reason of the refusal that these bytes get; the link must end by itself."""
+    with socket.create_connection((HOST, port), timeout=15) as sock:
+        sock.sendall(data)
+        heard = b""
+        while part := sock.recv(65536):
+            heard += part
+    refusals = [message for message in messages_in(heard) if isinstance(message, m.Refusal)]
+    assert len(refusals) == 1
+    return refusals[0].reason
+
+
+def messages_in(data: bytes) -> list[m.Message]:
+    decoder, found = Decoder(Digest.XXH3, MEMBER), []
+    while data:
+        target = decoder.target()
+        size = min(len(target), len(data))
+        target[:size] = data[:size]
+        decoder.landed(size)
+        data = data[size:]
+        while (received := decoder.next()) is not None:
+            found.append(received.message)
+    return found
+
+
+def claiming(data: bytes, nbytes: int) -> bytes:
+    """The frame with another body length (bytes 16 to 24) and the checksum that goes with it."""
+    header_nbytes = 8 + 1 + 1 + 2 + 4 + 8 + 8 + 4 + Digest.XXH3.nbytes
+    header = bytearray(data[:header_nbytes])
+    header[16:24] = nbytes.to_bytes(8, "little")
+    rest = data[header_nbytes + 4 :]
+    return bytes(header) + zlib.crc32(header).to_bytes(4, "little") + rest
+
+
+def resident_kb(pid: int) -> int:
+    return (
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+    )
+
+
+def test_random_bytes(job: Command, port: int) -> None:
+    assert "not a polyrhythm frame" in answer_to(random.Random(1).randbytes(64), port)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_flood_of_random_bytes(job: Command, port: int, seed: int) -> None:
+    """More than anybody reads: the link just ends, perhaps while we are still talking."""
+    with socket.create_connection((HOST, port), timeout=15) as sock:
+        try:
+            sock.sendall(random.Random(seed).randbytes(4_000_000))
+            while sock.recv(65536):
+                pass
+        except (ConnectionResetError, BrokenPipeError):
+            pass  # also an end
+
+
+def test_a_web_browser(job: Command, port: int) -> None:
+    assert "not a polyrhythm frame" in answer_to(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", port)
+
+
+def test_a_damaged_bonjour(job: Command, port: int) -> None:
+    data = bytearray(frame(bonjour()))
+    data[-1] ^= 1
+    assert "damaged frame" in answer_to(bytes(data), port)
+
+
+def test_a_frame_that_claims_2_to_the_60_bytes(job: Command, port: int) -> None:
+    before_kb = sum(resident_kb(pid) for pid in job.servers())
+    reason = answer_to(claiming(frame(bonjour()), 2**60), port)
+    assert "a frame claims" in reason and "are accepted here" in reason
+    assert sum(resident_kb(pid) for pid in job.servers()) < before_kb + 64 * 1024
+
+
+def test_the_same_after_a_proper_bonjour(job: Command, port: int) -> None:
+    hello = bonjour(job_id=job_id_of(job), name="greedy", worker=40)
+    too_much = frame(m.Contribution(worker=40, slices=1))
+    assert "a frame claims a payload of" in answer_to(
+        frame(hello) + claiming(too_much, 2**60), port
+    )
+
+
+def test_a_first_frame_that_is_no_bonjour(job: Command, port: int) -> None:
+    assert "must be a bonjour, not Stop" in answer_to(frame(m.Stop(reason="please")), port)
+
+
+def test_another_protocol_version(job: Command, port: int) -> None:
+    reason = answer_to(frame(bonjour(protocol=99)), port)
+    assert f"speaks protocol 99, this job speaks {m.PROTOCOL}" in reason
+
+
+def test_a_digest_nobody_knows(job: Command, port: int) -> None:
+    hello = m.WorkerBonjour(name="odd", job="another", identity="", digests=(77,))
+    assert "offers no digest" in answer_to(frame(hello), port)
+
+
+def test_a_worker_of_another_job(job: Command, lead_port: int) -> None:
+    reason = answer_to(frame(bonjour(name="lost", job_id="that-other-job")), lead_port)
+    assert "lost was refused: it belongs to job 'that-other-job'" in reason
+    assert any("lost was refused" in line["reason"] for line in job.journal("refused"))
+
+
+def job_id_of(job: Command) -> str:
+    """The refusal of another job's worker says which job this is."""
+    reason = answer_to(frame(bonjour()), job.ports(job.servers()[0])[0])
+    return reason.rpartition("this is job '")[2].rstrip("'")
+
+
+@pytest.mark.parametrize("link", ["tcp", "local"])
+def test_a_second_worker_with_a_taken_name(job: Command, lead_port: int, link: str) -> None:
+    lead = job.servers()[0]
+    name = job.local_names(lead)[0]
+    if link == "tcp":
+        address = m.Address(HOST, lead_port, "", "")
+    else:
+        from polyrhythm.io.local import host_identity
+
+        address = m.Address(HOST, lead_port, name, host_identity())
+    node = WorkerNode("worker-0", job_id_of(job), SocketDialer(link), NodeOptions())
+    try:
+        with pytest.raises(Refused, match="worker-0 was refused: a worker with this name is in"):
+            node.join(address)
+    finally:
+        node.close()
+
+
+def test_a_second_link_of_a_linked_worker(job: Command) -> None:
+    port = job.ports(job.servers()[1])[0]
+    hello = bonjour(name="worker-0", job_id=job_id_of(job), worker=0, incarnation=1)
+    assert "w0 is linked to s1 already" in answer_to(frame(hello), port)
+
+
+@pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
+@pytest.mark.parametrize("greeted", [False, True], ids=["at once", "after bonjour"])
+def test_a_segment_that_is_not_sealed(job: Command, server: int, greeted: bool) -> None:
+    link = dial_local(job.local_names(job.servers()[server])[0], "s")
+    if greeted:
+        introduce(link, bonjour(name="soft", job_id=job_id_of(job), worker=41))
+    fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, 4096)
+        with socket.socket(fileno=os.dup(link.fileno())) as sock:
+            offer = m.SegmentOffered(segment=1, nbytes=4096)
+            socket.send_fds(sock, [frame(offer)], [fd])
+        message = None
+        while not isinstance(message, m.Refusal):
+            message, _ = link.receive()
+        assert "not sealed against shrinking" in message.reason
+        with pytest.raises(LinkError):
+            link.receive()
+    finally:
+        os.close(fd)
+        link.close()
+
+
+def test_a_segment_without_its_descriptor(job: Command) -> None:
+    link = dial_local(job.local_names(job.servers()[0])[0], "s0")
+    link.send(m.SegmentOffered(segment=1, nbytes=4096))
+    message, _ = link.receive()
+    assert isinstance(message, m.Refusal) and "without its descriptor" in message.reason
+    link.close()
+
+
+def test_a_silent_stranger_and_many_of_them(job: Command, lead_port: int) -> None:
+    """They cost a link each until they are cut off, and nothing else."""
+    silent = [socket.create_connection((HOST, lead_port)) for _ in range(30)]
+    try:
+        link = dial_tcp(HOST, lead_port, "s0")
+        introduce(link, bonjour())
+        message, _ = link.receive()
+        assert isinstance(message, m.Refusal)
+        link.close()
+    finally:
+        for sock in silent:
+            sock.close()
+
+
+def test_and_the_job_reaches_its_goal(job: Command) -> None:
+    """The last test of this file: only the two workers took part, and nobody left before the end."""
+    names = {line["name"] for line in job.journal("joined")}
+    (job.cwd / "go").touch()
+    assert job.wait(60) == 0, job.stderr()
+    assert job.stderr() == ""
+    ended = job.journal("ended")
+    assert [line["rounds"] for line in ended] == [ROUNDS]
+    assert names >= {"worker-0", "worker-1"}
+    left = {line["name"]: line["reason"] for line in job.journal("left")}
+    assert left["worker-0"] == left["worker-1"] == "it was done"
+    assert sum(line["contributions"] for line in job.journal("rounds")) == 2 * ROUNDS
+    wait_until(lambda: not job.pids(), "every process ended", 5)

@@ -1,0 +1,492 @@
+"""One suite over every link: tcp over loopback, local over an abstract socket, memory."""
+
+import gc
+import mmap
+import os
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from polyrhythm.errors import FrameError, LinkError
+from polyrhythm.io.link import Link
+from polyrhythm.io.local import dial_local, listen_local, local_link
+from polyrhythm.io.memory import memory_pair
+from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.frames import FLAG_REFERENCE, MEMBER, Limits, encode
+
+MIB = 1024 * 1024
+
+
+@dataclass
+class Pair:
+    """The two ends of a link; `here` sends and `there` receives, unless a test says otherwise."""
+
+    kind: str
+    here: Any
+    there: Any
+
+    def agree(self, digest: Digest, limits: Limits = MEMBER) -> None:
+        self.here.agree(digest, limits)
+        self.there.agree(digest, limits)
+
+
+def connect(kind: str) -> Pair:
+    if kind == "memory":
+        return Pair(kind, *memory_pair("here", "there"))
+    if kind == "tcp":
+        with listen_tcp("127.0.0.1", 0) as listener:
+            here: Link = dial_tcp(*listener.getsockname(), "there")
+            sock, _ = listener.accept()
+        return Pair(kind, here, tcp_link(sock, "here"))
+    name = f"polyrhythm-test-{uuid.uuid4().hex}"
+    with listen_local(name) as listener:
+        here = dial_local(name, "there")
+        sock, _ = listener.accept()
+    return Pair(kind, here, local_link(sock, "here"))
+
+
+def disconnect(pair: Pair) -> None:
+    for link in (pair.here, pair.there):
+        link.close()
+        if hasattr(link, "_sock"):
+            link._sock.close()
+
+
+@pytest.fixture(params=["tcp", "local", "memory"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    pair = connect(request.param)
+    pair.agree(Digest.XXH3)
+    yield pair
+    disconnect(pair)
+
+
+@pytest.fixture
+def local() -> Iterator[Pair]:
+    pair = connect("local")
+    pair.agree(Digest.XXH3)
+    yield pair
+    disconnect(pair)
+
+
+def part(number: int = 0) -> m.Contribution:
+    return m.Contribution(worker=1, sequence=number, slices=1)
+
+
+def piece_of(data: bytes, *, shared: bool = True, room: int = 0) -> Piece:
+    segment = Segment(len(data) + room, shared=shared)
+    segment.memory[room:] = data
+    return segment.piece(room, len(data))
+
+
+def received(link: Link) -> bytes:
+    _, payload = link.receive()
+    assert payload is not None
+    data = bytes(payload.view())
+    payload.done()
+    return data
+
+
+class Reader(threading.Thread):
+    """Receives so many messages, away from the test."""
+
+    def __init__(self, link: Link, count: int) -> None:
+        super().__init__(daemon=True)
+        self.link, self.count = link, count
+        self.got: list[tuple[m.Message, bytes | None]] = []
+        self.start()
+
+    def run(self) -> None:
+        for _ in range(self.count):
+            message, payload = self.link.receive()
+            self.got.append((message, None if payload is None else bytes(payload.view())))
+
+    def finish(self) -> list[tuple[m.Message, bytes | None]]:
+        self.join(30)
+        assert not self.is_alive(), f"{len(self.got)} of {self.count} messages came"
+        return self.got
+
+
+# -- what every link does ------------------------------------------------------------------------
+
+
+def test_messages_arrive_in_order_and_both_ways(pair: Pair) -> None:
+    for number in range(100):
+        pair.here.send(part(number))
+    pair.there.send(m.Alive(load=0.5))
+    assert [pair.there.receive()[0].sequence for _ in range(100)] == list(range(100))
+    assert pair.here.receive() == (m.Alive(load=0.5), None)
+
+
+@pytest.mark.parametrize("nbytes", [1, 1000, 2 * MIB])
+@pytest.mark.parametrize("shared", [True, False])
+def test_payloads_are_equal(pair: Pair, nbytes: int, shared: bool) -> None:
+    data = os.urandom(nbytes)
+    reader = Reader(pair.there, 2)
+    pair.here.send(part(), (piece_of(data, shared=shared, room=64),))
+    pair.here.send(m.Alive())
+    assert reader.finish() == [(part(), data), (m.Alive(), None)]
+
+
+def test_bare_memory_travels_too(pair: Pair) -> None:
+    reader = Reader(pair.there, 2)
+    pair.here.send(part(), (memoryview(b"bare"),))
+    pair.here.send(part(1), (memoryview(b"two "), memoryview(b"parts")))
+    assert reader.finish() == [(part(), b"bare"), (part(1), b"two parts")]
+
+
+def test_an_empty_payload_is_no_payload_or_an_empty_one(pair: Pair) -> None:
+    pair.here.send(part(), (piece_of(b"", shared=True),))
+    message, payload = pair.there.receive()
+    assert message == part()
+    assert payload is None or bytes(payload.view()) == b""
+
+
+def test_sending_never_blocks_while_nobody_reads(pair: Pair) -> None:
+    """More than any socket buffer takes; whoever sends is this thread, which would hang."""
+    data = os.urandom(MIB)
+    piece = piece_of(data)
+    for number in range(40):
+        pair.here.send(part(number), (piece,))
+        pair.here.send(m.Alive(sequence=number))
+    got = Reader(pair.there, 80).finish()
+    assert [message.sequence for message, _ in got] == [n // 2 for n in range(80)]
+    assert all(payload == data for message, payload in got if type(message) is m.Contribution)
+
+
+def test_many_small_frames_do_not_block_either(pair: Pair) -> None:
+    for number in range(20_000):
+        pair.here.send(m.Alive(sequence=number))
+    got = Reader(pair.there, 20_000).finish()
+    assert [message.sequence for message, _ in got] == list(range(20_000))
+
+
+def test_by_reference_means_that_later_writes_are_seen(pair: Pair) -> None:
+    piece = piece_of(b"before")
+    pair.here.send(part(), (piece,))
+    _, payload = pair.there.receive()
+    assert payload is not None
+    assert bytes(payload.view()) == b"before"
+    piece.memory[:] = b"after!"
+    assert bytes(payload.view()) == (b"after!" if pair.here.by_reference else b"before")
+    assert pair.here.by_reference == (pair.kind != "tcp")
+
+
+def test_a_payload_cannot_be_used_after_done(pair: Pair) -> None:
+    pair.here.send(part(), (piece_of(b"data"),))
+    _, payload = pair.there.receive()
+    assert payload is not None
+    payload.done()
+    with pytest.raises(AssertionError, match=r"after done\(\)"):
+        payload.view()
+
+
+@pytest.mark.parametrize("nbytes", [10, 4 * MIB])
+def test_done_is_called_when_the_memory_is_no_longer_needed(pair: Pair, nbytes: int) -> None:
+    done = threading.Event()
+    reader = Reader(pair.there, 1)
+    pair.here.send(part(), (piece_of(bytes(nbytes)),), done=done.set)
+    reader.finish()
+    assert done.wait(10)
+
+
+def test_over_tcp_done_waits_until_the_bytes_have_left() -> None:
+    pair = connect("tcp")
+    pair.agree(Digest.NONE)
+    done = threading.Event()
+    pair.here.send(part(), (memoryview(bytes(32 * MIB)),), done=done.set)
+    assert not done.is_set(), "nobody has read, and no socket buffer is that large"
+    Reader(pair.there, 1).finish()
+    assert done.wait(10)
+    disconnect(pair)
+
+
+def test_lazy_frames_leave_with_the_next(pair: Pair) -> None:
+    piece = piece_of(b"lazy")
+    pair.here.send(part(1), flush=False)
+    pair.here.send(part(2), (piece,), flush=False)
+    pair.here.send(part(3))
+    assert pair.there.receive()[0] == part(1)
+    assert received(pair.there) == b"lazy"
+    assert pair.there.receive()[0] == part(3)
+
+
+def test_lazy_frames_leave_with_a_flush(pair: Pair) -> None:
+    pair.here.send(part(1), flush=False)
+    pair.here.flush()
+    assert pair.there.receive()[0] == part(1)
+
+
+def test_closing_is_noticed_at_both_ends(pair: Pair) -> None:
+    pair.here.send(m.Leave(reason="bye"))
+    pair.here.close()
+    assert pair.there.receive()[0] == m.Leave(reason="bye")
+    with pytest.raises(LinkError, match="here closed the link"):
+        pair.there.receive()
+    with pytest.raises(LinkError):
+        pair.here.receive()
+
+
+def test_closing_wakes_a_waiting_reader(pair: Pair) -> None:
+    errors: list[LinkError] = []
+
+    def wait() -> None:
+        try:
+            pair.there.receive()
+        except LinkError as error:
+            errors.append(error)
+
+    reader = threading.Thread(target=wait, daemon=True)
+    reader.start()
+    pair.there.close()
+    reader.join(10)
+    assert len(errors) == 1
+
+
+def test_sending_on_a_closed_link_harms_nobody(pair: Pair) -> None:
+    pair.there.close()
+    pair.here.close()
+    pair.here.send(part(), (piece_of(b"lost"),))
+    pair.here.close()
+
+
+def test_what_is_sent_before_closing_arrives(pair: Pair) -> None:
+    data = os.urandom(3 * MIB)
+    reader = Reader(pair.there, 1)
+    pair.here.send(part(), (piece_of(data),))
+    pair.here.close()
+    assert reader.finish() == [(part(), data)]
+
+
+@pytest.mark.parametrize("digest", list(Digest))
+def test_every_agreed_digest_works(pair: Pair, digest: Digest) -> None:
+    pair.agree(digest)
+    reader = Reader(pair.there, 2)
+    pair.here.send(part(), (piece_of(b"x" * 5000),))
+    pair.here.send(m.Alive())
+    assert reader.finish() == [(part(), b"x" * 5000), (m.Alive(), None)]
+
+
+def test_links_say_who_and_what_they_are(pair: Pair) -> None:
+    assert pair.here.kind == pair.kind
+    assert pair.here.peer == "there"
+    assert f"{pair.kind} link to there" in repr(pair.here)
+
+
+# -- streams only ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["tcp", "local"])
+def stream(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    pair = connect(request.param)
+    yield pair
+    disconnect(pair)
+
+
+def test_before_bonjour_a_stranger_may_not_send_payloads(stream: Pair) -> None:
+    stream.here.send(part(), (memoryview(b"tensor"),))
+    with pytest.raises(FrameError, match="at most 0 are accepted here"):
+        stream.there.receive()
+
+
+def test_limits_hold_after_bonjour(stream: Pair) -> None:
+    stream.agree(Digest.XXH3, Limits(1000, 100))
+    stream.here.send(part(), (memoryview(bytes(100)),))
+    assert received(stream.there) == bytes(100)
+    stream.here.send(part(), (memoryview(bytes(101)),))
+    with pytest.raises(FrameError, match="payload of 101 bytes"):
+        stream.there.receive()
+
+
+def test_another_digest_than_agreed_is_refused(stream: Pair) -> None:
+    stream.here.agree(Digest.SHA1, MEMBER)
+    stream.there.agree(Digest.BLAKE2B, MEMBER)
+    for _ in range(3):
+        stream.here.send(m.Alive())
+    with pytest.raises(FrameError, match="another digest than agreed"):
+        stream.there.receive()
+
+
+def test_random_bytes_are_refused(stream: Pair) -> None:
+    stream.here._sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(FrameError, match="not a polyrhythm frame"):
+        stream.there.receive()
+
+
+def test_an_end_in_the_middle_of_a_frame_is_said_so(stream: Pair) -> None:
+    stream.here._sock.sendall(b"plrhy")
+    stream.here.close()
+    with pytest.raises(LinkError, match="in the middle of a frame"):
+        stream.there.receive()
+
+
+def test_bytes_land_in_their_final_place(stream: Pair) -> None:
+    stream.agree(Digest.XXH3)
+    place = bytearray(3 * MIB)
+    stream.there.land_with(lambda message, nbytes: memoryview(place)[MIB:])
+    data = os.urandom(2 * MIB)
+    reader = Reader(stream.there, 1)
+    stream.here.send(part(), (memoryview(data),))
+    reader.finish()
+    assert place[MIB:] == data
+    assert place[:MIB] == bytes(MIB)
+
+
+def test_what_was_read_along_is_not_lost(stream: Pair) -> None:
+    for number in range(5):
+        stream.here.send(part(number), flush=False)
+    stream.here.flush()
+    first, _ = stream.there.receive()
+    rest = [message for message, _ in stream.there.take_buffered()]
+    while len(rest) < 4:
+        rest.append(stream.there.receive()[0])
+    assert [message.sequence for message in (first, *rest)] == list(range(5))
+
+
+def test_nothing_to_read_is_nothing_received(stream: Pair) -> None:
+    assert list(stream.there.receive_ready()) == []
+
+
+def test_a_dead_peer_does_not_harm_the_sender(stream: Pair) -> None:
+    stream.agree(Digest.NONE)
+    stream.there._sock.close()
+    for _ in range(20):
+        stream.here.send(part(), (memoryview(bytes(MIB)),))
+    with pytest.raises(LinkError):
+        while True:
+            stream.here.receive()
+
+
+# -- local only ----------------------------------------------------------------------------------
+
+
+def offer(pair: Pair, fd: int | None, nbytes: int) -> None:
+    """Offer a segment by hand, as a peer might that is not ours."""
+    message = m.SegmentOffered(segment=7, nbytes=nbytes)
+    frame = encode(message, digest=Digest.XXH3, timestamp_ns=0)
+    fds = [] if fd is None else [fd]
+    socket.send_fds(pair.here._sock, frame, fds)
+
+
+def refer(pair: Pair, offset: int, nbytes: int, segment: int = 7) -> None:
+    reference = struct.pack("<IQQ", segment, offset, nbytes)
+    frame = encode(
+        part(), [reference], digest=Digest.XXH3, timestamp_ns=0, flags=FLAG_REFERENCE
+    )
+    pair.here._sock.sendall(b"".join(frame))
+
+
+def test_an_unsealed_descriptor_is_refused(local: Pair) -> None:
+    fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 100)
+    offer(local, fd, 100)
+    os.close(fd)
+    with pytest.raises(LinkError, match="not sealed against shrinking"):
+        local.there.receive()
+
+
+def test_a_descriptor_that_is_no_memory_is_refused(local: Pair) -> None:
+    fd = os.open("/dev/null", os.O_RDONLY)
+    offer(local, fd, 100)
+    os.close(fd)
+    with pytest.raises(LinkError, match="not sealed"):
+        local.there.receive()
+
+
+def test_a_segment_smaller_than_it_says_is_refused(local: Pair) -> None:
+    segment = Segment(100, shared=True)
+    assert segment.fd is not None
+    offer(local, segment.fd, 2**40)
+    with pytest.raises(LinkError, match="smaller than it says"):
+        local.there.receive()
+
+
+def test_an_offer_without_its_descriptor_is_refused(local: Pair) -> None:
+    offer(local, None, 100)
+    with pytest.raises(LinkError, match="without its descriptor"):
+        local.there.receive()
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes"), [(0, 101), (100, 1), (2**63, 2**63), (2**64 - 1, 1), (0, 2**64 - 1)]
+)
+def test_a_reference_out_of_bounds_is_refused(local: Pair, offset: int, nbytes: int) -> None:
+    segment = Segment(100, shared=True)
+    assert segment.fd is not None
+    offer(local, segment.fd, 100)
+    refer(local, offset, nbytes)
+    with pytest.raises(LinkError, match="outside the memory it offered"):
+        local.there.receive()
+
+
+def test_a_reference_to_nothing_offered_is_refused(local: Pair) -> None:
+    refer(local, 0, 1, segment=99)
+    with pytest.raises(LinkError, match="outside the memory it offered"):
+        local.there.receive()
+
+
+def test_a_reference_over_tcp_is_refused() -> None:
+    pair = connect("tcp")
+    pair.agree(Digest.XXH3)
+    refer(pair, 0, 1)
+    with pytest.raises(LinkError, match="carries bytes"):
+        pair.there.receive()
+    disconnect(pair)
+
+
+def test_a_mapped_segment_cannot_be_written_by_the_peer(local: Pair) -> None:
+    piece = piece_of(b"mine")
+    local.here.send(part(), (piece,))
+    _, payload = local.there.receive()
+    assert payload is not None
+    view = payload.view()
+    assert view.readonly
+    with pytest.raises(TypeError):
+        view[0] = 0
+    assert bytes(piece.memory) == b"mine"
+
+
+def test_a_segment_cannot_be_shrunk_grown_or_mapped_for_writing() -> None:
+    segment = Segment(4096, shared=True)
+    assert segment.fd is not None
+    for size in (0, 8192):
+        with pytest.raises(PermissionError):
+            os.ftruncate(segment.fd, size)
+    with pytest.raises(PermissionError):
+        mmap.mmap(segment.fd, 4096)
+
+
+def test_a_segment_is_offered_once(local: Pair) -> None:
+    segment = Segment(1000, shared=True)
+    segment.memory[:] = bytes(range(250)) * 4
+    for offset in (0, 500, 999):
+        local.here.send(part(offset), (segment.piece(offset, 1),))
+    for offset in (0, 500, 999):
+        assert received(local.there) == bytes([offset % 250])
+    assert len(local.there._carrier._maps) == 1
+
+
+def test_nothing_is_left_behind() -> None:
+    """Descriptors go with the last view of a segment, and with the link that mapped it."""
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    pair = connect("local")
+    pair.agree(Digest.NONE)
+    segment = Segment(1000, shared=True)
+    pair.here.send(part(), (segment.piece(0, 10),))
+    received(pair.there)
+    assert len(os.listdir("/proc/self/fd")) > before
+    segment.close()
+    segment.close()
+    disconnect(pair)
+    del segment, pair
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

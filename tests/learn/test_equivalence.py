@@ -1,0 +1,167 @@
+"""A job is one process's training: the same parameters after 50 rounds, up to rounding.
+
+The single process (`twin_job.twin`) runs every worker's batch separately and averages gradients and
+buffers by points: unequal batches, two parameter groups, a scheduler, tied weights, BatchNorm.
+"""
+
+import functools
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import twin_job as tj
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.wire.messages import JobSpec
+
+TOLERANCE = 1e-5
+JOB_FILE = Path(tj.__file__)
+CLI = Path(sys.executable).with_name("polyrhythm")
+twin = functools.cache(tj.twin)
+
+
+def run_in_threads(job: JobSpec, optimizer: str, steps: int = 1) -> dict[str, tj.State]:
+    """The final state of every worker of an inline job."""
+    found: dict[str, tj.State] = {}
+
+    def main(worker: Worker) -> None:
+        model = tj.train(worker, optimizer, steps)
+        assert worker.version == job.rounds
+        found[worker.name] = {name: t.clone() for name, t in model.state_dict().items()}
+
+    run_inline(job, main, timeout_s=30)
+    assert len(found) == job.workers
+    return found
+
+
+def assert_all_equal(states: dict[str, tj.State]) -> None:
+    """Every worker ends with the very same bits."""
+    first = states["worker-0"]
+    for state in states.values():
+        assert all(torch.equal(state[name], first[name]) for name in first)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "nesterov", "adam"])
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_memory_links(workers: int, servers: int, optimizer: str) -> None:
+    small = (workers + servers) % 2 == 1
+    job = JobSpec(
+        job="twin",
+        workers=workers,
+        servers=servers,
+        rounds=tj.ROUNDS,
+        slice_nbytes=256 if small else 2 * 1024 * 1024,
+    )
+    states = run_in_threads(job, optimizer)
+    assert_all_equal(states)
+    assert tj.distance(states["worker-0"], twin(workers, optimizer)) < TOLERANCE
+
+
+def test_the_comparison_can_fail() -> None:
+    """Equal weights for unequal batches, another optimizer, a worker less are far away."""
+    right = twin(2, "momentum")
+    assert tj.distance(right, right) == 0.0
+    assert tj.distance(tj.twin(2, "momentum", by_points=False), right) > 100 * TOLERANCE
+    assert tj.distance(twin(2, "nesterov"), right) > 100 * TOLERANCE
+    assert tj.distance(twin(1, "momentum"), right) > 100 * TOLERANCE
+    assert tj.distance(tj.twin(2, "momentum", tj.ROUNDS + 1), right) == math.inf
+
+
+def test_small_slices_are_many() -> None:
+    lines: dict[int, int] = {}
+    for slice_nbytes in (256, 2 * 1024 * 1024):
+        job = JobSpec(job="cut", workers=1, servers=2, rounds=1, slice_nbytes=slice_nbytes)
+        run = run_inline(job, lambda worker: tj.train(worker, "adam") and None, timeout_s=30)
+        lines[slice_nbytes] = sum(
+            next(line["slices"] for line in run.journal if line["what"] == "placed")
+        )
+    assert lines[256] >= 10
+    assert lines[256] > 2 * lines[2 * 1024 * 1024]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 3), (3, 2)])
+def test_kind_local_averages_models(workers: int, servers: int, steps: int) -> None:
+    """Weighted by all points of the local steps, which differ between workers and steps."""
+    job = JobSpec(
+        job="local",
+        workers=workers,
+        servers=servers,
+        kind="local",
+        local_steps=steps,
+        rounds=20,
+        slice_nbytes=512,
+    )
+    states = run_in_threads(job, "momentum", steps)
+    assert_all_equal(states)
+    expected = tj.local_twin(workers, "momentum", steps, rounds=20)
+    assert tj.distance(states["worker-0"], expected) < TOLERANCE
+
+
+def test_bf16_on_the_wire() -> None:
+    """Parameters travel as bf16 and are therefore bf16 numbers; the server keeps float32, so that
+    the result stays near; buffers travel as they are."""
+    job = JobSpec(job="bf16", workers=2, servers=2, rounds=tj.ROUNDS, wire_dtype="bf16")
+    dtypes: set[tuple[torch.dtype, ...]] = set()
+    states: dict[str, tj.State] = {}
+
+    def main(worker: Worker) -> None:
+        model = tj.train(worker, "momentum")
+        dtypes.update(
+            tuple(t.dtype for t in buffers if t.numel()) for buffers in worker.push_buffers()
+        )
+        states[worker.name] = model.state_dict()
+
+    run_inline(job, main, timeout_s=30)
+    assert dtypes == {(torch.bfloat16, torch.float32, torch.int64)}
+    state = states["worker-0"]
+    for name in ("first.weight", "there.weight", "last.bias"):
+        assert torch.equal(state[name], state[name].bfloat16().float()), name
+    mean = state["norm.running_mean"]
+    assert not torch.equal(mean, mean.bfloat16().float())
+    far = tj.distance(state, twin(2, "momentum"))
+    assert TOLERANCE < far < 2e-2
+
+
+# -- real processes ----------------------------------------------------------------------------
+
+
+def run_in_processes(tmp_path: Path, optimizer: str, *flags: str) -> tuple[tj.State, int]:
+    """The final state of worker-0, and in how many places its parameters lay."""
+    out = tmp_path / "final.npz"
+    command = [str(CLI), "train", str(JOB_FILE), "--rounds", str(tj.ROUNDS), "--quiet", "--json"]
+    command += ["--set", f"optimizer={optimizer}", "--set", f"out={out}", *flags]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    with np.load(out) as saved:
+        state = {
+            name: torch.from_numpy(saved[name].copy()) for name in saved.files if name != "homes"
+        }
+        return state, int(saved["homes"])
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("link", ["local", "tcp"])
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 3), (4, 2)])
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_processes(tmp_path: Path, optimizer: str, workers: int, servers: int, link: str) -> None:
+    flags = ["--workers", str(workers), "--servers", str(servers), "--link", link]
+    state, homes = run_in_processes(tmp_path, optimizer, *flags)
+    assert tj.distance(state, twin(workers, optimizer)) < TOLERANCE
+    assert homes == 1
+
+
+@pytest.mark.cluster
+def test_in_place_is_the_same(tmp_path: Path) -> None:
+    flags = ["--workers", "2", "--servers", "1", "--link", "local", "--in-place"]
+    state, homes = run_in_processes(tmp_path, "momentum", *flags)
+    assert tj.distance(state, twin(2, "momentum")) < TOLERANCE
+    assert homes > 1, "the parameters were never read in the server's own memory"

@@ -1,0 +1,144 @@
+"""Frames survive any splitting, and any flipped bit is refused. Each rule is also switched off."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "wire"))
+from samples import feed, joined, messages
+
+from polyrhythm.errors import FrameError
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.frames import MEMBER, Decoder, encode, header_nbytes
+
+SAMPLES = messages()
+PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)
+BIG = bytes(range(256)) * 300  # more than the decoder stages at a time
+
+digests = st.sampled_from(list(Digest))
+payloads = st.one_of(
+    st.none(), st.lists(st.binary(max_size=300), min_size=1, max_size=3), st.just([BIG])
+)
+frames = st.tuples(st.sampled_from(SAMPLES), payloads, st.integers(0, 255), st.integers(0, 2**60))
+
+
+def check_splitting(
+    several: list[tuple[m.Message, list[bytes] | None, int, int]],
+    digest: Digest,
+    chunks: list[int],
+) -> None:
+    data = b"".join(
+        joined(encode(message, payload or (), digest=digest, timestamp_ns=ts, flags=flags))
+        for message, payload, flags, ts in several
+    )
+    sent = [
+        (message, joined(payload or ()) or None, flags, ts)
+        for message, payload, flags, ts in several
+    ]
+    decoder = Decoder(digest, MEMBER)
+    try:
+        assert feed(decoder, data, chunks) == sent
+    except FrameError as error:
+        raise AssertionError("a whole frame was refused") from error
+    assert decoder.idle
+
+
+def check_flip(message: m.Message, payload: bytes, digest: Digest, bit: int) -> None:
+    """One bit of one frame is turned over: it must be refused."""
+    whole = joined(encode(message, [payload] if payload else [], digest=digest, timestamp_ns=5))
+    data = bytearray(whole)
+    data[bit // 8] ^= 1 << bit % 8
+    try:
+        got = feed(Decoder(digest, MEMBER), bytes(data))
+    except FrameError:
+        return
+    raise AssertionError(f"bit {bit} was turned over and {got} came out")
+
+
+@given(several=st.lists(frames, min_size=1, max_size=5), digest=digests, data=st.data())
+def test_frames_survive_any_splitting(several, digest, data) -> None:
+    chunks = data.draw(st.lists(st.integers(1, 400), max_size=200), "chunks")
+    check_splitting(several, digest, chunks)
+
+
+@pytest.mark.parametrize("digest", list(Digest))
+def test_frames_survive_byte_by_byte(digest: Digest) -> None:
+    several = [(message, [b"tensor"], 0, 1) for message in SAMPLES[:4]]
+    check_splitting(several, digest, [1] * 10_000)
+
+
+@pytest.mark.parametrize("digest", list(Digest))
+def test_heads_larger_than_the_staging_survive(digest: Digest) -> None:
+    big = m.Report(metrics={f"metric {number}": float(number) for number in range(8_000)})
+    check_splitting([(big, None, 0, 1), (PART, [b"after"], 0, 2)] * 2, digest, [60_000, 7, 50_000])
+
+
+def test_splitting_fails_when_a_frame_need_not_be_complete(monkeypatch) -> None:
+    honest = Decoder.next
+
+    def hasty(self: Decoder):
+        if self._payload is not None:
+            self._filled = len(self._payload)
+        return honest(self)
+
+    monkeypatch.setattr(Decoder, "next", hasty)
+    with pytest.raises(AssertionError):
+        check_splitting([(PART, [b"x" * 100], 0, 1)], Digest.NONE, [1] * 500)
+
+
+SAFE = [digest for digest in Digest if digest is not Digest.NONE]
+
+
+@pytest.mark.parametrize("digest", SAFE)
+@pytest.mark.parametrize("payload", [b"", b"payload"])
+def test_every_flipped_bit_of_a_frame_is_refused(digest: Digest, payload: bytes) -> None:
+    nbytes = len(joined(encode(PART, [payload], digest=digest, timestamp_ns=5)))
+    for bit in range(nbytes * 8):
+        check_flip(PART, payload, digest, bit)
+
+
+@given(
+    message=st.sampled_from(SAMPLES),
+    payload=st.binary(max_size=200),
+    digest=st.sampled_from(SAFE),
+    data=st.data(),
+)
+def test_any_flipped_bit_is_refused(message, payload, digest, data) -> None:
+    nbytes = len(joined(encode(message, [payload], digest=digest, timestamp_ns=5)))
+    check_flip(message, payload, digest, data.draw(st.integers(0, nbytes * 8 - 1), "bit"))
+
+
+@pytest.mark.parametrize("payload", [b"", b"payload"])
+def test_without_a_digest_header_and_head_are_still_protected(payload: bytes) -> None:
+    protected = header_nbytes(Digest.NONE) + len(m.encode_head(PART))
+    for bit in range(protected * 8):
+        check_flip(PART, payload, Digest.NONE, bit)
+
+
+@given(data=st.binary(max_size=300), digest=digests)
+def test_any_bytes_at_all_are_no_frame(data, digest) -> None:
+    """Whatever is sent to a port: no frame comes out, and nothing but FrameError is raised."""
+    try:
+        assert feed(Decoder(digest, MEMBER), data) == []
+    except FrameError:
+        pass
+
+
+def test_flips_come_through_when_bodies_are_not_verified(monkeypatch) -> None:
+    monkeypatch.setattr(Decoder, "_verify", lambda self, *arguments: None)
+    for digest in SAFE:
+        nbytes = len(joined(encode(PART, [b"payload"], digest=digest, timestamp_ns=5)))
+        with pytest.raises(AssertionError, match="turned over"):
+            for bit in range(nbytes * 8):
+                check_flip(PART, b"payload", digest, bit)
+
+
+def test_flips_come_through_when_headers_are_not_verified(monkeypatch) -> None:
+    monkeypatch.setattr(Decoder, "_check_header", lambda self, *arguments: None)
+    with pytest.raises(AssertionError, match="turned over"):
+        for bit in range(header_nbytes(Digest.XXH3) * 8):
+            check_flip(PART, b"payload", Digest.XXH3, bit)

@@ -1,0 +1,87 @@
+"""A contribution is added exactly once per slice, however often and in whatever order it comes."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyrhythm.core.ledger import Ledger, Verdict
+
+SLICES = 3
+
+
+@st.composite
+def deliveries(draw) -> list[tuple[int, int, int]]:
+    """(worker, sequence, slice) in order per worker; anything that came before may come again."""
+    waiting = {
+        worker: [
+            (worker, sequence, slice_)
+            for sequence in range(1, draw(st.integers(1, 4)) + 1)
+            for slice_ in draw(st.permutations(range(SLICES)))
+        ]
+        for worker in range(draw(st.integers(1, 3)))
+    }
+    order: list[tuple[int, int, int]] = []
+    while any(waiting.values()):
+        worker = draw(st.sampled_from([worker for worker, rest in waiting.items() if rest]))
+        order.append(waiting[worker].pop(0))
+        if draw(st.booleans()):
+            order.append(draw(st.sampled_from(order)))
+    return order
+
+
+def check_once(order: list[tuple[int, int, int]]) -> None:
+    ledger = Ledger()
+    workers = {worker for worker, _, _ in order}
+    ledger.enlist({worker: worker + 10 for worker in workers})
+    added, complete = Counter(), Counter()
+    for step, (worker, sequence, slice_) in enumerate(order):
+        if ledger.judge(worker, worker + 10, sequence, slice_) is Verdict.NEW:
+            added[worker, sequence, slice_] += 1
+            if ledger.add(worker, worker + 10, sequence, slice_, SLICES) is not None:
+                complete[worker, sequence] += 1
+        if step % 5 == 4:
+            ledger.close(ledger.round)
+    assert added == Counter(set(order)), "added more than once"
+    assert complete == Counter({(worker, sequence) for worker, sequence, _ in order})
+
+
+@given(deliveries())
+def test_every_slice_is_added_exactly_once(order) -> None:
+    check_once(order)
+
+
+def test_it_is_added_twice_when_everything_is_new(monkeypatch) -> None:
+    order = [(0, 1, slice_) for slice_ in range(SLICES)] * 2
+    check_once(order)
+    monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
+    with pytest.raises(AssertionError, match="more than once"):
+        check_once(order)
+
+
+def test_who_is_not_in_the_view_is_a_stranger() -> None:
+    ledger = Ledger()
+    assert ledger.judge(0, 1, 1, 0) is Verdict.STRANGER
+    ledger.enlist({0: 2})
+    assert ledger.judge(0, 1, 1, 0) is Verdict.STRANGER
+    assert ledger.judge(0, 2, 1, 0) is Verdict.NEW
+
+
+def test_the_round_is_the_one_of_its_last_slice() -> None:
+    ledger = Ledger()
+    ledger.enlist({0: 1})
+    assert ledger.add(0, 1, 1, 0, 2) is None
+    ledger.close(1)
+    assert ledger.add(0, 1, 1, 1, 2) == 2
+
+
+def test_a_rejoined_worker_begins_anew() -> None:
+    """Its first life died between two slices: the second life's first slice completes nothing."""
+    ledger = Ledger()
+    ledger.enlist({0: 1})
+    assert ledger.add(0, 1, 1, 0, 2) is None
+    ledger.enlist({0: 2})
+    assert ledger.judge(0, 2, 1, 0) is Verdict.NEW
+    assert ledger.add(0, 2, 1, 0, 2) is None
+    assert ledger.add(0, 2, 1, 1, 2) == 1

@@ -1,0 +1,138 @@
+"""All machines together: what a released worker reads is of one version, what was complete when a
+fold was decided is wholly in it, nothing is added twice, and the job reaches its rounds."""
+
+import random
+from collections import Counter
+
+import pytest
+from ensemble import Ensemble
+from hypothesis import settings
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.versions import Versions
+from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.wire import messages as m
+
+SEEDS = 2 * settings.default.max_examples
+ROUNDS = 4
+
+
+def play(seed: int, timer: str = "off", in_place: bool = False, **chances: float) -> Ensemble:
+    rng = random.Random(f"job {seed}")
+    job = m.JobSpec(
+        job="j",
+        workers=rng.randint(1, 3),
+        servers=1 if in_place else rng.randint(1, 3),
+        timer=timer,
+        rounds=ROUNDS,
+        slice_nbytes=64,
+        updater=rng.choice(["optimizer", "addition"]),
+        in_place=in_place,
+    )
+    return Ensemble(seed, job, **chances).run()
+
+
+def check_finished(run: Ensemble) -> None:
+    assert run.end is not None
+    assert not run.end.failed
+    assert str(run.end.reason) == f"the job reached its goal: {ROUNDS} rounds"
+    assert all(set(store.history) == set(range(ROUNDS + 1)) for store in run.stores.values())
+
+
+def test_the_job_reaches_its_rounds() -> None:
+    for seed in range(SEEDS):
+        run = play(seed)
+        check_finished(run)
+        assert len(run.promised) >= ROUNDS * run.job.workers
+        assert all(life.resumed == list(range(ROUNDS + 1)) for life in run.lives)
+        assert not any(life.failed for life in run.lives)
+
+
+def test_slices_that_come_again_and_workers_that_abstain() -> None:
+    for seed in range(SEEDS):
+        check_finished(play(seed, repeats=0.2, abstains=0.2))
+
+
+def test_the_timer_does_not_wait_for_everybody() -> None:
+    for seed in range(SEEDS):
+        check_finished(play(seed, timer="1s", timer_rate=0.15, repeats=0.1, abstains=0.1))
+
+
+def test_reading_in_place() -> None:
+    for seed in range(SEEDS):
+        check_finished(play(seed, timer="1s", in_place=True, abstains=0.1))
+
+
+@pytest.mark.parametrize("timer", ["off", "1s"])
+def test_workers_die_and_join_at_any_moment(timer: str) -> None:
+    ends: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        run = play(seed, timer=timer, timer_rate=0.1, deaths=3, joins=4, abstains=0.1)
+        ends[str(run.end and run.end.reason)] += 1
+        refused = [life.failed for life in run.lives if life.failed]
+        assert all("came too late" in why or "is ending" in why for why in refused), refused
+    goal = f"the job reached its goal: {ROUNDS} rounds"
+    assert set(ends) <= {goal, "every worker left before the goal", "None"}
+    assert ends[goal] > SEEDS / 2
+
+
+# -- each rule switched off ----------------------------------------------------------------------
+
+
+def test_versions_mix_when_a_worker_does_not_look_at_them(monkeypatch) -> None:
+    honest = WorkerMachine._resume_if_whole
+
+    def blind(self: WorkerMachine) -> None:
+        counts = self._counts
+        self._counts = Counter({max(self._released, 0): len(self._versions)})
+        honest(self)
+        self._counts = counts
+
+    monkeypatch.setattr(WorkerMachine, "_resume_if_whole", blind)
+    monkeypatch.setattr(WorkerMachine, "check", lambda self: None)
+    with pytest.raises(AssertionError, match=r"goes on with \d, but reads"):
+        for seed in range(100):
+            play(seed)
+
+
+def test_folds_are_torn_when_servers_fold_without_the_leads_word(monkeypatch) -> None:
+    contributed = ServerMachine._on_contributed
+    fold = ServerMachine._on_fold
+
+    def fold_at_once(self: ServerMachine, event: ev.Contributed, now_ns: int) -> None:
+        contributed(self, event, now_ns)
+        members = tuple(m.MemberSpec(w, i, "") for w, i in self._members.items())
+        own = m.Fold(term=self._term, round=self.versions.version + 1, members=members)
+        fold(self, own, now_ns)
+
+    def answer_only(self: ServerMachine, message: m.Fold, now_ns: int) -> None:
+        if message.round == 0:
+            fold(self, message, now_ns)
+        else:
+            self._tell_lead(m.Folded(**self._identity(), round=message.round, weight=1.0))
+
+    monkeypatch.setitem(ServerMachine._HANDLERS, ev.Contributed, fold_at_once)
+    monkeypatch.setitem(ServerMachine._HANDLERS, m.Fold, answer_only)
+    with pytest.raises(AssertionError, match=r"was complete when round \d was decided"):
+        for seed in range(100):
+            try:
+                play(seed)
+            except AssertionError as error:
+                if "it hangs" not in str(error):
+                    raise
+
+
+def test_contributions_are_added_twice_when_everything_is_new(monkeypatch) -> None:
+    monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
+    with pytest.raises(AssertionError, match="twice"):
+        for seed in range(100):
+            play(seed, repeats=0.3)
+
+
+def test_readers_are_overwritten_when_leases_are_not_looked_at(monkeypatch) -> None:
+    monkeypatch.setattr(Versions, "leased", lambda self, slot: False)
+    with pytest.raises(AssertionError, match="goes on with|changed as it computed"):
+        for seed in range(400):
+            play(seed, timer="1s", timer_rate=0.2)

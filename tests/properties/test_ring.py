@@ -1,0 +1,132 @@
+"""The ring moves as little as it can, and leaves nobody idle while another holds two."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from polyrhythm.core.placement.ring import VIRTUAL_NODES, Ring
+from polyrhythm.wire.messages import Route
+
+servers = st.sets(st.integers(0, 12), min_size=1, max_size=7)
+slices = st.integers(0, 60)
+CIRCLE = 2**64
+
+
+def point(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def slow_clockwise(members: set[int], slice_: int) -> list[int]:
+    """The twin: measure every server's way from the slice, and sort."""
+    begin = point(f"slice {slice_}")
+    way = {
+        server: min(
+            (point(f"server {server} node {node}") - begin - 1) % CIRCLE
+            for node in range(VIRTUAL_NODES)
+        )
+        for server in members
+    }
+    return sorted(members, key=way.__getitem__)
+
+
+def slow_place(members: set[int], count: int, current: dict[int, int]) -> list[int]:
+    """The twin: at most so many hold one more than the rest, whoever comes first."""
+    few = count // len(members)
+    held = Counter(dict.fromkeys(members, 0))
+    placed: dict[int, int] = {}
+
+    def fits(server: int) -> bool:
+        fuller = sum(load > few for load in held.values())
+        return held[server] < few or (held[server] == few and fuller < count % len(members))
+
+    wishes = [(slice_, [server]) for slice_, server in sorted(current.items()) if server in members]
+    wishes += [(slice_, slow_clockwise(members, slice_)) for slice_ in range(count)]
+    for slice_, choices in wishes:
+        for server in choices:
+            if slice_ not in placed and fits(server):
+                held[server] += 1
+                placed[slice_] = server
+    return [placed[slice_] for slice_ in range(count)]
+
+
+def primaries(routes: tuple[Route, ...]) -> dict[int, int]:
+    return {slice_: route.primary for slice_, route in enumerate(routes)}
+
+
+def check_leaving(members: set[int], count: int, gone: int) -> None:
+    before = primaries(Ring(sorted(members)).place(count))
+    after = primaries(Ring(sorted(members - {gone})).place(count, current=before))
+    moved = {slice_ for slice_ in before if before[slice_] != after[slice_]}
+    assert moved == {slice_ for slice_, server in before.items() if server == gone}
+
+
+def check_joining(members: set[int], count: int, new: int) -> None:
+    before = primaries(Ring(sorted(members)).place(count))
+    after = primaries(Ring(sorted(members | {new})).place(count, current=before))
+    moved = {slice_ for slice_ in before if before[slice_] != after[slice_]}
+    assert moved == {slice_ for slice_, server in after.items() if server == new}
+    assert len(moved) <= count // (len(members) + 1)
+
+
+@given(servers, slices)
+def test_nobody_idles_while_another_holds_two(members, count) -> None:
+    load = Counter(primaries(Ring(sorted(members)).place(count)).values())
+    loads = [load[server] for server in members]
+    assert sum(loads) == count
+    assert max(loads) - min(loads) <= 1
+
+
+@given(servers, st.integers(0, 300))
+def test_clockwise_meets_every_server_once_in_the_twins_order(members, slice_) -> None:
+    assert list(Ring(sorted(members)).clockwise(slice_)) == slow_clockwise(members, slice_)
+
+
+@given(servers, st.integers(0, 25), st.data())
+def test_placement_is_the_twins(members, count, data) -> None:
+    everybody = st.integers(0, 12)
+    current = data.draw(
+        st.dictionaries(st.integers(0, max(0, count - 1)), everybody) if count else st.just({})
+    )
+    routes = Ring(sorted(members)).place(count, current=current)
+    assert [route.primary for route in routes] == slow_place(members, count, current)
+
+
+@given(servers, slices, st.integers(0, 8))
+def test_replicas_are_the_first_clockwise_that_are_not_the_primary(members, count, k) -> None:
+    for slice_, route in enumerate(Ring(sorted(members)).place(count, replicas=k)):
+        others = [server for server in slow_clockwise(members, slice_) if server != route.primary]
+        assert list(route.replicas) == others[:k]
+
+
+@given(servers, slices, st.data())
+def test_one_leaving_moves_only_its_own_slices(members, count, data) -> None:
+    assume(len(members) > 1)
+    check_leaving(members, count, data.draw(st.sampled_from(sorted(members)), "gone"))
+
+
+@given(servers, slices, st.integers(0, 12))
+def test_one_joining_takes_only_what_the_bound_gives_it(members, count, new) -> None:
+    assume(new not in members)
+    check_joining(members, count, new)
+
+
+@given(servers, slices)
+def test_everybody_computes_the_same(members, count) -> None:
+    one, other = sorted(members), sorted(members, reverse=True)
+    assert Ring(one).place(count, 2) == Ring(other).place(count, 2)
+
+
+def test_more_than_its_own_moves_when_the_current_placement_is_forgotten(monkeypatch) -> None:
+    place = Ring.place
+    monkeypatch.setattr(
+        Ring, "place", lambda self, count, replicas=0, current=None: place(self, count, replicas)
+    )
+    with pytest.raises(AssertionError):
+        for gone in range(5):
+            check_leaving(set(range(5)), 40, gone)
+    with pytest.raises(AssertionError):
+        for count in range(40):
+            check_joining(set(range(4)), count, 4)

@@ -1,0 +1,100 @@
+"""One message of every type, no field at its default, and a way to feed a decoder."""
+
+from collections.abc import Iterable
+
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.frames import Decoder
+
+IDENTITY = {
+    "term": 3,
+    "view": 4,
+    "routing": 5,
+    "worker": 6,
+    "incarnation": 7,
+    "sequence": 8,
+    "round": 9,
+    "slice": 10,
+    "weight": 11.5,
+    "server": 12,
+}
+ADDRESS = m.Address("10.0.0.1", 4711, "polyrhythm-x", "boot/1/0")
+SPEC = m.ModelSpec(
+    (
+        m.TensorSpec("weight", (3, 4), "float32", 0, (4, 1)),
+        m.TensorSpec("count", (), "int64", -1, ()),
+    ),
+    m.OptimizerSpec("SGD", ({"lr": 0.1, "nesterov": True, "betas": [0.9, 0.99]},)),
+)
+ROUTES = (m.Route(0, (1, 2)), m.Route(1))
+JOB = m.JobSpec(job="job-1", workers=3, timer="5s", rounds=7, options={"size": "4MB"})
+
+
+def messages() -> list[m.Message]:
+    return [
+        m.WorkerBonjour(
+            **IDENTITY, name="w", job="j", identity="i", protocol=9, digests=(1, 0)
+        ),
+        m.ServerBonjour(
+            **IDENTITY, name="s", job="j", address=ADDRESS, identity="i", digests=(2,)
+        ),
+        m.Greeting(**IDENTITY, name="s0", digest=1, address=ADDRESS, protocol=2),
+        m.Refusal(**IDENTITY, reason="no: ünïcode"),
+        m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),
+        m.Admitted(**IDENTITY, job=JOB, servers=(ADDRESS, ADDRESS)),
+        m.Attach(**IDENTITY, spec=SPEC),
+        m.Routing(**IDENTITY, routes=ROUTES, seed=True),
+        m.Enrol(**IDENTITY, points=1000),
+        m.Leased(
+            **IDENTITY, points=10, seed=2, chunks=(m.ChunkLease(0, 0, 5, 1, 2),), epochs=3
+        ),
+        m.Report(**IDENTITY, metrics={"accuracy": 0.5}),
+        m.Leave(**IDENTITY, reason="done"),
+        m.Stop(**IDENTITY, reason="goal", failed=True),
+        m.Contribution(**IDENTITY, slices=4, rate=0.25),
+        m.Trailer(
+            **IDENTITY,
+            objective=0.5,
+            compute_ns=1,
+            wait_ns=2,
+            transfer_ns=3,
+            progress=(m.Progress(1, 2, 3),),
+        ),
+        m.Abstained(**IDENTITY, reason="empty"),
+        m.Arrived(**IDENTITY),
+        m.Fold(**IDENTITY, readers=(0, 1), members=(m.MemberSpec(0, 1, "w"),)),
+        m.Folded(**IDENTITY),
+        m.Release(**IDENTITY, pushed=False, stop=True, reason="goal"),
+        m.Acknowledged(**IDENTITY),
+        m.Pull(**IDENTITY),
+        m.Parameters(**IDENTITY, slot=2),
+        m.Pulled(**IDENTITY),
+        m.Place(**IDENTITY, spec=SPEC, routes=ROUTES),
+        m.Placed(**IDENTITY),
+        m.Seed(**IDENTITY),
+        m.Seeded(**IDENTITY),
+        m.Alive(**IDENTITY, load=0.5),
+    ]
+
+
+def joined(buffers: Iterable[object]) -> bytes:
+    return b"".join(bytes(buffer) for buffer in buffers)  # type: ignore[call-overload]
+
+
+def feed(
+    decoder: Decoder, data: bytes, chunks: Iterable[int] = ()
+) -> list[tuple[m.Message, bytes | None, int, int]]:
+    """Let `data` land in pieces of these sizes, then the rest; every frame that came out."""
+    frames = []
+    sizes = iter(chunks)
+    at = 0
+    while at < len(data):
+        target = decoder.target()
+        assert len(target), "the decoder has no room for the next byte"
+        size = max(1, min(next(sizes, len(data)), len(target), len(data) - at))
+        target[:size] = data[at : at + size]
+        decoder.landed(size)
+        at += size
+        while (frame := decoder.next()) is not None:
+            payload = None if frame.payload is None else bytes(frame.payload)
+            frames.append((frame.message, payload, frame.flags, frame.timestamp_ns))
+    return frames

@@ -1,0 +1,34 @@
+"""The digests of frames: names, lengths, and that parts count as if joined."""
+
+import hashlib
+
+import pytest
+import xxhash
+
+from polyrhythm.errors import FrameError
+from polyrhythm.wire.digests import Digest
+
+
+@pytest.mark.parametrize("digest", list(Digest))
+def test_parts_count_as_if_joined(digest: Digest) -> None:
+    value = digest.over([b"one", bytearray(b"two"), memoryview(b"three")])
+    assert value == digest.over([b"onetwothree"])
+    assert len(value) == digest.nbytes
+
+
+def test_they_are_what_they_are_called() -> None:
+    data = b"polyrhythm"
+    assert Digest.NONE.over([data]) == b""
+    assert Digest.XXH3.over([data]) == xxhash.xxh3_64(data).digest()
+    assert Digest.SHA1.over([data]) == hashlib.sha1(data).digest()
+    assert Digest.BLAKE2B.over([data]) == hashlib.blake2b(data).digest()
+
+
+@pytest.mark.parametrize("digest", list(Digest))
+def test_they_are_found_by_name(digest: Digest) -> None:
+    assert Digest.named(digest.name.lower()) is digest
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(FrameError, match="'md5': choose one of none, xxh3, sha1, blake2b"):
+        Digest.named("md5")

@@ -1,0 +1,251 @@
+"""One frame: its layout, its limits, where its bytes land, and what it refuses."""
+
+import struct
+import zlib
+
+import msgspec
+import pytest
+from samples import feed, joined, messages
+
+from polyrhythm.errors import FrameError
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.frames import (
+    FLAG_REFERENCE,
+    MEMBER,
+    PREAMBLE,
+    STRANGER,
+    Decoder,
+    Limits,
+    encode,
+    header_nbytes,
+)
+
+DIGESTS = list(Digest)
+PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)
+
+
+def header(event: int, head: int, body: int, digest: Digest = Digest.NONE) -> bytes:
+    """A header with a right checksum that claims whatever we like."""
+    fixed = struct.pack("<8sBBHIQQI", PREAMBLE, event, 0, 0, head, body, 0, 0)
+    fixed += bytes(digest.nbytes)
+    return fixed + struct.pack("<I", zlib.crc32(fixed))
+
+
+def decoder(digest: Digest = Digest.XXH3, limits: Limits = MEMBER) -> Decoder:
+    return Decoder(digest, limits)
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+def test_header_length_follows_the_digest(digest: Digest) -> None:
+    frame = joined(encode(m.Alive(), digest=digest, timestamp_ns=0))
+    head = msgspec.msgpack.encode(m.Alive())
+    assert len(frame) == header_nbytes(digest) + len(head)
+    assert frame.endswith(head)
+
+
+def test_encode_returns_the_callers_own_memory() -> None:
+    one, two = bytearray(b"a" * 100), memoryview(bytearray(b"b" * 50))
+    buffers = encode(PART, [one, two], digest=Digest.XXH3, timestamp_ns=0)
+    assert len(buffers) == 3
+    assert buffers[1] is one
+    assert buffers[2] is two
+
+
+def test_a_frame_without_payload_is_one_buffer() -> None:
+    assert len(encode(m.Alive(), digest=Digest.XXH3, timestamp_ns=0)) == 1
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+@pytest.mark.parametrize("payload", [[], [b"tensor bytes"], [b"two", bytearray(b"parts"), b""]])
+def test_round_trip(digest: Digest, payload: list[bytes]) -> None:
+    frame = encode(PART, payload, digest=digest, timestamp_ns=77, flags=FLAG_REFERENCE)
+    (got,) = feed(decoder(digest), joined(frame))
+    assert got == (PART, joined(payload) if payload else None, FLAG_REFERENCE, 77)
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+def test_wide_elements_count_in_bytes(digest: Digest) -> None:
+    numbers = memoryview(bytearray(64)).cast("d")
+    (got,) = feed(decoder(digest), joined(encode(PART, [numbers], digest=digest, timestamp_ns=0)))
+    assert got[1] == bytes(64)
+
+
+@pytest.mark.parametrize("message", messages(), ids=lambda message: type(message).__name__)
+def test_every_message_round_trips(message: m.Message) -> None:
+    (got,) = feed(decoder(), joined(encode(message, digest=Digest.XXH3, timestamp_ns=1)))
+    assert got[0] == message
+    assert type(got[0]) is type(message)
+
+
+def test_the_samples_name_every_message_and_every_field() -> None:
+    samples = messages()
+    assert {type(sample) for sample in samples} == set(m.EVENT_TYPES)
+    for sample in samples:
+        for field in msgspec.structs.fields(m.Message):
+            assert getattr(sample, field.name) != field.default, field.name
+
+
+def test_every_message_has_an_event_type_of_its_own() -> None:
+    assert len(set(m.EVENT_TYPES.values())) == len(m.EVENT_TYPES)
+    assert set(m.DECODERS) == {int(event) for event in m.EVENT_TYPES.values()}
+
+
+# -- where bytes land ----------------------------------------------------------------------------
+
+
+def test_bytes_land_where_the_callback_says() -> None:
+    place, asked = bytearray(100), []
+
+    def land(message: m.Message, nbytes: int) -> memoryview:
+        asked.append((message, nbytes))
+        return memoryview(place)[10:]
+
+    receiver = decoder()
+    receiver.land = land
+    frame = joined(encode(PART, [b"x" * 40], digest=Digest.XXH3, timestamp_ns=0))
+    feed(receiver, frame, [7] * len(frame))
+    assert asked == [(PART, 40)]
+    assert place == bytes(10) + b"x" * 40 + bytes(50)
+
+
+def test_large_payloads_are_received_in_place_and_not_staged() -> None:
+    place = bytearray(1 << 20)
+    receiver = decoder(Digest.NONE)
+    receiver.land = lambda message, nbytes: memoryview(place)
+    head, _ = encode(PART, [place], digest=Digest.NONE, timestamp_ns=0)
+    assert feed(receiver, bytes(head)) == []
+    assert receiver.in_payload
+    target = receiver.target()
+    assert len(target) == len(place)
+    target[5:6] = b"!"
+    assert place[5:6] == b"!"
+
+
+def test_a_landing_of_none_takes_the_decoders_own_buffer() -> None:
+    receiver = decoder()
+    receiver.land = lambda message, nbytes: None
+    (got,) = feed(receiver, joined(encode(PART, [b"abc"], digest=Digest.XXH3, timestamp_ns=0)))
+    assert got[1] == b"abc"
+
+
+def test_references_never_land_in_a_tensor() -> None:
+    receiver = decoder()
+
+    def land(message: m.Message, nbytes: int) -> memoryview:
+        raise AssertionError("asked where a reference lands")
+
+    receiver.land = land
+    frame = encode(PART, [b"ref"], digest=Digest.XXH3, timestamp_ns=0, flags=FLAG_REFERENCE)
+    (got,) = feed(receiver, joined(frame))
+    assert got[1] == b"ref"
+
+
+def test_a_damaged_head_is_refused_before_it_says_where_to_land() -> None:
+    frame = bytearray(joined(encode(PART, [b"x" * 9], digest=Digest.NONE, timestamp_ns=0)))
+    frame[header_nbytes(Digest.NONE) + 3] ^= 1
+    receiver = decoder(Digest.NONE)
+
+    def land(message: m.Message, nbytes: int) -> memoryview:
+        raise AssertionError("a damaged head chose where bytes land")
+
+    receiver.land = land
+    with pytest.raises(FrameError, match="head does not match"):
+        feed(receiver, bytes(frame))
+
+
+def test_idle_says_whether_a_frame_has_begun() -> None:
+    receiver = decoder()
+    assert receiver.idle
+    frame = joined(encode(m.Alive(), digest=Digest.XXH3, timestamp_ns=0))
+    feed(receiver, frame[:3])
+    assert not receiver.idle
+    feed(receiver, frame[3:])
+    assert receiver.idle
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", range(1, 9))
+def test_a_wrong_preamble_is_refused_at_its_first_wrong_byte(nbytes: int) -> None:
+    wrong = PREAMBLE[: nbytes - 1] + bytes([PREAMBLE[nbytes - 1] ^ 0xFF])
+    with pytest.raises(FrameError, match="wrong preamble"):
+        feed(decoder(), wrong)
+
+
+@pytest.mark.parametrize("text", [b"GET / HTTP/1.1\r\n", b"\0", b"SSH-2.0-OpenSSH"])
+def test_other_protocols_are_refused(text: bytes) -> None:
+    with pytest.raises(FrameError, match="not a polyrhythm frame"):
+        feed(decoder(), text)
+
+
+@pytest.mark.parametrize("limits", [STRANGER, MEMBER])
+def test_a_payload_that_claims_2_to_the_60_bytes_is_refused(limits: Limits) -> None:
+    with pytest.raises(FrameError, match=f"payload of {2**60 - 10} bytes"):
+        feed(decoder(Digest.NONE, limits), header(m.EVENT_TYPES[m.Contribution], 10, 2**60))
+
+
+def test_a_head_above_the_limit_is_refused() -> None:
+    size = STRANGER.head_nbytes + 1
+    with pytest.raises(FrameError, match=f"head of {size} bytes"):
+        feed(decoder(Digest.NONE, STRANGER), header(m.EVENT_TYPES[m.Alive], size, size))
+
+
+def test_a_head_longer_than_its_body_is_refused() -> None:
+    with pytest.raises(FrameError, match="head of 11 bytes"):
+        feed(decoder(Digest.NONE), header(m.EVENT_TYPES[m.Alive], 11, 10))
+
+
+def test_a_payload_at_the_limit_is_taken_and_above_it_refused() -> None:
+    limits = Limits(1024, 8)
+    (got,) = feed(
+        decoder(Digest.XXH3, limits),
+        joined(encode(PART, [bytes(8)], digest=Digest.XXH3, timestamp_ns=0)),
+    )
+    assert got[1] == bytes(8)
+    with pytest.raises(FrameError, match="at most 8"):
+        feed(
+            decoder(Digest.XXH3, limits),
+            joined(encode(PART, [bytes(9)], digest=Digest.XXH3, timestamp_ns=0)),
+        )
+
+
+def test_limits_are_checked_before_a_byte_is_allocated() -> None:
+    asked = []
+    receiver = Decoder(Digest.NONE, MEMBER, lambda message, nbytes: asked.append(nbytes))
+    before = len(receiver._scratch)
+    with pytest.raises(FrameError):
+        feed(receiver, header(m.EVENT_TYPES[m.Contribution], 10, 2**60))
+    assert len(receiver._scratch) == before
+    assert asked == []
+
+
+def test_an_unknown_event_type_is_refused() -> None:
+    assert 250 not in m.DECODERS
+    with pytest.raises(FrameError, match="unknown event type 250"):
+        feed(decoder(Digest.NONE), header(250, 0, 0))
+
+
+@pytest.mark.parametrize("head", [b"\xc1", b"", msgspec.msgpack.encode({"term": 1})])
+def test_a_head_that_cannot_be_read_is_refused(head: bytes) -> None:
+    event = m.EVENT_TYPES[m.Alive]
+    fixed = struct.pack(
+        "<8sBBHIQQI", PREAMBLE, event, 0, 0, len(head), len(head), 0, zlib.crc32(head)
+    )
+    frame = fixed + struct.pack("<I", zlib.crc32(fixed)) + head
+    with pytest.raises(FrameError, match="cannot be read"):
+        feed(decoder(Digest.NONE), frame)
+
+
+def test_another_digest_than_agreed_is_refused() -> None:
+    frame = joined(encode(m.Alive(), digest=Digest.SHA1, timestamp_ns=0))
+    with pytest.raises(FrameError, match="another digest"):
+        feed(decoder(Digest.XXH3), frame + bytes(64))
+
+
+@pytest.mark.parametrize("digest", [Digest.XXH3, Digest.SHA1, Digest.BLAKE2B])
+def test_a_damaged_payload_names_the_digest(digest: Digest) -> None:
+    frame = joined(encode(PART, [b"abc"], digest=digest, timestamp_ns=0))
+    with pytest.raises(FrameError, match=f"{digest.name.lower()} digest"):
+        feed(decoder(digest), frame[:-1] + b"d")
