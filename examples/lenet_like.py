@@ -5,7 +5,6 @@ polyrhythm train examples/lenet_like.py --workers 4 --servers 2
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import polyrhythm as pr
 
@@ -31,7 +30,7 @@ def main(worker: pr.Worker) -> None:
     )
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
     for batch, targets in worker.batches((images[:640], labels[:640]), batch_size=32):
-        loss = F.cross_entropy(model(batch), targets)
+        loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()
         optimizer.step(objective=loss)  # exchanges as the sync policy says
     model.eval()

@@ -17,6 +17,10 @@ class LinkError(PolyrhythmError):
     """A link could not be made, or ended while it was needed."""
 
 
+class LinkEnded(LinkError):
+    """The other side is gone, or the way to it is."""
+
+
 class Refused(PolyrhythmError):
     """The lead or a server said no, with its reason."""
 

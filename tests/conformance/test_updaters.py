@@ -139,8 +139,7 @@ class Server:
                 held.rate = rates[held.slice.group]
             given.append(parts)
         target = [
-            torch.full_like(held.parameters, -1) if spare else held.parameters
-            for held in self.held
+            torch.full_like(held.parameters, -1) if spare else held.parameters for held in self.held
         ]
         before = [held.parameters.clone() for held in self.held]
         kept = [held.parameters for held in self.held]

@@ -92,7 +92,9 @@ def test_local_is_refused_without_memfd() -> None:
         SocketDialer("local")
 
 
-@pytest.mark.parametrize(("choice", "kind"), [("auto", "local"), ("local", "local"), ("tcp", "tcp")])
+@pytest.mark.parametrize(
+    ("choice", "kind"), [("auto", "local"), ("local", "local"), ("tcp", "tcp")]
+)
 def test_on_one_host_the_choice_decides(address: m.Address, choice: str, kind: str) -> None:
     link = SocketDialer(choice).dial(address, "s0")
     assert link.kind == kind

@@ -31,9 +31,7 @@ def test_event_type() -> None:
     """ "The evtType represents the type of a message. The specific types of message are shown in
     Table 1." """
     assert frame()[8] == EventType.WRK_UPDATE
-    table_1 = (
-        "SRV_BONJOUR ALIVE TRAINMF BONJOUR_MDES SRV_SYNC WRK_BONJOUR WRK_REQ_SRVS WRK_UPDATE"
-    )
+    table_1 = "SRV_BONJOUR ALIVE TRAINMF BONJOUR_MDES SRV_SYNC WRK_BONJOUR WRK_REQ_SRVS WRK_UPDATE"
     assert [event.name for event in EventType][:8] == table_1.split()
 
 

@@ -292,8 +292,7 @@ class Ensemble:
         verdict = store.ledger.judge(*given, part.slice)
         if verdict is Verdict.STRANGER:
             alive = any(
-                not life.gone
-                and (life.machine.worker, life.machine.incarnation) == given[:2]
+                not life.gone and (life.machine.worker, life.machine.incarnation) == given[:2]
                 for life in self.lives
             )
             assert not alive, f"s{server} takes w{part.worker} for a stranger"
@@ -312,7 +311,12 @@ class Ensemble:
         queue.appendleft(("server", server, ev.FoldDone(effect.round, weight)))
 
     def _take_parameters(
-        self, queue: deque[Any], life: Life, server: int, effect: fx.Publish, slices: tuple[int, ...]
+        self,
+        queue: deque[Any],
+        life: Life,
+        server: int,
+        effect: fx.Publish,
+        slices: tuple[int, ...],
     ) -> None:
         """Look into the slot now: by reference that is when the reader copies, over a stream when
         the bytes leave."""
@@ -466,9 +470,7 @@ class Ensemble:
         if self.rng.random() < self.abstains:
             self._worker(life, ev.Exhausted("it has nothing"))
         else:
-            self._worker(
-                life, ev.Computed(life.steps % 2, 1.0, (0.1,), None, 0, 0, 0, ())
-            )
+            self._worker(life, ev.Computed(life.steps % 2, 1.0, (0.1,), None, 0, 0, 0, ()))
 
     # -- checks ----------------------------------------------------------------------------------
 

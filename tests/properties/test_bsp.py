@@ -76,9 +76,7 @@ class Barrier(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        everybody = (
-            self.computing | self.arrived | self.joining | self.late_but_in | self.released
-        )
+        everybody = self.computing | self.arrived | self.joining | self.late_but_in | self.released
         if everybody:
             worker = data.draw(st.sampled_from(sorted(everybody)))
             for workers in (
@@ -169,7 +167,7 @@ def test_it_hangs_when_those_who_left_are_waited_for(monkeypatch) -> None:
             self, sync.Tick() if isinstance(event, sync.Left) else event, now_ns
         ),
     )
-    with pytest.raises(AssertionError, match="no fold|still waited for|forgotten"):
+    with pytest.raises(AssertionError, match=r"no fold|still waited for|forgotten"):
         run_state_machine_as_test(Barrier, settings=SEARCH)
 
 

@@ -59,6 +59,12 @@ def check_flip(message: m.Message, payload: bytes, digest: Digest, bit: int) -> 
     raise AssertionError(f"bit {bit} was turned over and {got} came out")
 
 
+def check_flips(payload: bytes, digest: Digest, nbytes: int) -> None:
+    """Every bit of the first `nbytes` of a frame, one at a time."""
+    for bit in range(nbytes * 8):
+        check_flip(PART, payload, digest, bit)
+
+
 @given(several=st.lists(frames, min_size=1, max_size=5), digest=digests, data=st.data())
 def test_frames_survive_any_splitting(several, digest, data) -> None:
     chunks = data.draw(st.lists(st.integers(1, 400), max_size=200), "chunks")
@@ -96,9 +102,9 @@ SAFE = [digest for digest in Digest if digest is not Digest.NONE]
 @pytest.mark.parametrize("digest", SAFE)
 @pytest.mark.parametrize("payload", [b"", b"payload"])
 def test_every_flipped_bit_of_a_frame_is_refused(digest: Digest, payload: bytes) -> None:
-    nbytes = len(joined(encode(PART, [payload], digest=digest, timestamp_ns=5)))
-    for bit in range(nbytes * 8):
-        check_flip(PART, payload, digest, bit)
+    check_flips(
+        payload, digest, len(joined(encode(PART, [payload], digest=digest, timestamp_ns=5)))
+    )
 
 
 @given(
@@ -114,9 +120,7 @@ def test_any_flipped_bit_is_refused(message, payload, digest, data) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"payload"])
 def test_without_a_digest_header_and_head_are_still_protected(payload: bytes) -> None:
-    protected = header_nbytes(Digest.NONE) + len(m.encode_head(PART))
-    for bit in range(protected * 8):
-        check_flip(PART, payload, Digest.NONE, bit)
+    check_flips(payload, Digest.NONE, header_nbytes(Digest.NONE) + len(m.encode_head(PART)))
 
 
 @given(data=st.binary(max_size=300), digest=digests)
@@ -133,12 +137,10 @@ def test_flips_come_through_when_bodies_are_not_verified(monkeypatch) -> None:
     for digest in SAFE:
         nbytes = len(joined(encode(PART, [b"payload"], digest=digest, timestamp_ns=5)))
         with pytest.raises(AssertionError, match="turned over"):
-            for bit in range(nbytes * 8):
-                check_flip(PART, b"payload", digest, bit)
+            check_flips(b"payload", digest, nbytes)
 
 
 def test_flips_come_through_when_headers_are_not_verified(monkeypatch) -> None:
     monkeypatch.setattr(Decoder, "_check_header", lambda self, *arguments: None)
     with pytest.raises(AssertionError, match="turned over"):
-        for bit in range(header_nbytes(Digest.XXH3) * 8):
-            check_flip(PART, b"payload", Digest.XXH3, bit)
+        check_flips(b"payload", Digest.XXH3, header_nbytes(Digest.XXH3))

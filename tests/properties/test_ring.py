@@ -120,13 +120,13 @@ def test_everybody_computes_the_same(members, count) -> None:
 
 
 def test_more_than_its_own_moves_when_the_current_placement_is_forgotten(monkeypatch) -> None:
+    check_leaving(set(range(5)), 40, 2)
+    check_joining(set(range(4)), 40, 4)
     place = Ring.place
     monkeypatch.setattr(
         Ring, "place", lambda self, count, replicas=0, current=None: place(self, count, replicas)
     )
     with pytest.raises(AssertionError):
-        for gone in range(5):
-            check_leaving(set(range(5)), 40, gone)
+        check_leaving(set(range(5)), 40, 2)
     with pytest.raises(AssertionError):
-        for count in range(40):
-            check_joining(set(range(4)), count, 4)
+        check_joining(set(range(4)), 40, 4)

@@ -31,12 +31,8 @@ JOB = m.JobSpec(job="job-1", workers=3, timer="5s", rounds=7, options={"size": "
 
 def messages() -> list[m.Message]:
     return [
-        m.WorkerBonjour(
-            **IDENTITY, name="w", job="j", identity="i", protocol=9, digests=(1, 0)
-        ),
-        m.ServerBonjour(
-            **IDENTITY, name="s", job="j", address=ADDRESS, identity="i", digests=(2,)
-        ),
+        m.WorkerBonjour(**IDENTITY, name="w", job="j", identity="i", protocol=9, digests=(1, 0)),
+        m.ServerBonjour(**IDENTITY, name="s", job="j", address=ADDRESS, identity="i", digests=(2,)),
         m.Greeting(**IDENTITY, name="s0", digest=1, address=ADDRESS, protocol=2),
         m.Refusal(**IDENTITY, reason="no: ünïcode"),
         m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),
@@ -44,9 +40,7 @@ def messages() -> list[m.Message]:
         m.Attach(**IDENTITY, spec=SPEC),
         m.Routing(**IDENTITY, routes=ROUTES, seed=True),
         m.Enrol(**IDENTITY, points=1000),
-        m.Leased(
-            **IDENTITY, points=10, seed=2, chunks=(m.ChunkLease(0, 0, 5, 1, 2),), epochs=3
-        ),
+        m.Leased(**IDENTITY, points=10, seed=2, chunks=(m.ChunkLease(0, 0, 5, 1, 2),), epochs=3),
         m.Report(**IDENTITY, metrics={"accuracy": 0.5}),
         m.Leave(**IDENTITY, reason="done"),
         m.Stop(**IDENTITY, reason="goal", failed=True),

@@ -58,4 +58,7 @@ class Link(Protocol):
         """Let `land` say where payloads that travel as bytes are received."""
 
     def close(self) -> None:
-        """Send what is queued if it can leave at once, then end the link."""
+        """Send what is queued, then end the link: whoever reads it will notice."""
+
+    def dispose(self) -> None:
+        """Give its descriptor back. Only for the one who read it, after its end."""

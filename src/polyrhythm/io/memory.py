@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 
-from polyrhythm.errors import LinkError
+from polyrhythm.errors import LinkEnded
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Piece
 from polyrhythm.wire.digests import Digest
@@ -66,7 +66,7 @@ class MemoryLink:
         item = self._inbox.get()
         if item is None:
             self._inbox.put(None)
-            raise LinkError(f"{self.peer} closed the link")
+            raise LinkEnded(f"{self.peer} closed the link")
         message, memory = item
         return message, Payload(memory) if memory is not None else None
 
@@ -77,6 +77,9 @@ class MemoryLink:
                 self._closed = True
                 self._outbox.put(None)
                 self._inbox.put(None)
+
+    def dispose(self) -> None:
+        pass
 
     def __repr__(self) -> str:
         return f"<memory link to {self.peer}{', closed' if self._closed else ''}>"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from polyrhythm.errors import LinkError
+from polyrhythm.errors import LinkEnded, LinkError
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, STRANGER, Decoder, Frame, Land, Limits, encode
@@ -135,12 +135,12 @@ class StreamLink:
         try:
             return self._carrier.read(self._sock, target, flags)
         except (ConnectionError, TimeoutError) as error:
-            raise LinkError(f"the link to {self.peer} broke: {error}") from None
+            raise LinkEnded(f"the link to {self.peer} broke: {error}") from None
 
     def _landed(self, nbytes: int) -> None:
         if not nbytes:
             where = "" if self._decoder.idle else " in the middle of a frame"
-            raise LinkError(f"{self.peer} closed the link{where}")
+            raise LinkEnded(f"{self.peer} closed the link{where}")
         self._decoder.landed(nbytes)
 
     # -- sending -------------------------------------------------------------------------------
@@ -284,6 +284,11 @@ class StreamLink:
             self._more.wait_for(lambda: self._closed or not self._outbox, _LINGER_S)
             if not self._closed:
                 self._shut()
+
+    def dispose(self) -> None:
+        if self._sender is not None and self._sender is not threading.current_thread():
+            self._sender.join(_LINGER_S)
+        self._sock.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._outbox)} frames queued"

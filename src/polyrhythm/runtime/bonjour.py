@@ -37,7 +37,7 @@ def introduce(link: Link, bonjour: m.WorkerBonjour | m.ServerBonjour) -> m.Greet
     return answer
 
 
-def await_bonjour(link: Link) -> m.WorkerBonjour | m.ServerBonjour:
+def await_bonjour(link: Link, job: str) -> m.WorkerBonjour | m.ServerBonjour:
     """The stranger's first frame, or a LinkError that says what was wrong with it."""
     message, _ = link.receive()
     if not isinstance(message, m.WorkerBonjour | m.ServerBonjour):
@@ -49,6 +49,8 @@ def await_bonjour(link: Link) -> m.WorkerBonjour | m.ServerBonjour:
             f"{message.name} speaks protocol {message.protocol}, this job speaks {m.PROTOCOL};"
             " install the same version of polyrhythm on both sides"
         )
+    if message.job != job:
+        raise FrameError(f"{message.name} was refused: it belongs to another job")
     return message
 
 

@@ -46,7 +46,13 @@ class Peers:
             self._dirty.pop().flush()
 
     def close(self) -> None:
-        with self._lock:
-            links = list(self._links.values())
-        for link in links:
+        for link in self._all():
             link.close()
+
+    def dispose(self) -> None:
+        for link in self._all():
+            link.dispose()
+
+    def _all(self) -> list[Link]:
+        with self._lock:
+            return list(self._links.values())

@@ -18,7 +18,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead import LeadMachine
 from polyrhythm.core.machine import Effect, Machine, Reason
 from polyrhythm.core.server import ServerMachine
-from polyrhythm.errors import FrameError, LinkError, NotFinite
+from polyrhythm.errors import FrameError, LinkEnded, LinkError, NotFinite
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
 from polyrhythm.io.poll import Poller
@@ -33,25 +33,13 @@ from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.lanes import Lanes
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.peers import Peers
+from polyrhythm.runtime.speech import for_the_lead
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 256 * 1024
 """Below this, adding and folding on the thread at hand beats handing over to another."""
 _BONJOUR_TIMEOUT_S = 10.0
-_TO_LEAD = (
-    m.Placed,
-    m.Seeded,
-    m.Attach,
-    m.Enrol,
-    m.Trailer,
-    m.Arrived,
-    m.Abstained,
-    m.Folded,
-    m.Report,
-    m.Leave,
-)
-_TO_SERVER = (m.Place, m.Fold, m.Pull, m.Pulled, m.Stop)
 _BAD_PEER = (FrameError, LinkError, NotFinite)
 _Slice = tuple[Link, m.Contribution, memoryview]
 
@@ -120,7 +108,8 @@ class ServerNode:
             trace=self._trace,
             check=options.check,
         )
-        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        self._poll_thread = threading.Thread(target=self._poll, name="poll", daemon=True)
+        self._poll_thread.start()
         if lead:
             bonjour = m.ServerBonjour(
                 server=server, name=self.name, job=job.job, address=address, identity=""
@@ -171,7 +160,7 @@ class ServerNode:
         timer.daemon = True
         timer.start()
         try:
-            bonjour = await_bonjour(link)
+            bonjour = await_bonjour(link, self._job.job)
             options = self._options
             greet(link, bonjour, self.name, self.address, options.digest, self._job.slice_nbytes)
         except _BAD_PEER as error:
@@ -266,9 +255,10 @@ class ServerNode:
 
     def _part(self, link: Link, error: Exception) -> None:
         """The link is over: tell the peer why if it was its fault, and the machines in any case."""
-        if not isinstance(error, LinkError) or not str(error).startswith(link.peer):
+        if not isinstance(error, LinkEnded):
             link.send(m.Refusal(reason=f"{self.name}: {error}"))
         link.close()
+        link.dispose()
         known = self._peers.remove(link)
         if self._journal is not None and not self._closing:
             self._journal.note("link-closed", peer=link.peer, reason=str(error))
@@ -283,25 +273,19 @@ class ServerNode:
     # -- what comes in -------------------------------------------------------------------------
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
-        if isinstance(message, m.Contribution):
-            self._take_contribution(link, message, payload, wait)
-        elif isinstance(message, m.Seed):
-            holdings = self._placed()
-            event = holdings.seed(message, _payload(message, payload))
-            self._driver.put(self.name, event)
-        elif isinstance(message, _TO_LEAD):
-            _check_identity(link, message)
+        if isinstance(message, m.Refusal):
+            raise LinkError(message.reason)
+        if for_the_lead(link, message):
             if not self._leads:
                 raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
             self._driver.put(fx.LEAD, message)
-        elif isinstance(message, _TO_SERVER):
-            if link.peer != fx.LEAD:
-                _check_identity(link, message)
-            self._driver.put(self.name, message)
-        elif isinstance(message, m.Refusal):
-            raise LinkError(message.reason)
+        elif isinstance(message, m.Contribution):
+            self._take_contribution(link, message, payload, wait)
+        elif isinstance(message, m.Seed):
+            event = self._placed().seed(message, _payload(message, payload))
+            self._driver.put(self.name, event)
         else:
-            raise FrameError(f"a {type(message).__name__} has no business here")
+            self._driver.put(self.name, message)
 
     def _placed(self) -> Holdings:
         if self._holdings is None:
@@ -311,7 +295,6 @@ class ServerNode:
     def _take_contribution(
         self, link: Link, message: m.Contribution, payload: Payload | None, wait: bool
     ) -> None:
-        _check_identity(link, message)
         holdings = self._placed()
         data = _payload(message, payload)
         if wait or self._lanes is None:
@@ -326,7 +309,8 @@ class ServerNode:
             try:
                 event = self._placed().add(message, data)
             except _BAD_PEER as error:
-                self._part(link, error)
+                link.send(m.Refusal(reason=f"{self.name}: {error}"))
+                link.close()  # the thread that reads it notices, and parts with it
                 continue
             if event is not None:
                 self._driver.post(self.name, event)
@@ -440,6 +424,9 @@ class ServerNode:
         self._driver.close()
         self._peers.close()
         self._poller.wake()
+        self._poll_thread.join()
+        self._peers.dispose()
+        self._poller.close()
         for lanes in (self._lanes, self._fold_lane):
             if lanes is not None:
                 lanes.close()
@@ -466,12 +453,6 @@ def _payload(message: m.Message, payload: Payload | None) -> memoryview:
     if payload is None:
         raise FrameError(f"a {type(message).__name__} came without its slice")
     return payload.view()
-
-
-def _check_identity(link: Link, message: m.Message) -> None:
-    """A peer speaks for itself only."""
-    if link.peer not in (fx.worker_name(message.worker), fx.server_name(message.server)):
-        raise FrameError(f"{link.peer} spoke in the name of another")
 
 
 def _trace(

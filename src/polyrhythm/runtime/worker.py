@@ -389,6 +389,8 @@ class WorkerNode:
         self._closing = True
         self._driver.close()
         self._peers.close()
+        self._peers.dispose()
+        self._poller.close()
         for buffer in self._push:
             for segment in buffer.segments:
                 segment.close()

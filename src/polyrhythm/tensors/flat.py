@@ -109,7 +109,7 @@ class FlatModel:
 
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Each tensor's place in these push buffers, made once."""
-        key = push[0].data_ptr()
+        key = max(tensor.data_ptr() for tensor in push)  # an empty one lies at 0
         if key not in self._gradient_views:
             self._gradient_views[key] = [_view(push[place.space], place) for place in self._places]
         return self._gradient_views[key]

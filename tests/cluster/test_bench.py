@@ -1,0 +1,39 @@
+"""`polyrhythm bench exchange`: the sum is verified, and its numbers belong together."""
+
+import json
+from pathlib import Path
+
+import pytest
+from processes import call
+
+KEYS = {
+    *("nbytes", "workers", "servers", "link", "in_place", "digest", "rounds"),
+    *("rounds_per_s", "gb_per_s", "limit_rounds_per_s", "share_of_limit"),
+}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--link", "local"], ["--link", "local", "--in-place"], ["--link", "tcp"]],
+    ids=["local", "in place", "tcp"],
+)
+def test_exchange(tmp_path: Path, flags: list[str]) -> None:
+    args = ["--size", "0.1MB", "--rounds", 50, "--workers", 2, "--json", *flags]
+    done = call("bench", "exchange", *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result.keys() >= KEYS
+    assert (result["nbytes"], result["rounds"], result["workers"]) == (100_000, 50, 2)
+    moved = 2 * result["rounds_per_s"] * result["nbytes"] * result["workers"] / 1e9
+    assert result["gb_per_s"] == pytest.approx(moved, abs=1e-3)
+    share = result["rounds_per_s"] / result["limit_rounds_per_s"]
+    assert result["share_of_limit"] == pytest.approx(share, abs=1e-2)
+    assert not list(tmp_path.iterdir()), "a measurement leaves no run behind"
+
+
+@pytest.mark.parametrize("size", ["much", "-1MB", "0"])
+def test_a_size_that_means_nothing(tmp_path: Path, size: str) -> None:
+    done = call("bench", "exchange", f"--size={size}", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"polyrhythm: --size '{size}' is not understood")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,111 @@
+"""A lead and the little that is needed to talk to it: events in, effects out, by hand."""
+
+from typing import Any, TypeVar
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.machine import Effect
+from polyrhythm.wire import messages as m
+
+ADDRESS = m.Address("host", 1, "", "")
+SECOND_NS = 10**9
+Kind = TypeVar("Kind")
+
+
+def spec(*shapes: tuple[int, ...], optimizer: str = "SGD") -> m.ModelSpec:
+    return m.ModelSpec(
+        tuple(
+            m.TensorSpec(f"t{index}", shape, "float32", 0, (1,) * len(shape))
+            for index, shape in enumerate(shapes or ((64,),))
+        ),
+        m.OptimizerSpec(optimizer, ({"lr": 0.1},)),
+    )
+
+
+class Stage:
+    """Drives a lead. Every call returns the effects of the event it stands for."""
+
+    def __init__(self, **job: Any) -> None:
+        self.job = m.JobSpec(**{"job": "j", "timer": "off", "slice_nbytes": 64, **job})
+        self.lead = LeadMachine(self.job)
+        self.now_ns = SECOND_NS
+        self.incarnations: dict[int, int] = {}
+        for server in range(self.job.servers):
+            self.server(server)
+
+    def tell(self, event: Any) -> list[Effect]:
+        self.now_ns += 1
+        effects = list(self.lead.handle(event, self.now_ns))
+        self.lead.check()
+        for effect in effects:
+            if isinstance(effect, fx.Send) and isinstance(effect.message, m.Admitted):
+                admitted = effect.message
+                self.incarnations[admitted.worker] = admitted.incarnation
+        return effects
+
+    def server(self, number: int, **fields: Any) -> list[Effect]:
+        bonjour = {"name": f"s{number}", "job": "j", "address": ADDRESS, "identity": "", **fields}
+        knock = m.ServerBonjour(server=number, **bonjour)
+        return self.tell(ev.ServerKnocked(f"link-s{number}", knock))
+
+    def knock(self, name: str, **fields: Any) -> list[Effect]:
+        bonjour = m.WorkerBonjour(**{"name": name, "job": "j", "identity": "", **fields})
+        return self.tell(ev.WorkerKnocked(f"link-{name}", bonjour))
+
+    def attach(self, worker: int, model: m.ModelSpec | None = None) -> list[Effect]:
+        return self.tell(m.Attach(**self.who(worker), spec=model or spec((64,))))
+
+    def who(self, worker: int) -> dict[str, int]:
+        return {"worker": worker, "incarnation": self.incarnations[worker]}
+
+    def from_servers(self, kind: type[m.Message], **fields: Any) -> list[Effect]:
+        """All servers say the same; the effects of the last one."""
+        effects: list[Effect] = []
+        for server in range(self.job.servers):
+            effects = self.tell(kind(server=server, **fields))
+        return effects
+
+    def begin(self, workers: int | None = None) -> "Stage":
+        """Everybody joins, attaches, seeds: round 1 is open."""
+        for number in range(self.job.workers if workers is None else workers):
+            self.knock(f"worker-{number}")
+            self.attach(number)
+        self.from_servers(m.Placed)
+        self.from_servers(m.Seeded)
+        self.folded(0)
+        return self
+
+    def contribute(
+        self, worker: int, sequence: int, round_: int = 1, progress: tuple[m.Progress, ...] = ()
+    ) -> list[Effect]:
+        self.tell(m.Trailer(**self.who(worker), sequence=sequence, weight=2.0, progress=progress))
+        return self.from_servers(m.Arrived, **self.who(worker), sequence=sequence, round=round_)
+
+    def folded(self, round_: int) -> list[Effect]:
+        return self.from_servers(m.Folded, round=round_, weight=1.0)
+
+    def closed(self, peer: str, reason: str = "it died") -> list[Effect]:
+        return self.tell(ev.LinkClosed(peer, reason))
+
+    def tick(self, after_s: float) -> list[Effect]:
+        self.now_ns += round(after_s * SECOND_NS)
+        return self.tell(ev.Tick())
+
+    @property
+    def why(self) -> str:
+        return str(self.lead.why().reason)
+
+
+def sent(effects: list[Effect], kind: type[Kind], to: str | None = None) -> list[Kind]:
+    return [
+        effect.message
+        for effect in effects
+        if isinstance(effect, fx.Send)
+        and isinstance(effect.message, kind)
+        and to in (None, effect.to)
+    ]
+
+
+def of(effects: list[Effect], kind: type[Kind]) -> list[Kind]:
+    return [effect for effect in effects if isinstance(effect, kind)]

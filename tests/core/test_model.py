@@ -1,0 +1,52 @@
+"""The first thing in which two workers' models differ, in words."""
+
+import pytest
+
+from polyrhythm.core.model import difference
+from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
+
+SGD = OptimizerSpec("SGD", ({"lr": 0.1},))
+
+
+def tensor(name: str = "w", shape: tuple[int, ...] = (2, 3), **changes: object) -> TensorSpec:
+    fields = {"dtype": "float32", "group": 0, "strides": (3, 1), **changes}
+    return TensorSpec(name, shape, **fields)
+
+
+def model(*tensors: TensorSpec, optimizer: OptimizerSpec = SGD) -> ModelSpec:
+    return ModelSpec(tensors, optimizer)
+
+
+def test_equal_models_do_not_differ() -> None:
+    assert difference(model(tensor()), model(tensor())) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "text"),
+    [
+        (model(tensor("v")), "it has 'v' where the job has 'w'"),
+        (model(tensor(shape=(3, 2))), "'w' has shape [3, 2], in the job it has [2, 3]"),
+        (
+            model(tensor(dtype="float64")),
+            "'w' is float64 in group 0, in the job it is float32 in group 0",
+        ),
+        (
+            model(tensor(group=1)),
+            "'w' is float32 in group 1, in the job it is float32 in group 0",
+        ),
+        (model(tensor(), tensor("b")), "it has 2 tensors, the job has 1"),
+        (model(), "it has 0 tensors, the job has 1"),
+    ],
+)
+def test_the_first_difference_is_told(theirs: ModelSpec, text: str) -> None:
+    assert difference(model(tensor()), theirs) == text
+
+
+def test_optimizers_are_compared_with_their_numbers() -> None:
+    theirs = model(tensor(), optimizer=OptimizerSpec("SGD", ({"lr": 0.2},)))
+    told = difference(model(tensor()), theirs)
+    assert told is not None and "its optimizer is" in told and "0.2" in told and "0.1" in told
+
+
+def test_another_layout_in_memory_is_a_difference() -> None:
+    assert difference(model(tensor()), model(tensor(strides=(1, 2)))) is not None

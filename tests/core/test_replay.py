@@ -1,0 +1,89 @@
+"""A trace of a run, played into fresh machines, gives identical effects; a changed one does not."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.learn.worker import Worker
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.trace import Step, replay
+from polyrhythm.wire.messages import JobSpec
+
+
+def learn(worker: Worker) -> None:
+    torch.manual_seed(worker.seed)
+    model = torch.nn.Linear(6, 3)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    points = torch.randn(48, 6), torch.randint(0, 3, (48,))
+    for inputs, labels in worker.batches(points, batch_size=4):
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    worker.report(done=1.0)
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("traces")
+    job = JobSpec(job="j", workers=3, servers=2, epochs=2, slice_nbytes=64)
+    run = run_inline(job, learn, options=NodeOptions(trace_dir=folder, check=True), timeout_s=60)
+    assert run.outcome is not None and not run.outcome.failed
+    return sorted(folder.glob("*.trace"))
+
+
+def records(path: Path) -> list[bytes]:
+    data, parts, at = path.read_bytes(), [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        parts.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return parts
+
+
+def write(path: Path, parts: list[bytes]) -> Path:
+    path.write_bytes(b"".join(len(part).to_bytes(4, "little") + part for part in parts))
+    return path
+
+
+def test_every_machine_left_a_trace(traces: list[Path]) -> None:
+    names = [path.stem for path in traces]
+    assert names == ["s0", "s1", "worker-0", "worker-1", "worker-2"]
+
+
+def test_replaying_gives_identical_effects(traces: list[Path]) -> None:
+    for path in traces:
+        assert replay(path) == len(records(path)) - 1 > 10, path.name
+
+
+def test_a_lost_step_is_found(traces: list[Path], tmp_path: Path) -> None:
+    origins, *steps = records(traces[0])
+    with pytest.raises(InvariantBroken, match="recorded were"):
+        replay(write(tmp_path / "lost.trace", [origins, *steps[1:]]))
+
+
+def test_a_changed_effect_is_found(traces: list[Path], tmp_path: Path) -> None:
+    parts = records(traces[0])
+    at = next(
+        n for n, part in enumerate(parts) if n and msgspec.msgpack.decode(part, type=Step).effects
+    )
+    step = msgspec.msgpack.decode(parts[at], type=Step)
+    parts[at] = msgspec.msgpack.encode(msgspec.structs.replace(step, effects=()))
+    with pytest.raises(InvariantBroken, match=f"step {at - 1} of changed.trace"):
+        replay(write(tmp_path / "changed.trace", parts))
+
+
+def test_a_changed_machine_is_found(traces: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerMachine, "_version", lambda self: 7)
+    with pytest.raises(InvariantBroken):
+        replay(traces[-1])
+
+
+def test_a_trace_that_was_cut_short_replays_up_to_there(traces: list[Path], tmp_path: Path) -> None:
+    data = traces[0].read_bytes()
+    short = tmp_path / "short.trace"
+    short.write_bytes(data[:-3])
+    assert replay(short) == replay(traces[0]) - 1

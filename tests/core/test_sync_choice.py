@@ -1,0 +1,153 @@
+"""From the texts of --sync, --timer and --kind to a policy; the timer's own rule."""
+
+import pytest
+
+from polyrhythm.core.machine import WORDS, Reason
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.bsp import Bsp
+from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.sync.timer import Timer
+from polyrhythm.errors import UsageError
+
+SECOND_NS = 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "length_ns"),
+    [
+        ("off", None),
+        ("auto", 120 * SECOND_NS),
+        ("120s", 120 * SECOND_NS),
+        ("120", 120 * SECOND_NS),
+        ("0.5s", SECOND_NS // 2),
+    ],
+)
+def test_timers_are_understood(text: str, length_ns: int | None) -> None:
+    assert Timer.parse(text).length_ns() == length_ns
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "0", "nan", "inf", "1m", "s"])
+def test_other_timers_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="give auto, off or seconds such as 120s"):
+        Timer.parse(text)
+
+
+def test_auto_is_three_times_the_longest_of_the_last_20_rounds() -> None:
+    timer = Timer.parse("auto")
+    timer.measured(40 * SECOND_NS)
+    assert timer.length_ns() == 120 * SECOND_NS
+    for _ in range(19):
+        timer.measured(5 * SECOND_NS)
+    assert timer.length_ns() == 120 * SECOND_NS
+    timer.measured(5 * SECOND_NS)
+    assert timer.length_ns() == 15 * SECOND_NS
+
+
+def test_auto_is_at_least_ten_seconds() -> None:
+    timer = Timer.parse("auto")
+    timer.measured(1)
+    assert timer.length_ns() == 10 * SECOND_NS
+
+
+def test_a_fixed_timer_does_not_adapt() -> None:
+    timer = Timer.parse("7s")
+    timer.measured(100 * SECOND_NS)
+    assert timer.length_ns() == 7 * SECOND_NS
+
+
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+def test_bsp_folds_both_kinds(kind: str) -> None:
+    assert isinstance(choose_policy("bsp", "auto", kind), Bsp)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(UsageError, match="--sync 'lockstep' is not known here"):
+        choose_policy("lockstep", "auto", "gradient")
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(UsageError, match="--kind 'magic' is not known: choose one of gradient"):
+        choose_policy("bsp", "auto", "magic")
+
+
+def test_a_kind_that_the_policy_cannot_fold_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(Bsp, "kinds", frozenset({"local"}))
+    with pytest.raises(UsageError, match="--sync bsp cannot fold kind 'gradient': it takes local"):
+        choose_policy("bsp", "auto", "gradient")
+
+
+def test_a_wrong_timer_is_refused_there_too() -> None:
+    with pytest.raises(UsageError, match="--timer 'x'"):
+        choose_policy("bsp", "x", "gradient")
+
+
+# -- bsp, step by step ---------------------------------------------------------------------------
+
+
+def bsp(*members: int, timer: str = "off") -> Bsp:
+    policy = Bsp(Timer.parse(timer))
+    for member in members:
+        policy.on(sync.Joined(member), 0)
+    policy.on(sync.Opened(0), 0)
+    return policy
+
+
+def test_it_folds_with_the_last_member() -> None:
+    policy = bsp(0, 1)
+    assert not policy.on(sync.Arrived(0, 1), 1).fold
+    decision = policy.on(sync.Arrived(1, 1), 2)
+    assert decision.fold and decision.release == {0, 1}
+    assert str(decision.reason) == "every member has contributed to round 1 or abstained"
+
+
+def test_a_fold_by_the_timer_names_the_missing() -> None:
+    policy = bsp(0, 1, 2, timer="5s")
+    decision = policy.on(sync.Arrived(0, 1), SECOND_NS)
+    assert decision.wake_at == 5 * SECOND_NS
+    decision = policy.on(sync.Tick(), 6 * SECOND_NS)
+    assert decision.fold and decision.release == {0}
+    assert str(decision.reason) == (
+        "the timer fired 6.0 s after round 1 opened; not waited for: w1, w2"
+    )
+
+
+def test_a_timer_with_nothing_to_fold_starts_again() -> None:
+    policy = bsp(0, timer="5s")
+    decision = policy.on(sync.Tick(), 6 * SECOND_NS)
+    assert not decision.fold and decision.wake_at == 11 * SECOND_NS
+    assert str(decision.reason) == "the timer fired, but nobody has contributed to round 1 yet"
+
+
+def test_without_members_the_first_to_come_open_a_round() -> None:
+    policy = bsp(0)
+    policy.on(sync.Left(0), 1)
+    decision = policy.on(sync.Joined(1), 2)
+    assert decision.fold and decision.release == {1}
+    assert str(decision.reason) == "no member is left in round 1: it closes for those who came"
+
+
+def test_why_says_who_is_missing_and_until_when() -> None:
+    policy = bsp(0, 1, timer="5s")
+    policy.on(sync.Arrived(1, 1), 1)
+    waiting = policy.why()
+    assert str(waiting.reason) == "round 1 waits for w0"
+    assert (waiting.since_ns, waiting.until_ns) == (0, 5 * SECOND_NS)
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+def test_every_reason_can_be_put_into_words() -> None:
+    fields = {
+        "worker": "w1",
+        "missing": "w2",
+        "round": 3,
+        "members": 4,
+        "after_s": 5.0,
+        "goal": "6 rounds",
+        "server": 7,
+        "detail": "gone",
+    }
+    for code in WORDS:
+        text = str(Reason(code, fields))
+        assert text and "{" not in text

@@ -1,0 +1,55 @@
+"""One journal line for many routine rounds."""
+
+from polyrhythm.core.tally import Tally
+from polyrhythm.wire.messages import Trailer
+
+SECOND_NS = 10**9
+
+
+def trailer(worker: int = 0, **fields: object) -> Trailer:
+    return Trailer(worker=worker, weight=2.0, **fields)
+
+
+def test_routine_rounds_are_rolled_up() -> None:
+    tally = Tally()
+    assert tally.close(0, "opened", 0, SECOND_NS, final=False)
+    for round_ in (1, 2, 3):
+        tally.count(trailer(objective=float(round_)), 2)
+        now_ns = SECOND_NS + round_
+        assert tally.close(round_, "all-arrived", 0, now_ns, final=False) is None
+    line = tally.close(4, "all-arrived", 1, 3 * SECOND_NS, final=False)
+    assert line is not None
+    assert (line["round"], line["rounds"], line["contributions"]) == (4, 4, 3)
+    assert (line["points"], line["objective"], line["passes"]) == (6, 2.0, 1)
+
+
+def test_an_unusual_or_final_round_has_a_line_at_once() -> None:
+    tally = Tally()
+    tally.close(0, "opened", 0, SECOND_NS, final=False)
+    assert tally.close(1, "timer", 0, SECOND_NS + 1, final=False) is not None
+    assert tally.close(2, "all-arrived", 0, SECOND_NS + 2, final=True) is not None
+
+
+def test_the_objective_is_weighted_and_may_be_missing() -> None:
+    tally = Tally()
+    line = tally.close(1, "timer", 0, 1, final=False)
+    assert line is not None and line["objective"] is None
+    tally.count(Trailer(worker=0, weight=1.0, objective=4.0), 1)
+    tally.count(Trailer(worker=1, weight=3.0, objective=0.0), 3)
+    line = tally.close(2, "timer", 0, 2, final=False)
+    assert line is not None and line["objective"] == 1.0
+
+
+def test_workers_totals_are_since_the_beginning() -> None:
+    tally = Tally()
+    for round_ in (1, 2):
+        tally.count(trailer(5, compute_ns=3, wait_ns=2, transfer_ns=1), 4)
+        line = tally.close(round_, "timer", 0, round_, final=False)
+    assert line is not None
+    assert line["workers"][5] == {
+        "contributions": 2,
+        "points": 8,
+        "compute_ns": 6,
+        "wait_ns": 4,
+        "transfer_ns": 2,
+    }

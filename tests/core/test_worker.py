@@ -1,0 +1,207 @@
+"""The worker: what it sends where, what it keeps, and when it goes on."""
+
+from stage import ADDRESS, of, sent, spec
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.worker import WINDOW, State, WorkerMachine
+from polyrhythm.wire import messages as m
+
+ROUTES = (m.Route(0), m.Route(1), m.Route(0))
+WHO = {"worker": 3, "incarnation": 4, "term": 1, "view": 5}
+
+
+class Hand:
+    """Worker w3 in a job of two servers."""
+
+    def __init__(self) -> None:
+        self.worker = WorkerMachine("anna")
+
+    def tell(self, event: object) -> list:
+        effects = list(self.worker.handle(event, 1))
+        self.worker.check()
+        return effects
+
+    def join(self) -> "Hand":
+        job = m.JobSpec(job="j", servers=2)
+        self.tell(m.Admitted(**WHO, job=job, servers=(ADDRESS, ADDRESS)))
+        self.tell(ev.Attaching(spec()))
+        self.tell(ev.Linked(0))
+        self.tell(ev.Linked(1))
+        self.tell(m.Routing(**WHO, routing=1, routes=ROUTES))
+        return self
+
+    def begin(self) -> "Hand":
+        self.join()
+        self.release(0)
+        self.land(0)
+        assert self.worker.state is State.COMPUTING
+        return self
+
+    def release(self, round_: int, *, pushed: bool = True, stop: bool = False) -> list:
+        return self.tell(m.Release(**WHO, round=round_, pushed=pushed, stop=stop))
+
+    def land(self, round_: int, sequence: int = 0) -> list:
+        for slice_ in (0, 2):
+            self.tell(ev.Landed(0, slice_, round_, sequence))
+        return self.tell(ev.Landed(1, m.EVERY_SLICE, round_, sequence))
+
+    def compute(self) -> list:
+        return self.tell(ev.Computed(0, 8.0, (0.1,), 0.5, 1, 2, 3, (m.Progress(0, 0, 8),)))
+
+    def why(self) -> str:
+        return str(self.worker.why().reason)
+
+
+def test_it_dials_and_attaches_when_all_servers_are_linked() -> None:
+    hand = Hand()
+    assert hand.why() == "waiting for the lead to admit this worker"
+    job = m.JobSpec(job="j", servers=2)
+    effects = hand.tell(m.Admitted(**WHO, job=job, servers=(ADDRESS, ADDRESS)))
+    assert of(effects, fx.Dial) == [fx.Dial((ADDRESS, ADDRESS))]
+    assert hand.tell(ev.Attaching(spec())) == []
+    assert hand.tell(ev.Linked(0)) == []
+    (attach,) = sent(hand.tell(ev.Linked(1)), m.Attach, "lead")
+    assert (attach.worker, attach.incarnation) == (3, 4)
+
+
+def test_the_seeder_sends_every_server_its_slices() -> None:
+    hand = Hand().join()
+    effects = hand.tell(m.Routing(**WHO, routing=1, routes=ROUTES, seed=True))
+    assert of(effects, fx.SeedSlices) == [fx.SeedSlices(0, (0, 2)), fx.SeedSlices(1, (1,))]
+
+
+def test_it_goes_on_with_one_whole_version_and_the_leads_word() -> None:
+    hand = Hand().join()
+    assert hand.why() == "waiting for the servers to make room for the model"
+    assert of(hand.land(0), fx.Resume) == [], "nobody released it"
+    (resume,) = of(hand.release(0), fx.Resume)
+    assert resume == fx.Resume(0, False)
+    assert hand.why() == "the worker is computing on version 0"
+
+
+def test_it_does_not_go_on_with_a_mixture() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1)
+    for slice_ in (0, 2):
+        assert of(hand.tell(ev.Landed(0, slice_, 1, 1)), fx.Resume) == []
+    assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 1, 1)), fx.Resume) == [fx.Resume(1, False)]
+
+
+def test_nothing_may_land_while_it_computes() -> None:
+    hand = Hand().join()
+    hand.release(0)
+    assert of(hand.land(0), fx.Expect)[-1] == fx.Expect(None)
+    assert of(hand.compute(), fx.Expect) == [fx.Expect(0)]
+
+
+def test_a_contribution_goes_to_all_servers_and_its_trailer_to_the_lead() -> None:
+    effects = Hand().begin().compute()
+    pushes = of(effects, fx.PushSlices)
+    assert [(push.server, push.slices, push.sequence, push.round) for push in pushes] == [
+        (0, (0, 2), 1, 1),
+        (1, (1,), 1, 1),
+    ]
+    (trailer,) = sent(effects, m.Trailer, "lead")
+    assert (trailer.sequence, trailer.weight, trailer.objective) == (1, 8.0, 0.5)
+    assert trailer.progress == (m.Progress(0, 0, 8),)
+
+
+def test_at_most_two_contributions_are_unacknowledged() -> None:
+    hand = Hand().begin()
+    for sequence in range(1, WINDOW + 1):
+        assert of(hand.compute(), fx.PushSlices)
+        hand.release(sequence)
+        hand.land(sequence)
+    assert of(hand.compute(), fx.PushSlices) == []
+    assert hand.why() == "two contributions are unacknowledged"
+    assert hand.tell(m.Acknowledged(server=0, sequence=1)) == []
+    pushes = of(hand.tell(m.Acknowledged(server=1, sequence=1)), fx.PushSlices)
+    assert [push.sequence for push in pushes] == [3, 3]
+
+
+def test_parameters_acknowledge_too() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1)
+    hand.land(1, sequence=1)
+    assert hand.worker._unacknowledged == {}
+
+
+def test_who_has_nothing_abstains_and_reads_no_more() -> None:
+    effects = Hand().begin().tell(ev.Exhausted("no points"))
+    (abstained,) = sent(effects, m.Abstained, "lead")
+    assert (abstained.round, abstained.reason) == (1, "no points")
+    assert [pulled.round for pulled in sent(effects, m.Pulled)] == [0, 0]
+
+
+def test_what_was_not_pushed_is_pulled() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    pulls = of(hand.release(1, pushed=False), fx.Send)
+    assert [(pull.to, pull.message.round) for pull in pulls] == [("s0", 1), ("s1", 1)]
+    assert of(hand.land(1), fx.Resume) == [fx.Resume(1, False)]
+
+
+def test_a_server_that_folded_on_makes_it_ask_the_others_again() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1, pushed=False)
+    for slice_ in (0, 2):
+        hand.tell(ev.Landed(0, slice_, 1, 1))
+    (pull,) = of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 2, 1)), fx.Send)
+    assert (pull.to, pull.message.round) == ("s0", 2)
+    hand.tell(ev.Landed(0, 0, 2, 1))
+    assert of(hand.tell(ev.Landed(0, 2, 2, 1)), fx.Resume) == [fx.Resume(2, False)]
+
+
+def test_a_server_whose_answer_is_on_its_way_is_not_asked_again() -> None:
+    """A second answer could be of a later version, and land in what the first completed."""
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1, pushed=False)
+    assert sent(hand.tell(ev.Landed(1, m.EVERY_SLICE, 2, 1)), m.Pull) == []
+    assert sent(hand.tell(ev.Landed(0, 0, 1, 1)), m.Pull) == []
+    assert len(sent(hand.tell(ev.Landed(0, 2, 1, 1)), m.Pull, "s0")) == 1
+
+
+def test_at_the_end_it_takes_the_final_version() -> None:
+    hand = Hand().begin()
+    hand.release(3, pushed=False, stop=True)
+    effects = hand.compute()
+    assert of(effects, fx.PushSlices) == [] and len(sent(effects, m.Pull)) == 2
+    assert of(hand.land(3), fx.Resume) == [fx.Resume(3, True)]
+
+
+def test_leaving_says_so_and_ends() -> None:
+    effects = Hand().begin().tell(ev.Leaving("done"))
+    assert sent(effects, m.Leave, "lead")[0].reason == "done"
+    assert of(effects, fx.End)
+
+
+def test_refusals_stops_and_lost_links_reach_the_users_code() -> None:
+    for event, text, stopped in (
+        (m.Refusal(reason="name taken"), "name taken", False),
+        (m.Stop(reason="the job is over"), "the job is over", True),
+        (ev.LinkClosed("s1", "reset"), "anna lost its link to s1: reset", False),
+    ):
+        hand = Hand().begin()
+        (fail,) = hand.tell(event)
+        assert (str(fail.reason), fail.stopped) == (text, stopped)
+        assert hand.tell(event) == []
+        assert hand.why() == "nothing is being waited for"
+
+
+def test_leases_and_reports_pass_through() -> None:
+    hand = Hand().begin()
+    lease = m.Leased(points=3, seed=0, chunks=())
+    assert hand.tell(lease) == [fx.TakeChunks(lease)]
+    assert sent(hand.tell(ev.Enrolling(9)), m.Enrol, "lead")[0].points == 9
+    assert sent(hand.tell(ev.Reporting({"a": 1.0})), m.Report, "lead")[0].metrics == {"a": 1.0}
+
+
+def test_it_says_which_fold_it_waits_for() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    assert hand.why() == "waiting for the fold of round 1"

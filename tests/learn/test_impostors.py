@@ -1,0 +1,100 @@
+"""A peer speaks for itself only: what is the lead's to say is refused from anybody else."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import LinkError
+from polyrhythm.io.link import Link
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.frames import MEMBER
+
+ROUNDS = 20
+
+
+def attack_in_the_middle(
+    server: int, bonjour: Callable[[str], m.WorkerBonjour | m.ServerBonjour], message: m.Message
+) -> list[m.Message]:
+    """Run a job whose worker-0 opens a second link in round 5, as somebody else, and says
+    `message` on it. Returns what it heard there; the job must reach its goal unharmed."""
+    heard: list[m.Message] = []
+
+    def knock(link: Link, job: str) -> None:
+        link.send(bonjour(job))
+        answer, _ = link.receive()
+        heard.append(answer)
+        if isinstance(answer, m.Greeting):
+            link.agree(Digest(answer.digest), MEMBER)
+            link.send(message)
+            try:
+                while True:
+                    heard.append(link.receive()[0])
+            except LinkError:
+                pass  # the link was closed, as it should be
+
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(4, 4)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        while not worker.stopped:
+            if worker.version == 5 and worker.name == "worker-0":
+                hub = worker._node._dialer
+                link = hub.dial(hub.address(server), f"s{server}")
+                talk = threading.Thread(target=knock, args=(link, "impostors"), daemon=True)
+                talk.start()
+                talk.join(0.5)  # ends at once where it is refused
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step(points=2)
+
+    job = m.JobSpec(job="impostors", workers=2, servers=2, rounds=ROUNDS, timer="off")
+    run = run_inline(job, main, timeout_s=15)
+    assert run.outcome is not None and not run.outcome.failed
+    contributions = [line["contributions"] for line in run.journal if line["what"] == "rounds"]
+    assert sum(contributions) == 2 * ROUNDS
+    return heard
+
+
+def as_server(job: str) -> m.ServerBonjour:
+    address = m.Address("memory", 9, "", "")
+    return m.ServerBonjour(
+        server=9, name="s9", job=job, address=address, identity="", digests=(Digest.NONE,)
+    )
+
+
+def as_worker(job: str) -> m.WorkerBonjour:
+    return m.WorkerBonjour(worker=9, name="nine", job=job, identity="", digests=(Digest.NONE,))
+
+
+ORDERS = [
+    m.Stop(server=9, worker=9, reason="go home"),
+    m.Fold(server=9, worker=9, round=6),
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
+@pytest.mark.parametrize("bonjour", [as_server, as_worker])
+def test_orders_of_the_lead_are_refused_from_others(
+    bonjour: Callable[[str], m.WorkerBonjour | m.ServerBonjour], order: m.Message
+) -> None:
+    heard = attack_in_the_middle(1, bonjour, order)
+    assert isinstance(heard[-1], m.Refusal)
+
+
+def test_a_stranger_that_contributes_is_refused() -> None:
+    slice_ = m.Contribution(worker=9, incarnation=3, sequence=1, slices=1, weight=1.0, slice=0)
+    heard = attack_in_the_middle(1, as_worker, slice_)
+    assert isinstance(heard[-1], m.Refusal)
+
+
+def test_speaking_in_the_name_of_another_is_refused() -> None:
+    heard = attack_in_the_middle(1, as_worker, m.Pull(worker=0, round=6))
+    assert isinstance(heard[-1], m.Refusal) and "in the name of another" in heard[-1].reason
+
+
+def test_another_jobs_worker_is_refused_by_every_server() -> None:
+    heard = attack_in_the_middle(1, lambda _: as_worker("another job"), m.Pull(worker=9, round=6))
+    assert isinstance(heard[-1], m.Refusal)

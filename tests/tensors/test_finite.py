@@ -1,0 +1,49 @@
+"""Quick sums and large copies say the same as torch's own."""
+
+import pytest
+import torch
+
+from polyrhythm.tensors.copying import copy
+from polyrhythm.tensors.finite import all_finite
+
+
+def test_finite_numbers_are_finite() -> None:
+    assert all_finite(torch.randn(1000))
+    assert all_finite(torch.empty(0))
+    assert all_finite(torch.tensor([1, 2]))
+
+
+def test_a_sum_that_overflows_is_looked_at_closely() -> None:
+    assert all_finite(torch.full((4,), 3e38))
+    assert all_finite(torch.full((4,), 6e4, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_one_bad_element_is_found(dtype: torch.dtype, bad: float) -> None:
+    numbers = torch.zeros(1000, dtype=dtype)
+    numbers[777] = bad
+    assert not all_finite(numbers)
+
+
+def test_infinities_that_cancel_are_found() -> None:
+    assert not all_finite(torch.tensor([float("inf"), -float("inf")]))
+
+
+@pytest.mark.parametrize("length", [0, 5, 300_000])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_copies_are_copies(length: int, kind: torch.dtype) -> None:
+    source = torch.randn(length).to(kind)
+    target = torch.full((length,), 7.0)
+    copy(target, source)
+    assert torch.equal(target, source.float())
+    exact = torch.empty_like(source)
+    copy(exact, source)
+    assert torch.equal(exact, source)
+
+
+def test_strided_copies_are_copies() -> None:
+    source = torch.randn(600, 600).t()
+    target = torch.empty(600, 600)
+    copy(target, source)
+    assert torch.equal(target, source)

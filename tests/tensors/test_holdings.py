@@ -1,0 +1,199 @@
+"""What a server holds: slices are checked before they are added, and versions stay apart."""
+
+import pytest
+import torch
+
+from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
+from polyrhythm.errors import LinkError, NotFinite
+from polyrhythm.io.segments import Segment
+from polyrhythm.runtime.holdings import Holdings
+from polyrhythm.wire.messages import (
+    Contribution,
+    JobSpec,
+    MemberSpec,
+    ModelSpec,
+    OptimizerSpec,
+    Route,
+    Seed,
+    TensorSpec,
+)
+
+SPEC = ModelSpec(
+    (
+        TensorSpec("weight", (32,), "float32", 0, (1,)),
+        TensorSpec("mean", (4,), "float32", -1, (1,)),
+        TensorSpec("count", (), "int64", -1, ()),
+    ),
+    OptimizerSpec("SGD", ({"lr": 0.5},)),
+)
+ROUTES = (Route(0),) * 4
+
+
+def holdings(**job: object) -> Holdings:
+    made = Holdings(
+        0,
+        SPEC,
+        ROUTES,
+        JobSpec(**{"job": "j", "slice_nbytes": 64, **job}),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
+    made.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 2, "bert")])
+    for slice_, held in zip(made.slices, made.held, strict=True):
+        data = torch.ones(slice_.length, dtype=held.parameters.dtype)
+        assert made.seed(Seed(slice=slice_.id), as_bytes(data)) == SliceSeeded(slice_.id)
+    return made
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.view(torch.uint8).numpy())
+
+
+def give(
+    made: Holdings,
+    slice_: int,
+    value: float,
+    *,
+    worker: int = 0,
+    sequence: int = 1,
+    **fields: object,
+) -> object:
+    held = made.held[slice_]
+    data = torch.full((held.slice.length,), value).to(held.parameters.dtype)
+    message = Contribution(
+        **{
+            "worker": worker,
+            "incarnation": worker + 1,
+            "sequence": sequence,
+            "slice": slice_,
+            "weight": 2.0,
+            "slices": len(made.slices),
+            "rate": 0.5,
+            **fields,
+        }
+    )
+    return made.add(message, as_bytes(data))
+
+
+def give_all(made: Holdings, value: float, **fields: object) -> object:
+    return [give(made, slice_.id, value, **fields) for slice_ in made.slices][-1]
+
+
+def values(made: Holdings, slot: int) -> list[float]:
+    """The first element of every slice of a version."""
+    return [tensor[0].item() for tensor in made._slot_at(slot).tensors]
+
+
+def test_the_last_slice_completes_a_contribution() -> None:
+    made = holdings()
+    events = [give(made, slice_.id, 1.0) for slice_ in made.slices]
+    assert events[:-1] == [None] * (len(events) - 1)
+    assert events[-1] == Contributed(0, 1, 1, 1)
+
+
+def test_repeated_slices_are_not_added() -> None:
+    made = holdings()
+    give_all(made, 1.0)
+    assert give(made, 0, 100.0) == Repeated(0, 1, 1)
+    made.fold(1, 0, 0)
+    assert values(made, 0)[0] == 0.5
+
+
+def test_a_fold_does_what_each_slice_needs() -> None:
+    """An optimizer step for parameters, the mean for buffers, the maximum for integers."""
+    made = holdings()
+    give_all(made, 1.0, worker=0, weight=1.0)
+    give_all(made, 5.0, worker=1, weight=3.0)
+    assert made.fold(1, 0, 0) == 4.0
+    assert values(made, 0) == [1 - 0.5 * 4.0, 1 - 0.5 * 4.0, 1 + 4.0, 5]
+
+
+def test_kind_local_averages_changes() -> None:
+    made = holdings(kind="local")
+    give_all(made, 1.0, worker=0, weight=1.0)
+    give_all(made, 5.0, worker=1, weight=3.0)
+    made.fold(1, 0, 0)
+    assert values(made, 0) == [5.0, 5.0, 5.0, 5]
+
+
+def test_plain_addition_adds() -> None:
+    made = holdings(updater="addition")
+    give_all(made, 1.0, worker=0)
+    give_all(made, 5.0, worker=1)
+    made.fold(1, 1, 0)
+    assert values(made, 1)[:2] == [7.0, 7.0]
+
+
+def test_a_fold_into_a_spare_leaves_the_old_version() -> None:
+    made = holdings()
+    give_all(made, 1.0)
+    before = values(made, 0)
+    made.fold(1, 1, 1)
+    assert values(made, 0) == before
+    assert values(made, 1)[0] == 0.5
+
+
+def test_what_comes_after_the_fold_is_in_the_next_round() -> None:
+    made = holdings()
+    give(made, 0, 1.0)
+    made.fold(1, 0, 0)
+    last = None
+    for slice_ in made.slices[1:]:
+        last = give(made, slice_.id, 1.0)
+    assert last == Contributed(0, 1, 1, 2)
+
+
+def test_the_rate_of_the_highest_clock_counts() -> None:
+    made = holdings()
+    give(made, 0, 1.0, worker=0, sequence=7, rate=0.25)
+    give(made, 0, 1.0, worker=1, sequence=3, rate=0.5)
+    made.fold(1, 0, 0)
+    assert values(made, 0)[0] == 0.75
+
+
+def test_bf16_travels_and_float32_is_kept() -> None:
+    made = Holdings(
+        0, SPEC, ROUTES, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )  # fmt: skip
+    made.enlist([MemberSpec(0, 1, "anna")])
+    data = torch.full((made.slices[0].length,), 1.0, dtype=torch.bfloat16)
+    made.seed(Seed(slice=0), as_bytes(data))
+    step = torch.full_like(data, 2.0**-9)
+    part = Contribution(
+        worker=0, incarnation=1, sequence=1, slice=0, weight=1.0, slices=9, rate=1.0
+    )
+    made.add(part, as_bytes(step))
+    made.fold(1, 0, 0)
+    assert made.held[0].parameters[0].item() == 1.0 - 2.0**-9
+    assert made._slot_at(0).tensors[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_refused_and_not_added(bad: float) -> None:
+    made = holdings()
+    with pytest.raises(NotFinite, match="w0 sent NaN or infinity in slice 0"):
+        give(made, 0, bad)
+    give(made, 0, 1.0, worker=1)
+    made.fold(1, 0, 0)
+    assert values(made, 0)[0] == 0.5
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_no_positive_number_is_refused(weight: float) -> None:
+    with pytest.raises(LinkError, match="must be a positive number"):
+        give(holdings(), 0, 1.0, weight=weight)
+
+
+def test_strangers_are_refused() -> None:
+    with pytest.raises(LinkError, match=r"w0 \(incarnation 9\) is not in the view"):
+        give(holdings(), 0, 1.0, incarnation=9)
+
+
+def test_a_slice_of_another_server_or_size_is_refused() -> None:
+    made = holdings()
+    with pytest.raises(LinkError, match="slice 99, which is not held here"):
+        made.add(Contribution(slice=99, slices=1), memoryview(b"x"))
+    with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
+        made.add(Contribution(slice=0, slices=1), memoryview(b"x"))
+    with pytest.raises(LinkError, match="1 bytes for slice 0"):
+        made.seed(Seed(slice=0), memoryview(b"x"))
