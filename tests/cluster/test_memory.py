@@ -38,7 +38,19 @@ def resident_nbytes(pid: int) -> int:
 @pytest.mark.parametrize("link", ["local", "tcp"])
 def test_a_server_does_not_grow(tmp_path: Path, link: str) -> None:
     (tmp_path / "big.py").write_text(JOB)
-    flags = ["--workers", 2, "--servers", 1, "--rounds", 1_000, "--timer", "off", "--link", link]
+    workers = 2 if link == "local" else 1
+    flags = [
+        "--workers",
+        workers,
+        "--servers",
+        1,
+        "--rounds",
+        1_000,
+        "--timer",
+        "off",
+        "--link",
+        link,
+    ]
     with Command("big.py", *flags, "--json", cwd=tmp_path) as command:
         measured = []
         for gate in (200, 999):

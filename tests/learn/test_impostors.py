@@ -72,6 +72,7 @@ def as_worker(job: str) -> m.WorkerBonjour:
 ORDERS = [
     m.Stop(server=9, worker=9, reason="go home"),
     m.Fold(server=9, worker=9, round=6),
+    m.Place(server=9, worker=9, spec=m.ModelSpec((), m.OptimizerSpec("SGD", ())), routes=()),
 ]
 
 

@@ -318,16 +318,30 @@ class Ensemble:
         effect: fx.Publish,
         slices: tuple[int, ...],
     ) -> None:
+        """The head is here and says where the slices land; the bytes may come later."""
+        awaited = not life.gone and life.expected is not None and effect.round >= life.expected
+        queue.appendleft(("bytes", life, server, effect, slices, awaited))
+        if self.by_reference:  # one copy, at once
+            self._deliver(queue)
+
+    def _take_bytes(
+        self,
+        queue: deque[Any],
+        life: Life,
+        server: int,
+        effect: fx.Publish,
+        slices: tuple[int, ...],
+        awaited: bool,
+    ) -> None:
         """Look into the slot now: by reference that is when the reader copies, over a stream when
         the bytes leave."""
         every = self.by_reference
-        if not life.gone and life.expected is not None and effect.round >= life.expected:
+        if awaited and not life.gone:
             for slice_ in slices:
                 life.buffer[slice_] = self.stores[server].slots[effect.slot][slice_]
                 life.reads[slice_] = (server, effect.slot)
-            landed = ev.Landed(
-                server, m.EVERY_SLICE if every else slices[0], effect.round, effect.sequence
-            )
+            slice_ = m.EVERY_SLICE if every else slices[0]
+            landed = ev.Landed(server, slice_, effect.round, effect.sequence)
             queue.appendleft(("worker", life, landed))
         if not every and slices[-1] == self.stores[server].slices[-1]:
             self.put(("sent", server), "server", server, ev.Sent(effect.worker, effect.round))

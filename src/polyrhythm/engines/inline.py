@@ -4,6 +4,7 @@ For debugging a job, for notebooks, and for tests.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
 
 _END_TIMEOUT_S = 10.0
+_TICK_S = 0.2
 
 
 class Hub:
@@ -80,8 +82,7 @@ def run_inline(
         ]
         for thread in threads:
             thread.start()
-        if not hub.servers[0].ended.wait(timeout_s):
-            raise JobFailed(f"the job did not end within {timeout_s:.0f} s")
+        _await_end(hub.servers[0], threads, run, timeout_s)
         for thread in threads:
             thread.join(_END_TIMEOUT_S)
         run.outcome = hub.servers[0].outcome
@@ -90,6 +91,18 @@ def run_inline(
             node.close()
     _raise_first(run)
     return run
+
+
+def _await_end(
+    lead: ServerNode, threads: list[threading.Thread], run: InlineRun, timeout_s: float
+) -> None:
+    """The job ends by itself, or when every worker failed before it could begin."""
+    until_s = time.monotonic() + timeout_s
+    while not lead.ended.wait(_TICK_S):
+        if time.monotonic() > until_s:
+            raise JobFailed(f"the job did not end within {timeout_s:.0f} s")
+        if len(run.errors) == len(threads):
+            lead.stop("no worker is left")
 
 
 def _work(

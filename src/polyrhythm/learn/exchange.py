@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from polyrhythm.errors import UsageError
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire.messages import Progress
@@ -29,6 +30,7 @@ class Exchange(torch.optim.Optimizer):
         node: WorkerNode,
         flat: FlatModel,
         visits: Visits,
+        model: torch.nn.Module,
     ) -> None:
         job = node.job
         assert job is not None
@@ -36,6 +38,12 @@ class Exchange(torch.optim.Optimizer):
         self._node = node
         self._flat = flat
         self._visits = visits
+        self._seats = [
+            (table, key, tensor)
+            for module in model.modules()
+            for table in (module._parameters, module._buffers)
+            for key, tensor in table.items()
+        ]
         self._local = job.kind == "local"
         self._steps = max(1, job.local_steps) if self._local else 1
         self._step = 0
@@ -80,6 +88,7 @@ class Exchange(torch.optim.Optimizer):
 
     def _contribute(self) -> None:
         began_ns = time.monotonic_ns()
+        self._check_seats()
         self._flat.check_homes()
         visited, progress = self._visits.collect()
         weight = self._points if self._points is not None else visited or 1.0
@@ -94,6 +103,15 @@ class Exchange(torch.optim.Optimizer):
                 self._flat.fill_gradients(self._node.push)
         self._node.contribute(weight, rates, objective, progress, began_ns)
         self._flat.remember(parameters=self._local)
+
+    def _check_seats(self) -> None:
+        """The model must still hold the tensors that were attached: others would not be trained."""
+        for table, key, tensor in self._seats:
+            if table.get(key) is not tensor:
+                raise UsageError(
+                    f"the model's {key!r} is not the tensor that was attached any more: something"
+                    " replaced it (load_state_dict(assign=True)?); change it in place"
+                )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._inner.zero_grad(set_to_none=set_to_none)

@@ -71,7 +71,7 @@ class Worker:
         self._attached = True
         spec, tensors = describe(model, optimizer, self._job.kind)
         flat = self._node.attach(spec, tensors)
-        return Exchange(optimizer, self._node, flat, self._visits)
+        return Exchange(optimizer, self._node, flat, self._visits, model)
 
     def batches(
         self, dataset: Dataset[Any] | Sequence[torch.Tensor], batch_size: int

@@ -1,0 +1,111 @@
+"""The points a worker visits: each once a pass, in an order that is new every pass."""
+
+import numpy as np
+import pytest
+
+from polyrhythm.core.data.plan import Plan
+from polyrhythm.learn.points import Points
+from polyrhythm.wire.messages import ChunkLease, Leased
+
+
+def lease_of(points: int, workers: int = 1, worker: int = 0, *, seed: int = 3, epochs=None):
+    plan = Plan(points, workers, seed, epochs)
+    plan.share(list(range(workers)))
+    return plan.lease(worker)
+
+
+def a_pass(points: Points, count: int, batch: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        indices, progress = points.next(batch)
+        assert 0 < len(indices) <= batch and progress
+        found += indices.tolist()
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 7, 32, 100, 1_000])
+@pytest.mark.parametrize("count", [1, 5, 100, 333])
+def test_a_pass_visits_every_point_once(count: int, batch: int) -> None:
+    points = Points(lease_of(count))
+    for _ in range(3):
+        assert sorted(a_pass(points, count, batch)) == list(range(count))
+
+
+def test_a_batch_never_spans_two_passes() -> None:
+    points = Points(lease_of(100))
+    sizes = [len(points.next(32)[0]) for _ in range(8)]
+    assert sizes == [32, 32, 32, 4] * 2
+
+
+def test_the_order_is_new_every_pass_and_the_same_for_the_same_seed() -> None:
+    points, again = Points(lease_of(200)), Points(lease_of(200))
+    first, second = a_pass(points, 200, 16), a_pass(points, 200, 16)
+    assert first != second
+    assert first != sorted(first)
+    assert [a_pass(again, 200, 16), a_pass(again, 200, 16)] == [first, second]
+    assert a_pass(Points(lease_of(200, seed=4)), 200, 16) != first
+
+
+def test_workers_share_the_points_between_them() -> None:
+    found: list[int] = []
+    for worker in range(3):
+        points = Points(lease_of(500, workers=3, worker=worker))
+        mine = points.next(10_000)[0].tolist()
+        assert 100 < len(mine) < 250
+        found += mine
+    assert sorted(found) == list(range(500))
+
+
+def test_a_chunk_of_sorted_data_is_a_mixture() -> None:
+    """Points are dealt by a permutation: no chunk is a run of neighbours."""
+    lease = lease_of(1_000, workers=2)
+    mine = Points(lease).next(1_000)[0]
+    assert abs(np.mean(mine) - 500) < 60
+
+
+def test_epochs_end_it() -> None:
+    points = Points(lease_of(50, epochs=2))
+    assert len(a_pass(points, 100, 8)) == 100
+    indices, progress = points.next(8)
+    assert len(indices) == 0 and progress == ()
+
+
+def test_no_lease_no_points() -> None:
+    points = Points(Leased(points=50, seed=0, chunks=()))
+    assert len(points.next(8)[0]) == 0
+
+
+def test_progress_is_where_a_new_holder_goes_on() -> None:
+    """What one worker did not commit is exactly what the next visits, in the same order."""
+    lease = lease_of(120)
+    points = Points(lease)
+    visited, at = [], {}
+    for _ in range(5):
+        indices, progress = points.next(10)
+        visited += indices.tolist()
+        at.update({step.chunk: step for step in progress})
+    chunks = tuple(
+        ChunkLease(
+            c.chunk,
+            c.first,
+            c.last,
+            at[c.chunk].passes if c.chunk in at else 0,
+            at[c.chunk].cursor if c.chunk in at else 0,
+        )
+        for c in lease.chunks
+    )
+    heir = Points(Leased(points=120, seed=lease.seed, chunks=chunks))
+    rest = a_pass(heir, 70, 10)
+    assert sorted(visited + rest) == list(range(120))
+
+
+def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
+    lease = lease_of(160)
+    points = Points(lease)
+    visited = points.next(25)[0].tolist()
+    fewer = Leased(points=160, seed=lease.seed, chunks=lease.chunks[:8])
+    points.take(fewer)
+    held = set(Points(fewer).next(160)[0].tolist())
+    rest = points.next(160)[0].tolist()
+    assert not set(rest) & set(visited), "no point twice in a pass"
+    assert set(rest) == held - set(visited)

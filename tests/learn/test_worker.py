@@ -1,0 +1,247 @@
+"""What a user's loop can do wrong, and what then happens to it and to the others."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import NotFinite, Refused, UsageError
+from polyrhythm.wire.messages import JobSpec
+
+
+def run(main: Callable[[Worker], None], **job: object):
+    return run_inline(JobSpec(job="worker", timer="off", **job), main, timeout_s=20)
+
+
+def attached(worker: Worker) -> tuple[nn.Linear, torch.optim.Optimizer]:
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight.fill_(0.5)
+        model.bias.zero_()
+    return model, worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def train(worker: Worker, each_step: Callable[[nn.Linear], None] = lambda model: None) -> nn.Linear:
+    model, optimizer = attached(worker)
+    while not worker.stopped:
+        model(torch.ones(2, 4)).sum().backward()
+        each_step(model)
+        optimizer.step(points=2)
+    return model
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+def test_a_gradient_that_is_not_finite_is_named_and_stays_home(bad: float, kind: str) -> None:
+    """The worker fails; of its round nothing was sent; the other one reaches the goal."""
+    done: dict[str, nn.Linear] = {}
+    versions: dict[str, int] = {}
+
+    def main(worker: Worker) -> None:
+        def spoil(model: nn.Linear) -> None:
+            versions[worker.name] = worker.version
+            if worker.name == "worker-1" and worker.version == 3:
+                model.bias.grad[1] = bad
+
+        done[worker.name] = train(worker, spoil)
+
+    lines: list[dict] = []
+    job = JobSpec(job="nan", timer="off", workers=2, servers=2, rounds=10, kind=kind)
+    with pytest.raises(NotFinite, match="'bias' holds NaN or infinity; nothing was sent"):
+        run_and_keep(job, main, lines)
+    assert versions == {"worker-0": 9, "worker-1": 3}
+    assert list(done) == ["worker-0"]
+    assert all(bool(p.isfinite().all()) for p in done["worker-0"].parameters())
+    # Every gradient is the same: 10 steps of 0.1, whoever took them.
+    assert torch.allclose(done["worker-0"].bias, torch.full((2,), -2.0), atol=1e-4)
+    ended = next(line for line in lines if line["what"] == "ended")
+    assert ended["rounds"] == 10 and not ended["failed"]
+    assert sum(line["contributions"] for line in lines if line["what"] == "rounds") == 13
+
+
+def run_and_keep(job: JobSpec, main: Callable[[Worker], None], lines: list[dict]) -> None:
+    """run_inline raises a worker's error; the journal is wanted too."""
+    from polyrhythm.engines import inline
+
+    class Kept(inline.MemoryJournal):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lines = lines
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline, "MemoryJournal", Kept)
+        run_inline(job, main, timeout_s=20)
+
+
+def test_parameters_that_were_replaced_are_noticed() -> None:
+    """Otherwise the model would train tensors that nobody exchanges."""
+
+    def replace(model: nn.Linear) -> None:
+        state = {name: t.clone() for name, t in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+
+    with pytest.raises(UsageError, match="'weight' is not the tensor that was attached any more"):
+        run(lambda worker: train(worker, replace) and None, rounds=3)
+
+
+def test_parameters_that_were_moved_are_noticed() -> None:
+    def move(model: nn.Linear) -> None:
+        model.bias.data = model.bias.data.clone()
+
+    with pytest.raises(UsageError, match=r"'bias' no longer lies where attach\(\) put it"):
+        run(lambda worker: train(worker, move) and None, rounds=3)
+
+
+def test_parameters_that_were_loaded_in_place_are_fine() -> None:
+    def main(worker: Worker) -> None:
+        train(worker, lambda model: model.load_state_dict(model.state_dict()) and None)
+
+    assert run(main, rounds=3).outcome is not None
+
+
+def test_attach_is_for_once() -> None:
+    def main(worker: Worker) -> None:
+        attached(worker)
+        attached(worker)
+
+    with pytest.raises(UsageError, match="called twice"):
+        run(main, rounds=1)
+
+
+def test_batches_come_after_attach() -> None:
+    with pytest.raises(UsageError, match=r"call worker.attach\(\) before"):
+        run(lambda worker: next(worker.batches([torch.zeros(3)], 1)), rounds=1)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_has_a_point_at_least(size: int) -> None:
+    def main(worker: Worker) -> None:
+        attached(worker)
+        next(worker.batches([torch.zeros(3)], batch_size=size))
+
+    with pytest.raises(UsageError, match=f"batch_size is {size}"):
+        run(main, rounds=1)
+
+
+def test_a_stream_has_no_numbered_points() -> None:
+    def main(worker: Worker) -> None:
+        attached(worker)
+        next(worker.batches(iter([1, 2]), batch_size=1))
+
+    with pytest.raises(UsageError, match="map-style data set"):
+        run(main, rounds=1)
+
+
+def test_an_empty_data_set_is_refused() -> None:
+    def main(worker: Worker) -> None:
+        attached(worker)
+        next(worker.batches([torch.zeros(0)], batch_size=1))
+
+    with pytest.raises(Refused, match="data set is empty"):
+        run(main, rounds=1)
+
+
+@pytest.mark.parametrize("data", ["tensors", "dataset", "list"])
+def test_every_point_is_visited_once_an_epoch_by_somebody(data: str) -> None:
+    seen: list[int] = []
+    numbers = torch.arange(100.0)
+
+    def main(worker: Worker) -> None:
+        model, optimizer = attached(worker)
+        dataset = {
+            "tensors": torch.utils.data.TensorDataset(numbers),
+            "dataset": Numbers(),
+            "list": [numbers],
+        }[data]
+        for (batch,) in worker.batches(dataset, batch_size=9):
+            seen.extend(batch.tolist())
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+
+    run(main, workers=3, servers=2, epochs=2)
+    assert sorted(seen) == sorted([*numbers.tolist()] * 2)
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> tuple[float]:
+        return (float(index),)
+
+
+def test_a_model_that_differs_is_refused_and_the_rest_goes_on() -> None:
+    done: list[str] = []
+
+    def main(worker: Worker) -> None:
+        model = nn.Linear(4, 3 if worker.name == "worker-1" else 2)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        while not worker.stopped:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step(points=2)
+        done.append(worker.name)
+
+    with pytest.raises(Refused, match=r"model differs: 'weight' has shape \[\d, 4\]"):
+        run(main, workers=2, rounds=5, start_timeout_s=0.5)
+    assert len(done) == 1
+
+
+def test_scheduled_rates_travel_with_the_contribution() -> None:
+    """Gradient 2 everywhere; rates 1, 0.1, 0.01 for a round each."""
+    final: list[float] = []
+
+    def main(worker: Worker) -> None:
+        parameter = nn.Parameter(torch.zeros(3))
+        model = nn.ParameterList([parameter])
+        optimizer = worker.attach(model, torch.optim.SGD([parameter], lr=1.0))
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+        while not worker.stopped:
+            parameter.grad = torch.full((3,), 2.0)
+            optimizer.step(points=1)
+            scheduler.step()
+        final.extend(parameter.tolist())
+
+    run(main, workers=2, servers=2, rounds=3)
+    assert final == pytest.approx([-2.22] * 6)
+
+
+def test_step_consumes_the_gradients() -> None:
+    def main(worker: Worker) -> None:
+        model, optimizer = attached(worker)
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step(points=2)
+        assert all(parameter.grad is None for parameter in model.parameters())
+
+    assert run(main, rounds=1).outcome is not None
+
+
+def test_an_unused_parameter_stays_as_it_is() -> None:
+    def main(worker: Worker) -> None:
+        model = nn.ModuleDict({"used": nn.Linear(4, 1), "spare": nn.Linear(4, 1)})
+        before = model["spare"].weight.detach().clone()
+        optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=0.1))
+        while not worker.stopped:
+            model["used"](torch.ones(2, 4)).sum().backward()
+            optimizer.step(points=2)
+        assert torch.equal(model["spare"].weight, before)
+        assert not torch.equal(model["used"].weight, before)
+
+    assert run(main, rounds=3).outcome is not None
+
+
+def test_channels_last_survives_the_exchange() -> None:
+    def main(worker: Worker) -> None:
+        model = nn.Conv2d(3, 4, 3, bias=False).to(memory_format=torch.channels_last)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        before = model.weight.detach().clone()
+        gradient = torch.arange(108.0).reshape(4, 3, 3, 3)
+        model.weight.grad = gradient.clone()
+        optimizer.step(points=1)
+        assert model.weight.is_contiguous(memory_format=torch.channels_last)
+        assert torch.allclose(model.weight, before - 0.1 * gradient)
+
+    assert run(main, rounds=1, servers=2).outcome is not None
