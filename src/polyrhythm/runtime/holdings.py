@@ -112,8 +112,11 @@ class Holdings:
                 self._slot_at(self._slot).tensors[index].copy_(incoming)
         return SliceSeeded(message.slice)
 
-    def add(self, message: Contribution, data: memoryview) -> Contributed | Repeated | None:
-        """Add one slice of a contribution; an event once that made it complete here."""
+    def add(
+        self, message: Contribution, data: memoryview, *, verify: bool = True
+    ) -> Contributed | Repeated | None:
+        """Add one slice of a contribution; an event once that made it complete here. `verify`:
+        refuse NaN and infinity, where the sender cannot change its mind after the check."""
         index, held = self._find(message.slice, data)
         if not 0 < message.weight < math.inf:
             raise LinkError(f"a contribution weighs {message.weight}: it must be a positive number")
@@ -126,7 +129,7 @@ class Holdings:
                 raise LinkError(f"w{worker} (incarnation {incarnation}) is not in the view")
             if verdict is Verdict.REPEATED:
                 return Repeated(worker, incarnation, sequence)
-            if not all_finite(incoming):
+            if verify and not all_finite(incoming):
                 raise NotFinite(f"w{worker} sent NaN or infinity in slice {message.slice}")
             self._updater_of[index].add(held, incoming, message.weight)
             held.weight += message.weight

@@ -298,7 +298,7 @@ class ServerNode:
         holdings = self._placed()
         data = _payload(message, payload)
         if wait or self._lanes is None:
-            event = holdings.add(message, data)
+            event = holdings.add(message, data, verify=not link.by_reference)
             if event is not None:
                 self._driver.put(self.name, event)
         else:
@@ -307,7 +307,7 @@ class ServerNode:
     def _add_gathered(self, items: list[_Slice]) -> None:
         for link, message, data in items:
             try:
-                event = self._placed().add(message, data)
+                event = self._placed().add(message, data, verify=not link.by_reference)
             except _BAD_PEER as error:
                 link.send(m.Refusal(reason=f"{self.name}: {error}"))
                 link.close()  # the thread that reads it notices, and parts with it
