@@ -471,6 +471,33 @@ def test_a_segment_is_offered_once(local: Pair) -> None:
     assert len(local.there._carrier._maps) == 1
 
 
+def test_a_segment_that_is_closed_before_its_frame_leaves_still_arrives(local: Pair) -> None:
+    mine = piece_of(b"mine")
+    number = mine.segment.fd
+    local.here.send(part(), (mine,), flush=False)
+    mine.segment.close()
+    other = piece_of(b"else")
+    assert other.segment.fd == number, "the number must be in use again, or this shows nothing"
+    local.here.flush()
+    assert received(local.there) == b"mine"
+
+
+def test_a_descriptor_whose_frame_never_leaves_is_given_back() -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    pair = connect("local")
+    pair.agree(Digest.NONE)
+    segment = Segment(1000, shared=True)
+    disconnect(Pair(pair.kind, pair.there, pair.there))
+    pair.here.send(part(), (segment.piece(0, 10),))  # the socket takes no more
+    pair.here.send(part(), (Segment(10, shared=True).piece(0, 10),))  # neither does the link
+    segment.close()
+    disconnect(pair)
+    del segment, pair
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_nothing_is_left_behind() -> None:
     """Descriptors go with the last view of a segment, and with the link that mapped it."""
     gc.collect()

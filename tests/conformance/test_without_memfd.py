@@ -127,5 +127,5 @@ def test_nobody_there_is_said_so() -> None:
 def test_a_taken_port_is_said_so() -> None:
     with listen_tcp("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
-        with pytest.raises(LinkError, match="choose another with --port"):
+        with pytest.raises(LinkError, match="a free --port or 0 for any"):
             listen_tcp(host, port)

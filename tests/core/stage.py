@@ -31,6 +31,7 @@ class Stage:
         self.lead = LeadMachine(self.job)
         self.now_ns = SECOND_NS
         self.incarnations: dict[int, int] = {}
+        self.routing = 0
         for server in range(self.job.servers):
             self.server(server)
 
@@ -39,9 +40,11 @@ class Stage:
         effects = list(self.lead.handle(event, self.now_ns))
         self.lead.check()
         for effect in effects:
-            if isinstance(effect, fx.Send) and isinstance(effect.message, m.Admitted):
-                admitted = effect.message
-                self.incarnations[admitted.worker] = admitted.incarnation
+            match effect:
+                case fx.Send(_, m.Admitted() as admitted):
+                    self.incarnations[admitted.worker] = admitted.incarnation
+                case fx.Send(_, m.Place() as place):
+                    self.routing = place.routing
         return effects
 
     def server(self, number: int, **fields: Any) -> list[Effect]:
@@ -60,7 +63,8 @@ class Stage:
         return {"worker": worker, "incarnation": self.incarnations[worker]}
 
     def from_servers(self, kind: type[m.Message], **fields: Any) -> list[Effect]:
-        """All servers say the same; the effects of the last one."""
+        """All servers say the same, in the current routing epoch; the effects of the last one."""
+        fields.setdefault("routing", self.routing)
         effects: list[Effect] = []
         for server in range(self.job.servers):
             effects = self.tell(kind(server=server, **fields))

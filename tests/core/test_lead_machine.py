@@ -40,7 +40,7 @@ def test_a_name_is_free_again_when_its_holder_is_gone() -> None:
 
 def test_another_job_is_refused() -> None:
     reason = refusal(Stage().knock("anna", job="other"), "link-anna")
-    assert reason == "anna was refused: it belongs to job 'other', this is job 'j'"
+    assert reason == "anna was refused: it belongs to another job"
 
 
 def test_another_protocol_is_refused() -> None:
@@ -50,7 +50,7 @@ def test_another_protocol_is_refused() -> None:
 
 def test_servers_are_refused_for_the_same_reasons() -> None:
     stage = Stage(servers=2)
-    assert "belongs to job 'x'" in refusal(stage.server(5, job="x"), "link-s5")
+    assert "belongs to another job" in refusal(stage.server(5, job="x"), "link-s5")
     assert "speaks protocol 0" in refusal(stage.server(5, protocol=0), "link-s5")
     assert "s1 is in this job already" in refusal(stage.server(1), "link-s1")
 
@@ -193,22 +193,48 @@ def test_when_the_seeder_dies_another_one_seeds() -> None:
         stage.attach(number)
     stage.from_servers(m.Placed)
     assert stage.why == "waiting for w0 to send the initial parameters"
-    (routing,) = sent(stage.closed("w0"), m.Routing)
-    assert (routing.worker, routing.seed) == (1, True)
+    (place,) = sent(stage.closed("w0"), m.Place, "s0")
+    assert place.routing == 2
+    assert stage.why == "waiting for the servers to make room for the model"
+    routings = sent(stage.from_servers(m.Placed), m.Routing)
+    assert [(r.worker, r.seed, r.routing) for r in routings] == [(1, True, 2), (2, False, 2)]
     assert stage.why == "waiting for w1 to send the initial parameters"
 
 
 def test_what_the_dead_seeder_left_is_not_counted() -> None:
-    """One server had everything of the first seeder; it must have all of the second one's too."""
-    stage = Stage(workers=1, servers=2)
-    for number, name in enumerate(("anna", "bert")):
+    """What it sent is on its way still, and servers answer it and the lead's new order in turn."""
+    stage = Stage(workers=2, servers=2)
+    for number, name in enumerate(("anna", "bert", "cleo")):
         stage.knock(name)
         stage.attach(number)
     stage.from_servers(m.Placed)
-    stage.tell(m.Seeded(server=0))
+    stage.tell(m.Seeded(server=0, routing=1))
+    assert [place.routing for place in sent(stage.closed("w0"), m.Place)] == [2, 2]
+    assert stage.tell(m.Placed(server=0, routing=2)) == []
+    assert stage.tell(m.Seeded(server=1, routing=1)) == []
+    assert stage.tell(m.Placed(server=1, routing=1)) == [], "it has not made room anew yet"
+    assert sent(stage.tell(m.Placed(server=1, routing=2)), m.Routing)
+    assert stage.tell(m.Seeded(server=1, routing=2)) == []
+    assert stage.tell(m.Seeded(server=0, routing=1)) == []
+    folds = sent(stage.tell(m.Seeded(server=0, routing=2)), m.Fold)
+    assert [(fold.round, fold.routing) for fold in folds] == [(0, 2), (0, 2)]
+
+
+def test_seeders_may_die_one_after_the_other() -> None:
+    stage = Stage(workers=1, servers=2)
+    for number, name in enumerate(("anna", "bert", "cleo")):
+        stage.knock(name)
+        stage.attach(number)
+    stage.from_servers(m.Placed)
     stage.closed("w0")
-    assert sent(stage.tell(m.Seeded(server=1)), m.Fold) == []
-    assert sent(stage.tell(m.Seeded(server=0)), m.Fold)
+    assert sent(stage.closed("w1"), m.Place) == [], "it was not asked to seed yet"
+    (routing,) = sent(stage.from_servers(m.Placed), m.Routing)
+    assert (routing.worker, routing.seed, routing.routing) == (2, True, 2)
+    assert sent(stage.closed("w2"), m.Place)
+    assert stage.from_servers(m.Placed) == []
+    stage.knock("dora")
+    (routing,) = sent(stage.attach(3), m.Routing)
+    assert (routing.worker, routing.seed, routing.routing) == (3, True, 3)
 
 
 def test_when_the_seeder_dies_alone_the_next_to_come_seeds() -> None:
@@ -218,8 +244,21 @@ def test_when_the_seeder_dies_alone_the_next_to_come_seeds() -> None:
     stage.from_servers(m.Placed)
     stage.closed("w0")
     stage.knock("bert")
-    (routing,) = sent(stage.attach(1), m.Routing)
+    assert stage.attach(1) == [], "the servers make room anew first"
+    (routing,) = sent(stage.from_servers(m.Placed), m.Routing)
     assert routing.seed
+
+
+def test_a_seeder_that_dies_when_all_servers_are_seeded_has_done_its_part() -> None:
+    stage = Stage(workers=2)
+    stage.knock("anna")
+    stage.attach(0)
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    assert sent(stage.closed("w0"), m.Place) == []
+    stage.knock("bert")
+    (routing,) = sent(stage.attach(1), m.Routing)
+    assert not routing.seed
 
 
 def test_a_seeder_that_rejoins_does_not_overwrite_what_was_learned() -> None:
@@ -266,6 +305,20 @@ def test_a_late_joiner_enters_at_the_next_fold() -> None:
     assert [(release.worker, release.pushed) for release in releases] == [(0, True), (1, False)]
     assert stage.contribute(0, 2, 2) == [], "now it is waited for"
     assert sent(stage.contribute(1, 1, 2), m.Fold)
+
+
+def test_who_dies_and_comes_back_during_a_fold_enters_at_the_next() -> None:
+    """The servers do not know its new incarnation: they would not answer its pull."""
+    stage = Stage(workers=2).begin()
+    stage.contribute(0, 1)
+    assert sent(stage.contribute(1, 1), m.Fold)
+    stage.closed("w1")
+    stage.knock("worker-1")
+    stage.attach(1)
+    assert [release.worker for release in sent(stage.folded(1), m.Release)] == [0]
+    (fold,) = sent(stage.contribute(0, 2, 2), m.Fold)
+    assert [(s.worker, s.incarnation) for s in fold.members] == [(0, 1), (1, stage.incarnations[1])]
+    assert [release.worker for release in sent(stage.folded(2), m.Release)] == [0, 1]
 
 
 def test_who_attaches_while_the_first_version_is_on_its_way_enters_at_round_1() -> None:
@@ -359,9 +412,9 @@ def test_points_count_with_their_contribution() -> None:
     done = tuple(m.Progress(chunk.chunk, 1, 0) for chunk in lease.chunks)
     trailer = m.Trailer(**stage.who(0), sequence=1, weight=32.0, progress=done)
     stage.tell(trailer)
-    assert stage.lead._plan is not None and stage.lead._plan.passes == 0
+    assert stage.lead._sharing.passes == 0
     stage.from_servers(m.Arrived, **stage.who(0), sequence=1, round=1)
-    assert stage.lead._plan.passes == 1
+    assert stage.lead._sharing.passes == 1
 
 
 # -- the end -------------------------------------------------------------------------------------
@@ -460,7 +513,9 @@ def test_a_job_that_everybody_left_has_failed() -> None:
 def test_reports_go_to_the_journal() -> None:
     stage = Stage().begin()
     (note,) = stage.tell(m.Report(**stage.who(0), metrics={"accuracy": 0.5}))
-    assert note == fx.Note("reported", {"worker": 0, "name": "worker-0", "accuracy": 0.5})
+    assert note == fx.Note(
+        "reported", {"worker": 0, "name": "worker-0", "metrics": {"accuracy": 0.5}}
+    )
 
 
 # -- why -----------------------------------------------------------------------------------------
@@ -473,6 +528,7 @@ def test_why_in_every_phase() -> None:
     stage.knock("bert")
     stage.attach(0)
     stage.attach(1)
+    assert stage.why == "waiting for the servers to make room for the model"
     stage.from_servers(m.Placed)
     assert stage.why == "waiting for w0 to send the initial parameters"
     stage.from_servers(m.Seeded)

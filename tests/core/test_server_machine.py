@@ -11,6 +11,10 @@ ROUTES = (m.Route(0), m.Route(1), m.Route(0))
 ANNA, BERT = m.MemberSpec(0, 1, "anna"), m.MemberSpec(1, 2, "bert")
 
 
+def place(routing: int) -> m.Place:
+    return m.Place(term=1, routing=routing, spec=spec((200,)), routes=ROUTES)
+
+
 class Seat:
     """Server 0 of two, with slices 0 and 2."""
 
@@ -24,9 +28,9 @@ class Seat:
         return effects
 
     def begin(self, *members: m.MemberSpec) -> "Seat":
-        self.tell(m.Place(term=1, routing=1, spec=spec((200,)), routes=ROUTES))
-        self.tell(ev.SliceSeeded(0))
-        self.tell(ev.SliceSeeded(2))
+        self.tell(place(1))
+        self.tell(ev.SliceSeeded(0, 1))
+        self.tell(ev.SliceSeeded(2, 1))
         self.tell(m.Fold(term=1, round=0, members=members or (ANNA, BERT)))
         return self
 
@@ -41,25 +45,30 @@ class Seat:
 def test_it_makes_room_and_says_so() -> None:
     seat = Seat()
     assert seat.why() == "waiting for the servers to make room for the model"
-    effects = seat.tell(m.Place(term=1, routing=1, spec=spec((200,)), routes=ROUTES))
-    assert of(effects, fx.Build) == [fx.Build(spec((200,)), ROUTES)]
-    assert sent(effects, m.Placed, "lead")
+    effects = seat.tell(place(1))
+    assert of(effects, fx.Build) == [fx.Build(spec((200,)), ROUTES, 1)]
+    assert [placed.routing for placed in sent(effects, m.Placed, "lead")] == [1]
 
 
 def test_it_is_seeded_when_all_its_slices_are() -> None:
     seat = Seat()
-    seat.tell(m.Place(term=1, routing=1, spec=spec((200,)), routes=ROUTES))
-    assert seat.tell(ev.SliceSeeded(2)) == []
-    assert sent(seat.tell(ev.SliceSeeded(0)), m.Seeded, "lead")
+    seat.tell(place(1))
+    assert seat.tell(ev.SliceSeeded(2, 1)) == []
+    assert sent(seat.tell(ev.SliceSeeded(0, 1)), m.Seeded, "lead")
+    assert seat.tell(ev.SliceSeeded(0, 1)) == [], "once is enough"
 
 
-def test_a_second_seeder_is_awaited_as_a_whole() -> None:
+def test_in_a_new_routing_epoch_it_makes_room_and_is_seeded_anew() -> None:
     seat = Seat()
-    seat.tell(m.Place(term=1, routing=1, spec=spec((200,)), routes=ROUTES))
-    seat.tell(ev.SliceSeeded(0))
-    seat.tell(ev.SliceSeeded(2))
-    assert seat.tell(ev.SliceSeeded(0)) == []
-    assert sent(seat.tell(ev.SliceSeeded(2)), m.Seeded)
+    seat.tell(place(1))
+    seat.tell(ev.SliceSeeded(0, 1))
+    effects = seat.tell(place(2))
+    assert [build.routing for build in of(effects, fx.Build)] == [2]
+    assert [placed.routing for placed in sent(effects, m.Placed, "lead")] == [2]
+    assert seat.tell(ev.SliceSeeded(2, 1)) == seat.tell(ev.SliceSeeded(0, 1)) == []
+    assert seat.tell(ev.SliceSeeded(2, 2)) == []
+    (seeded,) = sent(seat.tell(ev.SliceSeeded(0, 2)), m.Seeded, "lead")
+    assert seeded.routing == 2
 
 
 def test_round_0_folds_nothing() -> None:

@@ -147,6 +147,7 @@ def test_every_reason_can_be_put_into_words() -> None:
         "goal": "6 rounds",
         "server": 7,
         "detail": "gone",
+        "rounds": 3,
     }
     for code in WORDS:
         text = str(Reason(code, fields))

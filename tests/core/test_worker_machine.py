@@ -68,7 +68,15 @@ def test_it_dials_and_attaches_when_all_servers_are_linked() -> None:
 def test_the_seeder_sends_every_server_its_slices() -> None:
     hand = Hand().join()
     effects = hand.tell(m.Routing(**WHO, routing=1, routes=ROUTES, seed=True))
-    assert of(effects, fx.SeedSlices) == [fx.SeedSlices(0, (0, 2)), fx.SeedSlices(1, (1,))]
+    assert of(effects, fx.SeedSlices) == [fx.SeedSlices(0, (0, 2), 1), fx.SeedSlices(1, (1,), 1)]
+
+
+def test_who_must_seed_after_a_dead_seeder_does_so_in_the_new_epoch() -> None:
+    hand = Hand().join()
+    hand.tell(m.Routing(**WHO, routing=1, routes=ROUTES))
+    effects = hand.tell(m.Routing(**WHO, routing=2, routes=ROUTES, seed=True))
+    assert [(seed.server, seed.routing) for seed in of(effects, fx.SeedSlices)] == [(0, 2), (1, 2)]
+    assert of(effects, fx.Arrange) == [], "its buffers are made already"
 
 
 def test_it_goes_on_with_one_whole_version_and_the_leads_word() -> None:

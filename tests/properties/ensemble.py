@@ -44,6 +44,7 @@ class Store:
 
     server: int
     slices: tuple[int, ...]
+    routing: int
     grows: bool
     ledger: Ledger = field(default_factory=Ledger)
     slot: int = 0
@@ -51,14 +52,21 @@ class Store:
     slots: dict[int, dict[int, Cell]] = field(default_factory=dict)
     aggregate: dict[int, list[Given]] = field(default_factory=dict)
     history: dict[int, dict[int, Cell]] = field(default_factory=dict)
+    seeders: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Per slice, whose parameters began: worker and incarnation."""
 
     def __post_init__(self) -> None:
         self.slots[0] = {slice_: Cell("unseeded") for slice_ in self.slices}
         self.aggregate = {slice_: [] for slice_ in self.slices}
 
-    def seed(self, slice_: int) -> None:
+    def seed(self, message: m.Seed) -> ev.SliceSeeded | None:
+        if message.routing != self.routing:
+            return None
+        slice_ = message.slice
         assert not self.history, f"s{self.server}: slice {slice_} was seeded after round 0"
         self.slots[0][slice_] = Cell(0)
+        self.seeders[slice_] = (message.worker, message.incarnation)
+        return ev.SliceSeeded(slice_, message.routing)
 
     def add(self, slice_: int, given: Given) -> None:
         self.aggregate[slice_].append(given)
@@ -101,10 +109,11 @@ class Life:
 
 
 class Ensemble:
-    """`deaths`, `joins`: how many workers die and come late at random moments; `repeats`: how often
-    a slice comes twice; `abstains`: how often a worker has nothing to give; `timer_rate`: how often
-    time jumps to when the lead wants to be woken. Whether readers look into the server's memory
-    themselves, and whether slices are added by other threads than the link's, is up to the seed."""
+    """`deaths`, `joins`: how many workers die and come late at random moments; `seeder_deaths`:
+    how many die while their seeds are on their way; `repeats`: how often a slice comes twice;
+    `abstains`: how often a worker has nothing to give; `timer_rate`: how often time jumps to when
+    the lead wants to be woken. Whether readers look into the server's memory themselves, and
+    whether slices are added by other threads than the link's, is up to the seed."""
 
     def __init__(
         self,
@@ -112,6 +121,7 @@ class Ensemble:
         job: m.JobSpec,
         *,
         deaths: int = 0,
+        seeder_deaths: int = 0,
         joins: int = 0,
         repeats: float = 0.0,
         abstains: float = 0.0,
@@ -119,7 +129,7 @@ class Ensemble:
     ) -> None:
         self.rng = random.Random(seed)
         self.job = job
-        self.deaths, self.joins = deaths, joins
+        self.deaths, self.seeder_deaths, self.joins = deaths, seeder_deaths, joins
         self.repeats, self.abstains, self.timer_rate = repeats, abstains, timer_rate
         self.by_reference = job.in_place or self.rng.random() < 0.5
         self.lanes = self.rng.random() < 0.5
@@ -204,6 +214,9 @@ class Ensemble:
         if self.deaths and self.rng.random() < 0.01:
             self.deaths -= 1
             ready = [lambda: self._kill(self.rng.choice(self.lives))]
+        if self.seeder_deaths and self.rng.random() < 0.1 and (seeding := self._seeding()):
+            self.seeder_deaths -= 1
+            ready = [lambda: self._kill(self.rng.choice(seeding))]
         if self.joins and self.rng.random() < 0.02:
             self.joins -= 1
             ready = [self._join]
@@ -214,27 +227,23 @@ class Ensemble:
     def _join(self) -> None:
         """Somebody new, or somebody who was here before."""
         busy = {link[0] for link, queue in self.links.items() if queue}
-        gone = [life.name for life in self.lives if life.gone and id(life) not in busy]
-        linked = {life.name for life in self.lives if not life.gone}
-        again = [name for name in gone if name not in linked]
+        linked = {life.name for life in self.lives if not life.gone or id(life) in busy}
+        again = sorted({life.name for life in self.lives} - linked)
         fresh = f"worker-{len(self.lives)}"
         self._start_worker(self.rng.choice([*again, fresh]))
+
+    def _seeding(self) -> list[Life]:
+        """Whose seeds are on their way."""
+        links = {
+            link[0] for link, queue in self.links.items() if any(w[0] == "seed" for w in queue)
+        }
+        return [life for life in self.lives if id(life) in links and not life.gone]
 
     def _kill(self, life: Life) -> None:
         """Of what it sent, each link still brings some; then the link's end is noticed."""
         if life.gone:
             return
-        if not any(store.history for store in self.stores.values()):
-            self._drain_seeds(life)
         self._close(life, lose=True, reason="it was killed")
-
-    def _drain_seeds(self, life: Life) -> None:
-        """A known limit: seeds of a dead worker that come after another one's are not told from
-        them. So what it sent arrives before its death is noticed."""
-        for server in range(self.job.servers):
-            for link in ((id(life), server), (server, LEAD)):
-                while self.links.get(link):
-                    self._deliver(self.links[link])
 
     def _close(self, life: Life, *, lose: bool, reason: str) -> None:
         life.gone, life.doing = True, "gone"
@@ -271,12 +280,9 @@ class Ensemble:
             self._server(where, closed)
 
     def _take_seed(self, queue: deque[Any], server: int, message: m.Seed) -> None:
-        self.stores[server].seed(message.slice)
-        queue.appendleft(("server", server, self.slice_seeded(message)))
-
-    @staticmethod
-    def slice_seeded(message: m.Seed) -> ev.SliceSeeded:
-        return ev.SliceSeeded(message.slice)
+        seeded = self.stores[server].seed(message)
+        if seeded is not None:
+            self.put(("seeded", server), "server", server, seeded)
 
     def _take_contribution(self, queue: deque[Any], server: int, part: m.Contribution) -> None:
         if self.rng.random() < self.repeats:
@@ -357,6 +363,8 @@ class Ensemble:
         for effect in self._handle(self.lead, LEAD, event):
             match effect:
                 case fx.Send(to, message):
+                    if isinstance(message, m.Fold) and message.round == 0:
+                        self._check_seeds()
                     if isinstance(message, m.Fold) and to == "s0":
                         self._note_promises(message)
                     self._lead_sends(to, message)
@@ -398,9 +406,10 @@ class Ensemble:
                     life = self._life_at(to)
                     if life is not None:
                         self.put((server, id(life)), "worker", life, message)
-                case fx.Build(_, routes):
+                case fx.Build(_, routes, routing):
                     mine = tuple(i for i, route in enumerate(routes) if route.primary == server)
-                    self.stores[server] = Store(server, mine, self.job.updater == "addition")
+                    grows = self.job.updater == "addition"
+                    self.stores[server] = Store(server, mine, routing, grows)
                 case fx.Enlist(members):
                     self.stores[server].ledger.enlist({s.worker: s.incarnation for s in members})
                 case fx.StartFold():
@@ -431,9 +440,9 @@ class Ensemble:
                     for server in range(len(addresses)):
                         self.put((id(life), "dial"), "worker", life, ev.Linked(server))
                     life.doing = "attach"
-                case fx.SeedSlices(server, slices):
+                case fx.SeedSlices(server, slices, routing):
                     for slice_ in slices:
-                        seed = m.Seed(**_who(life), slice=slice_)
+                        seed = m.Seed(**_who(life), slice=slice_, routing=routing)
                         self.put((id(life), server), "seed", server, seed)
                 case fx.PushSlices():
                     self._push(life, effect)
@@ -493,7 +502,17 @@ class Ensemble:
         machine.check()
         return effects
 
+    def _check_seeds(self) -> None:
+        """Round 1 is about to open: everything is there, and is one worker's."""
+        for server, store in self.stores.items():
+            missing = set(store.slices) - set(store.seeders)
+            assert not missing, f"s{server}: round 1 opens, but {missing} were not seeded"
+        seeders = {seeder for store in self.stores.values() for seeder in store.seeders.values()}
+        assert len(seeders) == 1, f"round 1 opens on a mixture of the parameters of {seeders}"
+
     def check_folds(self) -> None:
+        if any(store.history for store in self.stores.values()):
+            self._check_seeds()
         for server, store in self.stores.items():
             for version, cells in store.history.items():
                 for slice_, cell in cells.items():

@@ -4,12 +4,14 @@ fold was decided is wholly in it, nothing is added twice, and the job reaches it
 import random
 from collections import Counter
 
+import msgspec
 import pytest
-from ensemble import Ensemble
+from ensemble import Ensemble, Store
 from hypothesis import settings
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.placing import Placing
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.versions import Versions
 from polyrhythm.core.worker import WorkerMachine
@@ -78,6 +80,14 @@ def test_workers_die_and_join_at_any_moment(timer: str) -> None:
     assert ends[goal] > SEEDS / 2
 
 
+def test_seeders_die_while_their_seeds_are_on_their_way() -> None:
+    reseeded = 0
+    for seed in range(SEEDS):
+        run = play(seed, seeder_deaths=2, joins=4)
+        reseeded += run.end is not None and max(s.routing for s in run.stores.values()) > 1
+    assert reseeded > SEEDS / 4, "too few to show anything"
+
+
 # -- each rule switched off ----------------------------------------------------------------------
 
 
@@ -104,6 +114,35 @@ def test_versions_mix_when_a_worker_does_not_look_at_them(monkeypatch) -> None:
     monkeypatch.setattr(WorkerMachine, "check", lambda self: None)
     with pytest.raises(AssertionError, match=r"goes on with \d, but reads"):
         search()
+
+
+def test_seeds_mix_when_holdings_do_not_look_at_the_routing_epoch(monkeypatch) -> None:
+    honest = Store.seed
+
+    def blind(self: Store, message: m.Seed) -> ev.SliceSeeded | None:
+        return honest(self, msgspec.structs.replace(message, routing=self.routing))
+
+    monkeypatch.setattr(Store, "seed", blind)
+    with pytest.raises(AssertionError, match="mixture of the parameters|seeded after round 0"):
+        search(seeder_deaths=2, joins=4)
+
+
+def test_seeds_are_missing_when_a_server_does_not_look_at_the_routing_epoch(monkeypatch) -> None:
+    honest = ServerMachine._on_slice_seeded
+
+    def blind(self: ServerMachine, event: ev.SliceSeeded, now_ns: int) -> None:
+        honest(self, ev.SliceSeeded(event.slice, self._routing), now_ns)
+
+    monkeypatch.setitem(ServerMachine._HANDLERS, ev.SliceSeeded, blind)
+    with pytest.raises(AssertionError, match="were not seeded"):
+        search(seeder_deaths=2, joins=4)
+
+
+def test_seeds_are_missing_when_the_lead_does_not_look_at_the_routing_epoch(monkeypatch) -> None:
+    monkeypatch.setattr(Placing, "seeded", lambda self, said: self._seeded.add(said.server))
+    monkeypatch.setattr(Placing, "check", lambda self: None)
+    with pytest.raises(AssertionError, match="were not seeded"):
+        search(seeder_deaths=2, joins=4)
 
 
 def test_folds_are_torn_when_servers_fold_without_the_leads_word(monkeypatch) -> None:

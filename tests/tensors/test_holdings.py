@@ -27,6 +27,7 @@ SPEC = ModelSpec(
     OptimizerSpec("SGD", ({"lr": 0.5},)),
 )
 ROUTES = (Route(0),) * 4
+EPOCH = 2
 
 
 def holdings(**job: object) -> Holdings:
@@ -34,13 +35,15 @@ def holdings(**job: object) -> Holdings:
         0,
         SPEC,
         ROUTES,
+        EPOCH,
         JobSpec(**{"job": "j", "slice_nbytes": 64, **job}),
         lambda nbytes: Segment(nbytes, shared=False),
     )
     made.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 2, "bert")])
     for slice_, held in zip(made.slices, made.held, strict=True):
         data = torch.ones(slice_.length, dtype=held.parameters.dtype)
-        assert made.seed(Seed(slice=slice_.id), as_bytes(data)) == SliceSeeded(slice_.id)
+        seed = Seed(slice=slice_.id, routing=EPOCH)
+        assert made.seed(seed, as_bytes(data)) == SliceSeeded(slice_.id, EPOCH)
     return made
 
 
@@ -81,6 +84,14 @@ def give_all(made: Holdings, value: float, **fields: object) -> object:
 def values(made: Holdings, slot: int) -> list[float]:
     """The first element of every slice of a version."""
     return [tensor[0].item() for tensor in made._slot_at(slot).tensors]
+
+
+def test_a_dead_seeders_parameters_change_nothing() -> None:
+    made = holdings()
+    before = values(made, 0)
+    data = torch.full((made.slices[0].length,), 100.0)
+    assert made.seed(Seed(slice=0, routing=EPOCH - 1), as_bytes(data)) is None
+    assert values(made, 0) == before
 
 
 def test_the_last_slice_completes_a_contribution() -> None:
@@ -152,12 +163,12 @@ def test_the_rate_of_the_highest_clock_counts() -> None:
 
 def test_bf16_travels_and_float32_is_kept() -> None:
     made = Holdings(
-        0, SPEC, ROUTES, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
+        0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
         lambda nbytes: Segment(nbytes, shared=False),
     )  # fmt: skip
     made.enlist([MemberSpec(0, 1, "anna")])
     data = torch.full((made.slices[0].length,), 1.0, dtype=torch.bfloat16)
-    made.seed(Seed(slice=0), as_bytes(data))
+    made.seed(Seed(slice=0, routing=EPOCH), as_bytes(data))
     step = torch.full_like(data, 2.0**-9)
     part = Contribution(
         worker=0, incarnation=1, sequence=1, slice=0, weight=1.0, slices=9, rate=1.0
@@ -196,4 +207,4 @@ def test_a_slice_of_another_server_or_size_is_refused() -> None:
     with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
         made.add(Contribution(slice=0, slices=1), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0"):
-        made.seed(Seed(slice=0), memoryview(b"x"))
+        made.seed(Seed(slice=0, routing=EPOCH), memoryview(b"x"))

@@ -8,8 +8,10 @@ import pytest
 from samples import feed, joined, messages
 
 from polyrhythm.errors import FrameError
+from polyrhythm.wire import frames
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.events import EventType
 from polyrhythm.wire.frames import (
     FLAG_REFERENCE,
     MEMBER,
@@ -249,3 +251,20 @@ def test_a_damaged_payload_names_the_digest(digest: Digest) -> None:
     frame = joined(encode(PART, [b"abc"], digest=digest, timestamp_ns=0))
     with pytest.raises(FrameError, match=f"{digest.name.lower()} digest"):
         feed(decoder(digest), frame[:-1] + b"d")
+
+
+def test_a_name_that_is_not_text_is_refused() -> None:
+    """Checksums are right, the head is not: whoever sends that must not end the one who reads it."""
+    head = m.encode_head(m.WorkerBonjour(name="abc", job="j", identity="")).replace(
+        b"abc", b"\xff\xfe\xfd"
+    )
+    fixed = frames._FIXED.pack(
+        PREAMBLE, EventType.WRK_BONJOUR, 0, 0, len(head), len(head), 0, zlib.crc32(head)
+    )
+    fixed += Digest.XXH3.over((head,))
+    whole = fixed + frames._CHECKSUM.pack(zlib.crc32(fixed)) + head
+    decoder = Decoder(Digest.XXH3, STRANGER)
+    decoder.target()[: len(whole)] = whole
+    decoder.landed(len(whole))
+    with pytest.raises(FrameError, match="cannot be read"):
+        decoder.next()

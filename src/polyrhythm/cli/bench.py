@@ -72,6 +72,8 @@ def exchange(
 ) -> None:
     """Push and pull without computing; the final sum is verified."""
     nbytes = parse_size(size)
+    if (rounds is not None and rounds < 1) or warmup < 0:
+        raise UsageError("--rounds must be at least 1 and --warmup at least 0")
     measured = rounds or _rounds_for(nbytes)
     spec = JobSpec(
         job=uuid.uuid4().hex,
@@ -121,7 +123,7 @@ def _measure(spec: JobSpec, link: str, digest: str, debug: bool) -> float:
         lines = list(read_journal(Path(folder) / "journal.jsonl"))
     if run.failed is not None or run.worker_failures:
         raise JobFailed(run.failed or "; ".join(run.worker_failures.values()))
-    reports = [line for line in lines if line["what"] == "reported"]
+    reports = [line["metrics"] for line in lines if line["what"] == "reported"]
     if len(reports) != spec.workers or not all(report["right"] for report in reports):
         raise JobFailed("the final sum is not the sum of all contributions")
     return float(statistics.median(report["rounds"] / report["took_s"] for report in reports))

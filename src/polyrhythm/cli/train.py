@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import os
 import sys
 import uuid
@@ -73,6 +74,9 @@ def train(
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
     host: Annotated[str, typer.Option(help="Address that servers listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of the first server; 0: any free one.")] = 0,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let --host be an address that others can reach.")
+    ] = False,
     start_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
     ] = 60.0,
@@ -117,6 +121,7 @@ def train(
         options=_parse_options(option or []),
     )
     check_spec(spec, link, digest)
+    check_host(host, insecure)
     run_dir = make_run_dir(runs_dir, name, job)
     (run_dir / "job.json").write_bytes(msgspec.json.format(msgspec.json.encode(spec)))
     requests = child_requests(
@@ -159,10 +164,23 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     ):
         if text not in known:
             raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
+    if not 0 < spec.start_timeout_s < math.inf:
+        raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
+    if spec.seed < 0:
+        raise UsageError(f"--seed is {spec.seed}: it must be at least 0")
     if spec.kind != "local" and spec.local_steps != 1:
         raise UsageError("--local-steps goes with --kind local")
     if spec.in_place:
         _check_in_place(spec, link)
+
+
+def check_host(host: str, insecure: bool) -> None:
+    if host in ("localhost", "::1") or host.startswith("127.") or insecure:
+        return
+    raise UsageError(
+        f"--host {host} can be reached from other machines, and links are neither encrypted nor"
+        " authenticated yet: say --insecure if everybody there may join and read this job"
+    )
 
 
 def _check_in_place(spec: JobSpec, link: str) -> None:
@@ -252,6 +270,6 @@ def end_with(run: LocalRun) -> None:
     """A job that did not reach its goal ends the command with one line and a non-zero status."""
     if run.interrupted:
         typer.echo("polyrhythm: stopped on request", err=True)
-        sys.exit(130)
-    if run.failed is not None:
-        raise PolyrhythmError(run.failed)
+        sys.exit(128 + run.interrupted)
+    if run.failed is not None or run.ended is None:
+        raise PolyrhythmError(run.failed or "the job ended before its goal, and nobody says why")

@@ -64,10 +64,12 @@ class End(Effect, frozen=True):
 
 
 class Build(Effect, frozen=True):
-    """Make room for these slices of the model: buffers, aggregate, updater."""
+    """Make room for these slices of the model: buffers, aggregate, updater. What was seeded under
+    another routing epoch is void."""
 
     spec: ModelSpec
     routes: tuple[Route, ...]
+    routing: int
 
 
 class Enlist(Effect, frozen=True):
@@ -115,6 +117,7 @@ class SeedSlices(Effect, frozen=True):
 
     server: int
     slices: tuple[int, ...]
+    routing: int
 
 
 class PushSlices(Effect, frozen=True):

@@ -37,9 +37,10 @@ class StopAsked(Event, frozen=True):
 
 
 class SliceSeeded(Event, frozen=True):
-    """The initial parameters of one slice are in their place."""
+    """The initial parameters of one slice are in their place, as of this routing epoch."""
 
     slice: int
+    routing: int
 
 
 class Contributed(Event, frozen=True):

@@ -1,37 +1,34 @@
 """The lead: the site's coordinator. View, routing, sync policy and data plan come together here.
 
 It never sees a tensor. It counts what servers and workers report, asks the policy, and gives the
-one word `Fold` that servers act on; it is a machine of its own even where there is one server.
+one word `Fold` that servers act on; it is a machine of its own even where there is one server. What
+it keeps has files of its own, each with its rule: `door`, `membership`, `placing`, `opening`,
+`arrivals`, `rounds`, `data/sharing`, `tally`.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.data.plan import Plan
+from polyrhythm.core.arrivals import Arrivals, Complete
+from polyrhythm.core.data.sharing import Sharing
+from polyrhythm.core.door import Door
 from polyrhythm.core.effects import Bind, Drop, End, Note, Send, server_name, worker_name
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.membership import Member, View
-from polyrhythm.core.model import difference
-from polyrhythm.core.placement.ring import Ring
-from polyrhythm.core.placement.slices import lay_out
+from polyrhythm.core.model import difference, nonsense
+from polyrhythm.core.opening import Opening
+from polyrhythm.core.placing import Placing
+from polyrhythm.core.rounds import Rounds
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.core.tally import Tally
-from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
 _TERM = 1
-
-
-@dataclass(slots=True)
-class _Coming:
-    """One contribution on its way: which servers reported it, and its trailer."""
-
-    servers: set[int] = field(default_factory=set)
-    trailer: m.Trailer | None = None
-    round: int = 0
+_IDLE_ROUNDS = 3
+"""So many rounds in which everybody abstains: chunks have been shared again, and it did not help."""
 
 
 class LeadMachine:
@@ -39,32 +36,18 @@ class LeadMachine:
         self.job = job
         self.view = View()
         self._policy = choose_policy(job.sync, job.timer, job.kind)
-        self._plan: Plan | None = None
-        self._plan_stale = False
-        self._addresses: dict[int, m.Address] = {}
-        self._knocks: list[tuple[str, m.WorkerBonjour]] = []
-        self._spec: m.ModelSpec | None = None
-        self._routes: tuple[m.Route, ...] = ()
-        self._routing_epoch = 0
-        self._holders: frozenset[int] = frozenset()
-        self._placed: set[int] = set()
-        self._seeder: int | None = None
-        self._seeded: set[int] = set()
-        self._folds: dict[int, int] = {}
-        self._coming: dict[tuple[int, int], _Coming] = {}
+        self._door = Door(job.job)
+        self._placing = Placing(job.servers, job.slice_nbytes)
+        self._opening = Opening(job.workers, job.start_timeout_s)
+        self._arrivals = Arrivals()
+        self._rounds = Rounds()
+        self._sharing = Sharing(job.seed, job.epochs)
         self._tally = Tally()
-        self._round = -1
-        self._folding: set[int] | None = None
-        self._release: frozenset[int] = frozenset()
-        self._enlisted: frozenset[tuple[int, int]] = frozenset()
-        self._readers: frozenset[int] = frozenset()
-        self._reason = Reason("none")
-        self._start_at_ns: int | None = None
-        self._overdue = False
         self._wake_at_ns: int | None = None
-        self._round_since_ns = 0
         self._ending: Reason | None = None
         self._ended = False
+        self._counted = 0
+        self._idle = 0
         self._out: list[Effect] = []
 
     # -- the machine ---------------------------------------------------------------------------
@@ -80,141 +63,104 @@ class LeadMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        if self._round < 0:
-            return None if self._overdue else self._start_at_ns
-        return self._wake_at_ns
+        return self._wake_at_ns if self._rounds.open else self._opening.wake_at()
 
     def why(self) -> Waiting:
-        since_ns = self._round_since_ns
-        if self._round >= 0:
+        placing, opening = self._placing, self._opening
+        if self._rounds.open:
             return self._policy.why()
-        if self._seeder is not None and self._seeded < self._holders:
-            return Waiting(Reason("seeding", {"worker": worker_name(self._seeder)}), since_ns)
-        missing = self.job.workers - self._attached()
-        return Waiting(Reason("gathering", {"missing": missing}), since_ns, self._start_at_ns)
+        if placing.spec is not None and not placing.all_placed:
+            return Waiting(Reason("placing"), opening.since_ns)
+        if placing.seeder is not None and not placing.all_seeded:
+            seeding = Reason("seeding", {"worker": worker_name(placing.seeder)})
+            return Waiting(seeding, opening.since_ns)
+        gathering = Reason("gathering", {"missing": opening.missing(len(self._attached()))})
+        return Waiting(gathering, opening.since_ns, opening.until_ns)
 
     def check(self) -> None:
-        if self._plan is not None:
-            self._plan.check()
-        for worker, _ in self._coming:
-            if worker not in self.view:
-                raise InvariantBroken(f"w{worker} left, but its contribution is still awaited")
-        if self._folding is not None and not self._folding <= self._holders:
-            raise InvariantBroken("a server folds that holds no slice")
+        self._sharing.check()
+        self._placing.check()
+        self._arrivals.check(self.view)
+        self._rounds.check(self._placing.holders)
 
-    # -- servers -------------------------------------------------------------------------------
-
-    def _on_worker_knock(self, event: ev.WorkerKnocked, now_ns: int) -> None:
-        if self._stranger_refused(event.link, event.bonjour):
-            return
-        if len(self._addresses) < self.job.servers:
-            self._knocks.append((event.link, event.bonjour))
-        else:
-            self._admit(event.link, event.bonjour, now_ns)
-
-    def _stranger_refused(self, link: str, bonjour: m.WorkerBonjour | m.ServerBonjour) -> bool:
-        if bonjour.protocol != m.PROTOCOL:
-            fault = f"it speaks protocol {bonjour.protocol}, this job speaks {m.PROTOCOL}"
-        elif bonjour.job != self.job.job:
-            fault = f"it belongs to job {bonjour.job!r}, this is job {self.job.job!r}"
-        else:
-            return False
-        self._refuse(link, f"{bonjour.name} was refused: {fault}")
-        return True
+    # -- the door ------------------------------------------------------------------------------
 
     def _on_server_knock(self, event: ev.ServerKnocked, now_ns: int) -> None:
-        if not self._stranger_refused(event.link, event.bonjour):
-            self._take_server(event.link, event.bonjour, now_ns)
-
-    def _take_server(self, link: str, bonjour: m.ServerBonjour, now_ns: int) -> None:
-        if bonjour.server in self._addresses:
+        link, bonjour = event.link, event.bonjour
+        fault = self._door.fault(bonjour)
+        if fault is not None:
+            self._refuse(link, f"{bonjour.name} was refused: {fault}")
+            return
+        if bonjour.server in self._placing.addresses:
             self._refuse(link, f"server s{bonjour.server} is in this job already")
             return
         self._out.append(Bind(link, server_name(bonjour.server)))
-        self._addresses[bonjour.server] = bonjour.address
+        self._placing.addresses[bonjour.server] = bonjour.address
         self._note("server-joined", server=bonjour.server)
-        if len(self._addresses) == self.job.servers:
-            knocks, self._knocks = self._knocks, []
-            for waiting, worker in knocks:
+        if self._placing.gathered:
+            for waiting, worker in self._door.open():
                 self._admit(waiting, worker, now_ns)
 
-    def _on_seeded(self, message: m.Seeded, now_ns: int) -> None:
-        self._seeded.add(message.server)
-        self._open_if_ready(now_ns)
-
-    # -- workers come and go -------------------------------------------------------------------
+    def _on_worker_knock(self, event: ev.WorkerKnocked, now_ns: int) -> None:
+        fault = self._door.fault(event.bonjour)
+        if fault is not None:
+            self._refuse(event.link, f"{event.bonjour.name} was refused: {fault}")
+        elif self._placing.gathered:
+            self._admit(event.link, event.bonjour, now_ns)
+        else:
+            self._door.wait(event.link, event.bonjour)
 
     def _admit(self, link: str, bonjour: m.WorkerBonjour, now_ns: int) -> None:
-        holder = self.view.holder(bonjour.name)
-        if holder is not None:
-            self._refuse(
-                link,
-                f"{bonjour.name} was refused: a worker with this name is in the job;"
-                " give another with --name",
-            )
+        if self.view.holder(bonjour.name) is not None:
+            fault = "a worker with this name is in the job; give another with --name"
+            self._refuse(link, f"{bonjour.name} was refused: {fault}")
             return
         if self._ending is not None:
             self._refuse(link, f"{bonjour.name} was refused: the job is ending")
             return
         member = self.view.admit(bonjour.name, now_ns)
-        if self._start_at_ns is None:
-            self._round_since_ns = now_ns
-            self._start_at_ns = now_ns + round(self.job.start_timeout_s * 1e9)
+        self._opening.admitted(now_ns)
         self._out.append(Bind(link, worker_name(member.worker)))
-        servers = tuple(self._addresses[server] for server in sorted(self._addresses))
+        servers = tuple(self._placing.addresses[server] for server in self._placing.servers)
         self._tell(member, m.Admitted(**self._identity(member), job=self.job, servers=servers))
         self._note("joined", worker=member.worker, name=member.name, epoch=self.view.epoch)
+
+    # -- members come and go -------------------------------------------------------------------
 
     def _on_attach(self, message: m.Attach, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is None:
             return
-        if self._spec is None:
+        if (fault := nonsense(message.spec)) is not None:
+            self._refuse_member(member, f"{member.name}'s model cannot be held: {fault}", now_ns)
+            return
+        if self._placing.spec is None:
             self._place(message.spec)
-        elif (fault := difference(self._spec, message.spec)) is not None:
+        elif (fault := difference(self._placing.spec, message.spec)) is not None:
             self._refuse_member(member, f"{member.name}'s model differs: {fault}", now_ns)
             return
         member.attached = True
-        if self._placed >= set(self._addresses):
+        if self._placing.all_placed:
             self._route(member)
-            if self._round < 0:
+            if not self._rounds.open:
                 self._open_if_ready(now_ns)
-            elif self._round > 0 or self._folding is None:
+            elif not self._rounds.opening:
                 self._enter(member, now_ns)
-
-    def _on_placed(self, message: m.Placed, now_ns: int) -> None:
-        self._placed.add(message.server)
-        if self._placed >= set(self._addresses):
-            for member in self.view.members():
-                if member.attached:
-                    self._route(member)
-
-    def _route(self, member: Member) -> None:
-        if self._seeder is None:
-            self._seeder = member.worker
-        seed = self._seeder == member.worker and not self._seeded >= self._holders
-        routing = m.Routing(**self._identity(member), routes=self._routes, seed=seed)
-        self._tell(member, routing)
-
-    def _place(self, spec: m.ModelSpec) -> None:
-        self._spec = spec
-        layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
-        self._routes = Ring(sorted(self._addresses)).place(len(layout.slices))
-        self._routing_epoch = 1
-        self._holders = frozenset(route.primary for route in self._routes)
-        place = m.Place(term=_TERM, routing=self._routing_epoch, spec=spec, routes=self._routes)
-        for server in sorted(self._addresses):
-            self._out.append(Send(server_name(server), place))
-        self._note(
-            "placed",
-            nbytes=layout.nbytes,
-            slices=[sum(r.primary == s for r in self._routes) for s in sorted(self._addresses)],
-        )
 
     def _enter(self, member: Member, now_ns: int) -> None:
         member.entered = True
-        self._plan_stale = True
+        self._sharing.members_changed()
         self._ask(sync.Joined(member.worker), now_ns)
+
+    def _on_enrol(self, message: m.Enrol, now_ns: int) -> None:
+        member = self.view.get(message.worker, message.incarnation)
+        if member is None:
+            return
+        lease = self._sharing.enrol(member, message.points, self.view)
+        if isinstance(lease, str):
+            self._refuse_member(member, f"{member.name}'s data set {lease}", now_ns)
+        else:
+            self._tell(member, lease)
 
     def _on_leave(self, message: m.Leave, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -222,12 +168,12 @@ class LeadMachine:
             self._remove(member, message.reason or "it was done", now_ns)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
-        self._knocks = [knock for knock in self._knocks if knock[0] != event.peer]
+        self._door.leave(event.peer)
         if event.peer.startswith("s") and event.peer[1:].isdigit():
             server = int(event.peer[1:])
-            if server in self._addresses:
+            if server in self._placing.addresses:
                 reason = Reason("server-died", {"server": server, "detail": event.reason})
-                self._finish(reason, failed=True)
+                self._finish(reason, now_ns, failed=True)
             return
         for member in self.view.members():
             if worker_name(member.worker) == event.peer:
@@ -235,112 +181,95 @@ class LeadMachine:
 
     def _remove(self, member: Member, reason: str, now_ns: int) -> None:
         self.view.remove(member.worker)
-        for key in [key for key in self._coming if key[0] == member.worker]:
-            del self._coming[key]
+        self._arrivals.forget(member.worker)
         self._note("left", worker=member.worker, name=member.name, reason=reason)
-        self._plan_stale = True
-        if self._seeder == member.worker and not self._seeded >= self._holders:
-            self._choose_seeder()
+        self._sharing.members_changed()
+        if self._placing.lose(member.worker):
+            self._send_place()
+        if not self._rounds.open:
+            self._opening.lost()
+            self._open_if_ready(now_ns)
         if member.entered:
             self._ask(sync.Left(member.worker), now_ns)
-        if len(self.view) == 0 and (self._ending is not None or self._round >= 0):
-            self._finish(self._ending or Reason("deserted"), failed=self._ending is None)
-
-    def _choose_seeder(self) -> None:
-        """The worker whose parameters were to begin is gone: another one's do."""
-        self._seeder = None
-        self._seeded.clear()
-        for member in self.view.members():
-            if member.attached and self._placed >= set(self._addresses):
-                self._route(member)
-                return
+        if len(self.view) == 0 and (self._ending is not None or self._rounds.open):
+            self._finish(self._ending or Reason("deserted"), now_ns, failed=self._ending is None)
 
     def _on_stop_asked(self, event: ev.StopAsked, now_ns: int) -> None:
-        self._finish(Reason("stopped"), failed=False)
+        self._finish(Reason("stopped"), now_ns, failed=False)
 
-    # -- data ----------------------------------------------------------------------------------
+    # -- placing and seeding -------------------------------------------------------------------
 
-    def _on_enrol(self, message: m.Enrol, now_ns: int) -> None:
-        member = self.view.get(message.worker, message.incarnation)
-        if member is None:
-            return
-        if message.points < 1:
-            self._refuse_member(member, f"{member.name}'s data set is empty", now_ns)
-            return
-        if self._plan is None:
-            entered = [other.worker for other in self.view.members() if other.entered]
-            self._plan = Plan(message.points, len(entered), self.job.seed, self.job.epochs)
-            self._plan.share(entered)
-            self._plan_stale = False
-        elif message.points != self._plan.points:
-            fault = f"{message.points} points, the job's has {self._plan.points}"
-            self._refuse_member(member, f"{member.name}'s data set has {fault}", now_ns)
-            return
-        member.enrolled = True
-        self._tell(member, self._plan.lease(member.worker))
+    def _place(self, spec: m.ModelSpec) -> None:
+        self._placing.place(spec)
+        self._send_place()
+        slices = self._placing.slice_counts()
+        self._note("placed", nbytes=self._placing.nbytes, slices=slices)
 
-    def _share_again(self) -> None:
-        """Members changed: at a fold nothing is on its way, so chunks may change hands."""
-        if self._plan is None or not self._plan_stale:
-            return
-        entered = [member.worker for member in self.view.members() if member.entered]
-        changed = self._plan.share(entered)
-        self._plan_stale = False
-        for member in self.view.members():
-            if member.worker in changed and member.enrolled:
-                self._tell(member, self._plan.lease(member.worker))
+    def _send_place(self) -> None:
+        placing = self._placing
+        assert placing.spec is not None
+        place = m.Place(term=_TERM, routing=placing.epoch, spec=placing.spec, routes=placing.routes)
+        self._tell_servers(place)
+
+    def _on_placed(self, message: m.Placed, now_ns: int) -> None:
+        if self._placing.placed(message):
+            for member in self._attached():
+                self._route(member)
+
+    def _route(self, member: Member) -> None:
+        seed = self._placing.seeds(member.worker)
+        routes = self._placing.routes
+        self._tell(member, m.Routing(**self._identity(member), routes=routes, seed=seed))
+
+    def _on_seeded(self, message: m.Seeded, now_ns: int) -> None:
+        self._placing.seeded(message)
+        self._open_if_ready(now_ns)
 
     # -- the way of one contribution -----------------------------------------------------------
 
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
-        if self.view.get(message.worker, message.incarnation) is None:
+        member = self.view.get(message.worker, message.incarnation)
+        if member is None:
             return
-        coming = self._coming.setdefault((message.worker, message.sequence), _Coming())
-        coming.trailer = message
-        self._complete(message.worker, message.sequence, coming, now_ns)
+        if not 0 < message.weight < math.inf:
+            fault = f"{member.name}'s contribution weighs {message.weight}"
+            self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
+            return
+        self._count(self._arrivals.trailer(message, self._placing.holders), now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is None:
             return
-        coming = self._coming.setdefault((message.worker, message.sequence), _Coming())
-        coming.servers.add(message.server)
-        coming.round = max(coming.round, message.round)
-        self._complete(message.worker, message.sequence, coming, now_ns)
+        self._count(self._arrivals.arrived(message, self._placing.holders), now_ns)
 
-    def _complete(self, worker: int, sequence: int, coming: _Coming, now_ns: int) -> None:
-        if coming.trailer is None or coming.servers != self._holders:
+    def _count(self, complete: Complete | None, now_ns: int) -> None:
+        if complete is None:
             return
-        del self._coming[worker, sequence]
-        points = int(coming.trailer.weight)
-        if self._plan is not None:
-            points = self._plan.commit(worker, coming.trailer.progress)
-        self._tally.count(coming.trailer, points)
-        self._ask(sync.Arrived(worker, coming.round), now_ns)
+        trailer = complete.trailer
+        self._tally.count(trailer, self._sharing.commit(trailer))
+        self._ask(sync.Arrived(trailer.worker, complete.round), now_ns)
 
     def _on_abstained(self, message: m.Abstained, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
             self._ask(sync.Abstained(message.worker), now_ns)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
-        if self._round < 0:
-            self._overdue = self._start_at_ns is not None and now_ns >= self._start_at_ns
-            self._open_if_ready(now_ns)
-        else:
+        if self._rounds.open:
             self._ask(sync.Tick(), now_ns)
+        else:
+            self._opening.tick(now_ns)
+            self._open_if_ready(now_ns)
 
     # -- rounds --------------------------------------------------------------------------------
 
-    def _attached(self) -> int:
-        return sum(member.attached for member in self.view.members())
+    def _attached(self) -> list[Member]:
+        return [member for member in self.view.members() if member.attached]
 
     def _open_if_ready(self, now_ns: int) -> None:
-        """Round 1 opens with `workers` members, or after the start timeout with those present."""
-        if self._round >= 0 or self._spec is None or not self._seeded >= self._holders:
+        entering = self._attached()
+        ready = self._placing.all_seeded and self._opening.due(len(entering))
+        if self._rounds.open or not ready:
             return
-        if not self._attached() or (self._attached() < self.job.workers and not self._overdue):
-            return
-        self._round = 0
-        entering = [member for member in self.view.members() if member.attached]
         for member in entering:
             member.entered = True
             self._policy.on(sync.Joined(member.worker), now_ns)
@@ -356,108 +285,108 @@ class LeadMachine:
         decision = self._policy.on(event, now_ns)
         self._wake_at_ns = decision.wake_at
         if decision.fold:
-            self._round += 1
             self._begin_fold(decision.release, decision.reason, now_ns)
         elif decision.release:
             self._send_release(decision.release, sync.NOBODY)
 
     def _begin_fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
-        self._share_again()
-        self._folding = set()
-        self._release = release
-        self._reason = reason
+        for member, lease in self._sharing.share_again(self.view):
+            self._tell(member, lease)
         members = self.view.specs()
-        old, self._enlisted = self._enlisted, frozenset((s.worker, s.incarnation) for s in members)
-        # a new member pulls its first version: pushed, it could overtake the member's routing
-        self._readers = frozenset(
-            s.worker for s in members if s.worker in release and (s.worker, s.incarnation) in old
-        )
+        self._rounds.begin_fold(release, reason, members)
         fold = m.Fold(
             term=_TERM,
             view=self.view.epoch,
-            routing=self._routing_epoch,
-            round=self._round,
-            readers=tuple(sorted(self._readers)),
+            routing=self._placing.epoch,
+            round=self._rounds.round,
+            readers=tuple(sorted(self._rounds.readers)),
             members=members,
         )
-        for server in sorted(self._holders):
+        for server in sorted(self._placing.holders):
             self._out.append(Send(server_name(server), fold))
 
     def _on_folded(self, message: m.Folded, now_ns: int) -> None:
-        if self._folding is None or message.round != self._round:
+        if not self._rounds.folded(message, self._placing.holders):
             return
-        self._folding.add(message.server)
-        if message.weight:
-            self._folds[message.server] = self._folds.get(message.server, 0) + 1
-        if self._folding != self._holders:
-            return
-        self._folding = None
         goal = self._goal()
         self._note_round(now_ns, final=goal is not None)
         if goal is not None:
             self._ending = goal
             self._send_stop(goal, now_ns)
             return
-        self._send_release(self._release, self._readers)
-        opened = self._round
+        if (trouble := self._no_way_on()) is not None:
+            self._finish(trouble, now_ns, failed=True)
+            return
+        self._send_release(self._rounds.release, self._rounds.readers)
+        opened = self._rounds.round
         self._ask(sync.Opened(opened), now_ns)
         if opened == 0:
             self._enter_early(now_ns)
 
     def _enter_early(self, now_ns: int) -> None:
         """Who attached while the first version was on its way is not a first member."""
-        for member in self.view.members():
-            if member.attached and not member.entered:
+        for member in self._attached():
+            if not member.entered:
                 self._enter(member, now_ns)
 
     def _goal(self) -> Reason | None:
-        if self.job.rounds is not None and self._round >= self.job.rounds:
-            return Reason("goal", {"goal": f"{self._round} rounds"})
-        if self._plan is not None and self._plan.done:
-            return Reason("goal", {"goal": f"{self._plan.passes} passes over the data"})
+        if self.job.rounds is not None and self._rounds.round >= self.job.rounds:
+            return Reason("goal", {"goal": f"{self._rounds.round} rounds"})
+        if self._sharing.done:
+            return Reason("goal", {"goal": f"{self._sharing.passes} passes over the data"})
         return None
+
+    def _no_way_on(self) -> Reason | None:
+        """Rounds that can never complete a pass: better an end with a reason than none."""
+        if self._rounds.round == 0 or self.job.rounds is not None:
+            return None
+        before, self._counted = self._counted, self._tally.contributions
+        contributed = self._counted > before
+        if self.job.epochs is not None and contributed and not self._sharing.begun:
+            return Reason("no-batches")
+        routine = self._rounds.reason.code == "all-arrived"
+        self._idle = self._idle + 1 if routine and not contributed else 0
+        return Reason("idle", {"rounds": self._idle}) if self._idle >= _IDLE_ROUNDS else None
 
     def _send_release(self, release: frozenset[int], readers: frozenset[int]) -> None:
         for member in self.view.members():
-            if member.worker in release:
-                pushed = member.worker in readers
-                self._tell(
-                    member,
-                    m.Release(**self._identity(member), round=self._round, pushed=pushed),
-                )
+            # who came back while the servers folded is unknown to them, and enters at the next fold
+            known = self._rounds.enlists(member.worker, member.incarnation)
+            if member.worker in release and known:
+                self._release(member, readers)
+
+    def _release(self, member: Member, readers: frozenset[int], **stop: Any) -> None:
+        identity = self._identity(member)
+        pushed = member.worker in readers
+        self._tell(member, m.Release(**identity, round=self._rounds.round, pushed=pushed, **stop))
 
     def _send_stop(self, goal: Reason, now_ns: int) -> None:
         for member in self.view.members():
-            if (member.worker, member.incarnation) not in self._enlisted:
+            if not self._rounds.enlists(member.worker, member.incarnation):
                 # the servers do not know it, so it cannot read the final version
                 self._refuse_member(member, f"{member.name} came too late: {goal}", now_ns)
                 continue
             member.stopped = True
-            release = m.Release(
-                **self._identity(member),
-                round=self._round,
-                pushed=member.worker in self._readers,
-                stop=True,
-                reason=str(goal),
-            )
-            self._tell(member, release)
+            self._release(member, self._rounds.readers, stop=True, reason=str(goal))
 
     # -- the end -------------------------------------------------------------------------------
 
-    def _finish(self, reason: Reason, *, failed: bool) -> None:
+    def _finish(self, reason: Reason, now_ns: int, *, failed: bool) -> None:
+        if self._ending is None and self._rounds.open:
+            rounds, passes = self._rounds, self._sharing.passes
+            self._note("rounds", **self._tally.line(rounds.round, reason.code, passes, now_ns))
         stop = m.Stop(term=_TERM, view=self.view.epoch, reason=str(reason), failed=failed)
         for member in self.view.members():
             self._out.append(Send(worker_name(member.worker), stop))
-        for server in sorted(self._addresses):
-            self._out.append(Send(server_name(server), stop))
-        for link, _ in self._knocks:
+        self._tell_servers(stop)
+        for link, _ in self._door.open():
             self._refuse(link, str(reason))
         self._note(
             "ended",
             reason=str(reason),
             failed=failed,
-            rounds=max(0, self._round),
-            folds=self._folds,
+            rounds=max(0, self._rounds.round),
+            folds=self._rounds.folds,
         )
         self._out.append(End(reason, failed))
         self._ended = True
@@ -465,7 +394,8 @@ class LeadMachine:
     def _on_report(self, message: m.Report, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is not None:
-            self._note("reported", worker=member.worker, name=member.name, **message.metrics)
+            metrics = dict(message.metrics)
+            self._note("reported", worker=member.worker, name=member.name, metrics=metrics)
 
     # -- small words ---------------------------------------------------------------------------
 
@@ -473,13 +403,17 @@ class LeadMachine:
         return {
             "term": _TERM,
             "view": self.view.epoch,
-            "routing": self._routing_epoch,
+            "routing": self._placing.epoch,
             "worker": member.worker,
             "incarnation": member.incarnation,
         }
 
     def _tell(self, member: Member, message: m.Message) -> None:
         self._out.append(Send(worker_name(member.worker), message))
+
+    def _tell_servers(self, message: m.Message) -> None:
+        for server in self._placing.servers:
+            self._out.append(Send(server_name(server), message))
 
     def _refuse(self, link: str, reason: str) -> None:
         self._out.append(Send(link, m.Refusal(term=_TERM, reason=reason)))
@@ -494,8 +428,8 @@ class LeadMachine:
         self._out.append(Note(what, fields))
 
     def _note_round(self, now_ns: int, *, final: bool) -> None:
-        passes = self._plan.passes if self._plan is not None else 0
-        line = self._tally.close(self._round, self._reason.code, passes, now_ns, final=final)
+        rounds, passes = self._rounds, self._sharing.passes
+        line = self._tally.close(rounds.round, rounds.reason.code, passes, now_ns, final=final)
         if line is not None:
             self._note("rounds", **line)
 

@@ -40,6 +40,8 @@ WORDS = {
     "folding": "the servers fold round {round}",
     "goal": "the job reached its goal: {goal}",
     "server-died": "server s{server} died ({detail}); without replicas its slices are lost",
+    "no-batches": "--epochs counts passes over worker.batches(), which nobody uses: give --rounds",
+    "idle": "nobody had anything to contribute for {rounds} rounds, and the goal is not reached",
     "deserted": "every worker left before the goal",
     "refused": "{detail}",
     "stopped": "stopped on request",

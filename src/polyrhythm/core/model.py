@@ -1,5 +1,6 @@
-"""Whether two workers' models are the same, and if not, the first thing that differs."""
+"""Whether a model can be held at all, and whether two are the same: if not, the first thing wrong."""
 
+from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES
 from polyrhythm.wire.messages import ModelSpec
 
 
@@ -20,4 +21,18 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
         return f"it has {len(theirs.tensors)} tensors, the job has {len(ours.tensors)}"
     if ours.optimizer != theirs.optimizer:
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
+    return None
+
+
+def nonsense(spec: ModelSpec) -> str | None:
+    """What no honest worker would send."""
+    for tensor in spec.tensors:
+        if tensor.dtype not in ITEM_NBYTES:
+            return f"{tensor.name!r} has the unknown dtype {tensor.dtype!r}"
+        if any(size < 0 for size in tensor.shape) or len(tensor.shape) != len(tensor.strides):
+            return f"{tensor.name!r} has shape {list(tensor.shape)}, strides {list(tensor.strides)}"
+        if not BUFFERS <= tensor.group < len(spec.optimizer.groups):
+            return f"{tensor.name!r} is in group {tensor.group}, which the optimizer does not have"
+    if not spec.tensors:
+        return "it has no tensors"
     return None

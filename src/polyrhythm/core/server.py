@@ -81,13 +81,13 @@ class ServerMachine:
         )
         self._unseeded = set(self._mine)
         self._since_ns = now_ns
-        self._out.append(Build(message.spec, message.routes))
+        self._out.append(Build(message.spec, message.routes, message.routing))
         self._tell_lead(m.Placed(**self._identity()))
 
     def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
-        if not self._unseeded:  # the first seeder died, and another one's parameters begin
-            self._unseeded = set(self._mine)
-        self._unseeded.discard(event.slice)
+        if event.routing != self._routing or event.slice not in self._unseeded:
+            return  # a dead seeder's, overtaken by the order to make room anew, or a repetition
+        self._unseeded.remove(event.slice)
         if not self._unseeded:
             self._tell_lead(m.Seeded(**self._identity()))
 

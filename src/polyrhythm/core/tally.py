@@ -56,6 +56,11 @@ class Tally:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight
 
+    @property
+    def contributions(self) -> int:
+        """Of the whole job."""
+        return sum(totals.contributions for totals in self.workers.values())
+
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, *, final: bool
     ) -> dict[str, Any] | None:
@@ -67,6 +72,11 @@ class Tally:
         self._round_ns = now_ns
         if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
             return None
+        return self.line(round_, reason, passes, now_ns)
+
+    def line(self, round_: int, reason: str, passes: int, now_ns: int) -> dict[str, Any]:
+        """Everything since the last line."""
+        span = self._span
         self._line_ns, self._span = now_ns, _Span()
         objective = span.objective / span.objective_weight if span.objective_weight else None
         return {

@@ -148,7 +148,7 @@ class WorkerMachine:
             self._enter(State.PLACING, now_ns)
         if message.seed:
             for server, ids in self._slices.items():
-                self._out.append(SeedSlices(server, ids))
+                self._out.append(SeedSlices(server, ids, message.routing))
 
     def _on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         self._tell_lead(m.Enrol(**self._identity(), points=event.points))

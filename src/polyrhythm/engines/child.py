@@ -125,30 +125,37 @@ def _serve(request: ChildRequest, control: _Control) -> int:
     return 0
 
 
-class _Terminated(BaseException):
-    """SIGTERM: leave the job in order."""
+def _leave_on_request(node: WorkerNode) -> None:
+    """SIGTERM: leave the job in order, on a thread of its own. An exception instead could land
+    anywhere in the worker's own thread, in a finalizer or halfway through leaving by itself."""
 
+    def leave() -> None:
+        try:
+            node.leave("it was told to leave")
+            node.close()
+        finally:
+            os._exit(0)
 
-def _terminate(*_: object) -> None:
-    raise _Terminated
+    signal.signal(
+        signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave", daemon=True).start()
+    )
 
 
 def _work(request: ChildRequest, control: _Control) -> int:
     assert request.lead is not None
-    signal.signal(signal.SIGTERM, _terminate)
     torch.set_num_threads(request.threads)
     control.watch()
     node = WorkerNode(request.name, request.job.job, SocketDialer(request.link), _options(request))
+    _leave_on_request(node)
     reason = ""
     try:
         main = load_main(request.job.name)
         main(Worker(node, node.join(request.lead)))
-    except _Terminated:
-        reason = "it was told to leave"
     except BaseException as error:
         reason = f"it failed: {error}"
         raise
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is leaving already
         node.leave(reason)
         node.close()
     return 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import socket
@@ -46,7 +47,8 @@ class LocalRun:
     ended: str | None = None
     failed: str | None = None
     worker_failures: dict[str, str] = field(default_factory=dict)
-    interrupted: bool = False
+    interrupted: int = 0
+    """The number of the signal that ended it, if one did."""
 
 
 class _StoppedWhileStarting(Exception):
@@ -146,14 +148,20 @@ class LocalEngine:
         return addresses
 
     def _await_address(self, child: Child) -> Address:
+        assert self._nursery_socket is not None
         while True:
-            for told in self._hear(child):
-                if told.failed is not None:
-                    raise PolyrhythmError(told.failed)
-                if told.address is not None:
-                    return told.address
+            both = (child.control, self._nursery_socket)
+            ready, _, _ = select.select(both, (), ())
+            if child.control in ready:
+                for told in self._hear(child):
+                    if told.failed is not None:
+                        raise PolyrhythmError(told.failed)
+                    if told.address is not None:
+                        return told.address
+            if self._nursery_socket in ready:
+                self._note_exit(self._next_fate())
             if not child.alive:
-                raise JobFailed(f"server {child.request.name} died while starting")
+                raise JobFailed(f"server {child.request.name} died while starting ({_how(child)})")
 
     # -- supervising ---------------------------------------------------------------------------
 
@@ -170,6 +178,9 @@ class LocalEngine:
                     self._heed(key.data)
             self._tick()
             self._look_around()
+        if self._run.failed is not None and self._unsaid:
+            self._run.failed += ": " + "; ".join(_in_words(self._unsaid))
+            self._unsaid.clear()
         self._say_failures()
 
     def _hear(self, child: Child) -> Iterator[Told]:
@@ -198,7 +209,8 @@ class LocalEngine:
         self._heed_rest(child)
         child.status = fate.status
         name = child.request.name
-        if self._stopping_since is not None or self._run.ended is not None or not child.status:
+        over = self._stopping_since is not None or self._run.ended is not None
+        if not child.status or (over and child.failure is None):
             return
         if child.request.role == "server":
             how = _how(child)
@@ -225,6 +237,8 @@ class LocalEngine:
                 failures = "; ".join(_in_words(self._run.worker_failures))
                 self._run.failed = f"no worker is left: {failures}"
                 self._unsaid.clear()
+            else:
+                self._run.failed = "every worker ended before round 1 had opened"
             self._stop()
         if time.monotonic() > self._unsaid_since + _GATHER_S:
             self._say_failures()
@@ -246,8 +260,10 @@ class LocalEngine:
     def _stop(self) -> None:
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
+            lead, *others = (c for c in self._children.values() if c.request.role == "server")
             for child in self._children.values():
-                self._signal(child, signal.SIGTERM)
+                if child not in others or not lead.alive:  # the lead stops the other servers
+                    self._signal(child, signal.SIGTERM)
 
     def _signal(self, child: Child, number: signal.Signals) -> None:
         if child.alive:
@@ -261,7 +277,7 @@ class LocalEngine:
         def stop(number: int, frame: FrameType | None) -> None:
             if self._run.interrupted:
                 raise KeyboardInterrupt
-            self._run.interrupted = True
+            self._run.interrupted = number
             if self._starting:
                 raise _StoppedWhileStarting  # there is nobody yet who could end in order
             self._stop()

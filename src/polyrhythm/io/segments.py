@@ -85,5 +85,9 @@ def map_segment(fd: int, nbytes: int) -> memoryview:
         if os.fstat(fd).st_size < nbytes:
             raise LinkError("the peer offered a memory segment smaller than it says")
         return memoryview(mmap.mmap(fd, max(1, nbytes), prot=mmap.PROT_READ))[:nbytes]
+    except (OSError, ValueError, OverflowError) as error:
+        raise LinkError(
+            f"the peer offered a memory segment that cannot be mapped: {error}"
+        ) from None
     finally:
         os.close(fd)

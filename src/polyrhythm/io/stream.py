@@ -5,6 +5,7 @@ blocks the caller: small things leave at once if the socket takes them, everythi
 the link's own sender thread, in order, one frame at a time.
 """
 
+import os
 import socket
 import threading
 import time
@@ -48,13 +49,32 @@ class Carrier(Protocol):
         """True if the frame was for the carrier itself."""
 
 
+class _Descriptor:
+    """A descriptor to pass on, as a duplicate: its owner may close its own before the frame leaves,
+    and the number could mean something else by then."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd: int | None = None
+        self.fd = os.dup(fd)
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def __del__(self) -> None:
+        self.close()  # its frame never left
+
+
 class _Outgoing:
     __slots__ = ("buffers", "descriptors", "done", "nbytes")
 
     def __init__(
         self,
         buffers: list[Buffer],
-        descriptors: tuple[int, ...],
+        descriptors: tuple[_Descriptor, ...],
         done: Callable[[], None] | None,
     ) -> None:
         self.buffers = buffers
@@ -134,7 +154,9 @@ class StreamLink:
     def _read(self, target: memoryview, flags: int) -> int:
         try:
             return self._carrier.read(self._sock, target, flags)
-        except (ConnectionError, TimeoutError) as error:
+        except BlockingIOError:
+            raise
+        except OSError as error:
             raise LinkEnded(f"the link to {self.peer} broke: {error}") from None
 
     def _landed(self, nbytes: int) -> None:
@@ -156,7 +178,8 @@ class StreamLink:
         flags, buffers, offers = self._carrier.wrap(payload) if payload else _NOTHING
         now_ns = time.time_ns()
         for offer, fd in offers:
-            self._put(_Outgoing(encode(offer, (), self._digest, now_ns), (fd,), None))
+            own = (_Descriptor(fd),)
+            self._put(_Outgoing(encode(offer, (), self._digest, now_ns), own, None))
         self._put(_Outgoing(encode(message, buffers, self._digest, now_ns, flags), (), done))
         if flush:
             self.flush()
@@ -216,7 +239,7 @@ class StreamLink:
             for done in finished:
                 done()
 
-    def _batch(self) -> tuple[list[Buffer], tuple[int, ...]]:
+    def _batch(self) -> tuple[list[Buffer], tuple[_Descriptor, ...]]:
         """The next buffers to leave in one call. Descriptors go with the first byte of theirs."""
         first = self._outbox[0]
         if first.descriptors:
@@ -228,11 +251,14 @@ class StreamLink:
             buffers.extend(item.buffers)
         return buffers, ()
 
-    def _sendmsg(self, batch: tuple[list[Buffer], tuple[int, ...]], flags: int) -> int:
+    def _sendmsg(self, batch: tuple[list[Buffer], tuple[_Descriptor, ...]], flags: int) -> int:
         buffers, descriptors = batch
         if descriptors:
-            sent = socket.send_fds(self._sock, buffers, list(descriptors), flags)
+            fds = [own.fd for own in descriptors if own.fd is not None]
+            sent = socket.send_fds(self._sock, buffers, fds, flags)
             self._outbox[0].descriptors = ()
+            for own in descriptors:
+                own.close()
             return sent
         return self._sock.sendmsg(buffers, (), flags)
 

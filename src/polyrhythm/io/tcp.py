@@ -60,8 +60,8 @@ def dial_tcp(host: str, port: int, peer: str) -> StreamLink:
 def listen_tcp(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=128)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise LinkError(
-            f"cannot listen on {host}:{port}: {error.strerror or error};"
-            " choose another with --port, or 0 for any free one"
+            f"cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error};"
+            " give an address of this machine with --host, and a free --port or 0 for any"
         ) from None

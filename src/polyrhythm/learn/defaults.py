@@ -5,11 +5,12 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import JOBS
 
 
 def defaults_of(job: str) -> dict[str, Any]:
-    """The module's literal `DEFAULTS`, or nothing."""
+    """The module's `DEFAULTS`, which must be a literal, or nothing."""
     path = Path(job)
     if job in JOBS:
         spec = importlib.util.find_spec(JOBS[job])
@@ -17,6 +18,15 @@ def defaults_of(job: str) -> dict[str, Any]:
         path = Path(spec.origin)
     for node in ast.parse(path.read_bytes()).body:
         match node:
-            case ast.Assign(targets=[ast.Name(id="DEFAULTS")], value=value):
-                return dict(ast.literal_eval(value))
+            case (
+                ast.Assign(targets=[ast.Name(id="DEFAULTS")], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id="DEFAULTS"), value=ast.expr() as value)
+            ):
+                try:
+                    return dict(ast.literal_eval(value))
+                except (ValueError, TypeError):
+                    raise UsageError(
+                        f"{job}: DEFAULTS is read without running the file; write it out,"
+                        ' for example DEFAULTS = {"epochs": 10}'
+                    ) from None
     return {}

@@ -31,6 +31,11 @@ def describe(
         )
     if not any(group != BUFFERS for _, _, group in named):
         raise UsageError("the optimizer has no parameter of this model to train")
+    if optimizer.state and kind != "local":
+        raise UsageError(
+            "the optimizer has state already, which would be lost: it lives on the servers;"
+            " attach a fresh one"
+        )
     if kind == "local":
         rates = tuple({"lr": float(group["lr"])} for group in optimizer.param_groups)
         spec = OptimizerSpec(type(optimizer).__name__, rates)

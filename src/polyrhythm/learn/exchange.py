@@ -15,6 +15,8 @@ from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire.messages import Progress
 
+_MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
+
 
 class Visits(Protocol):
     """What was visited since the last contribution."""
@@ -53,6 +55,10 @@ class Exchange(torch.optim.Optimizer):
         self.param_groups = inner.param_groups
         self.state = inner.state
         self._flat.remember(parameters=self._local)
+        self._numbers = [
+            {key: value for key, value in group.items() if key not in _MAY_CHANGE}
+            for group in self.param_groups
+        ]
 
     def step(
         self,
@@ -79,10 +85,19 @@ class Exchange(torch.optim.Optimizer):
         self._step += 1
         if self._step % self._steps == 0:
             self._contribute()
+        self._drop_gradients()
+        return result
+
+    def _drop_gradients(self) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
-        return result
+
+    def contribute_rest(self) -> None:
+        """Nothing more comes: contribute what was visited since the last contribution."""
+        self._step = 0
+        self._contribute()
+        self._drop_gradients()
 
     step.hooked = True  # type: ignore[attr-defined]  # torch's profiler wrapper costs 100 us a step
 
@@ -93,6 +108,7 @@ class Exchange(torch.optim.Optimizer):
         visited, progress = self._visits.collect()
         weight = self._points if self._points is not None else visited or 1.0
         self._points = None
+        self._check_numbers()
         rates = tuple(float(group["lr"]) for group in self.param_groups)
         objective = sum(self._objective) / len(self._objective) if self._objective else None
         self._objective.clear()
@@ -103,6 +119,18 @@ class Exchange(torch.optim.Optimizer):
                 self._flat.fill_gradients(self._node.push)
         self._node.contribute(weight, rates, objective, progress, began_ns)
         self._flat.remember(parameters=self._local)
+
+    def _check_numbers(self) -> None:
+        """Only rates travel: another number that changes here would not change on the servers."""
+        if self._local:
+            return
+        for before, group in zip(self._numbers, self.param_groups, strict=True):
+            for key, value in before.items():
+                if group[key] is not value and group[key] != value:
+                    raise UsageError(
+                        f"{key!r} changed from {value} to {group[key]}: only the learning rate may"
+                        " change while training (OneCycleLR: cycle_momentum=False), or use --kind local"
+                    )
 
     def _check_seats(self) -> None:
         """The model must still hold the tensors that were attached: others would not be trained."""

@@ -24,6 +24,11 @@ class _Visits:
         self._points += points
         self._progress.update({step.chunk: step for step in progress})
 
+    @property
+    def pending(self) -> bool:
+        """Points were visited that no contribution has counted."""
+        return self._points > 0
+
     def collect(self) -> tuple[float, tuple[Progress, ...]]:
         points, progress = self._points, tuple(self._progress.values())
         self._points, self._progress = 0.0, {}
@@ -38,6 +43,7 @@ class Worker:
         self._job = job
         self._visits = _Visits()
         self._attached = False
+        self._exchange: Exchange | None = None
 
     @property
     def name(self) -> str:
@@ -71,7 +77,8 @@ class Worker:
         self._attached = True
         spec, tensors = describe(model, optimizer, self._job.kind)
         flat = self._node.attach(spec, tensors)
-        return Exchange(optimizer, self._node, flat, self._visits, model)
+        self._exchange = Exchange(optimizer, self._node, flat, self._visits, model)
+        return self._exchange
 
     def batches(
         self, dataset: Dataset[Any] | Sequence[torch.Tensor], batch_size: int
@@ -89,7 +96,10 @@ class Worker:
             points.take(self._node.lease)
             indices, progress = points.next(batch_size)
             if not len(indices):
-                self._node.abstain("it has visited all of its points")
+                if self._visits.pending and self._exchange is not None:
+                    self._exchange.contribute_rest()
+                else:
+                    self._node.abstain("it has visited all of its points")
                 continue
             self._visits.note(len(indices), progress)
             yield fetch(indices)

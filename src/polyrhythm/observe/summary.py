@@ -28,8 +28,8 @@ def summarise(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
                 points += line["points"]
                 objective = line["objective"] if line["objective"] is not None else objective
             case "reported":
-                if "accuracy" in line:
-                    accuracies[line["name"]] = line["accuracy"]
+                if line["metrics"].get("accuracy") is not None:
+                    accuracies[line["name"]] = line["metrics"]["accuracy"]
             case "ended":
                 ended = line
     seconds = ended_s - opened_s if opened_s is not None and ended_s is not None else 0.0

@@ -45,6 +45,7 @@ class Holdings:
         server: int,
         spec: ModelSpec,
         routes: Sequence[Route],
+        routing: int,
         job: JobSpec,
         allocate: Allocate,
     ) -> None:
@@ -53,6 +54,7 @@ class Holdings:
             slice_ for slice_ in layout.slices if routes[slice_.id].primary == server
         )
         self._index = {slice_.id: index for index, slice_ in enumerate(self.slices)}
+        self._routing = routing
         self._allocate = allocate
         self._wires = [wire_dtype(layout.spaces[s.space], job.wire_dtype) for s in self.slices]
         dtypes = [DTYPES[layout.spaces[s.space].dtype] for s in self.slices]
@@ -102,15 +104,17 @@ class Holdings:
             )
         return index, held
 
-    def seed(self, message: Seed, data: memoryview) -> SliceSeeded:
-        """Take the initial parameters of one slice."""
+    def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
+        """Take the initial parameters of one slice; None for those of a seeder that is gone."""
+        if message.routing != self._routing:
+            return None
         index, held = self._find(message.slice, data)
         incoming = tensor_over(data, self._wires[index])
         with held.lock:
             held.parameters.copy_(incoming)
             if self._converts:
                 self._slot_at(self._slot).tensors[index].copy_(incoming)
-        return SliceSeeded(message.slice)
+        return SliceSeeded(message.slice, message.routing)
 
     def add(
         self, message: Contribution, data: memoryview, *, verify: bool = True

@@ -40,6 +40,7 @@ from polyrhythm.wire import messages as m
 _SMALL_NBYTES = 256 * 1024
 """Below this, adding and folding on the thread at hand beats handing over to another."""
 _BONJOUR_TIMEOUT_S = 10.0
+_ACCEPT_AGAIN_S = 0.1
 _BAD_PEER = (FrameError, LinkError, NotFinite)
 _Slice = tuple[Link, m.Contribution, memoryview]
 
@@ -131,7 +132,10 @@ class ServerNode:
                 try:
                     sock, _ = listener.accept()
                 except OSError:
-                    return  # the listener was closed: the job is over
+                    if self._closing or listener.fileno() < 0:
+                        return
+                    self.ended.wait(_ACCEPT_AGAIN_S)  # too many open files, say: it may pass
+                    continue
                 link = make(sock)
                 if link is not None:
                     self.welcome(link)
@@ -257,9 +261,8 @@ class ServerNode:
         """The link is over: tell the peer why if it was its fault, and the machines in any case."""
         if not isinstance(error, LinkEnded):
             link.send(m.Refusal(reason=f"{self.name}: {error}"))
-        link.close()
-        link.dispose()
         known = self._peers.remove(link)
+        threading.Thread(target=_hang_up, args=(link,), name="close", daemon=True).start()
         if self._journal is not None and not self._closing:
             self._journal.note("link-closed", peer=link.peer, reason=str(error))
         if known and not self._closing:
@@ -283,7 +286,8 @@ class ServerNode:
             self._take_contribution(link, message, payload, wait)
         elif isinstance(message, m.Seed):
             event = self._placed().seed(message, _payload(message, payload))
-            self._driver.put(self.name, event)
+            if event is not None:
+                self._driver.put(self.name, event)
         else:
             self._driver.put(self.name, message)
 
@@ -347,19 +351,21 @@ class ServerNode:
             self._journal.note(effect.what, **effect.fields)
 
     def _end(self, effect: fx.End) -> None:
-        if self.outcome is None or self._leads:
-            self.outcome = effect if self.outcome is None else self.outcome
+        self.outcome = self.outcome or effect
         self.ended.set()
 
     def _build(self, effect: fx.Build) -> None:
+        if self._holdings is not None:  # the seeder died; no version of these has been published
+            self._holdings.close()
         self._holdings = Holdings(
             self._server,
             effect.spec,
             effect.routes,
+            effect.routing,
             self._job,
             lambda nbytes: Segment(nbytes, shared=self._shared),
         )
-        if self._holdings.nbytes > _SMALL_NBYTES:
+        if self._holdings.nbytes > _SMALL_NBYTES and self._lanes is None:
             cores = os.cpu_count() or 1
             self._lanes = Lanes(cores, lambda: torch.set_num_threads(1), self._add_gathered)
             self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores), self._fold_all)
@@ -447,6 +453,12 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.StartFold: ServerNode._start_fold,
     fx.Publish: ServerNode._publish,
 }
+
+
+def _hang_up(link: Link) -> None:
+    """Closing waits for what was sent to leave, which nobody else should have to wait for."""
+    link.close()
+    link.dispose()
 
 
 def _payload(message: m.Message, payload: Payload | None) -> memoryview:

@@ -72,7 +72,7 @@ class WorkerNode:
         self._driver = Driver(
             {_ME: self._machine},
             self._perform,
-            settle=self._peers.flush,
+            settle=self._settle,
             trace=self._trace,
             check=options.check,
         )
@@ -91,6 +91,11 @@ class WorkerNode:
         self._waited_ns = 0
         self._transferred_ns = 0
         self._closing = False
+
+    def _settle(self) -> None:
+        """Everything at hand is done: it leaves, and the user's thread looks at what it waits for."""
+        self._peers.flush()
+        self._poller.wake()
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -300,9 +305,14 @@ class WorkerNode:
     def _dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job
         for server, address in enumerate(effect.addresses):
-            if fx.server_name(server) != self._lead_server:
-                self._link(address, fx.server_name(server))
-            self._driver.post(_ME, ev.Linked(server))
+            name = fx.server_name(server)
+            try:
+                if name != self._lead_server:
+                    self._link(address, name)
+            except (LinkError, FrameError) as error:
+                self._driver.put(_ME, ev.LinkClosed(name, str(error)))
+            else:
+                self._driver.put(_ME, ev.Linked(server))
 
     def _arrange(self, effect: fx.Arrange) -> None:
         assert self._model is not None and self._layout is not None
@@ -330,6 +340,7 @@ class WorkerNode:
             offset, length = slice_.offset, slice_.length
             buffer.tensors[slice_.space][offset : offset + length].copy_(self._model.seed(slice_))
             seed = m.Seed(
+                routing=effect.routing,
                 worker=self._machine.worker,
                 incarnation=self._machine.incarnation,
                 slice=number,
@@ -371,19 +382,16 @@ class WorkerNode:
         self.version = effect.round
         self.stopped = self.stopped or effect.stop
         self._resumed = True
-        self._poller.wake()
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
         self.lease = effect.lease
-        self._poller.wake()
 
     def _fail(self, effect: fx.Fail) -> None:
         self._all_stopped = effect.stopped
         self._failure = str(effect.reason)
-        self._poller.wake()
 
     def _end(self, effect: fx.End) -> None:
-        self._poller.wake()
+        pass  # nothing is left to do: the user's code has ended, or will hear why it must
 
     def close(self) -> None:
         self._closing = True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Place, Slice
+from polyrhythm.core.placement.slices import BUFFERS, Layout, Place, Slice
 from polyrhythm.errors import NotFinite, UsageError
 from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
@@ -132,6 +132,8 @@ class FlatModel:
                 continue
             if push[index].is_floating_point():
                 torch.sub(self._flat[index], self._base[index], out=push[index])
+                if not all_finite(push[index]):  # an infinite buffer, such as a mask, that stays
+                    push[index][self._flat[index] == self._base[index]] = 0
                 self._check(push[index], index)
             else:
                 push[index].copy_(self._flat[index])
@@ -203,7 +205,8 @@ def _parts(
 
 
 def _not_finite(place: Place) -> str:
+    what = "buffer" if place.tensor.group == BUFFERS else "gradient of"
     return (
-        f"the gradient of {place.tensor.name!r} holds NaN or infinity; nothing was sent:"
+        f"the {what} {place.tensor.name!r} holds NaN or infinity; nothing was sent:"
         " lower the learning rate or clip the gradients"
     )

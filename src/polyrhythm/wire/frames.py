@@ -169,7 +169,7 @@ class Decoder:
             self._hasher.update(head)
         try:
             message = DECODERS[event].decode(head)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FrameError(f"a {event} frame whose head cannot be read: {error}") from None
         self._start = start + size + head_nbytes
         self._frame = Frame(message, None, flags, sent_ns)

@@ -1,0 +1,60 @@
+"""Contributions on their way, as the lead sees them.
+
+*A contribution is complete when every server that holds slices has reported it and its trailer has
+come, in whatever order. It belongs to the latest round that a server added it to.*
+"""
+
+from dataclasses import dataclass, field
+
+from polyrhythm.core.membership import View
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire.messages import Arrived, Trailer
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    trailer: Trailer
+    round: int
+
+
+@dataclass(slots=True)
+class _Coming:
+    servers: set[int] = field(default_factory=set)
+    trailer: Trailer | None = None
+    round: int = 0
+
+
+class Arrivals:
+    def __init__(self) -> None:
+        self._coming: dict[tuple[int, int], _Coming] = {}
+
+    def trailer(self, message: Trailer, holders: frozenset[int]) -> Complete | None:
+        coming = self._of(message)
+        coming.trailer = message
+        return self._complete(message, coming, holders)
+
+    def arrived(self, message: Arrived, holders: frozenset[int]) -> Complete | None:
+        coming = self._of(message)
+        coming.servers.add(message.server)
+        coming.round = max(coming.round, message.round)
+        return self._complete(message, coming, holders)
+
+    def _of(self, message: Trailer | Arrived) -> _Coming:
+        return self._coming.setdefault((message.worker, message.sequence), _Coming())
+
+    def _complete(
+        self, message: Trailer | Arrived, coming: _Coming, holders: frozenset[int]
+    ) -> Complete | None:
+        if coming.trailer is None or coming.servers != holders:
+            return None
+        del self._coming[message.worker, message.sequence]
+        return Complete(coming.trailer, coming.round)
+
+    def forget(self, worker: int) -> None:
+        for key in [key for key in self._coming if key[0] == worker]:
+            del self._coming[key]
+
+    def check(self, view: View) -> None:
+        for worker, _ in self._coming:
+            if worker not in view:
+                raise InvariantBroken(f"w{worker} left, but its contribution is still awaited")

@@ -1,0 +1,67 @@
+"""The round that is open, and the fold that closes it.
+
+*Workers are released when every server that holds slices has folded. Only who was a member at the
+fold before has the version pushed: a new member pulls its first one, because pushed it could
+overtake the member's routing.*
+"""
+
+from polyrhythm.core.machine import Reason
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire.messages import Folded, MemberSpec
+
+_NOT_OPEN = -1
+
+
+class Rounds:
+    def __init__(self) -> None:
+        self.round = _NOT_OPEN
+        self.reason = Reason("none")
+        """Why the last fold was decided."""
+        self.release: frozenset[int] = frozenset()
+        self.readers: frozenset[int] = frozenset()
+        self.folds: dict[int, int] = {}
+        """Per server, how often it had something to fold."""
+        self._enlisted: frozenset[tuple[int, int]] = frozenset()
+        self._folding: set[int] | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.round > _NOT_OPEN
+
+    @property
+    def opening(self) -> bool:
+        """The first version is on its way to the first members."""
+        return self.round == 0 and self._folding is not None
+
+    def begin_fold(
+        self, release: frozenset[int], reason: Reason, members: tuple[MemberSpec, ...]
+    ) -> None:
+        """The fold of the next round; the opening is the fold of round 0."""
+        self.round += 1
+        self.release, self.reason = release, reason
+        before = self._enlisted
+        self._enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
+        self.readers = frozenset(
+            worker for worker, _ in self._enlisted & before if worker in release
+        )
+        self._folding = set()
+
+    def folded(self, message: Folded, holders: frozenset[int]) -> bool:
+        """A server has folded; True if that was the last one."""
+        if self._folding is None or message.round != self.round:
+            return False
+        self._folding.add(message.server)
+        if message.weight:
+            self.folds[message.server] = self.folds.get(message.server, 0) + 1
+        if self._folding != holders:
+            return False
+        self._folding = None
+        return True
+
+    def enlists(self, worker: int, incarnation: int) -> bool:
+        """The servers know this member, so it can read the version."""
+        return (worker, incarnation) in self._enlisted
+
+    def check(self, holders: frozenset[int]) -> None:
+        if self._folding is not None and not self._folding <= holders:
+            raise InvariantBroken("a server folds that holds no slice")

@@ -1,0 +1,96 @@
+"""What ordinary loops leave over, and numbers that do not travel."""
+
+import math
+
+import pytest
+import torch
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import JobFailed, UsageError
+from polyrhythm.wire.messages import JobSpec
+
+POINTS = 103
+DATA = (torch.arange(POINTS * 4.0).reshape(POINTS, 4) / 500, torch.ones(POINTS, 1))
+
+
+def job(**fields: object) -> JobSpec:
+    return JobSpec(job="leftovers", workers=2, servers=2, timer="off", **fields)  # type: ignore[arg-type]
+
+
+def loop(worker: Worker, every: int = 1, mask: bool = False) -> None:
+    model = torch.nn.Linear(4, 1)
+    if mask:
+        model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    for number, (points, targets) in enumerate(worker.batches(DATA, batch_size=5), 1):
+        ((model(points) - targets) ** 2).mean().backward()
+        if number % every == 0:
+            optimizer.step()
+
+
+def points_of(journal: list[dict]) -> int:
+    return sum(line["points"] for line in journal if line["what"] == "rounds")
+
+
+@pytest.mark.parametrize("every", [2, 3, 50])
+def test_accumulated_gradients_at_the_end_of_the_data_are_contributed(every: int) -> None:
+    run = run_inline(job(epochs=1), lambda worker: loop(worker, every), timeout_s=20)
+    assert points_of(run.journal) == POINTS
+
+
+def test_a_short_run_of_local_steps_at_the_end_is_contributed() -> None:
+    run = run_inline(job(epochs=2, kind="local", local_steps=4), loop, timeout_s=20)
+    assert points_of(run.journal) == 2 * POINTS
+
+
+def test_an_infinite_buffer_that_stays_as_it_is_does_no_harm() -> None:
+    run_inline(job(epochs=1), lambda worker: loop(worker, mask=True), timeout_s=20)
+
+
+def test_epochs_without_batches_end_with_a_reason() -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(4, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        while not worker.stopped:
+            model(DATA[0]).sum().backward()
+            optimizer.step()
+
+    with pytest.raises(JobFailed, match="give --rounds"):
+        run_inline(job(epochs=1), main, timeout_s=20)
+
+
+def test_a_schedule_of_momentum_is_refused() -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(4, 1)
+        inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        optimizer = worker.attach(model, inner)
+        for points, _ in worker.batches(DATA, batch_size=5):
+            model(points).sum().backward()
+            optimizer.step()
+            optimizer.param_groups[0]["momentum"] = 0.5
+
+    with pytest.raises(UsageError, match="only the learning rate may change"):
+        run_inline(job(epochs=1), main, timeout_s=20)
+
+
+def test_an_optimizer_that_has_begun_is_refused() -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(4, 1)
+        inner = torch.optim.Adam(model.parameters())
+        model(DATA[0]).sum().backward()
+        inner.step()
+        worker.attach(model, inner)
+
+    with pytest.raises(UsageError, match="attach a fresh one"):
+        run_inline(job(epochs=1), main, timeout_s=20)
+
+
+def test_measures_may_have_any_name() -> None:
+    def main(worker: Worker) -> None:
+        loop(worker)
+        worker.report(name=1.0, what=2.0, at_s=3.0, accuracy=math.nan)
+
+    run = run_inline(job(epochs=1), main, timeout_s=20)
+    reports = [line["metrics"] for line in run.journal if line["what"] == "reported"]
+    assert [report["what"] for report in reports] == [2.0, 2.0]
