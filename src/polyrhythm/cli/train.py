@@ -24,16 +24,6 @@ from polyrhythm.observe.summary import summarise
 from polyrhythm.runtime.choices import DIGESTS, LINKS, WIRE_DTYPES
 from polyrhythm.wire.messages import JobSpec
 
-_EXAMPLES = """
-Examples:
-
-  polyrhythm train digits --workers 3 --servers 2
-
-  polyrhythm train mine.py --workers 4 --kind local --local-steps 8 --epochs 5
-
-  polyrhythm train digits --link tcp --digest sha1 --json
-"""
-
 
 def train(
     job: Annotated[
@@ -43,7 +33,11 @@ def train(
     servers: Annotated[int, typer.Option(help="Server processes to start.")] = 2,
     sync: Annotated[str, typer.Option(help="Sync policy: bsp.")] = "bsp",
     timer: Annotated[
-        str, typer.Option(help="The barrier's timer: auto, off, or seconds (120s).")
+        str,
+        typer.Option(
+            help="After this the missing are not waited for: auto (3x the longest of the last 20 rounds,"
+            " at least 10 s; 120 s at first), off, or seconds such as 120s."
+        ),
     ] = "auto",
     kind: Annotated[
         str, typer.Option(help="What workers send: gradient, or local (changes after local steps).")
@@ -62,12 +56,17 @@ def train(
         bool,
         typer.Option(
             "--in-place",
-            help="Read parameters in the server's memory, without a copy.",
+            help="Read parameters in the server's memory, without a copy: needs --servers 1, kind gradient,"
+            " a local link, --wire-dtype same.",
         ),
     ] = False,
-    rounds: Annotated[int | None, typer.Option(help="End after this many rounds.")] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="End after this many rounds; with --epochs, at whichever comes first."),
+    ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="End after this many passes over the data.")
+        int | None,
+        typer.Option(help="End after this many passes over the data; default: the job's own."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the dealing of points, and of the job.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
@@ -97,7 +96,16 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Train a model on several worker and server processes of this machine."""
+    """Train a model on several worker and server processes of this machine.
+
+    Examples:
+
+      polyrhythm train digits --workers 3 --servers 2
+
+      polyrhythm train mine.py --workers 4 --kind local --local-steps 8 --epochs 5
+
+      polyrhythm train digits --link tcp --digest sha1 --json
+    """
     check_job(job)
     if job in HIDDEN:
         raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
