@@ -56,8 +56,8 @@ def train(
         bool,
         typer.Option(
             "--in-place",
-            help="Read parameters in the server's memory, without a copy: needs --servers 1, kind gradient,"
-            " a local link, --wire-dtype same.",
+            help="Read parameters in the server's memory, without a copy: needs --servers 1,"
+            " kind gradient, a local link, --wire-dtype same.",
         ),
     ] = False,
     rounds: Annotated[
