@@ -113,15 +113,15 @@ def _serve(request: ChildRequest, control: _Control) -> int:
     control.watch()
     while not node.ended.wait(1.0):
         pass  # wakes up so that signals are handled
-    node.close()
-    listeners.close()
-    if journal is not None:
-        journal.close()
     outcome = node.outcome
     assert outcome is not None
     if lead:
         failed = str(outcome.reason) if outcome.failed else None
         control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
+    node.close()
+    listeners.close()
+    if journal is not None:
+        journal.close()
     return 0
 
 

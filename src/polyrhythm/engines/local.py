@@ -22,6 +22,8 @@ from polyrhythm.wire.messages import Address
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
 """Large copies go past the cache (`tensors/copying.py`); without glibc on x86 it means nothing."""
 _GRACE_S = 5.0
+_LAST_WORD_S = 0.4
+"""For the lead to say how the job ended, after the last worker went."""
 _TICK_S = 0.2
 _GATHER_S = 0.5
 
@@ -76,6 +78,7 @@ class LocalEngine:
         self._selector = selectors.DefaultSelector()
         self._run = LocalRun()
         self._stopping_since: float | None = None
+        self._over_since = 0.0
         self._starting = True
         self._unsaid: dict[str, str] = {}
         self._unsaid_since = 0.0
@@ -232,7 +235,10 @@ class LocalEngine:
         workers = [c for c in self._children.values() if c.request.role == "worker"]
         servers = [c for c in self._children.values() if c.request.role == "server"]
         over = not any(child.alive for child in workers)
-        if over and self._run.ended is None and self._stopping_since is None:
+        if not over:
+            self._over_since = time.monotonic()
+        unsaid = time.monotonic() > self._over_since + _LAST_WORD_S
+        if over and unsaid and self._run.ended is None and self._stopping_since is None:
             if self._run.worker_failures:
                 failures = "; ".join(_in_words(self._run.worker_failures))
                 self._run.failed = f"no worker is left: {failures}"
@@ -244,10 +250,7 @@ class LocalEngine:
             self._say_failures()
         if self._run.ended is not None and self._stopping_since is None:
             self._stopping_since = time.monotonic()
-        late = self._stopping_since is not None and (
-            time.monotonic() > self._stopping_since + _GRACE_S
-        )
-        if late:
+        if self._stopping_since is not None and time.monotonic() > self._stopping_since + _GRACE_S:
             for child in (*workers, *servers):
                 self._signal(child, signal.SIGKILL)
 
