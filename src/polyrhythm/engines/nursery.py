@@ -26,7 +26,7 @@ def main(engine: socket.socket, preload: list[str]) -> None:
     for job in preload:
         if job in JOBS:
             load_module(job)
-    # The first optimizer of a process imports another two seconds' worth of torch.
+    # The first optimizer of a process imports a good deal more of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     gc.collect()
     gc.freeze()  # children need not look through what was imported, and so share its pages

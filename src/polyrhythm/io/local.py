@@ -25,7 +25,7 @@ AVAILABLE = SHAREABLE
 _REFERENCE = struct.Struct("<IQQ")
 _MOST_DESCRIPTORS = 16
 _MOST_SEGMENTS = 64
-# plain numbers: the socket module's enums cost more than the system call they are for
+# plain numbers: combining the socket module's enums shows in profiles of small frames
 _ANCILLARY_NBYTES = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _TRUNCATED = int(socket.MSG_CTRUNC)

@@ -99,7 +99,7 @@ class Exchange(torch.optim.Optimizer):
         self._contribute()
         self._drop_gradients()
 
-    step.hooked = True  # type: ignore[attr-defined]  # torch's profiler wrapper costs 100 us a step
+    step.hooked = True  # type: ignore[attr-defined]  # or torch wraps it for its profiler
 
     def _contribute(self) -> None:
         began_ns = time.monotonic_ns()
