@@ -27,7 +27,9 @@ class Stage:
     """Drives a lead. Every call returns the effects of the event it stands for."""
 
     def __init__(self, **job: Any) -> None:
-        self.job = m.JobSpec(**{"job": "j", "timer": "off", "slice_nbytes": 64, **job})
+        self.job = m.JobSpec(
+            **{"job": "j", "timer": "off", "slice_nbytes": 64, "heartbeat_s": 1e6, **job}
+        )
         self.lead = LeadMachine(self.job)
         self.now_ns = SECOND_NS
         self.incarnations: dict[int, int] = {}
@@ -81,9 +83,17 @@ class Stage:
         return self
 
     def contribute(
-        self, worker: int, sequence: int, round_: int = 1, progress: tuple[m.Progress, ...] = ()
+        self,
+        worker: int,
+        sequence: int,
+        round_: int = 1,
+        progress: tuple[m.Progress, ...] = (),
+        lease: int = 0,
     ) -> list[Effect]:
-        self.tell(m.Trailer(**self.who(worker), sequence=sequence, weight=2.0, progress=progress))
+        trailer = m.Trailer(
+            **self.who(worker), sequence=sequence, weight=2.0, progress=progress, lease=lease
+        )
+        self.tell(trailer)
         return self.from_servers(m.Arrived, **self.who(worker), sequence=sequence, round=round_)
 
     def folded(self, round_: int) -> list[Effect]:

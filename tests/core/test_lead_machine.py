@@ -180,7 +180,7 @@ def test_a_worker_that_attaches_after_the_start_timeout_opens_round_1() -> None:
     stage = Stage(workers=3, start_timeout_s=60.0)
     stage.knock("anna")
     stage.tick(61.0)
-    assert stage.lead.wake_at() is None, "it would be woken for ever"
+    assert stage.lead.wake_at() > stage.now_ns + 10**15, "it would be woken for ever"
     stage.attach(0)
     stage.from_servers(m.Placed)
     assert sent(stage.from_servers(m.Seeded), m.Fold)
@@ -391,7 +391,8 @@ def test_a_dead_members_chunks_are_leased_again_at_the_fold() -> None:
     theirs = leased(stage.tell(m.Enrol(**stage.who(1), points=64)), 1)
     assert mine and theirs and not mine & theirs
     assert sent(stage.closed("w1"), m.Leased) == [], "not while a contribution is on its way"
-    assert leased(stage.contribute(0, 1), 0) == mine | theirs
+    assert sent(stage.contribute(0, 1), m.Leased) == [], "not before every server knows"
+    assert leased(stage.folded(1), 0) == mine | theirs
 
 
 def test_a_joiner_gets_its_share_at_the_fold() -> None:
@@ -399,9 +400,14 @@ def test_a_joiner_gets_its_share_at_the_fold() -> None:
     everything = leased(stage.tell(m.Enrol(**stage.who(0), points=64)), 0)
     stage.knock("late")
     stage.attach(1)
-    kept = leased(stage.contribute(0, 1), 0)
-    stage.folded(1)
-    share = leased(stage.tell(m.Enrol(**stage.who(1), points=64)), 1)
+    stage.contribute(0, 1)
+    (lease,) = sent(stage.folded(1), m.Leased, "w0")
+    kept = {chunk.chunk for chunk in lease.chunks}
+    assert leased(stage.tell(m.Enrol(**stage.who(1), points=64)), 1) == set()
+    assert sent(stage.contribute(0, 2, 2), m.Leased) == [], "it was computed under the old lease"
+    stage.contribute(1, 1, 2)
+    stage.folded(2)
+    share = leased(stage.contribute(0, 3, 3, lease=lease.number), 1)
     assert kept | share == everything and not kept & share
     assert len(kept) == len(share)
 

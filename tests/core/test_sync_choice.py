@@ -61,7 +61,7 @@ def test_bsp_folds_both_kinds(kind: str) -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(UsageError, match="--sync 'lockstep' is not known here"):
+    with pytest.raises(UsageError, match="--sync 'lockstep' is not known"):
         choose_policy("lockstep", "auto", "gradient")
 
 
@@ -148,6 +148,11 @@ def test_every_reason_can_be_put_into_words() -> None:
         "server": 7,
         "detail": "gone",
         "rounds": 3,
+        "held": "w5",
+        "bound": 2,
+        "clock": 9,
+        "silent_s": 1.5,
+        "derivation": "1 s = 1 s",
     }
     for code in WORDS:
         text = str(Reason(code, fields))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead import LeadMachine
@@ -128,7 +130,7 @@ class Ensemble:
         timer_rate: float = 0.02,
     ) -> None:
         self.rng = random.Random(seed)
-        self.job = job
+        self.job = job = msgspec.structs.replace(job, heartbeat_s=1e6)  # nobody is silent here
         self.deaths, self.seeder_deaths, self.joins = deaths, seeder_deaths, joins
         self.repeats, self.abstains, self.timer_rate = repeats, abstains, timer_rate
         self.by_reference = job.in_place or self.rng.random() < 0.5
@@ -208,6 +210,8 @@ class Ensemble:
             if life.doing in ("attach", "compute") and not life.gone
         ]
         wake_ns = self.lead.wake_at()
+        if wake_ns is not None and wake_ns - self.now_ns > 1e6 * SECOND_NS:
+            wake_ns = None  # it only listens for silence
         if wake_ns is not None and (not ready or self.rng.random() < self.timer_rate):
             self.now_ns = max(self.now_ns, wake_ns)
             ready = [lambda: self._lead(ev.Tick())]

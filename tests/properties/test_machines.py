@@ -10,6 +10,7 @@ from ensemble import Ensemble, Store
 from hypothesis import settings
 
 from polyrhythm.core import events as ev
+from polyrhythm.core.landing import Landing
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.placing import Placing
 from polyrhythm.core.server import ServerMachine
@@ -102,15 +103,8 @@ def search(**chances: object) -> None:
 
 
 def test_versions_mix_when_a_worker_does_not_look_at_them(monkeypatch) -> None:
-    honest = WorkerMachine._resume_if_whole
-
-    def blind(self: WorkerMachine) -> None:
-        counts = self._counts
-        self._counts = Counter({max(self._released, 0): len(self._versions)})
-        honest(self)
-        self._counts = counts
-
-    monkeypatch.setattr(WorkerMachine, "_resume_if_whole", blind)
+    monkeypatch.setattr(Landing, "whole", True)
+    monkeypatch.setattr(Landing, "version", Landing.newest)
     monkeypatch.setattr(WorkerMachine, "check", lambda self: None)
     with pytest.raises(AssertionError, match=r"goes on with \d, but reads"):
         search()

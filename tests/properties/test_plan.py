@@ -1,22 +1,26 @@
-"""Chunks partition the points, are shared evenly and rarely moved, and count each visit once."""
+"""Chunks partition the points, are shared evenly and rarely moved, and every point of a pass is
+visited exactly once, whoever comes and goes."""
 
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from itertools import combinations
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from polyrhythm.core.data.plan import Plan
-from polyrhythm.wire.messages import Progress
+from polyrhythm.core.data.plan import Holder, Plan
+from polyrhythm.wire.messages import Leased, Progress
 
-groups = st.sets(st.integers(0, 6), max_size=5).map(sorted)
+groups = st.sets(st.integers(0, 6), max_size=5).map(lambda found: [(w, 1) for w in sorted(found)])
 
 
-def most_that_can_stay(held: Counter[int], members: list[int], chunks: int) -> int:
+def most_that_can_stay(due: Counter[Holder | None], members: list[Holder], chunks: int) -> int:
     """The twin: try every choice of who holds one more than the rest."""
     few, extras = divmod(chunks, len(members))
     return max(
-        sum(min(held[member], few + (member in fuller)) for member in members)
+        sum(min(due[member], few + (member in fuller)) for member in members)
         for fuller in combinations(members, extras)
     )
 
@@ -34,69 +38,33 @@ def test_chunks_partition_the_points(points, workers) -> None:
 def test_shares_are_even_and_move_as_few_as_that_allows(points, changes) -> None:
     plan = Plan(points, 3, 0, None)
     for members in changes:
-        before = [chunk.holder for chunk in plan.chunks]
-        changed = plan.share(members)
-        after = [chunk.holder for chunk in plan.chunks]
+        plan.release({chunk.holder for chunk in plan.chunks if chunk.holder} - set(members))
+        before = [chunk.due for chunk in plan.chunks]
+        plan.share(members)
+        plan.check()
+        after = [chunk.due for chunk in plan.chunks]
         if not members:
             assert set(after) == {None}
             continue
-        load = Counter(after)
-        loads = [load[member] for member in members]
+        loads = [Counter(after)[member] for member in members]
         assert set(after) <= set(members)
         assert max(loads) - min(loads) <= 1
         stayed = sum(one == other for one, other in zip(before, after, strict=True))
         assert stayed == most_that_can_stay(Counter(before), members, len(plan.chunks))
-        moved = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
-        touched = {member for pair in moved for member in pair} & set(members)
-        assert changed == touched
+        for member in members:
+            plan.confirm(member, plan.lease(member).number)
+        assert not plan.moving
         leased = [lease.chunk for member in members for lease in plan.lease(member).chunks]
         assert sorted(leased) == list(range(len(plan.chunks)))
-
-
-@given(st.integers(1, 60), st.data())
-def test_each_point_of_a_pass_is_counted_exactly_once(points, data) -> None:
-    """Workers go through their leases, repeat themselves, and speak of chunks they lost."""
-    plan = Plan(points, 1, 0, None)
-    members = [0, 1, 2]
-    plan.share(members)
-    counted = 0
-    said: list[tuple[int, Progress]] = []
-    for _ in range(data.draw(st.integers(1, 25))):
-        kind = data.draw(st.sampled_from(["visit", "repeat", "share"]))
-        if kind == "share":
-            members = data.draw(st.sets(st.integers(0, 4), min_size=1, max_size=3).map(sorted))
-            plan.share(members)
-        elif kind == "repeat" and said:
-            worker, progress = data.draw(st.sampled_from(said))
-            before = [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
-            again = plan.commit(worker, (progress,))
-            if again == 0:
-                assert before == [(chunk.passes, chunk.cursor) for chunk in plan.chunks]
-            counted += again
-        else:
-            worker = data.draw(st.sampled_from(members))
-            leases = plan.lease(worker).chunks
-            if not leases:
-                continue
-            lease = data.draw(st.sampled_from(leases))
-            size = lease.last - lease.first
-            passes, cursor = divmod(
-                lease.passes * size + lease.cursor + data.draw(st.integers(1, 2 * size)), size
-            )
-            progress = Progress(lease.chunk, passes, cursor)
-            said.append((worker, progress))
-            counted += plan.commit(worker, (progress,))
-        plan.check()
-    assert counted == sum(chunk.passes * chunk.points + chunk.cursor for chunk in plan.chunks)
 
 
 @given(st.integers(1, 40), st.integers(1, 3))
 def test_the_goal_is_every_point_so_many_times(points, epochs) -> None:
     plan = Plan(points, 1, 0, epochs)
-    plan.share([0])
-    for lease in plan.lease(0).chunks:
+    plan.share([(0, 1)])
+    for lease in plan.lease((0, 1)).chunks:
         assert not plan.done
-        plan.commit(0, (Progress(lease.chunk, epochs, 0),))
+        plan.commit((0, 1), (Progress(lease.chunk, epochs, 0),))
     assert plan.done
     assert plan.passes == epochs
 
@@ -104,7 +72,134 @@ def test_the_goal_is_every_point_so_many_times(points, epochs) -> None:
 @given(st.integers(1, 40))
 def test_progress_on_what_is_not_held_is_void(points) -> None:
     plan = Plan(points, 1, 0, None)
-    plan.share([0])
-    assert plan.commit(1, (Progress(0, 1, 0),)) == 0
-    assert plan.commit(0, (Progress(len(plan.chunks), 1, 0), Progress(-1, 1, 0))) == 0
+    plan.share([(0, 1)])
+    assert plan.commit((1, 1), (Progress(0, 1, 0),)) == 0
+    assert plan.commit((0, 2), (Progress(0, 1, 0),)) == 0, "one who came back is somebody else"
+    assert plan.commit((0, 1), (Progress(len(plan.chunks), 1, 0), Progress(-1, 1, 0))) == 0
     assert plan.passes == 0
+
+
+# -- churn ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Visitor:
+    """A worker as far as the plan is concerned: leases come to it late, contributions leave it
+    early, and it does not know what became of either."""
+
+    key: Holder
+    letters: deque[Leased] = field(default_factory=deque)
+    lease: Leased | None = None
+    been: dict[int, int] = field(default_factory=dict)
+    sent: deque[tuple[int, Progress, set[tuple[int, int]]]] = field(default_factory=deque)
+
+
+class Churn(RuleBasedStateMachine):
+    """`counted_at_send`, `moved_at_once`: the rules, switched off."""
+
+    counted_at_send = False
+    moved_at_once = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plan = Plan(60, 1, 0, None)
+        self.visitors: dict[Holder, Visitor] = {}
+        self.gone: dict[Holder, Visitor] = {}
+        self.visited: Counter[tuple[int, int]] = Counter()
+        self.incarnations = 0
+        self.join(0)
+
+    def write(self, holders: set[Holder]) -> None:
+        for holder in holders & self.visitors.keys():
+            self.visitors[holder].letters.append(self.plan.lease(holder))
+
+    @rule(worker=st.integers(0, 3))
+    def join(self, worker: int) -> None:
+        if all(key[0] != worker for key in self.visitors):
+            self.incarnations += 1
+            key = (worker, self.incarnations)
+            self.visitors[key] = Visitor(key)
+            self.share()
+
+    @rule(data=st.data())
+    def die(self, data) -> None:
+        if len(self.visitors) > 1:
+            key = data.draw(st.sampled_from(sorted(self.visitors)))
+            visitor = self.gone[key] = self.visitors.pop(key)
+            for _ in range(data.draw(st.integers(0, len(visitor.sent)))):
+                visitor.sent.pop()
+
+    @rule()
+    def every_server_knows(self) -> None:
+        """What the dead had sent has been counted; their chunks are shared again."""
+        for visitor in self.gone.values():
+            while visitor.sent:
+                self.count(visitor)
+        changed = self.plan.release(self.gone)
+        self.gone.clear()
+        self.write(changed)
+        self.share()
+
+    def share(self) -> None:
+        members = sorted(self.visitors)
+        changed = self.plan.share(members)
+        if self.moved_at_once:
+            for member in members:
+                changed |= self.plan.confirm(member, 10**9)
+        self.write(changed)
+
+    @rule(data=st.data(), points=st.integers(1, 9), letters=st.integers(0, 2))
+    def visit(self, data, points: int, letters: int) -> None:
+        visitor = self.visitors[data.draw(st.sampled_from(sorted(self.visitors)))]
+        for _ in range(min(letters, len(visitor.letters))):
+            visitor.lease = visitor.letters.popleft()
+        if visitor.lease is None or not visitor.lease.chunks or len(visitor.sent) == 2:
+            return
+        chunk = data.draw(st.sampled_from(visitor.lease.chunks))
+        size = chunk.last - chunk.first
+        begin = max(visitor.been.get(chunk.chunk, 0), chunk.passes * size + chunk.cursor)
+        visitor.been[chunk.chunk] = begin + points
+        passes, cursor = divmod(begin + points, size)
+        places = {(chunk.chunk, at) for at in range(begin, begin + points)}
+        visitor.sent.append((visitor.lease.number, Progress(chunk.chunk, passes, cursor), places))
+        if self.counted_at_send:
+            self.plan.commit(visitor.key, (visitor.sent[-1][1],))
+
+    @rule(data=st.data())
+    def arrive(self, data) -> None:
+        visitor = self.visitors[data.draw(st.sampled_from(sorted(self.visitors)))]
+        if visitor.sent:
+            number = visitor.sent[0][0]
+            self.count(visitor)
+            self.write(self.plan.confirm(visitor.key, number))
+
+    def count(self, visitor: Visitor) -> None:
+        _, progress, places = visitor.sent.popleft()
+        self.plan.commit(visitor.key, (progress,))
+        self.visited.update(places)
+
+    @invariant()
+    def every_point_exactly_once(self) -> None:
+        self.plan.check()
+        twice = [place for place, times in self.visited.items() if times > 1]
+        assert not twice, f"visited twice: {twice}"
+        counted = {
+            (number, at)
+            for number, chunk in enumerate(self.plan.chunks)
+            for at in range(chunk.passes * chunk.points + chunk.cursor)
+        }
+        assert counted == set(self.visited), "what is counted is not what was visited"
+
+
+SEARCH = settings(stateful_step_count=40)
+
+
+def test_every_point_is_visited_exactly_once_under_churn() -> None:
+    run_state_machine_as_test(Churn, settings=SEARCH)
+
+
+@pytest.mark.parametrize("rule_off", ["counted_at_send", "moved_at_once"])
+def test_points_are_lost_or_doubled_with_a_rule_switched_off(rule_off) -> None:
+    mutant = type("Mutant", (Churn,), {rule_off: True})
+    with pytest.raises(AssertionError, match="twice|is not what was visited"):
+        run_state_machine_as_test(mutant, settings=settings(SEARCH, max_examples=500))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.sync.choose import choose_policy, has_rounds
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import PolyrhythmError, UsageError
@@ -21,7 +21,7 @@ from polyrhythm.learn.load import HIDDEN, check_job
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.summary import summarise
-from polyrhythm.runtime.choices import DIGESTS, LINKS, WIRE_DTYPES
+from polyrhythm.runtime.choices import ASYNC_SCALES, DIGESTS, LINKS, WIRE_DTYPES
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -31,7 +31,19 @@ def train(
     ] = "digits",
     workers: Annotated[int, typer.Option(help="Worker processes to start.")] = 3,
     servers: Annotated[int, typer.Option(help="Server processes to start.")] = 2,
-    sync: Annotated[str, typer.Option(help="Sync policy: bsp.")] = "bsp",
+    sync: Annotated[
+        str,
+        typer.Option(
+            help="Sync policy: bsp (all wait for all), ssp:8 (at most 8 steps ahead of the slowest),"
+            " ssp-restart:8, asp (nobody waits)."
+        ),
+    ] = "bsp",
+    async_scale: Annotated[
+        str,
+        typer.Option(
+            help="asp and ssp: scale each contribution's rate by 1/members, or none: not at all."
+        ),
+    ] = "members",
     timer: Annotated[
         str,
         typer.Option(
@@ -127,6 +139,7 @@ def train(
         wire_dtype=wire_dtype,
         in_place=in_place,
         options=_parse_options(option or []),
+        async_scale=async_scale,
     )
     check_spec(spec, link, digest)
     check_host(host, insecure)
@@ -169,6 +182,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--link", link, LINKS),
         ("--digest", digest, DIGESTS),
         ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
+        ("--async-scale", spec.async_scale, ASYNC_SCALES),
     ):
         if text not in known:
             raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
@@ -192,10 +206,11 @@ def check_host(host: str, insecure: bool) -> None:
 
 
 def _check_in_place(spec: JobSpec, link: str) -> None:
-    if spec.kind != "gradient" or spec.servers != 1 or link == "tcp" or spec.wire_dtype != "same":
+    ok = spec.kind == "gradient" and spec.servers == 1 and has_rounds(spec.sync)
+    if not ok or link == "tcp" or spec.wire_dtype != "same":
         raise UsageError(
             "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"
-            " a local link and --wire-dtype same"
+            " a policy with rounds (bsp), a local link and --wire-dtype same"
         )
 
 

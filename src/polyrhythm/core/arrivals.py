@@ -1,12 +1,13 @@
 """Contributions on their way, as the lead sees them.
 
 *A contribution is complete when every server that holds slices has reported it and its trailer has
-come, in whatever order. It belongs to the latest round that a server added it to.*
+come, in whatever order. It belongs to the latest round that a server added it to. What a member
+that is gone had sent still counts until every server knows that it is gone.*
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from polyrhythm.core.membership import View
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Arrived, Trailer
 
@@ -26,7 +27,7 @@ class _Coming:
 
 class Arrivals:
     def __init__(self) -> None:
-        self._coming: dict[tuple[int, int], _Coming] = {}
+        self._coming: dict[tuple[int, int, int], _Coming] = {}
 
     def trailer(self, message: Trailer, holders: frozenset[int]) -> Complete | None:
         coming = self._of(message)
@@ -40,21 +41,25 @@ class Arrivals:
         return self._complete(message, coming, holders)
 
     def _of(self, message: Trailer | Arrived) -> _Coming:
-        return self._coming.setdefault((message.worker, message.sequence), _Coming())
+        return self._coming.setdefault(_key(message), _Coming())
 
     def _complete(
         self, message: Trailer | Arrived, coming: _Coming, holders: frozenset[int]
     ) -> Complete | None:
         if coming.trailer is None or coming.servers != holders:
             return None
-        del self._coming[message.worker, message.sequence]
+        del self._coming[_key(message)]
         return Complete(coming.trailer, coming.round)
 
-    def forget(self, worker: int) -> None:
-        for key in [key for key in self._coming if key[0] == worker]:
+    def forget(self, worker: int, incarnation: int) -> None:
+        for key in [key for key in self._coming if key[:2] == (worker, incarnation)]:
             del self._coming[key]
 
-    def check(self, view: View) -> None:
-        for worker, _ in self._coming:
-            if worker not in view:
-                raise InvariantBroken(f"w{worker} left, but its contribution is still awaited")
+    def check(self, known: Callable[[int, int], bool]) -> None:
+        for worker, incarnation, _ in self._coming:
+            if not known(worker, incarnation):
+                raise InvariantBroken(f"w{worker} is gone, but its contribution is still awaited")
+
+
+def _key(message: Trailer | Arrived) -> tuple[int, int, int]:
+    return message.worker, message.incarnation, message.sequence

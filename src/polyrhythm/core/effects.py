@@ -7,6 +7,7 @@ from typing import Any
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.wire.messages import (
     Address,
+    Alive,
     Leased,
     MemberSpec,
     Message,
@@ -25,6 +26,17 @@ def server_name(server: int) -> str:
 @cache
 def worker_name(worker: int) -> str:
     return f"w{worker}"
+
+
+@cache
+def worker_number(peer: str) -> int | None:
+    """The worker behind a peer's name; None if that is no worker's."""
+    return int(peer[1:]) if peer.startswith("w") and peer[1:].isdigit() else None
+
+
+@cache
+def server_number(peer: str) -> int | None:
+    return int(peer[1:]) if peer.startswith("s") and peer[1:].isdigit() else None
 
 
 class Send(Effect, frozen=True):
@@ -51,6 +63,12 @@ class Note(Effect, frozen=True):
 
     what: str
     fields: dict[str, Any]
+
+
+class Beat(Effect, frozen=True):
+    """Send this sign of life to the lead, with this process's load filled in."""
+
+    message: Alive
 
 
 class End(Effect, frozen=True):
@@ -97,6 +115,33 @@ class Publish(Effect, frozen=True):
     view: int
 
 
+class FreeSlots(Effect, frozen=True):
+    """These slots' memory is not needed until they are named again."""
+
+    slots: tuple[int, ...]
+
+
+class PublishLatest(Effect, frozen=True):
+    """Without rounds: send every slice as it is now, as the answer to `ticket`; whoever does it
+    leases the slices to this worker in one go (`SliceVersions`)."""
+
+    worker: int
+    ticket: int
+    sequence: int
+    view: int
+
+
+class Unlease(Effect, frozen=True):
+    """This worker has copied what it got with `ticket` and before; None: it is gone."""
+
+    worker: int
+    ticket: int | None
+
+
+class Freeze(Effect, frozen=True):
+    """Without rounds: fold nothing any more, so that all read the same final parameters."""
+
+
 # -- the worker ---------------------------------------------------------------------------------
 
 
@@ -104,6 +149,12 @@ class Dial(Effect, frozen=True):
     """Open links to these servers (the one that runs the lead is linked already)."""
 
     addresses: tuple[Address, ...]
+
+
+class Rejoin(Effect, frozen=True):
+    """Drop all links and knock at the lead's door again, under the same name."""
+
+    reason: str
 
 
 class Arrange(Effect, frozen=True):

@@ -100,12 +100,14 @@ class Computed(Event, frozen=True):
     wait_ns: int
     transfer_ns: int
     progress: tuple[Progress, ...]
+    lease: int = 0
 
 
 class Exhausted(Event, frozen=True):
     """The worker has no points left to visit: it abstains from this round."""
 
     reason: str
+    lease: int = 0
 
 
 class Landed(Event, frozen=True):

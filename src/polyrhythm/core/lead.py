@@ -2,8 +2,8 @@
 
 It never sees a tensor. It counts what servers and workers report, asks the policy, and gives the
 one word `Fold` that servers act on; it is a machine of its own even where there is one server. What
-it keeps has files of its own, each with its rule: `door`, `membership`, `placing`, `opening`,
-`arrivals`, `rounds`, `data/sharing`, `tally`.
+it keeps has files of its own, each with its rule: `door`, `membership`, `suspicion`, `placing`,
+`opening`, `arrivals`, `rounds`, `departures`, `course`, `data/sharing`, `tally`.
 """
 
 import math
@@ -12,15 +12,28 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.arrivals import Arrivals, Complete
+from polyrhythm.core.course import Course
 from polyrhythm.core.data.sharing import Sharing
+from polyrhythm.core.departures import Departures
 from polyrhythm.core.door import Door
-from polyrhythm.core.effects import Bind, Drop, End, Note, Send, server_name, worker_name
+from polyrhythm.core.effects import (
+    Bind,
+    Drop,
+    End,
+    Note,
+    Send,
+    server_name,
+    server_number,
+    worker_name,
+    worker_number,
+)
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.membership import Member, View
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.opening import Opening
 from polyrhythm.core.placing import Placing
 from polyrhythm.core.rounds import Rounds
+from polyrhythm.core.suspicion import Suspicion
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.core.tally import Tally
@@ -29,6 +42,8 @@ from polyrhythm.wire import messages as m
 _TERM = 1
 _IDLE_ROUNDS = 3
 """So many rounds in which everybody abstains: chunks have been shared again, and it did not help."""
+_WORTH_SAYING_NS = 10**9
+"""A wait that is longer than this is noted, and noted again after as long."""
 
 
 class LeadMachine:
@@ -41,9 +56,13 @@ class LeadMachine:
         self._opening = Opening(job.workers, job.start_timeout_s)
         self._arrivals = Arrivals()
         self._rounds = Rounds()
+        self._course = Course()
+        self._departures = Departures(job.start_timeout_s if job.respawn else 0.0)
+        self._suspicion = Suspicion(job.heartbeat_s)
         self._sharing = Sharing(job.seed, job.epochs)
         self._tally = Tally()
         self._wake_at_ns: int | None = None
+        self._said_ns = 0
         self._ending: Reason | None = None
         self._ended = False
         self._counted = 0
@@ -63,7 +82,9 @@ class LeadMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        return self._wake_at_ns if self._rounds.open else self._opening.wake_at()
+        pace_ns = self._wake_at_ns if self._rounds.open else self._opening.wake_at()
+        wakes = (pace_ns, self._suspicion.wake_at(), self._departures.wake_at())
+        return min((wake for wake in wakes if wake is not None), default=None)
 
     def why(self) -> Waiting:
         placing, opening = self._placing, self._opening
@@ -80,7 +101,7 @@ class LeadMachine:
     def check(self) -> None:
         self._sharing.check()
         self._placing.check()
-        self._arrivals.check(self.view)
+        self._arrivals.check(self._heeds)
         self._rounds.check(self._placing.holders)
 
     # -- the door ------------------------------------------------------------------------------
@@ -118,12 +139,16 @@ class LeadMachine:
         if self._ending is not None:
             self._refuse(link, f"{bonjour.name} was refused: the job is ending")
             return
+        again = self.view.known(bonjour.name)
         member = self.view.admit(bonjour.name, now_ns)
         self._opening.admitted(now_ns)
+        self._departures.came(member.worker)
+        self._suspicion.expect(member.worker, now_ns)
         self._out.append(Bind(link, worker_name(member.worker)))
         servers = tuple(self._placing.addresses[server] for server in self._placing.servers)
         self._tell(member, m.Admitted(**self._identity(member), job=self.job, servers=servers))
-        self._note("joined", worker=member.worker, name=member.name, epoch=self.view.epoch)
+        what = "rejoined" if again else "joined"
+        self._note(what, worker=member.worker, name=member.name, epoch=self.view.epoch)
 
     # -- members come and go -------------------------------------------------------------------
 
@@ -149,7 +174,6 @@ class LeadMachine:
 
     def _enter(self, member: Member, now_ns: int) -> None:
         member.entered = True
-        self._sharing.members_changed()
         self._ask(sync.Joined(member.worker), now_ns)
 
     def _on_enrol(self, message: m.Enrol, now_ns: int) -> None:
@@ -169,30 +193,73 @@ class LeadMachine:
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._door.leave(event.peer)
-        if event.peer.startswith("s") and event.peer[1:].isdigit():
-            server = int(event.peer[1:])
-            if server in self._placing.addresses:
-                reason = Reason("server-died", {"server": server, "detail": event.reason})
-                self._finish(reason, now_ns, failed=True)
-            return
-        for member in self.view.members():
-            if worker_name(member.worker) == event.peer:
-                self._remove(member, event.reason, now_ns)
+        server, worker = server_number(event.peer), worker_number(event.peer)
+        if server is not None and server in self._placing.addresses:
+            reason = Reason("server-died", {"server": server, "detail": event.reason})
+            self._finish(reason, now_ns, failed=True)
+        elif worker is not None and (member := self.view.at(worker)) is not None:
+            self._remove(member, event.reason, now_ns)
+        elif worker is not None and self._departures.woke_to_leave(worker):
+            self._end_if_deserted(now_ns)
 
     def _remove(self, member: Member, reason: str, now_ns: int) -> None:
         self.view.remove(member.worker)
-        self._arrivals.forget(member.worker)
+        self._suspicion.forget(member.worker)
         self._note("left", worker=member.worker, name=member.name, reason=reason)
-        self._sharing.members_changed()
         if self._placing.lose(member.worker):
             self._send_place()
         if not self._rounds.open:
             self._opening.lost()
             self._open_if_ready(now_ns)
         if member.entered:
+            self._departures.leave(member.key)
             self._ask(sync.Left(member.worker), now_ns)
-        if len(self.view) == 0 and (self._ending is not None or self._rounds.open):
-            self._finish(self._ending or Reason("deserted"), now_ns, failed=self._ending is None)
+        self._end_if_deserted(now_ns)
+
+    def _end_if_deserted(self, now_ns: int) -> None:
+        if len(self.view):
+            return
+        if self._ending is not None:
+            self._finish(self._ending, now_ns, failed=False)
+        elif self._rounds.open and self._departures.deserted(now_ns):
+            self._finish(Reason("deserted"), now_ns, failed=True)
+
+    # -- signs of life -------------------------------------------------------------------------
+
+    def _on_alive(self, message: m.Alive, now_ns: int) -> None:
+        if self.view.get(message.worker, message.incarnation) is not None:
+            self._suspicion.beat(message.worker, now_ns)
+        self._say_what_is_awaited(now_ns)
+
+    def _evict_the_silent(self, now_ns: int) -> None:
+        for worker in self._suspicion.silent(now_ns):
+            member = self.view.at(worker)
+            if member is None:
+                continue
+            pulse = self._suspicion.pulse(worker)
+            silent_s = (now_ns - pulse.heard_ns) / 1e9
+            derivation = pulse.derivation()
+            fields = {"worker": worker, "silent_s": silent_s, "derivation": derivation}
+            reason = str(Reason("silent", fields))
+            self._note("evicted", name=member.name, limit_s=pulse.limit_ns() / 1e9, **fields)
+            self._tell(member, m.Evicted(**self._identity(member), reason=reason))
+            self._departures.falls_asleep(worker)
+            self._remove(member, "it was silent for too long", now_ns)
+
+    def _say_what_is_awaited(self, now_ns: int) -> None:
+        waiting = self.why()
+        since_ns = max(waiting.since_ns, self._said_ns)
+        if waiting.reason.code in ("none", "going") or now_ns < since_ns + _WORTH_SAYING_NS:
+            return
+        self._said_ns = now_ns
+        until_ns = waiting.until_ns
+        self._note(
+            "waiting",
+            reason=waiting.reason.code,
+            fields=waiting.reason.fields,
+            since_s=(now_ns - waiting.since_ns) / 1e9,
+            until_s=None if until_ns is None else (until_ns - now_ns) / 1e9,
+        )
 
     def _on_stop_asked(self, event: ev.StopAsked, now_ns: int) -> None:
         self._finish(Reason("stopped"), now_ns, failed=False)
@@ -227,10 +294,16 @@ class LeadMachine:
 
     # -- the way of one contribution -----------------------------------------------------------
 
+    def _heeds(self, worker: int, incarnation: int) -> bool:
+        """What this one sent counts: it is a member, or not all servers know yet that it left."""
+        known = self.view.get(worker, incarnation) is not None
+        return known or self._departures.pending(worker, incarnation)
+
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
         if member is None:
             return
+        self._suspicion.spoke(message.worker, now_ns)
         if not 0 < message.weight < math.inf:
             fault = f"{member.name}'s contribution weighs {message.weight}"
             self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
@@ -238,22 +311,50 @@ class LeadMachine:
         self._count(self._arrivals.trailer(message, self._placing.holders), now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
-        if self.view.get(message.worker, message.incarnation) is None:
-            return
-        self._count(self._arrivals.arrived(message, self._placing.holders), now_ns)
+        if self._heeds(message.worker, message.incarnation):
+            self._count(self._arrivals.arrived(message, self._placing.holders), now_ns)
 
     def _count(self, complete: Complete | None, now_ns: int) -> None:
         if complete is None:
             return
         trailer = complete.trailer
         self._tally.count(trailer, self._sharing.commit(trailer))
-        self._ask(sync.Arrived(trailer.worker, complete.round), now_ns)
+        member = self.view.get(trailer.worker, trailer.incarnation)
+        if member is not None:
+            self._confirm_lease(member, trailer.lease, now_ns)
+            self._ask(sync.Arrived(trailer.worker, complete.round), now_ns)
+        if not self._policy.rounds:
+            self._advance(now_ns)
+
+    def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
+        self._send_leases(self._sharing.confirm(member, number, self.view), now_ns)
+
+    def _send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
+        for member, lease in leases:
+            self._tell(member, lease)
+            if member.resting and lease.chunks and not self._policy.rounds:
+                member.resting = False
+                self._ask(sync.Returned(member.worker), now_ns)
 
     def _on_abstained(self, message: m.Abstained, now_ns: int) -> None:
-        if self.view.get(message.worker, message.incarnation) is not None:
-            self._ask(sync.Abstained(message.worker), now_ns)
+        member = self.view.get(message.worker, message.incarnation)
+        if member is None:
+            return
+        member.resting = True
+        self._ask(sync.Abstained(message.worker), now_ns)
+        self._confirm_lease(member, message.lease, now_ns)
+        if not self._policy.rounds and self._ending is None and self._all_idle():
+            self._finish(Reason("idle", {"rounds": _IDLE_ROUNDS}), now_ns, failed=True)
+
+    def _all_idle(self) -> bool:
+        """Without rounds: everybody rests, and no chunk is on its way to anybody."""
+        busy = self._sharing.moving or self._rounds.folding or self._departures.any
+        return not busy and all(member.resting for member in self.view.members())
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
+        self._evict_the_silent(now_ns)
+        if self._departures.overdue(now_ns):
+            self._end_if_deserted(now_ns)
         if self._rounds.open:
             self._ask(sync.Tick(), now_ns)
         else:
@@ -280,27 +381,33 @@ class LeadMachine:
         )
 
     def _ask(self, event: sync.PolicyEvent, now_ns: int) -> None:
-        if self._ending is not None:
+        if self._ending is not None or self._ended:
             return
         decision = self._policy.on(event, now_ns)
         self._wake_at_ns = decision.wake_at
         if decision.fold:
             self._begin_fold(decision.release, decision.reason, now_ns)
         elif decision.release:
-            self._send_release(decision.release, sync.NOBODY)
+            # without rounds, who passes the gate as it arrives has asked for its parameters already
+            asked = sync.NOBODY
+            if isinstance(event, sync.Arrived) and not self._policy.rounds:
+                asked = frozenset((event.worker,))
+            self._send_release(decision.release, asked)
 
-    def _begin_fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
-        for member, lease in self._sharing.share_again(self.view):
-            self._tell(member, lease)
+    def _begin_fold(
+        self, release: frozenset[int], reason: Reason, now_ns: int, *, last: bool = False
+    ) -> None:
         members = self.view.specs()
         self._rounds.begin_fold(release, reason, members)
+        self._departures.told()
         fold = m.Fold(
             term=_TERM,
             view=self.view.epoch,
             routing=self._placing.epoch,
             round=self._rounds.round,
-            readers=tuple(sorted(self._rounds.readers)),
+            readers=tuple(sorted(self._rounds.readers)) if self._policy.rounds else (),
             members=members,
+            last=last,
         )
         for server in sorted(self._placing.holders):
             self._out.append(Send(server_name(server), fold))
@@ -308,20 +415,44 @@ class LeadMachine:
     def _on_folded(self, message: m.Folded, now_ns: int) -> None:
         if not self._rounds.folded(message, self._placing.holders):
             return
-        goal = self._goal()
-        self._note_round(now_ns, final=goal is not None)
-        if goal is not None:
-            self._ending = goal
-            self._send_stop(goal, now_ns)
+        gone = self._departures.confirmed()
+        for worker, incarnation in gone:
+            self._arrivals.forget(worker, incarnation)
+        if self._ending is not None:
+            self._send_stop(self._ending, now_ns)
             return
-        if (trouble := self._no_way_on()) is not None:
-            self._finish(trouble, now_ns, failed=True)
-            return
+        if self._policy.rounds:
+            goal = self._goal(self._rounds.round)
+            self._note_round(self._rounds.round, self._rounds.reason.code, now_ns, goal is not None)
+            if goal is not None:
+                self._ending = goal
+                self._send_stop(goal, now_ns)
+                return
+            if (trouble := self._no_way_on()) is not None:
+                self._finish(trouble, now_ns, failed=True)
+                return
+        self._send_leases(self._sharing.share_again(self.view, gone), now_ns)
         self._send_release(self._rounds.release, self._rounds.readers)
         opened = self._rounds.round
         self._ask(sync.Opened(opened), now_ns)
         if opened == 0:
             self._enter_early(now_ns)
+
+    def _advance(self, now_ns: int) -> None:
+        """Without rounds: as many contributions as there are members are worth one."""
+        if self._ending is not None or self._ended:
+            return
+        full = self._course.advance(len(self.view))
+        goal = self._goal(self._course.round)
+        if full or goal is not None:
+            self._note_round(self._course.round, "on-arrival", now_ns, goal is not None)
+        if goal is None and self.job.epochs is not None and not self._sharing.begun:
+            if self.job.rounds is None:
+                self._finish(Reason("no-batches"), now_ns, failed=True)
+        elif goal is not None:
+            self._ending = goal
+            if not self._rounds.folding:
+                self._begin_fold(sync.NOBODY, goal, now_ns, last=True)
 
     def _enter_early(self, now_ns: int) -> None:
         """Who attached while the first version was on its way is not a first member."""
@@ -329,9 +460,9 @@ class LeadMachine:
             if not member.entered:
                 self._enter(member, now_ns)
 
-    def _goal(self) -> Reason | None:
-        if self.job.rounds is not None and self._rounds.round >= self.job.rounds:
-            return Reason("goal", {"goal": f"{self._rounds.round} rounds"})
+    def _goal(self, round_: int) -> Reason | None:
+        if self.job.rounds is not None and round_ >= self.job.rounds:
+            return Reason("goal", {"goal": f"{round_} rounds"})
         if self._sharing.done:
             return Reason("goal", {"goal": f"{self._sharing.passes} passes over the data"})
         return None
@@ -344,15 +475,16 @@ class LeadMachine:
         contributed = self._counted > before
         if self.job.epochs is not None and contributed and not self._sharing.begun:
             return Reason("no-batches")
-        routine = self._rounds.reason.code == "all-arrived"
+        routine = self._rounds.reason.code == "all-arrived" and not self._sharing.moving
         self._idle = self._idle + 1 if routine and not contributed else 0
         return Reason("idle", {"rounds": self._idle}) if self._idle >= _IDLE_ROUNDS else None
 
     def _send_release(self, release: frozenset[int], readers: frozenset[int]) -> None:
-        for member in self.view.members():
+        for worker in sorted(release):
+            member = self.view.at(worker)
             # who came back while the servers folded is unknown to them, and enters at the next fold
-            known = self._rounds.enlists(member.worker, member.incarnation)
-            if member.worker in release and known:
+            if member is not None and self._rounds.enlists(*member.key):
+                member.resting = False
                 self._release(member, readers)
 
     def _release(self, member: Member, readers: frozenset[int], **stop: Any) -> None:
@@ -362,7 +494,7 @@ class LeadMachine:
 
     def _send_stop(self, goal: Reason, now_ns: int) -> None:
         for member in self.view.members():
-            if not self._rounds.enlists(member.worker, member.incarnation):
+            if not self._rounds.enlists(*member.key):
                 # the servers do not know it, so it cannot read the final version
                 self._refuse_member(member, f"{member.name} came too late: {goal}", now_ns)
                 continue
@@ -373,8 +505,8 @@ class LeadMachine:
 
     def _finish(self, reason: Reason, now_ns: int, *, failed: bool) -> None:
         if self._ending is None and self._rounds.open:
-            rounds, passes = self._rounds, self._sharing.passes
-            self._note("rounds", **self._tally.line(rounds.round, reason.code, passes, now_ns))
+            line = self._tally.line(self._at, reason.code, self._sharing.passes, now_ns)
+            self._note("rounds", **line)
         stop = m.Stop(term=_TERM, view=self.view.epoch, reason=str(reason), failed=failed)
         for member in self.view.members():
             self._out.append(Send(worker_name(member.worker), stop))
@@ -385,7 +517,7 @@ class LeadMachine:
             "ended",
             reason=str(reason),
             failed=failed,
-            rounds=max(0, self._rounds.round),
+            rounds=self._at,
             folds=self._rounds.folds,
         )
         self._out.append(End(reason, failed))
@@ -427,9 +559,13 @@ class LeadMachine:
     def _note(self, what: str, **fields: Any) -> None:
         self._out.append(Note(what, fields))
 
-    def _note_round(self, now_ns: int, *, final: bool) -> None:
-        rounds, passes = self._rounds, self._sharing.passes
-        line = self._tally.close(rounds.round, rounds.reason.code, passes, now_ns, final=final)
+    @property
+    def _at(self) -> int:
+        """How many rounds were folded, or how much that is worth it."""
+        return max(0, self._rounds.round) if self._policy.rounds else self._course.round
+
+    def _note_round(self, round_: int, reason: str, now_ns: int, final: bool) -> None:
+        line = self._tally.close(round_, reason, self._sharing.passes, now_ns, final=final)
         if line is not None:
             self._note("rounds", **line)
 
@@ -449,4 +585,5 @@ class LeadMachine:
         m.Folded: _on_folded,
         m.Report: _on_report,
         m.Leave: _on_leave,
+        m.Alive: _on_alive,
     }

@@ -20,6 +20,12 @@ class Member:
     entered: bool = False
     """The policy knows it: it takes part in rounds."""
     stopped: bool = False
+    resting: bool = False
+    """Without rounds: it abstained, and waits for chunks or the end."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.worker, self.incarnation
 
 
 class View:
@@ -41,6 +47,14 @@ class View:
 
     def holder(self, name: str) -> Member | None:
         return self._members.get(self._ids.get(name, -1))
+
+    def at(self, worker: int) -> Member | None:
+        """Who holds this number now, under whatever incarnation."""
+        return self._members.get(worker)
+
+    def known(self, name: str) -> bool:
+        """Somebody of this name is or was here."""
+        return name in self._ids
 
     def members(self) -> list[Member]:
         return list(self._members.values())

@@ -29,6 +29,11 @@ class Rounds:
         return self.round > _NOT_OPEN
 
     @property
+    def folding(self) -> bool:
+        """Some server has not folded yet, or does not know the view."""
+        return self._folding is not None
+
+    @property
     def opening(self) -> bool:
         """The first version is on its way to the first members."""
         return self.round == 0 and self._folding is not None

@@ -1,7 +1,8 @@
 """The server: it holds slices, and has no barrier of its own.
 
-*A server adds slices, reports `Arrived`, and folds only on the lead's `Fold`; what comes late joins
-the next aggregate.* Adding itself is done by whoever received the slice, under the ledger's word;
+*Where the policy has rounds, a server adds slices, reports `Arrived`, and folds only on the lead's
+`Fold`; what comes late joins the next aggregate. Where it has none, each slice is folded as it
+comes.* Adding and folding single slices is done by whoever received them, under the ledger's word;
 the machine keeps versions and their readers, and says what happened to the lead.
 """
 
@@ -11,15 +12,22 @@ from typing import Any, ClassVar
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import (
     LEAD,
+    Beat,
     Build,
     End,
     Enlist,
+    FreeSlots,
+    Freeze,
     Publish,
+    PublishLatest,
     Send,
     StartFold,
+    Unlease,
     worker_name,
+    worker_number,
 )
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.versions import Versions
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
@@ -29,7 +37,8 @@ class ServerMachine:
     def __init__(self, server: int, job: m.JobSpec) -> None:
         self.server = server
         self.job = job
-        self.versions = Versions(rotating=job.updater == "addition")
+        self._rounds = has_rounds(job.sync)
+        self.versions = Versions(rotating=self._rounds and job.updater == "addition")
         self._term = 0
         self._view = 0
         self._routing = 0
@@ -38,7 +47,11 @@ class ServerMachine:
         self._members: dict[int, int] = {}
         self._arrived: dict[int, tuple[int, int]] = {}
         self._acknowledged: dict[int, int] = {}
-        self._pulls: dict[int, int] = {}
+        self._pulls: dict[int, m.Pull] = {}
+        self._frozen = False
+        self._ended = False
+        self._beat_ns = round(job.heartbeat_s * 1e9)
+        self._next_beat_ns: int | None = None
         self._folding: m.Fold | None = None
         self._target = (0, 0)
         self._since_ns = 0
@@ -49,12 +62,17 @@ class ServerMachine:
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         self._out = []
         handler = self._HANDLERS.get(type(event))
-        if handler is not None:
+        if handler is not None and not self._ended:
             handler(self, event, now_ns)
         return self._out
 
     def wake_at(self) -> int | None:
-        return None
+        return None if self._ended else self._next_beat_ns
+
+    def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
+        if self._next_beat_ns is not None and now_ns >= self._next_beat_ns:
+            self._next_beat_ns = now_ns + self._beat_ns
+            self._out.append(Beat(m.Alive(**self._identity())))
 
     def why(self) -> Waiting:
         if not self._mine or self._unseeded:
@@ -81,6 +99,7 @@ class ServerMachine:
         )
         self._unseeded = set(self._mine)
         self._since_ns = now_ns
+        self._next_beat_ns = now_ns + self._beat_ns
         self._out.append(Build(message.spec, message.routes, message.routing))
         self._tell_lead(m.Placed(**self._identity()))
 
@@ -96,11 +115,10 @@ class ServerMachine:
     def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
         if self._members.get(event.worker) != event.incarnation:
             return
-        self.versions.release(event.worker, self.versions.version)
-        if event.round <= self.versions.version:
-            self._acknowledge(event.worker, event.sequence)
+        if self._rounds:
+            self._added(event)
         else:
-            self._arrived[event.worker] = (event.sequence, event.round)
+            self._folded_at_once(event)
         self._tell_lead(
             m.Arrived(
                 **self._identity(),
@@ -110,6 +128,22 @@ class ServerMachine:
                 round=event.round,
             )
         )
+
+    def _added(self, event: ev.Contributed) -> None:
+        self.versions.release(event.worker, self.versions.version)
+        if event.round <= self.versions.version:
+            self._acknowledge(event.worker, event.sequence)
+        else:
+            self._arrived[event.worker] = (event.sequence, event.round)
+
+    def _folded_at_once(self, event: ev.Contributed) -> None:
+        """It is in the parameters already: the answer to a pull that waits for it acknowledges."""
+        self._acknowledged[event.worker] = event.sequence
+        pull = self._pulls.get(event.worker)
+        if pull is not None and pull.sequence <= event.sequence:
+            self._publish_latest(pull)
+        else:
+            self._acknowledge(event.worker, event.sequence)
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
         """It came again because its acknowledgement was not seen: acknowledge again if due."""
@@ -137,7 +171,10 @@ class ServerMachine:
         self._since_ns = now_ns
         self._enlist(message.members)
         self._folding = message
-        if message.round == 0:
+        if message.last and not self._rounds:
+            self._frozen = True
+            self._out.append(Freeze())
+        if message.round == 0 or not self._rounds:
             self._finish_fold(0.0, now_ns)
             return
         slot, fill = self._target = self.versions.target()
@@ -149,7 +186,7 @@ class ServerMachine:
             return
         for worker, incarnation in self._members.items():
             if now.get(worker) != incarnation:
-                self.versions.forget(worker)
+                # what it leases stays leased until its link ends: it may be in the middle of it
                 self._acknowledged.pop(worker, None)
                 self._arrived.pop(worker, None)
                 self._pulls.pop(worker, None)
@@ -176,9 +213,10 @@ class ServerMachine:
                     self._acknowledge(worker, sequence)
         for worker in readers:
             self._publish(worker)
-        for worker, round_ in list(self._pulls.items()):
-            self._answer(worker, round_)
+        for pull in list(self._pulls.values()):
+            self._answer(pull)
         self._tell_lead(m.Folded(**self._identity(), round=fold.round, weight=weight))
+        self._free()
 
     # -- readers -------------------------------------------------------------------------------
 
@@ -198,31 +236,67 @@ class ServerMachine:
         )
 
     def _on_pull(self, message: m.Pull, now_ns: int) -> None:
-        if self._members.get(message.worker) != message.incarnation:
-            return
-        self._answer(message.worker, message.round)
+        if self._members.get(message.worker) == message.incarnation:
+            self._answer(message)
 
-    def _answer(self, worker: int, round_: int) -> None:
-        """Now if the version is there and no fold is writing, otherwise after the next fold."""
-        if self._folding is None and self.versions.version >= round_:
-            self._publish(worker)
+    def _answer(self, pull: m.Pull) -> None:
+        """Now if what was asked for is there, otherwise when it is."""
+        if self._can_answer(pull):
+            if self._rounds:
+                self._publish(pull.worker)
+            else:
+                self._publish_latest(pull)
         else:
-            self._pulls[worker] = round_
+            self._pulls[pull.worker] = pull
+
+    def _can_answer(self, pull: m.Pull) -> bool:
+        """With rounds: the version is there and no fold is writing. Without: the reader's own last
+        contribution is in, or nothing more will be."""
+        if self._rounds:
+            return self._folding is None and self.versions.version >= pull.round
+        return self._frozen or self._acknowledged.get(pull.worker, 0) >= pull.sequence
+
+    def _publish_latest(self, pull: m.Pull) -> None:
+        self._pulls.pop(pull.worker, None)
+        sequence = self._acknowledged.get(pull.worker, 0)
+        self._out.append(PublishLatest(pull.worker, pull.round, sequence, self._view))
 
     def _on_pulled(self, message: m.Pulled, now_ns: int) -> None:
-        self.versions.release(message.worker, message.round)
+        self._release(message.worker, message.round)
 
     def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
-        self.versions.release(event.worker, event.round)
+        self._release(event.worker, event.round)
+
+    def _release(self, worker: int, round_: int) -> None:
+        if self._rounds:
+            self.versions.release(worker, round_)
+            self._free()
+        else:
+            self._out.append(Unlease(worker, round_))
+
+    def _free(self) -> None:
+        if self._folding is None and (slots := self.versions.surplus()):
+            self._out.append(FreeSlots(slots))
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
-        for worker in list(self._members):
-            if worker_name(worker) == event.peer:
-                self.versions.forget(worker)
-                self._pulls.pop(worker, None)
+        if event.peer == LEAD:
+            self._end(Reason("lead-gone", {"detail": event.reason}), failed=True)
+        worker = worker_number(event.peer)
+        if worker is None:
+            return
+        self._pulls.pop(worker, None)
+        if self._rounds:
+            self.versions.forget(worker)
+            self._free()
+        else:
+            self._out.append(Unlease(worker, None))
 
     def _on_stop(self, message: m.Stop, now_ns: int) -> None:
-        self._out.append(End(Reason("refused", {"detail": message.reason}), message.failed))
+        self._end(Reason("refused", {"detail": message.reason}), failed=message.failed)
+
+    def _end(self, reason: Reason, *, failed: bool) -> None:
+        self._ended = True
+        self._out.append(End(reason, failed))
 
     # -- small words ---------------------------------------------------------------------------
 
@@ -238,6 +312,7 @@ class ServerMachine:
         self._out.append(Send(LEAD, message))
 
     _HANDLERS: ClassVar[dict[type, Callable[["ServerMachine", Any, int], None]]] = {
+        ev.Tick: _on_tick,
         m.Place: _on_place,
         ev.SliceSeeded: _on_slice_seeded,
         ev.Contributed: _on_contributed,

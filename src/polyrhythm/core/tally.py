@@ -9,7 +9,7 @@ from typing import Any
 from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
-_ROUTINE = ("all-arrived",)
+_ROUTINE = ("all-arrived", "on-arrival")
 
 
 @dataclass(slots=True)

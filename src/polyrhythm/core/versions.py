@@ -5,6 +5,9 @@ in place if nothing is leased, otherwise into a spare.* Slots are numbers here; 
 the memory behind them and makes a slot when it is first named.
 """
 
+from collections import Counter
+from collections.abc import Sequence
+
 from polyrhythm.errors import InvariantBroken
 
 
@@ -18,11 +21,18 @@ class Versions:
         self._rotating = rotating
         self._fill = 1 if rotating else 0
         self._leases: dict[tuple[int, int], int] = {}
+        self._made = {self.slot, self._fill}
 
     @property
     def slots(self) -> int:
         """How many slots are in use: the current one, what is leased, what is being filled."""
         return len({self.slot, self._fill, *self._leases.values()})
+
+    def surplus(self) -> tuple[int, ...]:
+        """Slots that nobody needs, but for one spare: the next slow reader will want it."""
+        idle = sorted(self._made - {self.slot, self._fill, *self._leases.values()})[1:]
+        self._made.difference_update(idle)
+        return tuple(idle)
 
     def leased(self, slot: int) -> bool:
         return slot in self._leases.values()
@@ -45,6 +55,7 @@ class Versions:
 
     def folded(self, version: int, slot: int, fill: int) -> None:
         self.version, self.slot, self._fill = version, slot, fill
+        self._made |= {slot, fill}
 
     def lease(self, reader: int) -> None:
         """`reader` is sent the current version and may look at its slot until `release`. It asked
@@ -69,3 +80,72 @@ class Versions:
             raise InvariantBroken(f"slot {self._fill} is being filled while a reader leases it")
         if any(version > self.version for _, version in self._leases):
             raise InvariantBroken("a version is leased that was never folded")
+
+
+class SliceVersions:
+    """The same where contributions are folded as they come: each slice has its own slot, and a
+    reader leases every slice in the slot that it is in when it asks.
+
+    It is asked under the fold's lock by whoever folds and whoever answers readers; it has no lock
+    of its own.
+    """
+
+    def __init__(self, slices: Sequence[int]) -> None:
+        self._slots = dict.fromkeys(slices, 0)
+        self._leases: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._readers: Counter[tuple[int, int]] = Counter()
+        self._made = {0}
+
+    def slot(self, slice_: int) -> int:
+        return self._slots[slice_]
+
+    def target(self, slice_: int) -> int:
+        """Where to fold: in place if nobody reads it, otherwise into a spare."""
+        slot = self._slots[slice_]
+        if not self._readers[slice_, slot]:
+            return slot
+        spare = 0
+        while spare == slot or self._readers[slice_, spare]:
+            spare += 1
+        return spare
+
+    def folded(self, slice_: int, slot: int) -> None:
+        self._slots[slice_] = slot
+        self._made.add(slot)
+
+    def lease(self, reader: int, ticket: int) -> tuple[int, ...]:
+        """`reader` is sent every slice as it is now, and may look until `release`; its slots."""
+        self.release(reader, ticket)
+        slots = tuple(self._slots.values())
+        self._leases[reader, ticket] = slots
+        for held in zip(self._slots, slots, strict=True):
+            self._readers[held] += 1
+        return slots
+
+    def release(self, reader: int, ticket: int | None) -> None:
+        """`reader` has copied what it got with `ticket`, and needs nothing before it either; None:
+        it is gone."""
+        for key in [key for key in self._leases if key[0] == reader]:
+            if ticket is None or key[1] <= ticket:
+                for held in zip(self._slots, self._leases.pop(key), strict=True):
+                    self._readers[held] -= 1
+                    if not self._readers[held]:
+                        del self._readers[held]
+
+    @property
+    def used(self) -> set[int]:
+        """Slots that hold a slice as it is now, or that a reader still looks at."""
+        return {*self._slots.values(), *(slot for _, slot in self._readers)}
+
+    def surplus(self) -> tuple[int, ...]:
+        """Slots that nobody needs, but for one spare: the next slow reader will want it."""
+        idle = sorted(self._made - self.used)[1:]
+        self._made.difference_update(idle)
+        return tuple(idle)
+
+    def check(self) -> None:
+        leased = Counter(
+            held for slots in self._leases.values() for held in zip(self._slots, slots, strict=True)
+        )
+        if leased != self._readers:
+            raise InvariantBroken("leases of slices were miscounted")

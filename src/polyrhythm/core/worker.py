@@ -1,12 +1,14 @@
 """The worker: which contribution goes where, what is still unacknowledged, when to go on.
 
-*A worker keeps a contribution until every slice acknowledged it, with at most 2 unacknowledged; it
-goes on when all its slices are of one version, the one that the lead released or a later one.* A
-contribution says that the version it was computed on is no longer read; a worker that contributes
-nothing says so with `Pulled`.
+*A worker keeps a contribution until every slice acknowledged it, with at most 2 unacknowledged. With
+rounds it goes on when all its slices are of one version, the one that the lead released or a later
+one; without, it asks for the parameters behind each contribution and goes on when they are here and,
+under a bound, the lead lets it.* With rounds a contribution says that the version it was computed on
+is no longer read; otherwise a worker says so with `Pulled`.
+
+*One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped.*
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar
@@ -15,22 +17,28 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import (
     LEAD,
     Arrange,
+    Beat,
     Dial,
     End,
     Expect,
     Fail,
     PushSlices,
+    Rejoin,
     Resume,
     SeedSlices,
     Send,
     TakeChunks,
     server_name,
 )
+from polyrhythm.core.landing import Landing
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
 WINDOW = 2
+_LAST_WORD_NS = 5 * 10**9
+"""For the lead to say why a server's link ended, before this worker gives up."""
 
 
 class State(Enum):
@@ -38,6 +46,7 @@ class State(Enum):
     ADMITTED = "admitted"
     PLACING = "placing"
     WAITING = "waiting"
+    RESTING = "resting"
     COMPUTING = "computing"
     ENDED = "ended"
 
@@ -45,30 +54,40 @@ class State(Enum):
 class WorkerMachine:
     def __init__(self, name: str) -> None:
         self.name = name
+        self.job: m.JobSpec | None = None
+        self._spec: m.ModelSpec | None = None
+        self._points: int | None = None
+        self._user_computes = False
+        self._gone: str | None = None
+        """Why this incarnation is over, while the user's code still computes."""
+        self._ticket = 0
+        self._since_ns = 0
+        self._out: list[Effect] = []
+        self._begin(State.JOINING, 0)
+
+    def _begin(self, state: State, now_ns: int) -> None:
+        """Nobody, as yet: what belongs to an incarnation."""
         self.worker = -1
         self.incarnation = 0
-        self.state = State.JOINING
-        self.job: m.JobSpec | None = None
-        self._view = 0
-        self._routing = 0
-        self._term = 0
+        self._enter(state, now_ns)
+        self._term = self._view = self._routing = 0
         self._servers = 0
         self._linked: set[int] = set()
-        self._routes: tuple[m.Route, ...] = ()
-        self._slices: dict[int, tuple[int, ...]] = {}
-        self._versions: list[int] = []
-        self._counts: Counter[int] = Counter()
+        self._attached = False
+        self._routed = False
+        self._leased = False
+        self._landing = Landing()
         self._released = -1
         self._resumed = -1
+        self._allowed = False
         self._pulling: dict[int, int] = {}
         self._must_pull = False
         self._stop = False
         self._sequence = 0
         self._unacknowledged: dict[int, set[int]] = {}
         self._held: ev.Computed | None = None
-        self._wants: m.Attach | None = None
-        self._since_ns = 0
-        self._out: list[Effect] = []
+        self._next_beat_ns: int | None = None
+        self._parted: tuple[str, int] | None = None
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -81,20 +100,28 @@ class WorkerMachine:
         return self._out
 
     def wake_at(self) -> int | None:
-        return None
+        if self.state is State.ENDED:
+            return None
+        if self._parted is not None:
+            return min(self._parted[1], self._next_beat_ns or self._parted[1])
+        return self._next_beat_ns
 
     def why(self) -> Waiting:
         match self.state:
             case State.JOINING | State.ADMITTED:
-                reason = Reason("joining")
+                reason = Reason("joining" if self._ticket == 0 else "rejoining")
             case State.PLACING:
                 reason = Reason("placing")
             case State.WAITING if self._held is not None:
                 reason = Reason("window")
+            case State.WAITING if not self._rounds:
+                reason = Reason("reading" if self._allowed else "gate")
             case State.WAITING:
-                reason = Reason("waits", {"round": self._version() + 1})
+                reason = Reason("waits", {"round": self._landing.version + 1})
+            case State.RESTING:
+                reason = Reason("resting")
             case State.COMPUTING:
-                reason = Reason("computing", {"round": self._version()})
+                reason = Reason("computing", {"round": self._landing.version})
             case State.ENDED:
                 reason = Reason("none")
         return Waiting(reason, self._since_ns)
@@ -102,13 +129,29 @@ class WorkerMachine:
     def check(self) -> None:
         if len(self._unacknowledged) > WINDOW:
             raise InvariantBroken(f"{len(self._unacknowledged)} contributions unacknowledged")
-        if self.state is State.COMPUTING and len(set(self._versions)) > 1:
-            raise InvariantBroken(f"computing on a mixture of versions {set(self._versions)}")
+        if self.state is State.COMPUTING and not self._landing.whole:
+            raise InvariantBroken("computing on a mixture of versions")
 
     @property
     def linked(self) -> bool:
         """Every server of the job is linked."""
         return len(self._linked) == self._servers > 0
+
+    @property
+    def _rounds(self) -> bool:
+        return self.job is None or has_rounds(self.job.sync)
+
+    def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
+        if self._next_beat_ns is not None and now_ns >= self._next_beat_ns:
+            self._next_beat_ns = now_ns + self._beat_ns
+            self._out.append(Beat(m.Alive(**self._identity())))
+        if self._parted is not None and now_ns >= self._parted[1]:
+            self._fail(self._parted[0], now_ns)
+
+    @property
+    def _beat_ns(self) -> int:
+        assert self.job is not None
+        return round(self.job.heartbeat_s * 1e9)
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -117,6 +160,7 @@ class WorkerMachine:
         self.job = message.job
         self._term, self._view = message.term, message.view
         self._servers = len(message.servers)
+        self._next_beat_ns = now_ns + self._beat_ns
         self._enter(State.ADMITTED, now_ns)
         self._out.append(Dial(message.servers))
 
@@ -125,55 +169,65 @@ class WorkerMachine:
         self._attach_if_linked()
 
     def _on_attaching(self, event: ev.Attaching, now_ns: int) -> None:
-        self._wants = m.Attach(**self._identity(), spec=event.spec)
+        self._spec = event.spec
         self._attach_if_linked()
 
     def _attach_if_linked(self) -> None:
-        if self._wants is not None and self.linked:
-            self._tell_lead(self._wants)
-            self._wants = None
+        if self._spec is not None and self.linked and not self._attached:
+            self._attached = True
+            self._tell_lead(m.Attach(**self._identity(), spec=self._spec))
 
     def _on_routing(self, message: m.Routing, now_ns: int) -> None:
         self._term, self._view, self._routing = message.term, message.view, message.routing
-        if not self._routes:
-            self._routes = message.routes
-            slices: dict[int, list[int]] = {}
-            for slice_, route in enumerate(message.routes):
-                slices.setdefault(route.primary, []).append(slice_)
-            self._slices = {server: tuple(ids) for server, ids in sorted(slices.items())}
-            self._versions = [-1] * len(message.routes)
-            self._counts = Counter({-1: len(message.routes)})
+        if not self._routed:
+            self._routed = True
+            self._landing = Landing(message.routes)
             self._out.append(Arrange(message.routes))
-            self._out.append(Expect(0))
+            self._expect(0 if self._rounds else None)
             self._enter(State.PLACING, now_ns)
+            if self._points is not None:
+                self._tell_lead(m.Enrol(**self._identity(), points=self._points))
         if message.seed:
-            for server, ids in self._slices.items():
+            for server, ids in self._landing.slices.items():
                 self._out.append(SeedSlices(server, ids, message.routing))
 
     def _on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
-        self._tell_lead(m.Enrol(**self._identity(), points=event.points))
+        self._points = event.points
+        if self._gone is not None:  # the user's code waits, so the parameters may change
+            self._user_computes = False
+            self._rejoin(self._gone, now_ns)
+        elif self._routed:  # otherwise it is rejoining, and enrols when it is routed
+            self._tell_lead(m.Enrol(**self._identity(), points=event.points))
 
     def _on_leased(self, message: m.Leased, now_ns: int) -> None:
+        if message.incarnation != self.incarnation:
+            return
+        self._leased = True
         self._out.append(TakeChunks(message))
+        self._resume_if_whole(now_ns)
 
     # -- contributing --------------------------------------------------------------------------
 
     def _on_computed(self, event: ev.Computed, now_ns: int) -> None:
+        self._user_computes = False
+        if self._gone is not None:
+            self._rejoin(self._gone, now_ns)
+            return
         self._enter(State.WAITING, now_ns)
         if self._stop:
-            self._expect_next()
-            return
-        if len(self._unacknowledged) >= WINDOW:
+            self._read_final(now_ns)
+        elif len(self._unacknowledged) >= WINDOW:
             self._held = event
-            return
-        self._contribute(event)
+        else:
+            self._contribute(event, now_ns)
 
-    def _contribute(self, event: ev.Computed) -> None:
+    def _contribute(self, event: ev.Computed, now_ns: int) -> None:
         self._sequence += 1
-        self._unacknowledged[self._sequence] = set(self._slices)
-        self._expect_next()
-        round_ = self._version() + 1
-        for server, slices in self._slices.items():
+        self._unacknowledged[self._sequence] = set(self._landing.slices)
+        if self._rounds:
+            self._expect_next(now_ns)
+        round_ = self._landing.version + 1
+        for server, slices in self._landing.slices.items():
             self._out.append(
                 PushSlices(
                     server,
@@ -198,25 +252,45 @@ class WorkerMachine:
                 wait_ns=event.wait_ns,
                 transfer_ns=event.transfer_ns,
                 progress=event.progress,
+                lease=event.lease,
             )
         )
+        if not self._rounds:
+            assert self.job is not None
+            self._allowed = not asks_before_steps(self.job.sync)
+            self._pull_latest()
 
     def _on_exhausted(self, event: ev.Exhausted, now_ns: int) -> None:
-        self._enter(State.WAITING, now_ns)
-        self._expect_next()
-        if self._stop:
+        self._user_computes = False
+        if self._gone is not None:
+            self._rejoin(self._gone, now_ns)
             return
-        for server in self._slices:
-            pulled = m.Pulled(**self._identity(), round=self._version())
-            self._out.append(Send(server_name(server), pulled))
-        self._tell_lead(
-            m.Abstained(**self._identity(), round=self._version() + 1, reason=event.reason)
+        if self._stop:
+            self._enter(State.WAITING, now_ns)
+            self._read_final(now_ns)
+            return
+        if self._rounds:
+            self._enter(State.WAITING, now_ns)
+            self._expect_next(now_ns)
+            self._say_pulled()
+        else:
+            self._enter(State.RESTING, now_ns)
+            self._allowed = False
+        round_ = self._landing.version + 1
+        abstained = m.Abstained(
+            **self._identity(), round=round_, reason=event.reason, lease=event.lease
         )
+        self._tell_lead(abstained)
+
+    def _say_pulled(self) -> None:
+        pulled = m.Pulled(**self._identity(), round=self._landing.version)
+        for server in self._landing.slices:
+            self._out.append(Send(server_name(server), pulled))
 
     def _on_acknowledged(self, message: m.Acknowledged, now_ns: int) -> None:
-        self._acknowledge(message.server, message.sequence)
+        self._acknowledge(message.server, message.sequence, now_ns)
 
-    def _acknowledge(self, server: int, sequence: int) -> None:
+    def _acknowledge(self, server: int, sequence: int, now_ns: int) -> None:
         for mine in [mine for mine in self._unacknowledged if mine <= sequence]:
             waiting = self._unacknowledged[mine]
             waiting.discard(server)
@@ -224,60 +298,95 @@ class WorkerMachine:
                 del self._unacknowledged[mine]
         if self._held is not None and len(self._unacknowledged) < WINDOW:
             held, self._held = self._held, None
-            self._contribute(held)
+            self._contribute(held, now_ns)
 
     # -- going on ------------------------------------------------------------------------------
 
-    def _expect_next(self) -> None:
-        self._out.append(Expect(max(self._version(), 0)))
-        self._resume_if_whole()
+    def _expect(self, round_: int | None) -> None:
+        self._out.append(Expect(round_))
+
+    def _expect_next(self, now_ns: int) -> None:
+        self._expect(max(self._landing.version, 0))
+        self._resume_if_whole(now_ns)
+
+    def _read_final(self, now_ns: int) -> None:
+        """The job has ended: nothing more is contributed, and the final parameters are read."""
+        if self._rounds:
+            self._expect_next(now_ns)
+        else:
+            self._pull_latest()
 
     def _on_release(self, message: m.Release, now_ns: int) -> None:
         self._term, self._view = message.term, message.view
-        self._released = max(self._released, message.round)
-        self._stop = self._stop or message.stop
-        self._must_pull = self._must_pull or not message.pushed
-        self._resume_if_whole()
+        if message.stop:
+            self._stop = True
+            self._held = None
+        if self._rounds:
+            self._released = max(self._released, message.round)
+            self._must_pull = self._must_pull or not message.pushed
+        else:
+            self._allowed = True
+            if self.state is State.RESTING:
+                self._enter(State.WAITING, now_ns)
+            idle = self.state in (State.WAITING, State.PLACING) and self._held is None
+            if idle and (message.stop or not message.pushed):
+                self._pull_latest()
+        self._resume_if_whole(now_ns)
 
     def _on_landed(self, event: ev.Landed, now_ns: int) -> None:
-        every = event.slice == m.EVERY_SLICE
-        for slice_ in self._slices[event.server] if every else (event.slice,):
-            before = self._versions[slice_]
-            self._counts[before] -= 1
-            if not self._counts[before]:
-                del self._counts[before]
-            self._versions[slice_] = event.round
-            self._counts[event.round] += 1
-        self._acknowledge(event.server, event.sequence)
-        self._resume_if_whole()
+        self._landing.land(event.server, event.slice, event.round)
+        self._acknowledge(event.server, event.sequence, now_ns)
+        self._resume_if_whole(now_ns)
+
+    def _pull_latest(self) -> None:
+        """Ask every server for its slices as they are; the answers carry the ticket."""
+        self._ticket += 1
+        self._expect(self._ticket)
+        pull = m.Pull(**self._identity(), round=self._ticket, sequence=self._sequence)
+        for server in self._landing.slices:
+            self._out.append(Send(server_name(server), pull))
 
     def _pull_missing(self) -> None:
         """Ask every server that is behind for its slices; a server that has folded on meanwhile
         answers with a later version, and then the others are asked for that one. A server is asked
         again only when its answer has landed: a second one could land in what the first completed."""
-        round_ = max(self._released, *self._counts)
-        for server, slices in self._slices.items():
-            version = min(self._versions[slice_] for slice_ in slices)
+        round_ = max(self._released, self._landing.newest)
+        for server in self._landing.slices:
+            version = self._landing.of(server)
             if version < round_ and self._pulling.get(server, -1) <= version:
                 self._pulling[server] = round_
                 pull = m.Pull(**self._identity(), round=round_)
                 self._out.append(Send(server_name(server), pull))
 
-    def _resume_if_whole(self) -> None:
+    def _resume_if_whole(self, now_ns: int) -> None:
         if self.state not in (State.WAITING, State.PLACING) or self._held is not None:
             return
-        version = self._version()
-        go = self._released > self._resumed or self._stop
-        if not go or len(self._counts) > 1 or version < self._released:
-            if self._must_pull:
-                self._pull_missing()
+        if self._points is not None and not self._leased:
             return
+        if self._may_go_on():
+            self._resume(now_ns)
+        elif self._must_pull:
+            self._pull_missing()
+
+    def _may_go_on(self) -> bool:
+        version = self._landing.version
+        if not self._landing.whole:
+            return False
+        if self._rounds:
+            released = self._released > self._resumed or self._stop
+            return released and version >= self._released
+        return (self._allowed or self._stop) and version == self._ticket > 0
+
+    def _resume(self, now_ns: int) -> None:
         self._must_pull = False
         self._pulling.clear()
-        self._resumed = version
-        self.state = State.COMPUTING
-        self._out.append(Expect(None))
-        self._out.append(Resume(version, self._stop))
+        self._resumed = self._landing.version
+        self._enter(State.COMPUTING, now_ns)
+        self._user_computes = True
+        self._expect(None)
+        self._out.append(Resume(self._resumed, self._stop))
+        if not self._rounds:
+            self._say_pulled()
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -295,17 +404,38 @@ class WorkerMachine:
     def _on_refusal(self, message: m.Refusal, now_ns: int) -> None:
         self._fail(message.reason, now_ns)
 
+    def _on_evicted(self, message: m.Evicted, now_ns: int) -> None:
+        if message.incarnation == self.incarnation:
+            self._lose_place(message.reason, now_ns)
+
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
-        self._fail(f"{self.name} lost its link to {event.peer}: {event.reason}", now_ns)
+        reason = f"{self.name} lost its link to {event.peer}: {event.reason}"
+        begun = self._resumed >= 0 and not self._stop
+        if not begun or self.state is State.JOINING:
+            self._fail(reason, now_ns)
+        elif event.peer == LEAD:
+            self._lose_place(reason, now_ns)
+        elif self._parted is None:
+            self._parted = (reason, now_ns + _LAST_WORD_NS)
+
+    def _lose_place(self, reason: str, now_ns: int) -> None:
+        """This incarnation is over. Not before the user's code has stopped using the parameters."""
+        if self._user_computes:
+            self._gone = reason
+        else:
+            self._rejoin(reason, now_ns)
+
+    def _rejoin(self, reason: str, now_ns: int) -> None:
+        self._gone = None
+        self._begin(State.JOINING, now_ns)
+        self._expect(None)
+        self._out.append(Rejoin(reason))
 
     def _fail(self, detail: str, now_ns: int, *, stopped: bool = False) -> None:
         self._enter(State.ENDED, now_ns)
         self._out.append(Fail(Reason("refused", {"detail": detail}), stopped))
 
     # -- small words ---------------------------------------------------------------------------
-
-    def _version(self) -> int:
-        return min(self._counts) if self._counts else -1
 
     def _enter(self, state: State, now_ns: int) -> None:
         self.state = state
@@ -324,6 +454,7 @@ class WorkerMachine:
         self._out.append(Send(LEAD, message))
 
     _HANDLERS: ClassVar[dict[type, Callable[["WorkerMachine", Any, int], None]]] = {
+        ev.Tick: _on_tick,
         m.Admitted: _on_admitted,
         ev.Linked: _on_linked,
         ev.Attaching: _on_attaching,
@@ -339,5 +470,6 @@ class WorkerMachine:
         ev.Leaving: _on_leaving,
         m.Stop: _on_stop,
         m.Refusal: _on_refusal,
+        m.Evicted: _on_evicted,
         ev.LinkClosed: _on_link_closed,
     }

@@ -48,6 +48,9 @@ class Link(Protocol):
 
     def flush(self) -> None: ...
 
+    def withdraw(self, segment: int) -> None:
+        """This segment will not be sent from any more: the peer need not keep a map of it."""
+
     def receive(self) -> tuple[Message, Payload | None]:
         """The next message, waiting for it. Its payload is valid until the next call."""
 

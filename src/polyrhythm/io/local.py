@@ -19,7 +19,7 @@ from polyrhythm.io.stream import StreamLink, unwrap_inline
 from polyrhythm.io.tcp import STUCK_S
 from polyrhythm.wire.digests import Buffer
 from polyrhythm.wire.frames import FLAG_REFERENCE, Frame
-from polyrhythm.wire.messages import Message, SegmentOffered
+from polyrhythm.wire.messages import Message, SegmentOffered, SegmentWithdrawn
 
 AVAILABLE = SHAREABLE
 _REFERENCE = struct.Struct("<IQQ")
@@ -59,6 +59,12 @@ class Shared:
         reference = _REFERENCE.pack(segment.id, piece.offset, piece.nbytes)
         return FLAG_REFERENCE, [reference], offers
 
+    def withdraw(self, segment: int) -> Message | None:
+        if segment not in self._offered:
+            return None
+        self._offered.remove(segment)
+        return SegmentWithdrawn(segment=segment)
+
     def read(self, sock: socket.socket, target: memoryview, flags: int) -> int:
         nbytes, ancillary, message_flags, _ = sock.recvmsg_into(
             (target,), _ANCILLARY_NBYTES, flags | _CLOSE_ON_EXEC
@@ -74,6 +80,9 @@ class Shared:
 
     def consumes(self, frame: Frame) -> bool:
         offer = frame.message
+        if isinstance(offer, SegmentWithdrawn):
+            self._maps.pop(offer.segment, None)
+            return True
         if not isinstance(offer, SegmentOffered):
             return False
         if not self._descriptors:

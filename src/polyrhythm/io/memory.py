@@ -52,6 +52,9 @@ class MemoryLink:
         if flush:
             self.flush()
 
+    def withdraw(self, segment: int) -> None:
+        pass  # the other side has no map of its own
+
     def flush(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []

@@ -41,6 +41,9 @@ class Carrier(Protocol):
     ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
         """(flags, buffers, segments to offer first as (message, descriptor))."""
 
+    def withdraw(self, segment: int) -> Message | None:
+        """What to tell the peer so that it unmaps this segment; None if it never had it."""
+
     def read(self, sock: socket.socket, target: memoryview, flags: int) -> int: ...
 
     def unwrap(self, frame: Frame) -> Payload | None: ...
@@ -183,6 +186,11 @@ class StreamLink:
         self._put(_Outgoing(encode(message, buffers, self._digest, now_ns, flags), (), done))
         if flush:
             self.flush()
+
+    def withdraw(self, segment: int) -> None:
+        message = self._carrier.withdraw(segment)
+        if message is not None:
+            self.send(message)
 
     def _put(self, item: _Outgoing) -> None:
         with self._lock:

@@ -28,6 +28,9 @@ class Bytes:
     ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
         return 0, [part.memory if isinstance(part, Piece) else part for part in payload], []
 
+    def withdraw(self, segment: int) -> Message | None:
+        return None
+
     def read(self, sock: socket.socket, target: memoryview, flags: int) -> int:
         return sock.recv_into(target, len(target), flags)
 

@@ -21,8 +21,9 @@ _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 class Visits(Protocol):
     """What was visited since the last contribution."""
 
-    def collect(self) -> tuple[float, tuple[Progress, ...]]:
-        """The points, and the progress through chunks that they make; begins anew."""
+    def collect(self) -> tuple[float, tuple[Progress, ...], int]:
+        """The points, the progress through chunks that they make, and the number of the lease
+        that the first of them was visited under; begins anew."""
 
 
 class Exchange(torch.optim.Optimizer):
@@ -105,7 +106,7 @@ class Exchange(torch.optim.Optimizer):
         began_ns = time.monotonic_ns()
         self._check_seats()
         self._flat.check_homes()
-        visited, progress = self._visits.collect()
+        visited, progress, lease = self._visits.collect()
         weight = self._points if self._points is not None else visited or 1.0
         self._points = None
         self._check_numbers()
@@ -117,7 +118,7 @@ class Exchange(torch.optim.Optimizer):
                 self._flat.fill_changes(self._node.push)
             else:
                 self._flat.fill_gradients(self._node.push)
-        self._node.contribute(weight, rates, objective, progress, began_ns)
+        self._node.contribute(weight, rates, objective, progress, lease, began_ns)
         self._flat.remember(parameters=self._local)
 
     def _check_numbers(self) -> None:

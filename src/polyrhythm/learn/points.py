@@ -19,19 +19,27 @@ class Points:
         self._epochs = lease.epochs
         self._chunks: dict[int, ChunkLease] = {}
         self._at: dict[int, tuple[int, int]] = {}
+        self._been: dict[int, tuple[int, int]] = {}
+        """How far this worker has been in any chunk, leased to it now or not."""
         self._lease: Leased | None = None
         self.take(lease)
 
-    def take(self, lease: Leased) -> None:
-        """A new lease: chunks that stay keep their place, others begin where the lease says."""
+    def take(self, lease: Leased) -> bool:
+        """A new lease: a chunk begins where the lease says, or further on if this worker has been
+        further and that is still on its way. True if the worker is somebody new: what it visited
+        before it was evicted does not count."""
         if lease is self._lease:
-            return
+            return False
+        anew = self._lease is not None and lease.incarnation != self._lease.incarnation
+        if anew:
+            self._been.clear()
         self._lease = lease
         self._chunks = {chunk.chunk: chunk for chunk in lease.chunks}
         self._at = {
-            number: max(self._at.get(number, (0, 0)), (chunk.passes, chunk.cursor))
+            number: max(self._been.get(number, (0, 0)), (chunk.passes, chunk.cursor))
             for number, chunk in self._chunks.items()
         }
+        return anew
 
     def next(self, count: int) -> tuple[Indices, tuple[Progress, ...]]:
         """Up to `count` points of one pass, and the progress they make. None are left: empty."""
@@ -55,7 +63,7 @@ class Points:
             chunk = self._chunks[number]
             if cursor >= chunk.last - chunk.first:
                 passes, cursor = passes + 1, 0
-            self._at[number] = (passes, cursor)
+            self._at[number] = self._been[number] = (passes, cursor)
             progress.append(Progress(number, passes, cursor))
         return np.concatenate(parts), tuple(progress)
 

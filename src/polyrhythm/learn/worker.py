@@ -16,23 +16,35 @@ from polyrhythm.wire.messages import JobSpec, Progress
 
 
 class _Visits:
+    """What was visited since the last contribution, and under which lease that began."""
+
     def __init__(self) -> None:
         self._points = 0.0
         self._progress: dict[int, Progress] = {}
+        self._lease = 0
+
+    def begin(self, lease: int) -> None:
+        """This lease is in force: for what is visited from now on, if nothing was yet."""
+        if not self.pending:
+            self._lease = lease
 
     def note(self, points: int, progress: Sequence[Progress]) -> None:
         self._points += points
         self._progress.update({step.chunk: step for step in progress})
+
+    def drop(self) -> None:
+        """It will never be counted: who visited it was evicted."""
+        self._points, self._progress = 0.0, {}
 
     @property
     def pending(self) -> bool:
         """Points were visited that no contribution has counted."""
         return self._points > 0
 
-    def collect(self) -> tuple[float, tuple[Progress, ...]]:
+    def collect(self) -> tuple[float, tuple[Progress, ...], int]:
         points, progress = self._points, tuple(self._progress.values())
-        self._points, self._progress = 0.0, {}
-        return points, progress
+        self.drop()
+        return points, progress, self._lease
 
 
 class Worker:
@@ -44,6 +56,7 @@ class Worker:
         self._visits = _Visits()
         self._attached = False
         self._exchange: Exchange | None = None
+        self._points: Points | None = None
 
     @property
     def name(self) -> str:
@@ -90,16 +103,19 @@ class Worker:
         if batch_size < 1:
             raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
         fetch = _fetcher(dataset)
-        points = Points(self._node.enrol(_count(dataset)))
+        lease = self._node.enrol(_count(dataset))
+        points = self._points = self._points or Points(lease)
         while not self.stopped:
-            assert self._node.lease is not None
-            points.take(self._node.lease)
+            lease = self._node.lease or lease
+            if points.take(lease):
+                self._visits.drop()
+            self._visits.begin(lease.number)
             indices, progress = points.next(batch_size)
             if not len(indices):
                 if self._visits.pending and self._exchange is not None:
                     self._exchange.contribute_rest()
                 else:
-                    self._node.abstain("it has visited all of its points")
+                    self._node.abstain("it has visited all of its points", lease.number)
                 continue
             self._visits.note(len(indices), progress)
             yield fetch(indices)

@@ -3,3 +3,4 @@
 LINKS = ("auto", "tcp", "local")
 DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")
 WIRE_DTYPES = ("same", "bf16")
+ASYNC_SCALES = ("members", "none")

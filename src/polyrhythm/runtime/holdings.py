@@ -1,7 +1,8 @@
 """What a server holds: its slices' buffers by version, their aggregates, and the ledger.
 
-Everything here may be called by several threads at once: a slice is added under its own lock, and
-a fold holds the locks of all slices, so that what comes late joins the next aggregate whole.
+Everything here may be called by several threads at once. With rounds a slice is added under its own
+lock, and a fold holds the locks of all slices, so that what comes late joins the next aggregate
+whole. Without, one lock orders the folds of single slices and the leases of their readers.
 """
 
 import math
@@ -14,11 +15,13 @@ import torch
 from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out, pack
+from polyrhythm.core.sync.choose import has_rounds
+from polyrhythm.core.versions import SliceVersions
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import all_finite
-from polyrhythm.tensors.updaters import Addition, Held, Maximum, Mean, Optimizer, Updater
+from polyrhythm.tensors.updaters import Addition, Held, Maximum, Mean, Optimizer, Sum, Updater
 from polyrhythm.wire.messages import Contribution, JobSpec, MemberSpec, ModelSpec, Route, Seed
 
 Allocate = Callable[[int], Segment]
@@ -62,7 +65,7 @@ class Holdings:
         self._slots: dict[int, _Slot] = {}
         self._slot = 0
         self._converts = self._wires != dtypes
-        self._grows = job.updater == "addition"
+        self._grows = job.updater == "addition" and has_rounds(job.sync)
         first = self._slot_at(0)
         self.held = [
             Held(
@@ -80,6 +83,13 @@ class Holdings:
         ]
         self.ledger = Ledger()
         self._ledger_lock = threading.Lock()
+        self._latest: SliceVersions | None = None
+        if not has_rounds(job.sync):
+            self._latest = SliceVersions([slice_.id for slice_ in self.slices])
+        self._fold_lock = threading.Lock()
+        self._frozen = False
+        self._scales = job.async_scale == "members"
+        self._scale = 1.0
 
     def _slot_at(self, number: int) -> _Slot:
         slot = self._slots.get(number)
@@ -91,6 +101,8 @@ class Holdings:
     def enlist(self, members: Sequence[MemberSpec]) -> None:
         with self._ledger_lock:
             self.ledger.enlist({member.worker: member.incarnation for member in members})
+            if self._scales:
+                self._scale = 1 / max(1, len(members))
 
     def _find(self, slice_: int, data: memoryview) -> tuple[int, Held]:
         index = self._index.get(slice_)
@@ -126,11 +138,13 @@ class Holdings:
             raise LinkError(f"a contribution weighs {message.weight}: it must be a positive number")
         incoming = tensor_over(data, self._wires[index])
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
-        with held.lock:
+        with held.lock if self._latest is None else self._fold_lock:
+            if self._frozen:
+                return None
             with self._ledger_lock:
                 verdict = self.ledger.judge(worker, incarnation, sequence, message.slice)
             if verdict is Verdict.STRANGER:
-                raise LinkError(f"w{worker} (incarnation {incarnation}) is not in the view")
+                return None  # it was evicted, or is not let in yet: it will be told
             if verdict is Verdict.REPEATED:
                 return Repeated(worker, incarnation, sequence)
             if verify and not all_finite(incoming):
@@ -139,6 +153,8 @@ class Holdings:
             held.weight += message.weight
             if sequence >= held.clock:
                 held.clock, held.rate = sequence, message.rate
+            if self._latest is not None:
+                self._fold_slice(self._latest, index, held)
             with self._ledger_lock:
                 round_ = self.ledger.add(
                     worker, incarnation, sequence, message.slice, message.slices
@@ -146,6 +162,43 @@ class Holdings:
         if round_ is None:
             return None
         return Contributed(worker, incarnation, sequence, round_)
+
+    def _fold_slice(self, latest: SliceVersions, index: int, held: Held) -> None:
+        """Without rounds: what was just added is all there is, and is folded at once."""
+        slot = latest.target(held.slice.id)
+        place = self._slot_at(slot).tensors[index]
+        target = held.parameters if self._converts else place
+        self._updater_of[index].fold([held], [target], self._scale)
+        if self._converts:
+            place.copy_(held.parameters)
+        else:
+            held.parameters = place
+        held.weight, held.rate, held.clock = 0.0, None, -1
+        latest.folded(held.slice.id, slot)
+
+    def lease(self, worker: int, ticket: int) -> list[int]:
+        """Without rounds: the slot of each slice as it is now, leased to this worker."""
+        assert self._latest is not None
+        with self._fold_lock:
+            return list(self._latest.lease(worker, ticket))
+
+    def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
+        """This worker has read what it got with `ticket`; the memory that is surplus now."""
+        assert self._latest is not None
+        with self._fold_lock:
+            self._latest.release(worker, ticket)
+            return self.free(self._latest.surplus())
+
+    def free(self, slots: Sequence[int]) -> list[Segment]:
+        """These slots are not needed: their memory, for links to withdraw."""
+        freed = [slot.segment for n in slots if (slot := self._slots.pop(n, None)) is not None]
+        for segment in freed:
+            segment.close()
+        return freed
+
+    def freeze(self) -> None:
+        with self._fold_lock:
+            self._frozen = True
 
     def fold(self, round_: int, slot: int, fill: int) -> float:
         """Fold every aggregate into `slot`; the largest weight folded."""
@@ -178,9 +231,9 @@ class Holdings:
                 held.aggregate = self._slot_at(fill).tensors[index]
             held.weight, held.rate, held.clock = 0.0, None, -1
 
-    def pieces(self, slot: int) -> list[Piece]:
-        """A version slice by slice, for links that carry bytes."""
-        return self._slot_at(slot).pieces
+    def piece(self, index: int, slot: int) -> Piece:
+        """One slice of a version, for links that carry bytes."""
+        return self._slot_at(slot).pieces[index]
 
     def whole(self, slot: int) -> Piece:
         """A version as one piece, for links that carry references."""
@@ -201,7 +254,7 @@ def _updaters(
     integers = [h for h in buffers if not h.parameters.is_floating_point()]
     main: Updater
     if job.updater == "addition":
-        main = Addition()
+        main = Addition() if has_rounds(job.sync) else Sum()
     elif job.kind == "gradient" and parameters:
         main = Optimizer(spec.optimizer, parameters)
     else:

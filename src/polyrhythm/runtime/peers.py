@@ -8,23 +8,30 @@ from polyrhythm.io.link import Link
 class Peers:
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
+        self._incarnations: dict[str, int] = {}
         self._dirty: set[Link] = set()
         self._lock = threading.Lock()
 
-    def add(self, link: Link) -> bool:
-        """False if another link to the same peer is there."""
+    def add(self, link: Link, incarnation: int = 0) -> Link | None:
+        """The link that is in the way: its peer's older one, which this one replaces, or this one
+        itself, if the peer is linked already under the same incarnation or a later one."""
         with self._lock:
-            if link.peer in self._links:
-                return False
+            before = self._links.get(link.peer)
+            if before is not None and incarnation <= self._incarnations.get(link.peer, 0):
+                return link
             self._links[link.peer] = link
-            return True
+            self._incarnations[link.peer] = incarnation
+            return before
 
-    def rename(self, old: str, new: str) -> None:
+    def rename(self, old: str, new: str) -> Link | None:
+        """The stranger behind `old` is `new`; the link that `new` had before, if any."""
         with self._lock:
+            before = self._links.pop(new, None)
             link = self._links.pop(old, None)
             if link is not None:
                 link.peer = new
                 self._links[new] = link
+            return before
 
     def get(self, peer: str) -> Link | None:
         return self._links.get(peer)
@@ -46,13 +53,23 @@ class Peers:
             self._dirty.pop().flush()
 
     def close(self) -> None:
-        for link in self._all():
+        for link in self.all():
             link.close()
 
     def dispose(self) -> None:
-        for link in self._all():
+        for link in self.all():
             link.dispose()
 
-    def _all(self) -> list[Link]:
+    def all(self) -> list[Link]:
         with self._lock:
             return list(self._links.values())
+
+
+def hang_up(link: Link) -> None:
+    """Closing waits for what was sent to leave, which nobody should have to wait for."""
+
+    def close() -> None:
+        link.close()
+        link.dispose()
+
+    threading.Thread(target=close, name="close", daemon=True).start()

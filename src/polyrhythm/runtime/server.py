@@ -11,13 +11,15 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead import LeadMachine
-from polyrhythm.core.machine import Effect, Machine, Reason
+from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.errors import FrameError, LinkEnded, LinkError, NotFinite
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
@@ -32,7 +34,7 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.lanes import Lanes
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.peers import Peers
+from polyrhythm.runtime.peers import Peers, hang_up
 from polyrhythm.runtime.speech import for_the_lead
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.wire import messages as m
@@ -42,7 +44,8 @@ _SMALL_NBYTES = 256 * 1024
 _BONJOUR_TIMEOUT_S = 10.0
 _ACCEPT_AGAIN_S = 0.1
 _BAD_PEER = (FrameError, LinkError, NotFinite)
-_Slice = tuple[Link, m.Contribution, memoryview]
+_DAMPING = 0.2
+_Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
 
 class Listeners:
@@ -90,6 +93,7 @@ class ServerNode:
         self._journal = journal
         self._shared = shared
         self._leads = lead
+        self._rounds = has_rounds(job.sync)
         self._peers = Peers()
         self._holdings: Holdings | None = None
         self._lanes: Lanes[_Slice] | None = None
@@ -97,6 +101,7 @@ class ServerNode:
         self._poller = Poller()
         self._strangers = 0
         self._folds = 0
+        self._load = 0.0
         self._closing = False
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
@@ -184,9 +189,11 @@ class ServerNode:
                 if isinstance(bonjour, m.WorkerBonjour)
                 else fx.server_name(bonjour.server)
             )
-            if not self._peers.add(link):
+            replaced = self._peers.add(link, bonjour.incarnation)
+            if replaced is link:
                 self._part(link, LinkError(f"{link.peer} is linked to {self.name} already"))
                 return
+            self._replace(replaced)
         self._read(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
@@ -262,7 +269,7 @@ class ServerNode:
         if not isinstance(error, LinkEnded):
             link.send(m.Refusal(reason=f"{self.name}: {error}"))
         known = self._peers.remove(link)
-        threading.Thread(target=_hang_up, args=(link,), name="close", daemon=True).start()
+        hang_up(link)
         if self._journal is not None and not self._closing:
             self._journal.note("link-closed", peer=link.peer, reason=str(error))
         if known and not self._closing:
@@ -270,8 +277,12 @@ class ServerNode:
             if self._leads:
                 self._driver.post(fx.LEAD, closed)
             self._driver.post(self.name, closed)
-            if link.peer == fx.LEAD:
-                self._end(fx.End(Reason("refused", {"detail": f"the lead is gone: {error}"}), True))
+
+    def _replace(self, link: Link | None) -> None:
+        """Its peer came back over another link: this one has ended without our noticing."""
+        if link is not None:
+            self._driver.post(self.name, ev.LinkClosed(link.peer, "it came back"))
+            hang_up(link)
 
     # -- what comes in -------------------------------------------------------------------------
 
@@ -301,21 +312,27 @@ class ServerNode:
     ) -> None:
         holdings = self._placed()
         data = _payload(message, payload)
-        if wait or self._lanes is None:
+        if self._lanes is None or (wait and self._rounds):
             event = holdings.add(message, data, verify=not link.by_reference)
             if event is not None:
                 self._driver.put(self.name, event)
+        elif wait:  # its memory is the link's, and is read into again after this
+            done = threading.Event()
+            self._lanes.put(message.slice, (link, message, data, done))
+            done.wait()
         else:
-            self._lanes.put(message.slice, (link, message, data))
+            self._lanes.put(message.slice, (link, message, data, None))
 
     def _add_gathered(self, items: list[_Slice]) -> None:
-        for link, message, data in items:
+        for link, message, data, done in items:
+            event = None
             try:
                 event = self._placed().add(message, data, verify=not link.by_reference)
             except _BAD_PEER as error:
                 link.send(m.Refusal(reason=f"{self.name}: {error}"))
                 link.close()  # the thread that reads it notices, and parts with it
-                continue
+            if done is not None:
+                done.set()
             if event is not None:
                 self._driver.post(self.name, event)
 
@@ -335,7 +352,7 @@ class ServerNode:
 
     def _bind(self, effect: fx.Bind) -> None:
         if effect.link != self.name:
-            self._peers.rename(effect.link, effect.peer)
+            self._replace(self._peers.rename(effect.link, effect.peer))
             link = self._peers.get(effect.peer)
             if self._journal is not None and link is not None:
                 self._journal.note("linked", peer=effect.peer, link=link.kind)
@@ -367,8 +384,11 @@ class ServerNode:
         )
         if self._holdings.nbytes > _SMALL_NBYTES and self._lanes is None:
             cores = os.cpu_count() or 1
-            self._lanes = Lanes(cores, lambda: torch.set_num_threads(1), self._add_gathered)
-            self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores), self._fold_all)
+            if self._rounds:
+                self._lanes = Lanes(cores, lambda: torch.set_num_threads(1), self._add_gathered)
+                self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores), self._fold_all)
+            else:  # single slices are folded by one thread
+                self._lanes = Lanes(1, lambda: torch.set_num_threads(cores), self._add_gathered)
 
     def _enlist(self, effect: fx.Enlist) -> None:
         if self._holdings is not None:
@@ -393,28 +413,63 @@ class ServerNode:
         link = self._peers.get(fx.worker_name(effect.worker))
         if link is None:
             return
+        slots = [effect.slot] * len(self._placed().slices)
+        self._send_slices(link, slots, effect.round, effect)
+
+    def _publish_latest(self, effect: fx.PublishLatest) -> None:
+        link = self._peers.get(fx.worker_name(effect.worker))
+        if link is not None:
+            slots = self._placed().lease(effect.worker, effect.ticket)
+            self._send_slices(link, slots, effect.ticket, effect)
+
+    def _send_slices(
+        self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
+    ) -> None:
+        """Every slice in its slot; in one piece where the link carries references to it."""
         holdings = self._placed()
         slices = [slice_.id for slice_ in holdings.slices]
-        pieces = holdings.pieces(effect.slot)
-        if link.by_reference:
-            slices, pieces = [m.EVERY_SLICE], [holdings.whole(effect.slot)]
-        for slice_, piece in zip(slices, pieces, strict=True):
+        if link.by_reference and len(set(slots)) == 1:
+            slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [holdings.whole(slots[0])]
+        else:
+            pieces = [holdings.piece(index, slot) for index, slot in enumerate(slots)]
+        for slice_, slot, piece in zip(slices, slots, pieces, strict=True):
             message = m.Parameters(
                 view=effect.view,
                 worker=effect.worker,
                 sequence=effect.sequence,
-                round=effect.round,
+                round=round_,
                 slice=slice_,
                 server=self._server,
-                slot=effect.slot,
+                slot=slot,
             )
             last = slice_ == slices[-1] and not link.by_reference
-            done = self._sent_event(effect) if last else None
+            done = self._sent_event(effect.worker, round_) if last else None
             link.send(message, (piece,), flush=False, done=done)
         self._peers.touch(link)
 
-    def _sent_event(self, effect: fx.Publish) -> Callable[[], None]:
-        return lambda: self._driver.post(self.name, ev.Sent(effect.worker, effect.round))
+    def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:
+        return lambda: self._driver.post(self.name, ev.Sent(worker, round_))
+
+    def _unlease(self, effect: fx.Unlease) -> None:
+        if self._holdings is not None:
+            self._withdraw(self._holdings.unlease(effect.worker, effect.ticket))
+
+    def _free_slots(self, effect: fx.FreeSlots) -> None:
+        self._withdraw(self._placed().free(effect.slots))
+
+    def _withdraw(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            for link in self._peers.all():
+                link.withdraw(segment.id)
+
+    def _freeze(self, effect: fx.Freeze) -> None:
+        self._placed().freeze()
+
+    def _beat(self, effect: fx.Beat) -> None:
+        waiting = self._lanes.waiting if self._lanes is not None else 0
+        self._load += _DAMPING * (waiting - self._load)
+        alive = msgspec.structs.replace(effect.message, load=self._load)
+        self._send(fx.Send(fx.LEAD, alive))
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -452,13 +507,12 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.Enlist: ServerNode._enlist,
     fx.StartFold: ServerNode._start_fold,
     fx.Publish: ServerNode._publish,
+    fx.PublishLatest: ServerNode._publish_latest,
+    fx.Unlease: ServerNode._unlease,
+    fx.FreeSlots: ServerNode._free_slots,
+    fx.Freeze: ServerNode._freeze,
+    fx.Beat: ServerNode._beat,
 }
-
-
-def _hang_up(link: Link) -> None:
-    """Closing waits for what was sent to leave, which nobody else should have to wait for."""
-    link.close()
-    link.dispose()
 
 
 def _payload(message: m.Message, payload: Payload | None) -> memoryview:

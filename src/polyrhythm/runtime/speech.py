@@ -11,7 +11,7 @@ _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
 _LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)
 
 _LEADS_EAR: dict[type[m.Message], bool] = {
-    **dict.fromkeys(_WORKER_TO_LEAD + _SERVER_TO_LEAD, True),
+    **dict.fromkeys((*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive), True),
     **dict.fromkeys(_WORKER_TO_SERVER + _LEAD_TO_SERVER, False),
 }
 _BY_WORKERS = frozenset(_WORKER_TO_LEAD + _WORKER_TO_SERVER)
@@ -25,9 +25,9 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
     to_lead = _LEADS_EAR.get(kind)
     if to_lead is None:
         raise FrameError(f"a {kind.__name__} has no business here")
-    if kind in _BY_WORKERS:
+    if kind in _BY_WORKERS or (kind is m.Alive and message.worker >= 0):
         speaker = worker_name(message.worker)
-    elif kind in _BY_SERVERS:
+    elif kind in _BY_SERVERS or kind is m.Alive:
         speaker = server_name(message.server)
     else:
         speaker = LEAD

@@ -4,18 +4,20 @@ The user's own thread drives: while it waits it reads the links itself, so that 
 thread to thread on the way of a contribution. While it computes nothing is read; nothing is owed.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out, pack
-from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.core.worker import State, WorkerMachine
 from polyrhythm.errors import FrameError, JobFailed, LinkError, Refused
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
@@ -25,7 +27,7 @@ from polyrhythm.runtime.bonjour import introduce, offers
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.peers import Peers
+from polyrhythm.runtime.peers import Peers, hang_up
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
@@ -91,6 +93,7 @@ class WorkerNode:
         self._waited_ns = 0
         self._transferred_ns = 0
         self._closing = False
+        self._lead: m.Address | None = None
 
     def _settle(self) -> None:
         """Everything at hand is done: it leaves, and the user's thread looks at what it waits for."""
@@ -101,6 +104,7 @@ class WorkerNode:
 
     def join(self, lead: m.Address) -> m.JobSpec:
         """Link to the lead, be admitted, link to every server."""
+        self._lead = lead
         self._link(lead, fx.LEAD)
         self._wait(lambda: self.job is not None and self._machine.linked)
         assert self.job is not None
@@ -186,7 +190,7 @@ class WorkerNode:
             self._take_all(message.server, view)
         else:
             slice_ = self._layout.slices[message.slice]
-            if self._model.memory_of(slice_) is None:
+            if link.by_reference or self._model.memory_of(slice_) is None:
                 self._model.land(slice_, view)
         payload.done()
         self._driver.put(
@@ -216,8 +220,11 @@ class WorkerNode:
         return self._model
 
     def enrol(self, points: int) -> m.Leased:
+        """Ask for chunks of so many points, and wait for them; if this worker must first join
+        again, for that too."""
+        self.lease = None
         self._driver.post(_ME, ev.Enrolling(points))
-        self._wait(lambda: self.lease is not None)
+        self._wait(lambda: self.lease is not None and self._machine.state is State.COMPUTING)
         assert self.lease is not None
         return self.lease
 
@@ -235,6 +242,7 @@ class WorkerNode:
         rates: tuple[float, ...],
         objective: float | None,
         progress: tuple[m.Progress, ...],
+        lease: int,
         began_ns: int,
     ) -> None:
         """Send what lies in `push`, and wait until the sync policy lets this worker go on.
@@ -248,12 +256,13 @@ class WorkerNode:
             self._waited_ns,
             self._transferred_ns,
             progress,
+            lease,
         )
         self._turn = (self._turn + 1) % _PUSH_BUFFERS
         self._exchange(event, began_ns)
 
-    def abstain(self, reason: str) -> None:
-        self._exchange(ev.Exhausted(reason), time.monotonic_ns())
+    def abstain(self, reason: str, lease: int) -> None:
+        self._exchange(ev.Exhausted(reason, lease), time.monotonic_ns())
 
     def _exchange(self, event: Any, began_ns: int) -> None:
         self._resumed = False
@@ -314,12 +323,30 @@ class WorkerNode:
             else:
                 self._driver.put(_ME, ev.Linked(server))
 
+    def _rejoin(self, effect: fx.Rejoin) -> None:
+        assert self._lead is not None
+        for link in self._peers.all():
+            self._peers.remove(link)
+            if isinstance(link, StreamLink):
+                self._poller.remove(link)
+            hang_up(link)
+        try:
+            self._link(self._lead, fx.LEAD)
+        except (LinkError, FrameError, Refused) as error:
+            reason = f"{effect.reason}; and it could not join again: {error}"
+            self._driver.put(_ME, ev.LinkClosed(fx.LEAD, reason))
+
+    def _beat(self, effect: fx.Beat) -> None:
+        load = os.getloadavg()[0] / (os.cpu_count() or 1)
+        self._send(fx.Send(fx.LEAD, msgspec.structs.replace(effect.message, load=load)))
+
     def _arrange(self, effect: fx.Arrange) -> None:
         assert self._model is not None and self._layout is not None
-        self._push = [
-            _PushBuffer(self._model, self._layout, shared=self._dialer.shared)
-            for _ in range(_PUSH_BUFFERS)
-        ]
+        if not self._push:
+            self._push = [
+                _PushBuffer(self._model, self._layout, shared=self._dialer.shared)
+                for _ in range(_PUSH_BUFFERS)
+            ]
         for server in {route.primary for route in effect.routes}:
             held = [s for s in self._layout.slices if effect.routes[s.id].primary == server]
             places, _ = pack(held, [self._model.wire_range(s)[1] // s.length for s in held])
@@ -409,6 +436,8 @@ class WorkerNode:
 _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.Send: WorkerNode._send,
     fx.Dial: WorkerNode._dial,
+    fx.Rejoin: WorkerNode._rejoin,
+    fx.Beat: WorkerNode._beat,
     fx.Arrange: WorkerNode._arrange,
     fx.SeedSlices: WorkerNode._seed,
     fx.PushSlices: WorkerNode._push_slices,

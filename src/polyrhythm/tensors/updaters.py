@@ -36,9 +36,12 @@ class Updater(Protocol):
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
         """Add a verified slice of a contribution to the aggregate."""
 
-    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+    def fold(
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+    ) -> None:
         """Apply the aggregates and leave the new parameters in `target`, a buffer per slice, which
-        is the slice's own memory when nobody reads the current version."""
+        is the slice's own memory when nobody reads the current version. `scale` is how much of a
+        full step this is: 1/P where contributions are folded one by one."""
 
     def export(self, held: Held) -> State: ...
     def adopt(self, held: Held, state: State) -> None: ...
@@ -67,10 +70,12 @@ class Mean:
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
         _add_weighted(held, incoming, weight)
 
-    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+    def fold(
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+    ) -> None:
         for held, place in zip(slices, target, strict=True):
             if held.weight:
-                torch.add(held.parameters, held.aggregate, alpha=1 / held.weight, out=place)
+                torch.add(held.parameters, held.aggregate, alpha=scale / held.weight, out=place)
             elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
 
@@ -90,7 +95,9 @@ class Maximum:
         else:
             held.aggregate.copy_(incoming)
 
-    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+    def fold(
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+    ) -> None:
         for held, place in zip(slices, target, strict=True):
             place.copy_(held.aggregate if held.weight else held.parameters)
 
@@ -111,9 +118,36 @@ class Addition:
         else:
             torch.add(held.parameters, incoming, out=held.aggregate)
 
-    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+    def fold(
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+    ) -> None:
         for held, place in zip(slices, target, strict=True):
             if not held.weight:
+                place.copy_(held.parameters)
+
+    def export(self, held: Held) -> State:
+        return {}
+
+    def adopt(self, held: Held, state: State) -> None:
+        pass
+
+
+class Sum:
+    """Plain addition where contributions are folded one by one."""
+
+    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+        if held.weight:
+            held.aggregate.add_(incoming)
+        else:
+            held.aggregate.copy_(incoming)
+
+    def fold(
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+    ) -> None:
+        for held, place in zip(slices, target, strict=True):
+            if held.weight:
+                torch.add(held.parameters, held.aggregate, out=place)
+            elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
 
     def export(self, held: Held) -> State:
@@ -144,13 +178,15 @@ class Optimizer:
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
         _add_weighted(held, incoming, weight)
 
-    def fold(self, slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
+    def fold(
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+    ) -> None:
         _carry_over(slices, target)
         for held, place in zip(slices, target, strict=True):
             self._params[held.slice.id].data = place
         for weight, rates, part in _passes(slices):
             for group, rate in rates.items():
-                self._groups[group]["lr"] = rate
+                self._groups[group]["lr"] = rate * scale
             self._step(weight, part)
 
     def _step(self, weight: float, part: list[Held]) -> None:

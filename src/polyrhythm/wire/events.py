@@ -16,6 +16,7 @@ class EventType(IntEnum):
     GREETING = 16
     REFUSED = 17
     SEGMENT = 18
+    SEGMENT_WITHDRAWN = 19
     # ours: joining and leaving
     ADMITTED = 32
     ATTACH = 33
@@ -25,6 +26,7 @@ class EventType(IntEnum):
     REPORT = 37
     LEAVE = 38
     STOP = 39
+    EVICTED = 40
     # ours: the way of one contribution
     TRAILER = 48
     ABSTAINED = 49

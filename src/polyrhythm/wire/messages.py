@@ -116,6 +116,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     in_place: bool = False
     updater: str = "optimizer"
     options: dict[str, str] = {}
+    async_scale: str = "members"
+    """Where contributions are folded one by one: `members` scales each rate by 1/P, `none` not."""
+    heartbeat_s: float = 0.5
+    respawn: bool = False
+    """Dead workers are replaced, so a job without any waits a while for the next."""
 
 
 # -- the link ----------------------------------------------------------------------------------
@@ -161,6 +166,12 @@ class SegmentOffered(Message, frozen=True, kw_only=True):
     nbytes: int
 
 
+class SegmentWithdrawn(Message, frozen=True, kw_only=True):
+    """This segment will not be referred to any more: unmap it, so that its memory goes."""
+
+    segment: int
+
+
 # -- joining and leaving -----------------------------------------------------------------------
 
 
@@ -189,10 +200,14 @@ class Enrol(Message, frozen=True, kw_only=True):
 
 
 class Leased(Message, frozen=True, kw_only=True):
+    """What a worker may visit from now on. A later `number` replaces what it had; a chunk that is
+    not in it any more goes to another once this worker has contributed under this number."""
+
     points: int
     seed: int
     chunks: tuple[ChunkLease, ...]
     epochs: int | None = None
+    number: int = 0
 
 
 class Report(Message, frozen=True, kw_only=True):
@@ -200,6 +215,12 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
+    reason: str = ""
+
+
+class Evicted(Message, frozen=True, kw_only=True):
+    """This incarnation was silent for too long and is out of the view: join again."""
+
     reason: str = ""
 
 
@@ -225,12 +246,15 @@ class Trailer(Message, frozen=True, kw_only=True):
     wait_ns: int = 0
     transfer_ns: int = 0
     progress: tuple[Progress, ...] = ()
+    lease: int = 0
+    """The number of the lease under which the first of these points was visited."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):
     """This worker has nothing to contribute to the round, and is not to be waited for."""
 
     reason: str = ""
+    lease: int = 0
 
 
 class Arrived(Message, frozen=True, kw_only=True):
@@ -238,10 +262,13 @@ class Arrived(Message, frozen=True, kw_only=True):
 
 
 class Fold(Message, frozen=True, kw_only=True):
-    """The lead's word: fold `round`. `readers` get its version; `members` is the view from now."""
+    """The lead's word: fold `round`. `readers` get its version; `members` is the view from now.
+    Where contributions are folded as they come there is nothing left to fold, and it is the view
+    that turns. `last`: nothing is folded after this."""
 
     readers: tuple[int, ...] = ()
     members: tuple[MemberSpec, ...] = ()
+    last: bool = False
 
 
 class Folded(Message, frozen=True, kw_only=True):
@@ -261,7 +288,8 @@ class Acknowledged(Message, frozen=True, kw_only=True):
 
 
 class Pull(Message, frozen=True, kw_only=True):
-    """Send me your slices once your version is at least `round`."""
+    """Send me your slices once your version is at least `round`. Without rounds: send them as they
+    are, `sequence` included, and put `round` on the answer."""
 
 
 class Parameters(Message, frozen=True, kw_only=True):
@@ -272,7 +300,7 @@ class Parameters(Message, frozen=True, kw_only=True):
 
 
 class Pulled(Message, frozen=True, kw_only=True):
-    """The reader has copied version `round`: it may be overwritten."""
+    """The reader has copied version (or answer) `round`: it may be overwritten."""
 
 
 # -- the lead and its servers ------------------------------------------------------------------
@@ -310,6 +338,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Greeting: EventType.GREETING,
     Refusal: EventType.REFUSED,
     SegmentOffered: EventType.SEGMENT,
+    SegmentWithdrawn: EventType.SEGMENT_WITHDRAWN,
     Admitted: EventType.ADMITTED,
     Attach: EventType.ATTACH,
     Routing: EventType.ROUTING,
@@ -318,6 +347,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Report: EventType.REPORT,
     Leave: EventType.LEAVE,
     Stop: EventType.STOP,
+    Evicted: EventType.EVICTED,
     Trailer: EventType.TRAILER,
     Abstained: EventType.ABSTAINED,
     Arrived: EventType.ARRIVED,

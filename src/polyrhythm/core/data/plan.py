@@ -1,23 +1,32 @@
 """Chunk leases and pass counts.
 
-Points are dealt to chunks by a seeded permutation; chunks are leased to workers. *Chunk progress is
-in the trailer and commits with it: a point is visited if and only if its contribution is.* A
-member that left returns its chunks; they go to those who hold the fewest points.
+Points are dealt to chunks by a seeded permutation; chunks are leased to members. *Chunk progress is
+in the trailer and commits with it: a point is visited if and only if its contribution is.* So a
+chunk changes hands only when nothing of it can be on its way: its holder has contributed under the
+lease that lacks it, or is gone and every server has said so.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from polyrhythm.core.slowest import Slowest
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import ChunkLease, Leased, Progress
 
 CHUNKS_PER_WORKER = 16
+Holder: TypeAlias = tuple[int, int]
+"""A worker and its incarnation: one who comes back is somebody else."""
 
 
 @dataclass(slots=True)
 class Chunk:
     first: int
     last: int
-    holder: int | None = None
+    holder: Holder | None = None
+    heir: Holder | None = None
+    """Who gets it once the holder has confirmed lease `asked`."""
+    asked: int = 0
     passes: int = 0
     cursor: int = 0
 
@@ -25,30 +34,39 @@ class Chunk:
     def points(self) -> int:
         return self.last - self.first
 
+    @property
+    def due(self) -> Holder | None:
+        """Who holds it when everything asked for has come about."""
+        return self.heir or self.holder
+
 
 class Plan:
     def __init__(self, points: int, workers: int, seed: int, epochs: int | None) -> None:
         self.points = points
         self._seed = seed
         self._epochs = epochs
+        self._numbers: dict[Holder, int] = {}
         count = max(1, min(points, CHUNKS_PER_WORKER * workers))
         self.chunks = [
             Chunk(points * index // count, points * (index + 1) // count) for index in range(count)
         ]
+        self._held: dict[Holder, set[int]] = {}
+        self._moving: set[int] = set()
+        self._passes: Slowest[int] = Slowest()
+        for index in range(count):
+            self._passes.put(index, 0)
 
-    def share(self, members: list[int]) -> set[int]:
+    def share(self, members: list[Holder]) -> set[Holder]:
         """Deal all chunks over `members` as evenly as can be, moving as few as that allows.
-        Returns the members whose leases changed."""
-        changed: set[int] = set()
+        Returns the members whose leases changed; chunks that a member must give up follow later,
+        when it has confirmed."""
         if not members:
-            for chunk in self.chunks:
-                chunk.holder = None
-            return changed
-        held: dict[int, list[int]] = {member: [] for member in members}
+            return set()
+        held: dict[Holder, list[int]] = {member: [] for member in members}
         loose = []
         for index, chunk in enumerate(self.chunks):
-            if chunk.holder in held and chunk.holder is not None:
-                held[chunk.holder].append(index)
+            if chunk.due in held and chunk.due is not None:
+                held[chunk.due].append(index)
             else:
                 loose.append(index)
         bound, extras = divmod(len(self.chunks), len(members))
@@ -57,39 +75,113 @@ class Plan:
         for member in ranked:
             while len(held[member]) > quotas[member]:
                 loose.append(held[member].pop())
-                changed.add(member)
+        moves = iter(loose)
+        changed = set()
         for member in ranked:
-            while len(held[member]) < quotas[member]:
-                held[member].append(loose.pop(0))
-                changed.add(member)
-        for member, indices in held.items():
-            for index in indices:
-                self.chunks[index].holder = member
+            for _ in range(quotas[member] - len(held[member])):
+                changed.add(self._move(next(moves), member))
+        self._number(changed)
+        for index in self._moving:
+            chunk = self.chunks[index]
+            if not chunk.asked and chunk.holder is not None:
+                chunk.asked = self._numbers[chunk.holder]
         return changed
 
-    def lease(self, worker: int) -> Leased:
+    def _move(self, index: int, member: Holder) -> Holder:
+        """Make `member` the one who is due; who must be told."""
+        chunk = self.chunks[index]
+        if chunk.holder is None or chunk.holder == member:
+            self._hand(index, member)
+            return member
+        chunk.heir, chunk.asked = member, 0
+        self._moving.add(index)
+        return chunk.holder
+
+    def _hand(self, index: int, member: Holder | None) -> None:
+        """The chunk is `member`'s now, and nobody is asked for it."""
+        chunk = self.chunks[index]
+        if chunk.holder is not None:
+            self._held[chunk.holder].discard(index)
+        if member is not None:
+            self._held.setdefault(member, set()).add(index)
+        chunk.holder, chunk.heir, chunk.asked = member, None, 0
+        self._moving.discard(index)
+
+    def _number(self, changed: Iterable[Holder]) -> None:
+        for member in changed:
+            self._numbers[member] = self._numbers.get(member, 0) + 1
+
+    def confirm(self, holder: Holder, number: int) -> set[Holder]:
+        """`holder` has contributed, or abstained, under lease `number`: what that one lacks is
+        free. Returns the members whose leases grew."""
+        changed: set[Holder] = set()
+        for index in sorted(self._moving):
+            chunk = self.chunks[index]
+            if chunk.holder == holder and 0 < chunk.asked <= number and chunk.heir is not None:
+                changed.add(chunk.heir)
+                self._hand(index, chunk.heir)
+        self._number(changed)
+        return changed
+
+    def release(self, gone: Iterable[Holder]) -> set[Holder]:
+        """These are gone, and nothing of theirs can arrive any more. Returns the members whose
+        leases grew: heirs of theirs, and holders whose heir they were."""
+        leavers = set(gone)
+        changed: set[Holder] = set()
+        for index in sorted(self._moving):
+            chunk = self.chunks[index]
+            if chunk.heir in leavers and chunk.holder is not None:
+                changed.add(chunk.holder)
+                self._hand(index, chunk.holder)
+        for holder in leavers:
+            for index in sorted(self._held.pop(holder, ())):
+                heir = self.chunks[index].heir
+                self.chunks[index].holder = None
+                self._hand(index, heir)
+                if heir is not None:
+                    changed.add(heir)
+            self._numbers.pop(holder, None)
+        changed -= leavers
+        self._number(changed)
+        return changed
+
+    @property
+    def moving(self) -> bool:
+        """Some chunk waits for its holder to give it up."""
+        return bool(self._moving)
+
+    def lease(self, holder: Holder) -> Leased:
         chunks = tuple(
             ChunkLease(index, chunk.first, chunk.last, chunk.passes, chunk.cursor)
-            for index, chunk in enumerate(self.chunks)
-            if chunk.holder == worker
+            for index in sorted(self._held.get(holder, ()))
+            if (chunk := self.chunks[index]).heir is None
         )
+        worker, incarnation = holder
         return Leased(
-            worker=worker, points=self.points, seed=self._seed, chunks=chunks, epochs=self._epochs
+            worker=worker,
+            incarnation=incarnation,
+            points=self.points,
+            seed=self._seed,
+            chunks=chunks,
+            epochs=self._epochs,
+            number=self._numbers.get(holder, 0),
         )
 
-    def commit(self, worker: int, progress: tuple[Progress, ...]) -> int:
+    def commit(self, holder: Holder, progress: tuple[Progress, ...]) -> int:
         """Enter what a counted contribution visited; returns how many points that were. Progress
-        on a chunk that this worker no longer holds is void: its points are visited elsewhere."""
+        on a chunk that this worker does not hold is void."""
         visited = 0
         for step in progress:
             if not 0 <= step.chunk < len(self.chunks):
                 continue
             chunk = self.chunks[step.chunk]
-            if chunk.holder != worker:
+            if chunk.holder != holder:
                 continue
             done = (step.passes - chunk.passes) * chunk.points + step.cursor - chunk.cursor
             if done <= 0:
                 continue
+            if step.passes != chunk.passes:
+                self._passes.put(step.chunk, step.passes)
             chunk.passes, chunk.cursor = step.passes, step.cursor
             visited += done
         return visited
@@ -97,7 +189,7 @@ class Plan:
     @property
     def passes(self) -> int:
         """Full passes over all points."""
-        return min(chunk.passes for chunk in self.chunks)
+        return self._passes.least
 
     @property
     def done(self) -> bool:
@@ -112,3 +204,10 @@ class Plan:
         for chunk in self.chunks:
             if not 0 <= chunk.cursor < max(1, chunk.points):
                 raise InvariantBroken("a cursor stands outside its chunk")
+        for index, chunk in enumerate(self.chunks):
+            if (chunk.heir is not None) != (index in self._moving):
+                raise InvariantBroken("a chunk has an heir, but is not moving")
+            if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
+                raise InvariantBroken("a chunk has an heir, but nobody was asked for it")
+            if chunk.holder is not None and index not in self._held[chunk.holder]:
+                raise InvariantBroken("a chunk's holder does not know of it")

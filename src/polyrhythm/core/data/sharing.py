@@ -1,13 +1,13 @@
 """Who visits which chunks as members come and go.
 
-*The first data set that is enrolled makes the plan; the others must be as long. Chunks change hands
-only at a fold, when no punctual member's contribution is on its way.* One who is late at a fold that
-moves its chunks has contributed points that count as visited where the chunks went.
+*The first data set that is enrolled makes the plan; the others must be as long. What a member that
+left held is shared again when every server knows that it left: until then something of its may
+still be counted.*
 """
 
 from collections.abc import Iterable
 
-from polyrhythm.core.data.plan import Plan
+from polyrhythm.core.data.plan import Holder, Plan
 from polyrhythm.core.membership import Member, View
 from polyrhythm.wire.messages import Leased, Trailer
 
@@ -17,7 +17,7 @@ class Sharing:
         self._seed = seed
         self._epochs = epochs
         self._plan: Plan | None = None
-        self._stale = False
+        self._members: list[Holder] = []
 
     @property
     def passes(self) -> int:
@@ -29,6 +29,11 @@ class Sharing:
         return self._plan is not None
 
     @property
+    def moving(self) -> bool:
+        """Chunks are about to change hands."""
+        return self._plan is not None and self._plan.moving
+
+    @property
     def done(self) -> bool:
         return self._plan is not None and self._plan.done
 
@@ -37,40 +42,50 @@ class Sharing:
         if points < 1:
             return "is empty"
         if self._plan is None:
-            entered = _entered(view.members())
-            self._plan = Plan(points, len(entered), self._seed, self._epochs)
-            self._plan.share(entered)
-            self._stale = False
+            self._members = _entered(view.members())
+            self._plan = Plan(points, len(self._members), self._seed, self._epochs)
+            self._plan.share(self._members)
         elif points != self._plan.points:
             return f"has {points} points, the job's has {self._plan.points}"
         member.enrolled = True
-        return self._plan.lease(member.worker)
+        return self._plan.lease(member.key)
 
-    def members_changed(self) -> None:
-        self._stale = True
-
-    def share_again(self, view: View) -> list[tuple[Member, Leased]]:
-        """The leases that changed, if members did since the last time."""
-        if self._plan is None or not self._stale:
+    def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
+        """The servers know the view as it is, and that these are gone: the leases that changed."""
+        if self._plan is None:
             return []
-        self._stale = False
-        changed = self._plan.share(_entered(view.members()))
-        return [
-            (member, self._plan.lease(member.worker))
-            for member in view.members()
-            if member.worker in changed and member.enrolled
-        ]
+        changed = self._plan.release(gone)
+        members = _entered(view.members())
+        if members != self._members:
+            self._members = members
+            changed |= self._plan.share(members)
+        return self._leases(view, changed)
 
     def commit(self, trailer: Trailer) -> int:
         """Count what a contribution visited; how many points that were."""
         if self._plan is None:
             return int(trailer.weight)
-        return self._plan.commit(trailer.worker, trailer.progress)
+        return self._plan.commit((trailer.worker, trailer.incarnation), trailer.progress)
+
+    def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
+        """A member works under this lease by now: the leases that could grow for it."""
+        if self._plan is None or not self._plan.moving:
+            return []
+        return self._leases(view, self._plan.confirm(member.key, number))
+
+    def _leases(self, view: View, changed: set[Holder]) -> list[tuple[Member, Leased]]:
+        assert self._plan is not None
+        found = []
+        for worker, incarnation in sorted(changed):
+            member = view.get(worker, incarnation)
+            if member is not None and member.enrolled:
+                found.append((member, self._plan.lease(member.key)))
+        return found
 
     def check(self) -> None:
         if self._plan is not None:
             self._plan.check()
 
 
-def _entered(members: Iterable[Member]) -> list[int]:
-    return [member.worker for member in members if member.entered]
+def _entered(members: Iterable[Member]) -> list[Holder]:
+    return [member.key for member in members if member.entered]

@@ -14,6 +14,7 @@ from polyrhythm.core.sync.policy import (
     Left,
     Opened,
     PolicyEvent,
+    Returned,
     Tick,
 )
 from polyrhythm.core.sync.timer import Timer
@@ -24,11 +25,13 @@ _WAITING = Reason("waiting")
 
 class Bsp:
     kinds = frozenset({"gradient", "local", "statistics"})
+    rounds = True
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self._members: set[int] = set()
         self._joining: set[int] = set()
+        self._missing: set[int] = set()
         self._arrived: set[int] = set()
         self._late_but_in: set[int] = set()
         self._folded = -1
@@ -43,17 +46,20 @@ class Bsp:
             case Left(worker):
                 for workers in (self._members, self._joining, self._arrived, self._late_but_in):
                     workers.discard(worker)
+                self._missing.discard(worker)
             case Arrived(worker, round_) if round_ <= self._decided:
                 self._late_but_in.add(worker)
             case Arrived(worker, _) | Abstained(worker):
                 self._arrived.add(worker)
+                self._missing.discard(worker)
             case Opened(round_):
                 if self._folded < 0:
                     self._members, self._joining = self._joining, set()
+                self._missing = self._members - self._arrived
                 self._folded = self._decided = round_
                 self._open = True
                 self._since_ns = now_ns
-            case Tick():
+            case Tick() | Returned():
                 pass
         return self._weigh(now_ns)
 
@@ -64,15 +70,15 @@ class Bsp:
         if self._late_but_in:
             late, self._late_but_in = frozenset(self._late_but_in), set()
             return self._decide(late, Reason("already-in", {"round": self._folded}), fold=False)
-        missing = self._members - self._arrived
-        if not missing and (self._arrived or self._joining):
+        if not self._missing and (self._arrived or self._joining):
             code = "all-arrived" if self._arrived else "first-members"
             return self._fold(Reason(code, {"round": round_}), now_ns)
         until_ns = self._until_ns()
         if until_ns is not None and now_ns >= until_ns:
             if self._arrived:
                 after_s = (now_ns - self._since_ns) / 1e9
-                fields = {"round": round_, "after_s": after_s, "missing": _names(missing)}
+                missing = _names(self._missing)
+                fields = {"round": round_, "after_s": after_s, "missing": missing}
                 return self._fold(Reason("timer", fields), now_ns)
             self._since_ns = now_ns
             return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
@@ -102,7 +108,7 @@ class Bsp:
         if not self._open:
             reason = Reason("folding", {"round": self._folded + 1})
         else:
-            missing = _names(self._members - self._arrived)
+            missing = _names(self._missing)
             reason = Reason("round", {"round": self._folded + 1, "missing": missing})
         return Waiting(reason, self._since_ns, self._until_ns())
 

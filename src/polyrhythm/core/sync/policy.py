@@ -36,8 +36,16 @@ class Abstained:
 
 
 @dataclass(frozen=True, slots=True)
+class Returned:
+    """One who abstained has something to do again."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
-    """Version `round` is folded everywhere: the next round is open."""
+    """Version `round` is folded everywhere: the next round is open. Without rounds: every server
+    knows the view."""
 
     round: int
 
@@ -50,7 +58,8 @@ class Tick:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """`release` is a set of workers: with `fold` they go on with the version that the fold makes,
-    without it with the version that there is."""
+    without it with the version that there is. A policy without rounds says `fold` when the view
+    must turn: servers have nothing to fold then, and learn who is a member."""
 
     fold: bool
     release: frozenset[int]
@@ -58,12 +67,14 @@ class Decision:
     reason: Reason
 
 
-PolicyEvent: TypeAlias = Joined | Left | Arrived | Abstained | Opened | Tick
+PolicyEvent: TypeAlias = Joined | Left | Arrived | Abstained | Returned | Opened | Tick
 
 
 class SyncPolicy(Protocol):
     kinds: frozenset[str]
     """The kinds of contribution that this policy can fold."""
+    rounds: bool
+    """Folds are the lead's to order; otherwise servers fold each contribution as it comes."""
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision: ...
     def why(self) -> Waiting: ...

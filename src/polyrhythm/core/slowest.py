@@ -1,0 +1,51 @@
+"""Numbers that only grow, one per key, and the smallest of them, at a cost that does not grow with
+how many there are."""
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Slowest(Generic[Key]):
+    def __init__(self) -> None:
+        self._at: dict[Key, int] = {}
+        self._counts: Counter[int] = Counter()
+        self._least = 0
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._at
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __getitem__(self, key: Key) -> int:
+        return self._at[key]
+
+    def everybody(self) -> list[Key]:
+        return list(self._at)
+
+    @property
+    def least(self) -> int:
+        """The smallest number; 0 where there is none."""
+        if not self._at:
+            return 0
+        while not self._counts[self._least]:
+            del self._counts[self._least]
+            self._least += 1
+        return self._least
+
+    def put(self, key: Key, number: int) -> None:
+        self.drop(key)
+        if not self._at or number < self._least:
+            self._least = number
+        self._at[key] = number
+        self._counts[number] += 1
+
+    def drop(self, key: Key) -> None:
+        number = self._at.pop(key, None)
+        if number is not None:
+            self._counts[number] -= 1
+            if not self._at:
+                self._counts.clear()

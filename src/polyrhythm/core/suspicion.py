@@ -1,0 +1,111 @@
+"""Whether somebody who is silent is still there.
+
+The end of a link is death at once; suspicion exists only for silence. *Silence is suspect after
+the usual gap between signs of life, twice that gap or four times its spread on top, whichever is
+more, and half a second for the way.* The usual gap and its spread are those of the last 20
+heartbeats, so a machine that is slow to speak is given time, and a regular one little.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import sqrt
+
+_GAPS = 20
+_SPREADS = 4
+_WAY_NS = 500_000_000
+_UNKNOWN_FACTOR = 20
+"""Before three gaps are known: so many times the heartbeat that was agreed on."""
+_FEW = 3
+
+
+@dataclass(slots=True)
+class Pulse:
+    """What is known of one peer's heartbeats."""
+
+    beat_ns: int
+    heard_ns: int
+    gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
+    beaten_ns: int | None = None
+
+    def beat(self, now_ns: int) -> None:
+        if self.beaten_ns is not None:
+            self.gaps.append(now_ns - self.beaten_ns)
+        self.beaten_ns = self.heard_ns = now_ns
+
+    def spoke(self, now_ns: int) -> None:
+        """Something else than a heartbeat came: it lives, but its rhythm is not learned from it."""
+        self.heard_ns = now_ns
+
+    def usual_ns(self) -> float:
+        return sum(self.gaps) / len(self.gaps) if self.gaps else float(self.beat_ns)
+
+    def spread_ns(self) -> float:
+        usual = self.usual_ns()
+        return sqrt(sum((gap - usual) ** 2 for gap in self.gaps) / max(1, len(self.gaps)))
+
+    def limit_ns(self) -> int:
+        if len(self.gaps) < _FEW:
+            return _UNKNOWN_FACTOR * self.beat_ns
+        usual = self.usual_ns()
+        return round(usual + max(2 * usual, _SPREADS * self.spread_ns())) + _WAY_NS
+
+    def until_ns(self) -> int:
+        return self.heard_ns + self.limit_ns()
+
+    def derivation(self) -> str:
+        """How the limit came about, in words."""
+        limit_s = self.limit_ns() / 1e9
+        if len(self.gaps) < _FEW:
+            return f"{limit_s:.2f} s = {_UNKNOWN_FACTOR} x the agreed {self.beat_ns / 1e9:.2f} s"
+        usual_s, spread_s = self.usual_ns() / 1e9, self.spread_ns() / 1e9
+        more = (
+            f"2 x {usual_s:.2f} s"
+            if 2 * usual_s >= _SPREADS * spread_s
+            else f"4 x {spread_s:.2f} s"
+        )
+        return (
+            f"{limit_s:.2f} s = usual gap {usual_s:.2f} s (of the last {len(self.gaps)}) + {more}"
+            f" (the larger of 2 gaps and 4 spreads) + {_WAY_NS / 1e9:.1f} s"
+        )
+
+
+class Suspicion:
+    """The pulses of all who should be heard, and who has been silent for too long."""
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self._beat_ns = round(heartbeat_s * 1e9)
+        self._pulses: dict[int, Pulse] = {}
+        self._look_ns: int | None = None
+
+    def expect(self, who: int, now_ns: int) -> None:
+        pulse = self._pulses[who] = Pulse(self._beat_ns, now_ns)
+        until_ns = pulse.until_ns()
+        self._look_ns = until_ns if self._look_ns is None else min(self._look_ns, until_ns)
+
+    def forget(self, who: int) -> None:
+        self._pulses.pop(who, None)
+
+    def beat(self, who: int, now_ns: int) -> None:
+        if (pulse := self._pulses.get(who)) is not None:
+            pulse.beat(now_ns)
+
+    def spoke(self, who: int, now_ns: int) -> None:
+        if (pulse := self._pulses.get(who)) is not None:
+            pulse.spoke(now_ns)
+
+    def pulse(self, who: int) -> Pulse:
+        return self._pulses[who]
+
+    def wake_at(self) -> int | None:
+        """When the next could be suspect if it said nothing from now on. Signs of life only move
+        that away, so it is worked out anew only when the time has come."""
+        return self._look_ns if self._pulses else None
+
+    def silent(self, now_ns: int) -> list[int]:
+        """Who is suspect now."""
+        if self._look_ns is None or now_ns < self._look_ns:
+            return []
+        ends = {who: pulse.until_ns() for who, pulse in self._pulses.items()}
+        found = [who for who, until_ns in ends.items() if until_ns <= now_ns]
+        self._look_ns = min((u for u in ends.values() if u > now_ns), default=None)
+        return found
