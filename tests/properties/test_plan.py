@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -192,6 +192,9 @@ class Churn(RuleBasedStateMachine):
 
 
 SEARCH = settings(stateful_step_count=40)
+HUNT = settings(
+    SEARCH, max_examples=500, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
+)
 
 
 def test_every_point_is_visited_exactly_once_under_churn() -> None:
@@ -202,4 +205,4 @@ def test_every_point_is_visited_exactly_once_under_churn() -> None:
 def test_points_are_lost_or_doubled_with_a_rule_switched_off(rule_off) -> None:
     mutant = type("Mutant", (Churn,), {rule_off: True})
     with pytest.raises(AssertionError, match="twice|is not what was visited"):
-        run_state_machine_as_test(mutant, settings=settings(SEARCH, max_examples=500))
+        run_state_machine_as_test(mutant, settings=HUNT)
