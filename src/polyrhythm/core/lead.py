@@ -312,6 +312,8 @@ class LeadMachine:
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         if self._heeds(message.worker, message.incarnation):
+            if not self._policy.rounds:
+                self._rounds.folded_one(message.server)
             self._count(self._arrivals.arrived(message, self._placing.holders), now_ns)
 
     def _count(self, complete: Complete | None, now_ns: int) -> None:

@@ -63,6 +63,10 @@ class Rounds:
         self._folding = None
         return True
 
+    def folded_one(self, server: int) -> None:
+        """Without rounds: a server has folded a contribution."""
+        self.folds[server] = self.folds.get(server, 0) + 1
+
     def enlists(self, worker: int, incarnation: int) -> bool:
         """The servers know this member, so it can read the version."""
         return (worker, incarnation) in self._enlisted

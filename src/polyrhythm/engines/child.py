@@ -21,8 +21,9 @@ from polyrhythm.learn.load import load_main
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import FileJournal
 from polyrhythm.runtime.dial import SocketDialer
+from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.server import Listeners, ServerNode
+from polyrhythm.runtime.server import ServerNode
 from polyrhythm.runtime.worker import WorkerNode
 
 _SWITCH_INTERVAL_S = 1e-4

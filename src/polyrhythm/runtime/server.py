@@ -5,9 +5,7 @@ process, and everything else goes over links.
 """
 
 import os
-import socket
 import threading
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +20,13 @@ from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.errors import FrameError, LinkEnded, LinkError, NotFinite
 from polyrhythm.io.link import Link, Payload
-from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
 from polyrhythm.io.poll import Poller
 from polyrhythm.io.segments import Segment
 from polyrhythm.io.stream import StreamLink
-from polyrhythm.io.tcp import listen_tcp, tcp_link
 from polyrhythm.observe.journal import Journal
-from polyrhythm.runtime.bonjour import await_bonjour, greet, introduce, offers
+from polyrhythm.runtime.bonjour import introduce, offers
 from polyrhythm.runtime.dial import Dialer
+from polyrhythm.runtime.door import Door, Listeners
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.lanes import Lanes
@@ -41,34 +38,9 @@ from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 256 * 1024
 """Below this, adding and folding on the thread at hand beats handing over to another."""
-_BONJOUR_TIMEOUT_S = 10.0
-_ACCEPT_AGAIN_S = 0.1
 _BAD_PEER = (FrameError, LinkError, NotFinite)
 _DAMPING = 0.2
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
-
-
-class Listeners:
-    """Where strangers knock: a TCP port, and a local socket where there are such."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.tcp = listen_tcp(host, port)
-        self.local: socket.socket | None = None
-        name = ""
-        if AVAILABLE:
-            name = f"polyrhythm-{uuid.uuid4().hex}"
-            self.local = listen_local(name)
-        bound_host, bound_port = self.tcp.getsockname()[:2]
-        self.address = m.Address(bound_host, bound_port, name, host_identity())
-
-    def close(self) -> None:
-        for sock in (self.tcp, self.local):
-            if sock is not None:
-                try:
-                    sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-                except OSError:
-                    pass  # not every system shuts a listening socket; closing it is enough there
-                sock.close()
 
 
 class ServerNode:
@@ -99,7 +71,6 @@ class ServerNode:
         self._lanes: Lanes[_Slice] | None = None
         self._fold_lane: Lanes[fx.StartFold] | None = None
         self._poller = Poller()
-        self._strangers = 0
         self._folds = 0
         self._load = 0.0
         self._closing = False
@@ -114,6 +85,7 @@ class ServerNode:
             trace=self._trace,
             check=options.check,
         )
+        self._door = Door(self.name, job, address, options.digest, self._let_in, self._part)
         self._poll_thread = threading.Thread(target=self._poll, name="poll", daemon=True)
         self._poll_thread.start()
         if lead:
@@ -125,58 +97,14 @@ class ServerNode:
     # -- links ---------------------------------------------------------------------------------
 
     def listen(self, listeners: Listeners) -> None:
-        self._accept_on(listeners.tcp, lambda sock: tcp_link(sock, self._stranger()))
-        if listeners.local is not None:
-            self._accept_on(listeners.local, self._local_link)
-
-    def _accept_on(
-        self, listener: socket.socket, make: Callable[[socket.socket], StreamLink | None]
-    ) -> None:
-        def loop() -> None:
-            while not self._closing:
-                try:
-                    sock, _ = listener.accept()
-                except OSError:
-                    if self._closing or listener.fileno() < 0:
-                        return
-                    self.ended.wait(_ACCEPT_AGAIN_S)  # too many open files, say: it may pass
-                    continue
-                link = make(sock)
-                if link is not None:
-                    self.welcome(link)
-
-        threading.Thread(target=loop, name="accept", daemon=True).start()
-
-    def _local_link(self, sock: socket.socket) -> StreamLink | None:
-        if not same_user(sock):
-            sock.close()
-            return None
-        return local_link(sock, self._stranger())
-
-    def _stranger(self) -> str:
-        self._strangers += 1
-        return f"link-{self._strangers}"
+        self._door.listen(listeners)
 
     def welcome(self, link: Link) -> None:
-        """Somebody knocked: hear the bonjour on a thread of its own, then read on."""
-        link.peer = link.peer if link.peer.startswith("link-") else self._stranger()
-        threading.Thread(
-            target=self._hear_bonjour, args=(link,), name=f"read-{link.peer}", daemon=True
-        ).start()
+        self._door.welcome(link)
 
-    def _hear_bonjour(self, link: Link) -> None:
-        timer = threading.Timer(_BONJOUR_TIMEOUT_S, link.close)
-        timer.daemon = True
-        timer.start()
-        try:
-            bonjour = await_bonjour(link, self._job.job)
-            options = self._options
-            greet(link, bonjour, self.name, self.address, options.digest, self._job.slice_nbytes)
-        except _BAD_PEER as error:
-            self._part(link, error)
-            return
-        finally:
-            timer.cancel()
+    def _let_in(self, link: Link, bonjour: m.WorkerBonjour | m.ServerBonjour) -> None:
+        """A stranger was greeted. The lead decides what to make of it; other servers know whom to
+        expect by the incarnation that the lead gave it."""
         if self._leads:
             self._peers.add(link)
             if isinstance(bonjour, m.WorkerBonjour):
@@ -482,6 +410,7 @@ class ServerNode:
 
     def close(self) -> None:
         self._closing = True
+        self._door.close()
         self._driver.close()
         self._peers.close()
         self._poller.wake()
