@@ -49,6 +49,7 @@ class Bind(Effect, frozen=True):
 
     link: str
     peer: str
+    incarnation: int = 0
 
 
 class Drop(Effect, frozen=True):

@@ -21,10 +21,12 @@ class ServerKnocked(Event, frozen=True):
 
 
 class LinkClosed(Event, frozen=True):
-    """The link to `peer` ended, for whatever reason. This is death at once."""
+    """The link to `peer` ended, for whatever reason. This is death at once; of that incarnation, if
+    it is known whose link it was (0: it is not)."""
 
     peer: str
     reason: str
+    incarnation: int = 0
 
 
 class StopAsked(Event, frozen=True):

@@ -144,7 +144,7 @@ class LeadMachine:
         self._opening.admitted(now_ns)
         self._departures.came(member.worker)
         self._suspicion.expect(member.worker, now_ns)
-        self._out.append(Bind(link, worker_name(member.worker)))
+        self._out.append(Bind(link, worker_name(member.worker), member.incarnation))
         servers = tuple(self._placing.addresses[server] for server in self._placing.servers)
         self._tell(member, m.Admitted(**self._identity(member), job=self.job, servers=servers))
         what = "rejoined" if again else "joined"
@@ -194,10 +194,11 @@ class LeadMachine:
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._door.leave(event.peer)
         server, worker = server_number(event.peer), worker_number(event.peer)
+        member = self.view.at(worker) if worker is not None else None
         if server is not None and server in self._placing.addresses:
             reason = Reason("server-died", {"server": server, "detail": event.reason})
             self._finish(reason, now_ns, failed=True)
-        elif worker is not None and (member := self.view.at(worker)) is not None:
+        elif member is not None and event.incarnation in (0, member.incarnation):
             self._remove(member, event.reason, now_ns)
         elif worker is not None and self._departures.woke_to_leave(worker):
             self._end_if_deserted(now_ns)

@@ -282,8 +282,8 @@ class ServerMachine:
         if event.peer == LEAD:
             self._end(Reason("lead-gone", {"detail": event.reason}), failed=True)
         worker = worker_number(event.peer)
-        if worker is None:
-            return
+        if worker is None or 0 < event.incarnation < self._members.get(worker, 0):
+            return  # it is no worker, or has come back over another link
         self._pulls.pop(worker, None)
         if self._rounds:
             self.versions.forget(worker)

@@ -13,7 +13,7 @@ from math import sqrt
 _GAPS = 20
 _SPREADS = 4
 _WAY_NS = 500_000_000
-_UNKNOWN_FACTOR = 20
+_UNKNOWN_FACTOR = 10
 """Before three gaps are known: so many times the heartbeat that was agreed on."""
 _FEW = 3
 
@@ -79,8 +79,11 @@ class Suspicion:
 
     def expect(self, who: int, now_ns: int) -> None:
         pulse = self._pulses[who] = Pulse(self._beat_ns, now_ns)
-        until_ns = pulse.until_ns()
-        self._look_ns = until_ns if self._look_ns is None else min(self._look_ns, until_ns)
+        self._look_by(pulse.until_ns())
+
+    def _look_by(self, until_ns: int) -> None:
+        if self._look_ns is None or until_ns < self._look_ns:
+            self._look_ns = until_ns
 
     def forget(self, who: int) -> None:
         self._pulses.pop(who, None)
@@ -88,6 +91,7 @@ class Suspicion:
     def beat(self, who: int, now_ns: int) -> None:
         if (pulse := self._pulses.get(who)) is not None:
             pulse.beat(now_ns)
+            self._look_by(pulse.until_ns())  # the limit shrinks as its rhythm is learned
 
     def spoke(self, who: int, now_ns: int) -> None:
         if (pulse := self._pulses.get(who)) is not None:
@@ -97,8 +101,8 @@ class Suspicion:
         return self._pulses[who]
 
     def wake_at(self) -> int | None:
-        """When the next could be suspect if it said nothing from now on. Signs of life only move
-        that away, so it is worked out anew only when the time has come."""
+        """When the next could be suspect if it said nothing from now on. It is worked out anew
+        when that time has come, for signs of life have moved it away by then."""
         return self._look_ns if self._pulses else None
 
     def silent(self, now_ns: int) -> list[int]:

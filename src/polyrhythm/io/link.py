@@ -30,6 +30,8 @@ class Payload:
 class Link(Protocol):
     peer: str
     """Who is at the other end, for routing and for errors."""
+    incarnation: int
+    """Of the worker at the other end, once it is known: 0 before, and for others."""
     kind: str
     by_reference: bool
     """Payloads reach the other side without being copied, so the sender must not reuse their

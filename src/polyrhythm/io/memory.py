@@ -23,6 +23,7 @@ class MemoryLink:
         self, peer: str, inbox: "SimpleQueue[_Item]", outbox: "SimpleQueue[_Item]"
     ) -> None:
         self.peer = peer
+        self.incarnation = 0
         self._inbox = inbox
         self._outbox = outbox
         self._waiting: list[tuple[_Item, Callable[[], None] | None]] = []

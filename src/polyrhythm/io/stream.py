@@ -91,6 +91,7 @@ class _Outgoing:
 class StreamLink:
     def __init__(self, sock: socket.socket, carrier: Carrier, peer: str) -> None:
         self.peer = peer
+        self.incarnation = 0
         self.kind = carrier.kind
         self.by_reference = carrier.by_reference
         self._sock = sock

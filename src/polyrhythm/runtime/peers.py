@@ -8,28 +8,26 @@ from polyrhythm.io.link import Link
 class Peers:
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
-        self._incarnations: dict[str, int] = {}
         self._dirty: set[Link] = set()
         self._lock = threading.Lock()
 
-    def add(self, link: Link, incarnation: int = 0) -> Link | None:
+    def add(self, link: Link) -> Link | None:
         """The link that is in the way: its peer's older one, which this one replaces, or this one
         itself, if the peer is linked already under the same incarnation or a later one."""
         with self._lock:
             before = self._links.get(link.peer)
-            if before is not None and incarnation <= self._incarnations.get(link.peer, 0):
+            if before is not None and link.incarnation <= before.incarnation:
                 return link
             self._links[link.peer] = link
-            self._incarnations[link.peer] = incarnation
             return before
 
-    def rename(self, old: str, new: str) -> Link | None:
+    def rename(self, old: str, new: str, incarnation: int) -> Link | None:
         """The stranger behind `old` is `new`; the link that `new` had before, if any."""
         with self._lock:
             before = self._links.pop(new, None)
             link = self._links.pop(old, None)
             if link is not None:
-                link.peer = new
+                link.peer, link.incarnation = new, incarnation
                 self._links[new] = link
             return before
 

@@ -117,7 +117,8 @@ class ServerNode:
                 if isinstance(bonjour, m.WorkerBonjour)
                 else fx.server_name(bonjour.server)
             )
-            replaced = self._peers.add(link, bonjour.incarnation)
+            link.incarnation = bonjour.incarnation
+            replaced = self._peers.add(link)
             if replaced is link:
                 self._part(link, LinkError(f"{link.peer} is linked to {self.name} already"))
                 return
@@ -201,7 +202,7 @@ class ServerNode:
         if self._journal is not None and not self._closing:
             self._journal.note("link-closed", peer=link.peer, reason=str(error))
         if known and not self._closing:
-            closed = ev.LinkClosed(link.peer, str(error))
+            closed = ev.LinkClosed(link.peer, str(error), link.incarnation)
             if self._leads:
                 self._driver.post(fx.LEAD, closed)
             self._driver.post(self.name, closed)
@@ -209,7 +210,7 @@ class ServerNode:
     def _replace(self, link: Link | None) -> None:
         """Its peer came back over another link: this one has ended without our noticing."""
         if link is not None:
-            self._driver.post(self.name, ev.LinkClosed(link.peer, "it came back"))
+            self._driver.post(self.name, ev.LinkClosed(link.peer, "it came back", link.incarnation))
             hang_up(link)
 
     # -- what comes in -------------------------------------------------------------------------
@@ -280,7 +281,7 @@ class ServerNode:
 
     def _bind(self, effect: fx.Bind) -> None:
         if effect.link != self.name:
-            self._replace(self._peers.rename(effect.link, effect.peer))
+            self._replace(self._peers.rename(effect.link, effect.peer, effect.incarnation))
             link = self._peers.get(effect.peer)
             if self._journal is not None and link is not None:
                 self._journal.note("linked", peer=effect.peer, link=link.kind)
