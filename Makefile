@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TORTURE ?= 50
 
-.PHONY: setup run test check bench torture clean
+.PHONY: setup run test check docs bench torture clean
 
 setup: $(READY)
 
@@ -30,6 +30,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# docs/cli.md is what the commands say of themselves.
+docs: $(READY)
+	$(BIN)/python -m tools.cli_docs
 
 bench: $(BENCH_READY)
 	$(BIN)/python -m benchmarks.exchange --readme

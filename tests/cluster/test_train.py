@@ -15,6 +15,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 KEYS = {
     *("job", "sync", "workers", "servers", "link", "rounds", "contributions", "points"),
     *("objective", "accuracy", "seconds", "points_per_s", "per_worker", "folds"),
+    *("kind", "passes", "seconds_per_pass", "contributions_per_s", "seconds_to_target"),
+    *("bytes_pushed", "bytes_pulled"),
 }
 
 

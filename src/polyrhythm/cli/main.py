@@ -7,6 +7,8 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.bench import bench
+from polyrhythm.cli.config import ConfiguredCommand
+from polyrhythm.cli.status import runs, status, story, why
 from polyrhythm.cli.train import train
 from polyrhythm.errors import PolyrhythmError
 
@@ -17,7 +19,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(train)
+app.command(cls=ConfiguredCommand)(train)
+for command in (status, why, story, runs):
+    app.command()(command)
 app.add_typer(bench, name="bench")
 
 

@@ -9,9 +9,9 @@ import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
+from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.core.sync.choose import choose_policy, has_rounds
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.engines.requests import ChildRequest
@@ -20,12 +20,14 @@ from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import HIDDEN, check_job
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
-from polyrhythm.observe.summary import summarise
+from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
+from polyrhythm.observe.summary import described, summarise
 from polyrhythm.runtime.choices import ASYNC_SCALES, DIGESTS, LINKS, WIRE_DTYPES
 from polyrhythm.wire.messages import JobSpec
 
 
 def train(
+    ctx: typer.Context,
     job: Annotated[
         str, typer.Argument(help="A job's name (digits) or a FILE.py with main(worker).")
     ] = "digits",
@@ -78,7 +80,20 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="End after this many passes over the data; default: the job's own."),
+        typer.Option(
+            help="End after this many passes over the data; default, without any other goal:"
+            " the job's own."
+        ),
+    ] = None,
+    target_accuracy: Annotated[
+        float | None,
+        typer.Option(help="End when the workers report this accuracy, such as 0.95."),
+    ] = None,
+    target_objective: Annotated[
+        float | None, typer.Option(help="End when the objective is at most this.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="End so many seconds after round 1 opened.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the dealing of points, and of the job.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
@@ -106,6 +121,19 @@ def train(
         bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            callback=read_config,
+            is_eager=True,
+            help="A TOML file with any of these settings, such as workers = 4;"
+            " default: polyrhythm.toml, if it is there.",
+        ),
+    ] = None,
+    show_config: Annotated[
+        bool,
+        typer.Option("--show-config", help="Print every setting and where it came from, and end."),
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Train a model on several worker and server processes of this machine.
@@ -117,11 +145,21 @@ def train(
       polyrhythm train mine.py --workers 4 --kind local --local-steps 8 --epochs 5
 
       polyrhythm train digits --link tcp --digest sha1 --json
+
+      polyrhythm train digits --target-accuracy 0.95 --max-seconds 60
+
+    A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
+    the file of --config. Of rounds, epochs, targets and seconds, the first that is reached ends
+    the job. While it runs, ask it from another terminal: polyrhythm status, why, story.
     """
+    if show_config:
+        _show_config(ctx, as_json=json_)
+        return
     check_job(job)
     if job in HIDDEN:
         raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
-    if rounds is None and epochs is None:
+    goals = (rounds, epochs, target_accuracy, target_objective, max_seconds)
+    if all(goal is None for goal in goals):
         epochs = defaults_of(job).get("epochs")
     spec = JobSpec(
         job=uuid.uuid4().hex,
@@ -140,11 +178,15 @@ def train(
         in_place=in_place,
         options=_parse_options(option or []),
         async_scale=async_scale,
+        target_accuracy=target_accuracy,
+        target_objective=target_objective,
+        max_seconds=max_seconds,
     )
     check_spec(spec, link, digest)
     check_host(host, insecure)
     run_dir = make_run_dir(runs_dir, name, job)
-    (run_dir / "job.json").write_bytes(msgspec.json.format(msgspec.json.encode(spec)))
+    write_process(run_dir)
+    write_job(run_dir, spec)
     requests = child_requests(
         spec,
         run_dir,
@@ -156,9 +198,11 @@ def train(
         check=check,
         debug=debug,
     )
-    progress = Progress(run_dir / "journal.jsonl", quiet=quiet or json_)
-    run = LocalEngine(requests, say=progress.say, tick=progress.tick, preload=job).run()
+    progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
+    with progress:
+        run = LocalEngine(requests, say=progress.say, tick=progress.tick, preload=job).run()
     result = result_of(run, spec, run_dir)
+    write_result(run_dir, result)
     if json_:
         print(json.dumps(result))
     else:
@@ -186,6 +230,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     ):
         if text not in known:
             raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
+    _check_targets(spec)
     if not 0 < spec.start_timeout_s < math.inf:
         raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
     if spec.seed < 0:
@@ -194,6 +239,16 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         raise UsageError("--local-steps goes with --kind local")
     if spec.in_place:
         _check_in_place(spec, link)
+
+
+def _check_targets(spec: JobSpec) -> None:
+    accuracy, objective, seconds = spec.target_accuracy, spec.target_objective, spec.max_seconds
+    if accuracy is not None and not 0 < accuracy <= 1:
+        raise UsageError(f"--target-accuracy is {accuracy}: give a share of 1, such as 0.95")
+    if objective is not None and not math.isfinite(objective):
+        raise UsageError(f"--target-objective is {objective}: give a number, such as 0.3")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"--max-seconds is {seconds}: give seconds, such as 60")
 
 
 def check_host(host: str, insecure: bool) -> None:
@@ -275,18 +330,24 @@ def child_requests(
 
 
 def result_of(run: LocalRun, spec: JobSpec, run_dir: Path) -> dict[str, Any]:
-    journal = run_dir / "journal.jsonl"
-    lines = list(read_journal(journal)) if journal.exists() else []
+    """What `--json` prints: what the journal knows, and what the engine saw."""
+    journal = run_dir / JOURNAL
     return {
-        "job": spec.name,
-        "sync": spec.sync,
-        "kind": spec.kind,
-        "workers": spec.workers,
-        "servers": spec.servers,
-        **summarise(lines),
+        **described(spec),
+        **summarise(read_journal(journal) if journal.exists() else (), spec),
         "failed": run.failed,
         "worker_failures": run.worker_failures,
     }
+
+
+def _show_config(ctx: typer.Context, *, as_json: bool) -> None:
+    rows = shown_config(ctx)
+    if as_json:
+        print(json.dumps(rows, default=str))
+        return
+    for row in rows:
+        value = "-" if row["value"] is None else row["value"]
+        print(f"{row['setting']:18} {value!s:24} {row['from']}")
 
 
 def end_with(run: LocalRun) -> None:

@@ -27,6 +27,7 @@ from polyrhythm.core.effects import (
     worker_name,
     worker_number,
 )
+from polyrhythm.core.goals import Goals
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.membership import Member, View
 from polyrhythm.core.model import difference, nonsense
@@ -57,6 +58,7 @@ class LeadMachine:
         self._arrivals = Arrivals()
         self._rounds = Rounds()
         self._course = Course()
+        self._goals = Goals(job)
         self._departures = Departures(job.start_timeout_s if job.respawn else 0.0)
         self._suspicion = Suspicion(job.heartbeat_s)
         self._sharing = Sharing(job.seed, job.epochs)
@@ -206,6 +208,7 @@ class LeadMachine:
     def _remove(self, member: Member, reason: str, now_ns: int) -> None:
         self.view.remove(member.worker)
         self._suspicion.forget(member.worker)
+        self._goals.left(member.worker)
         self._note("left", worker=member.worker, name=member.name, reason=reason)
         if self._placing.lose(member.worker):
             self._send_place()
@@ -377,6 +380,7 @@ class LeadMachine:
         for member in entering:
             member.entered = True
             self._policy.on(sync.Joined(member.worker), now_ns)
+        self._goals.opened(now_ns)
         self._begin_fold(
             frozenset(member.worker for member in entering),
             Reason("opened", {"round": 1, "members": len(entering)}),
@@ -425,8 +429,7 @@ class LeadMachine:
             self._send_stop(self._ending, now_ns)
             return
         if self._policy.rounds:
-            goal = self._goal(self._rounds.round)
-            self._note_round(self._rounds.round, self._rounds.reason.code, now_ns, goal is not None)
+            goal = self._goal(self._rounds.round, self._rounds.reason.code, now_ns)
             if goal is not None:
                 self._ending = goal
                 self._send_stop(goal, now_ns)
@@ -445,10 +448,8 @@ class LeadMachine:
         """Without rounds: as many contributions as there are members are worth one."""
         if self._ending is not None or self._ended:
             return
-        full = self._course.advance(len(self.view))
-        goal = self._goal(self._course.round)
-        if full or goal is not None:
-            self._note_round(self._course.round, "on-arrival", now_ns, goal is not None)
+        self._course.advance(len(self.view))
+        goal = self._goal(self._course.round, "on-arrival", now_ns)
         if goal is None and self.job.epochs is not None and not self._sharing.begun:
             if self.job.rounds is None:
                 self._finish(Reason("no-batches"), now_ns, failed=True)
@@ -463,12 +464,15 @@ class LeadMachine:
             if not member.entered:
                 self._enter(member, now_ns)
 
-    def _goal(self, round_: int) -> Reason | None:
-        if self.job.rounds is not None and round_ >= self.job.rounds:
-            return Reason("goal", {"goal": f"{round_} rounds"})
-        if self._sharing.done:
-            return Reason("goal", {"goal": f"{self._sharing.passes} passes over the data"})
-        return None
+    def _goal(self, round_: int, reason: str, now_ns: int) -> Reason | None:
+        """What was reached with what has just been folded; the journal is told of that."""
+        self._goals.folded(round_, self._sharing.passes)
+        goal = self._goals.reached(now_ns)
+        line = self._tally.close(round_, reason, self._sharing.passes, now_ns, goal is not None)
+        if line is not None:
+            self._note("rounds", **line)
+            self._goals.measured(line["objective"])
+        return goal or self._goals.reached(now_ns)
 
     def _no_way_on(self) -> Reason | None:
         """Rounds that can never complete a pass: better an end with a reason than none."""
@@ -530,6 +534,7 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is not None:
             metrics = dict(message.metrics)
+            self._goals.reported(member.worker, metrics)
             self._note("reported", worker=member.worker, name=member.name, metrics=metrics)
 
     # -- small words ---------------------------------------------------------------------------
@@ -566,11 +571,6 @@ class LeadMachine:
     def _at(self) -> int:
         """How many rounds were folded, or how much that is worth it."""
         return max(0, self._rounds.round) if self._policy.rounds else self._course.round
-
-    def _note_round(self, round_: int, reason: str, now_ns: int, final: bool) -> None:
-        line = self._tally.close(round_, reason, self._sharing.passes, now_ns, final=final)
-        if line is not None:
-            self._note("rounds", **line)
 
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {
         ev.WorkerKnocked: _on_worker_knock,

@@ -41,6 +41,7 @@ class Tally:
     _span: _Span = field(default_factory=_Span)
     _line_ns: int = 0
     _round_ns: int = 0
+    _round: int = 0
 
     def count(self, trailer: Trailer, points: int) -> None:
         totals = self.workers.setdefault(trailer.worker, WorkerTotals())
@@ -62,14 +63,16 @@ class Tally:
         return sum(totals.contributions for totals in self.workers.values())
 
     def close(
-        self, round_: int, reason: str, passes: int, now_ns: int, *, final: bool
+        self, round_: int, reason: str, passes: int, now_ns: int, final: bool
     ) -> dict[str, Any] | None:
-        """A round was folded. Returns the fields of a journal line if one is due."""
+        """Something was folded, up to this round. Returns the fields of a journal line if one is
+        due."""
         span = self._span
-        span.rounds += round_ > 0
-        if self._round_ns:
+        if self._round_ns and round_ > self._round:
             span.longest_ns = max(span.longest_ns, now_ns - self._round_ns)
-        self._round_ns = now_ns
+        if round_ > self._round or not self._round_ns:
+            span.rounds += round_ - self._round
+            self._round, self._round_ns = round_, now_ns
         if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
             return None
         return self.line(round_, reason, passes, now_ns)

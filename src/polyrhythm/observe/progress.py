@@ -1,86 +1,93 @@
-"""Progress on stderr while a job runs, and the summary at its end."""
+"""Progress on stderr while a job runs: a live table in a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from polyrhythm.observe.journal import JournalReader
+from rich.console import Console
+from rich.live import Live
 
-_LINE_EVERY_S = 2.0
+from polyrhythm.observe import tables
+from polyrhythm.observe.advice import advise
+from polyrhythm.observe.journal import JournalReader
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.story import Teller
+from polyrhythm.observe.summary import summary_text
+from polyrhythm.wire.messages import JobSpec
+
+_LINE_EVERY_S = 3.0
+_REDRAW_EVERY_S = 0.25
 
 
 class Progress:
-    def __init__(self, journal: Path, *, quiet: bool) -> None:
+    """Follows the journal of one run. A context manager: it leaves the terminal as it was."""
+
+    def __init__(
+        self,
+        journal: Path,
+        *,
+        quiet: bool,
+        job: JobSpec | None = None,
+        console: Console | None = None,
+    ) -> None:
         self._reader = JournalReader(journal)
+        self._job = job
         self._quiet = quiet
-        self._line_s = time.monotonic()
-        self._round: dict[str, Any] | None = None
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._teller = Teller()
+        self._live: Live | None = None
+        self._heard_s = self._shown_s = time.monotonic()
+
+    @property
+    def state(self) -> RunState:
+        return self._teller.state
+
+    def __enter__(self) -> "Progress":
+        if self._console.is_terminal and not self._quiet:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def say(self, line: str) -> None:
         """Something the user should know at once, quiet or not."""
-        print(f"polyrhythm: {line}", file=sys.stderr, flush=True)
+        self._print(f"polyrhythm: {line}")
 
     def tick(self) -> None:
+        """Called a few times a second while the job runs."""
+        now_s = time.monotonic()
         for line in self._reader.new_lines():
-            self._take(line)
-        if self._round is not None and time.monotonic() > self._line_s + _LINE_EVERY_S:
-            self._line_s = time.monotonic()
-            self._show(_round_line(self._round))
-            self._round = None
-
-    def _take(self, line: dict[str, Any]) -> None:
-        match line["what"]:
-            case "rounds" if line["round"] > 0:
-                self._round = line
-                if line["reason"] == "timer":
-                    self._show(f"round {line['round']}: the timer fired; not all were waited for")
-            case "joined":
-                self._show(f"{line['name']} joined")
-            case "placed":
-                self._show(f"{line['nbytes'] / 1e6:.2f} MB in slices, per server: {line['slices']}")
-            case "left" if line["reason"] != "it was done":
-                self._show(f"{line['name']} left: {line['reason']}")
-            case "refused":
-                self._show(line["reason"])
-
-    def _show(self, text: str) -> None:
-        if not self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            self._heard_s = now_s
+            for sentence in self._teller.take(line):
+                if not (self._quiet or sentence.routine):
+                    self._print(str(sentence))
+        every_s = _LINE_EVERY_S if self._live is None else _REDRAW_EVERY_S
+        if not self._quiet and now_s >= self._shown_s + every_s:
+            self._shown_s = now_s
+            self._show(self.state.at_s + now_s - self._heard_s)
 
     def finish(self, result: dict[str, Any], run_dir: Path) -> None:
+        """The summary on stdout, with advice where there is some."""
         self.tick()
-        print(summary_text(result, run_dir))
+        advice = None if self._job is None else advise(self.state, self._job)
+        print(summary_text(result, run_dir, advice))
 
+    def _show(self, now_s: float) -> None:
+        """`now_s`: the present as a moment of the journal."""
+        if self._live is not None:
+            self._live.update(tables.live(self.state, self._job, now_s), refresh=True)
+        elif self.state.contributions and self.state.ended is None:
+            self._print(tables.headline(self.state, self._job, now_s))
 
-def _round_line(line: dict[str, Any]) -> str:
-    objective = "" if line["objective"] is None else f"  objective {line['objective']:.4f}"
-    return f"round {line['round']}  pass {line['passes']}{objective}"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f}%" if whole else "-"
-
-
-def summary_text(result: dict[str, Any], run_dir: Path) -> str:
-    rows = [
-        f"{result['job']}: {result['ended'] or 'did not end by itself'}",
-        f"  {result['rounds']} rounds, {result['contributions']} contributions,"
-        f" {result['points']} points in {result['seconds']:.2f} s"
-        f" ({result['points_per_s']:.0f} points/s) over {result['link']} links",
-    ]
-    if result["accuracy"] is not None:
-        rows.append(f"  accuracy {result['accuracy']:.4f}")
-    if result["objective"] is not None:
-        rows.append(f"  objective {result['objective']:.4f}")
-    for name, w in sorted(result["per_worker"].items()):
-        whole = w["compute_s"] + w["wait_s"] + w["transfer_s"]
-        rows.append(
-            f"  {name}: {w['contributions']} contributions, computing"
-            f" {_share(w['compute_s'], whole)}, waiting {_share(w['wait_s'], whole)},"
-            f" transferring {_share(w['transfer_s'], whole)}"
-        )
-    folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
-    rows.append(f"  folds: {folds or 'none'}")
-    rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
-    return "\n".join(rows)
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False)

@@ -1,59 +1,117 @@
-"""The result of a run: a pure fold over its journal."""
+"""The result of a run: what `--json` prints and what people read at its end, from its state alone."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from polyrhythm.observe.state import RunState, WorkerState, fold
+from polyrhythm.observe.words import counted, percent
+from polyrhythm.wire.messages import JobSpec
 
-def summarise(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What `--json` prints, as far as the journal knows it."""
-    opened_s = ended_s = None
-    last: dict[str, Any] = {}
-    objective = None
-    contributions = points = 0
-    names: dict[str, str] = {}
-    links: set[str] = set()
-    accuracies: dict[str, float] = {}
-    ended: dict[str, Any] = {}
-    for line in lines:
-        match line["what"]:
-            case "joined":
-                names[str(line["worker"])] = line["name"]
-            case "linked":
-                links.add(line["link"])
-            case "rounds":
-                opened_s = line["at_s"] if opened_s is None else opened_s
-                ended_s = line["at_s"]
-                last = line
-                contributions += line["contributions"]
-                points += line["points"]
-                objective = line["objective"] if line["objective"] is not None else objective
-            case "reported":
-                if line["metrics"].get("accuracy") is not None:
-                    accuracies[line["name"]] = line["metrics"]["accuracy"]
-            case "ended":
-                ended = line
-    seconds = ended_s - opened_s if opened_s is not None and ended_s is not None else 0.0
-    workers = {
-        names.get(str(worker), f"w{worker}"): {
-            "contributions": totals["contributions"],
-            "points": totals["points"],
-            "compute_s": totals["compute_ns"] / 1e9,
-            "wait_s": totals["wait_ns"] / 1e9,
-            "transfer_s": totals["transfer_ns"] / 1e9,
-        }
-        for worker, totals in last.get("workers", {}).items()
-    }
+_WIRE_SHARE = {"same": 1.0, "bf16": 0.5}
+
+
+def described(job: JobSpec) -> dict[str, Any]:
+    """What a job is, in a few words."""
     return {
-        "link": "+".join(sorted(links)) or "none",
-        "rounds": ended.get("rounds", last.get("round", 0)),
-        "contributions": contributions,
-        "points": points,
-        "passes": last.get("passes", 0),
-        "objective": objective,
-        "accuracy": sum(accuracies.values()) / len(accuracies) if accuracies else None,
-        "seconds": round(seconds, 6),
-        "points_per_s": round(points / seconds, 3) if seconds else 0.0,
-        "per_worker": workers,
-        "folds": {f"s{server}": count for server, count in ended.get("folds", {}).items()},
-        "ended": ended.get("reason"),
+        "job": job.name,
+        "sync": job.sync,
+        "kind": job.kind,
+        "workers": job.workers,
+        "servers": job.servers,
     }
+
+
+def summarise(lines: Iterable[dict[str, Any]], job: JobSpec | None = None) -> dict[str, Any]:
+    """What `--json` prints, as far as the journal knows it."""
+    return result(fold(lines), job or JobSpec(job=""))
+
+
+def result(state: RunState, job: JobSpec) -> dict[str, Any]:
+    """The same from a state.
+
+    Bytes are computed, not measured: a contribution carries every slice of the model once, and after
+    each contribution, and when it comes in, a worker reads the model once. With `--wire-dtype bf16`
+    a model of float32 travels at half its size.
+    """
+    seconds = state.seconds
+    carried = state.nbytes * _WIRE_SHARE.get(job.wire_dtype, 1.0)
+    return {
+        "link": "+".join(sorted(set(state.links.values()))) or "none",
+        "rounds": state.round,
+        "contributions": state.contributions,
+        "points": state.points,
+        "passes": state.passes,
+        "objective": state.objective,
+        "accuracy": state.accuracy,
+        "seconds": round(seconds, 6),
+        "seconds_per_pass": round(seconds / state.passes, 6) if state.passes else None,
+        "seconds_to_target": seconds_to_target(state, job),
+        "points_per_s": _per_s(state.points, seconds),
+        "contributions_per_s": _per_s(state.contributions, seconds),
+        "bytes_pushed": round(state.contributions * carried),
+        "bytes_pulled": round(state.pulls * carried),
+        "per_worker": {worker.name: _of_worker(worker) for worker in state.workers.values()},
+        "folds": {f"s{server}": count for server, count in state.folds.items()},
+        "ended": state.ended.reason if state.ended is not None else None,
+    }
+
+
+def _per_s(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds else 0.0
+
+
+def _of_worker(worker: WorkerState) -> dict[str, Any]:
+    totals = worker.totals
+    return {
+        "contributions": totals.contributions,
+        "points": totals.points,
+        "compute_s": totals.compute_s,
+        "wait_s": totals.wait_s,
+        "transfer_s": totals.transfer_s,
+    }
+
+
+def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
+    """From the opening of round 1 until the first of the job's targets was met; None: none was."""
+    met: list[float] = []
+    if job.target_accuracy is not None:
+        met += [at_s for at_s, value in state.accuracies if value >= job.target_accuracy][:1]
+    if job.target_objective is not None:
+        met += [
+            point.at_s
+            for point in state.curve
+            if point.objective is not None and point.objective <= job.target_objective
+        ][:1]
+    return round(min(met) - (state.opened_s or 0.0), 6) if met else None
+
+
+def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = None) -> str:
+    """For people; the last sentence says where the time went, if there is something to say."""
+    rows = [
+        f"{result['job']}: {result['ended'] or 'did not end by itself'}",
+        f"  {result['rounds']} rounds, {result['contributions']} contributions,"
+        f" {result['points']} points in {result['seconds']:.2f} s"
+        f" ({result['points_per_s']:.0f} points/s) over {result['link']} links",
+    ]
+    if result["accuracy"] is not None:
+        rows.append(f"  accuracy {result['accuracy']:.4f}")
+    if result["objective"] is not None:
+        rows.append(f"  objective {result['objective']:.4f}")
+    if result["seconds_to_target"] is not None:
+        rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
+    rows += [_worker_row(name, worker) for name, worker in sorted(result["per_worker"].items())]
+    folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
+    rows.append(f"  folds: {folds or 'none'}")
+    rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
+    return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
+
+
+def _worker_row(name: str, worker: dict[str, Any]) -> str:
+    parts = [worker["compute_s"], worker["wait_s"], worker["transfer_s"]]
+    whole = sum(parts)
+    computing, waiting, transferring = (percent(part / whole) if whole else "-" for part in parts)
+    return (
+        f"  {name}: {counted(worker['contributions'], 'contribution')},"
+        f" computing {computing}, waiting {waiting}, transferring {transferring}"
+    )

@@ -121,6 +121,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 0.5
     respawn: bool = False
     """Dead workers are replaced, so a job without any waits a while for the next."""
+    target_accuracy: float | None = None
+    target_objective: float | None = None
+    max_seconds: float | None = None
 
 
 # -- the link ----------------------------------------------------------------------------------

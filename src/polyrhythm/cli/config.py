@@ -1,0 +1,122 @@
+"""Where the value of a flag comes from: the flag itself, else the environment, else a file, else
+the default.
+
+Any command becomes configurable by this command class; new flags need nothing else. A flag
+`--local-steps` is `POLYRHYTHM_LOCAL_STEPS` in the environment and `local-steps` (or `local_steps`)
+in the file, whose `[set]` table is the flag `--set`.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from polyrhythm.errors import UsageError
+
+DEFAULT_FILE = Path("polyrhythm.toml")
+_PREFIX = "POLYRHYTHM_"
+_UNSET = ("config", "show-config", "help")
+"""Flags that make no sense in the file."""
+_FILE = "polyrhythm.config"
+"""Where a context keeps the file that it was configured from."""
+
+
+class ConfiguredCommand(TyperCommand):
+    """A command whose parameters may come from the environment, each under its flag's name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for param in self.params:
+            param.envvar = _PREFIX + _key(param).replace("-", "_").upper()
+            param.show_envvar = False  # type: ignore[attr-defined]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            origin = _origin(ctx, error.param)
+            if origin is None:
+                raise
+            key = _key(error.param)
+            raise UsageError(f"{origin}: {key!r} is wrong: {error.message}") from None
+
+
+def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """The callback of an eager `--config`: what the file says becomes the defaults."""
+    if ctx.resilient_parsing:
+        return path
+    if path is None and not DEFAULT_FILE.is_file():
+        return None
+    path = path or DEFAULT_FILE
+    ctx.meta[_FILE] = path
+    ctx.default_map = defaults_from(load_file(path), _known(ctx), path)
+    return path
+
+
+def load_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from None
+
+
+def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> dict[str, Any]:
+    """From the file's keys to the parameters' names; `known`: key -> name of the parameter."""
+    defaults = {}
+    for key, value in values.items():
+        name = known.get(key.replace("_", "-"))
+        if name is None:
+            near = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.0)
+            raise UsageError(f"{path}: there is no setting {key!r}; the nearest is {near[0]!r}")
+        defaults[name] = _as_given(value)
+    return defaults
+
+
+def _as_given(value: Any) -> Any:
+    """As it would be written on the command line, so that it is checked in the same way."""
+    if isinstance(value, dict):
+        return [f"{key}={_as_given(item)}" for key, item in value.items()]
+    if isinstance(value, list):
+        return [str(_as_given(item)) for item in value]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _known(ctx: typer.Context) -> dict[str, str]:
+    keys = {_key(param): str(param.name) for param in ctx.command.params}
+    return {key: name for key, name in keys.items() if key not in _UNSET}
+
+
+def _key(param: Any) -> str:
+    """The flag without its dashes; an argument's own name."""
+    flags = [flag for flag in param.opts if flag.startswith("--")]
+    return str(flags[0][2:] if flags else param.name)
+
+
+def _origin(ctx: Any, param: Any) -> str | None:
+    """The file or the variable that a parameter's value came from; None: neither."""
+    source = None if param is None else ctx.get_parameter_source(param.name)
+    match "" if source is None else source.name:
+        case "ENVIRONMENT":
+            return str(param.envvar)
+        case "DEFAULT_MAP":
+            return str(ctx.meta[_FILE])
+    return None
+
+
+def shown_config(ctx: typer.Context) -> list[dict[str, Any]]:
+    """Every setting with its value and where it came from."""
+    rows = []
+    for param in ctx.command.params:
+        key, name = _key(param), str(param.name)
+        if key in _UNSET:
+            continue
+        source = ctx.get_parameter_source(name)
+        given = source is not None and source.name == "COMMANDLINE"
+        origin = _origin(ctx, param) or ("command line" if given else "default")
+        rows.append({"setting": key, "value": ctx.params.get(name), "from": origin})
+    return rows

@@ -1,0 +1,159 @@
+"""`polyrhythm status`, `why`, `story` and `runs`: what is known of a run from its folder alone.
+
+They work from another terminal while a run is on, and as well when it is over.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from polyrhythm.errors import UsageError
+from polyrhythm.observe import tables
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.story import tell
+from polyrhythm.observe.summary import described, result
+from polyrhythm.observe.why import Explanation, explain, in_sentences
+from polyrhythm.wire.messages import JobSpec
+
+_WIDTH = 160
+"""Of what is printed elsewhere than in a terminal."""
+
+RunName = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="A run's name or folder; default: the newest.")
+]
+RunsDir = Annotated[Path, typer.Option(help="Where runs are kept.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+RUNS = Path("runs")
+
+
+def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
+    """Show where a run stands: its workers, their speeds, the round, the objective.
+
+    A run that was killed is shown as "ended without a word".
+
+    Examples:
+
+      polyrhythm status
+
+      polyrhythm status mine --json
+    """
+    found = load_run(find_run(runs_dir, run))
+    if json_:
+        print(json.dumps(status_of(found)))
+    else:
+        _print(tables.status(found))
+
+
+def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
+    """Say what a run waits for: for whom, since when, until when, by which rule, what helps.
+
+    Examples:
+
+      polyrhythm why
+
+      polyrhythm why mine --json
+    """
+    found = load_run(find_run(runs_dir, run))
+    explanation = explanation_of(found)
+    if json_:
+        print(json.dumps({"run": found.name, "is": found.word, **explanation.as_dict()}))
+    else:
+        print("\n".join(in_sentences(explanation)))
+
+
+def story(
+    run: RunName = None,
+    worker: Annotated[
+        str | None, typer.Option(help="Tell of one worker only: its number or name.")
+    ] = None,
+    runs_dir: RunsDir = RUNS,
+    json_: Json = False,
+) -> None:
+    """Tell a run, or what one worker did in it, in sentences with times.
+
+    Examples:
+
+      polyrhythm story
+
+      polyrhythm story mine --worker 3
+    """
+    path = find_run(runs_dir, run)
+    found = load_run(path)
+    number = None if worker is None else _worker_number(found.state, worker)
+    journal = path / JOURNAL
+    told = list(tell(read_journal(journal), number)) if journal.is_file() else []
+    if found.state.ended is None and found.word != "running":
+        told.append(f"{found.state.at_s:6.1f} s  {found.word}: {found.reason}")
+    print(json.dumps({"run": found.name, "story": told}) if json_ else "\n".join(told))
+
+
+def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
+    """List all runs, oldest first.
+
+    Examples:
+
+      polyrhythm runs
+
+      polyrhythm runs --runs-dir elsewhere --json
+    """
+    found = [load_run(path) for path in run_dirs(runs_dir)]
+    if json_:
+        print(json.dumps([status_of(run) for run in found]))
+    elif found:
+        _print(tables.runs(found))
+    else:
+        raise UsageError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
+
+
+def status_of(run: Run) -> dict[str, Any]:
+    """What `status --json` prints: the result so far, and what is known beside it."""
+    state, job = run.state, run.job or JobSpec(job="")
+    return {
+        "run": run.name,
+        "is": run.word,
+        "reason": run.reason,
+        **described(job),
+        **result(state, job),
+        "at_s": state.at_s,
+        "members": [
+            {
+                "worker": worker.worker,
+                "name": worker.name,
+                "clock": worker.clock,
+                "contributions_per_s": worker.contributions_per_s,
+                "points_per_s": worker.points_per_s,
+                "shares": worker.recent.shares or worker.totals.shares,
+                "reports": worker.reports,
+                "left_s": worker.left_s,
+                "left": worker.left,
+            }
+            for worker in state.workers.values()
+        ],
+        "slices": {f"s{server}": count for server, count in state.slices.items()},
+        "waiting": None if state.waiting is None else explanation_of(run).as_dict(),
+    }
+
+
+def explanation_of(run: Run) -> Explanation:
+    if run.word == "running":
+        return explain(run.state, run.now_s)
+    return Explanation(f"{run.word}: {run.reason}")
+
+
+def _worker_number(state: RunState, worker: str) -> int:
+    for known in state.workers.values():
+        if worker in (str(known.worker), known.name):
+            return known.worker
+    names = ", ".join(known.name for known in state.workers.values()) or "none yet"
+    raise UsageError(f"--worker {worker!r} is not in this run: its workers are {names}")
+
+
+def _print(what: RenderableType) -> None:
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(width=width, highlight=False).print(what)

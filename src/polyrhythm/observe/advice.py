@@ -1,0 +1,70 @@
+"""Where the time of a run went and what would help: one sentence, or none when all is well.
+
+A worker was *waited for* as long as the others waited longer than it did itself: what even the
+slowest waits is the exchange, not somebody. So the *exchange* is the time spent on transfers and the
+shortest wait of all workers.
+"""
+
+from statistics import fmean, median
+
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.words import percent
+from polyrhythm.wire.messages import JobSpec
+
+_TOO_SHORT_S = 1.0
+_WAITED_FOR = 0.25
+_EXCHANGE = 0.5
+_HAS_BARRIER = ("bsp", "fsp", "psp", "ssp", "ssp-restart")
+
+
+def advise(state: RunState, job: JobSpec) -> str | None:
+    if state.seconds < _TOO_SHORT_S:
+        return None
+    waited_for = _waited_for(state)
+    if waited_for is not None and waited_for[1] >= _WAITED_FOR and _family(job) in _HAS_BARRIER:
+        name, share = waited_for
+        return f"{name} was waited for {percent(share)} of the time: try {_without_barrier(job)}"
+    exchange = _exchange(state)
+    if exchange >= _EXCHANGE:
+        return f"exchange takes {percent(exchange)} of the time: try {_less_exchange(job)}"
+    return None
+
+
+def _family(job: JobSpec) -> str:
+    return job.sync.partition(":")[0]
+
+
+def _waited_for(state: RunState) -> tuple[str, float] | None:
+    """The worker that was waited for longest, and for which share of the time."""
+    waits = {
+        worker.name: worker.totals.shares[1]
+        for worker in state.workers.values()
+        if worker.totals.shares is not None
+    }
+    if len(waits) < 2:
+        return None
+    slowest = min(waits, key=lambda name: waits[name])
+    others = median(share for name, share in waits.items() if name != slowest)
+    found = (slowest, others - waits[slowest])
+    for worker in state.workers.values():
+        found = max(found, (worker.name, worker.waited_for_s / state.seconds), key=lambda f: f[1])
+    return found[0], min(1.0, found[1])
+
+
+def _exchange(state: RunState) -> float:
+    shares = [w.totals.shares for w in state.workers.values() if w.totals.shares is not None]
+    if not shares:
+        return 0.0
+    return fmean(transfer for _, _, transfer in shares) + min(wait for _, wait, _ in shares)
+
+
+def _without_barrier(job: JobSpec) -> str:
+    if _family(job) in ("ssp", "ssp-restart"):
+        return "a larger bound in --sync ssp:N, or --sync asp"
+    return "--sync asp"
+
+
+def _less_exchange(job: JobSpec) -> str:
+    if job.kind == "local":
+        return f"--local-steps {2 * job.local_steps} or larger batches"
+    return "--kind local --local-steps 8 or larger batches"

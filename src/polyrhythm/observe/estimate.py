@@ -1,0 +1,43 @@
+"""When a run will have reached its goal: the soonest of what its rounds, passes and time say."""
+
+from polyrhythm.observe.state import RunState
+from polyrhythm.wire.messages import JobSpec
+
+_LOOK_BACK = 30
+"""Lines of the journal: about half a minute."""
+
+
+def left_s(state: RunState, job: JobSpec, now_s: float) -> float | None:
+    """Seconds until the end, or None if nothing bounds the run yet. A target of quality is not
+    foreseen: nobody knows when it is met."""
+    if state.opened_s is None:
+        return None
+    ends = [
+        end_s
+        for end_s in (
+            _by_rounds(state, job.rounds),
+            _by_passes(state, job.epochs),
+            None if job.max_seconds is None else state.opened_s + job.max_seconds,
+        )
+        if end_s is not None
+    ]
+    return max(0.0, min(ends) - now_s) if ends else None
+
+
+def _by_rounds(state: RunState, goal: int | None) -> float | None:
+    first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
+    if goal is None or last.round <= first.round:
+        return None
+    per_round_s = (last.at_s - first.at_s) / (last.round - first.round)
+    return last.at_s + per_round_s * (goal - last.round)
+
+
+def _by_passes(state: RunState, goal: int | None) -> float | None:
+    """A pass is as many points as the passes so far had each, at the speed of the last lines."""
+    first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
+    begun = next((point for point in state.curve if point.passes == last.passes), last)
+    if goal is None or not last.passes or last.points <= first.points:
+        return None
+    per_point_s = (last.at_s - first.at_s) / (last.points - first.points)
+    in_goal = goal * begun.points / begun.passes
+    return last.at_s + per_point_s * max(0.0, in_goal - last.points)

@@ -1,0 +1,165 @@
+"""The folder of a run, and what is known from it: its job, its state, and whether it is alive.
+
+The command that trains writes `process.json` when it begins and `result.json` when it ends. *A run
+is alive while that very process is: its number and the moment of its start agree.* One that is gone
+and left no last word, because it was killed, has ended without a word.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polyrhythm.errors import UsageError
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.state import RunState, fold
+from polyrhythm.wire.messages import JobSpec
+
+JOURNAL = "journal.jsonl"
+_PROCESS, _RESULT, _JOB = "process.json", "result.json", "job.json"
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """The command that trains. `started` is the kernel's word, in ticks; None where it has none."""
+
+    pid: int
+    host: str
+    began: float
+    started: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    path: Path
+    job: JobSpec | None
+    state: RunState
+    process: Process | None
+    result: dict[str, Any] | None
+    alive: bool | None
+    """None: it is on another machine, so nobody here knows."""
+    now_s: float
+    """The present, as a moment of the journal."""
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def word(self) -> str:
+        """`running`, `ended`, `failed`, `stopped`, `ended without a word` or `unknown`."""
+        if self.state.ended is not None:
+            return "failed" if self.state.ended.failed else "ended"
+        if self.result is not None:
+            return "failed" if self.result.get("failed") else "stopped"
+        if self.alive is None:
+            return "unknown"
+        return "running" if self.alive else "ended without a word"
+
+    @property
+    def reason(self) -> str | None:
+        """How it ended, in words."""
+        if self.state.ended is not None:
+            return self.state.ended.reason
+        if self.result is not None:
+            failed = self.result.get("failed")
+            return str(failed) if failed else "it was stopped before its goal"
+        if self.alive is None and self.process is not None:
+            return f"it was started on {self.process.host}: ask there whether it runs"
+        return None if self.alive else "its processes are gone, and its journal has no end"
+
+
+# -- what the training command writes ------------------------------------------------------------
+
+
+def write_job(run_dir: Path, job: JobSpec) -> None:
+    (run_dir / _JOB).write_bytes(msgspec.json.format(msgspec.json.encode(job)))
+
+
+def write_process(run_dir: Path) -> None:
+    """This process is the one that the run lives with."""
+    process = Process(
+        pid=os.getpid(), host=socket.gethostname(), began=time.time(), started=_started(os.getpid())
+    )
+    (run_dir / _PROCESS).write_bytes(msgspec.json.encode(process))
+
+
+def write_result(run_dir: Path, result: dict[str, Any]) -> None:
+    """The last word; it appears whole or not at all."""
+    part = run_dir / f"{_RESULT}.part"
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    part.replace(run_dir / _RESULT)
+
+
+# -- what others read ----------------------------------------------------------------------------
+
+
+def find_run(runs_dir: Path, name: str | None) -> Path:
+    """The folder of a run by its name or path; without a name, of the newest."""
+    if name is not None:
+        for path in (runs_dir / name, Path(name)):
+            if (path / _JOB).is_file() or (path / JOURNAL).is_file():
+                return path
+        raise UsageError(f"there is no run {name!r} in {runs_dir}: see 'polyrhythm runs'")
+    paths = list(run_dirs(runs_dir))
+    if not paths:
+        raise UsageError(f"there is no run in {runs_dir}: start one with 'polyrhythm train'")
+    return paths[-1]
+
+
+def run_dirs(runs_dir: Path) -> Iterator[Path]:
+    """The folders of all runs, oldest first."""
+    if runs_dir.is_dir():
+        folders = [path for path in runs_dir.iterdir() if (path / _JOB).is_file()]
+        yield from sorted(folders, key=lambda path: ((path / _JOB).stat().st_mtime_ns, path.name))
+
+
+def load_run(path: Path) -> Run:
+    journal = path / JOURNAL
+    process = _decode(path / _PROCESS, Process)
+    alive = False if process is None else is_alive(process)  # asked before the journal is read
+    state = fold(read_journal(journal)) if journal.is_file() else RunState()
+    written = journal.stat().st_mtime if journal.is_file() else time.time()
+    return Run(
+        path=path,
+        job=_decode(path / _JOB, JobSpec),
+        state=state,
+        process=process,
+        result=_decode(path / _RESULT, dict[str, Any]),
+        alive=alive,
+        now_s=state.at_s + (max(0.0, time.time() - written) if alive else 0.0),
+    )
+
+
+def is_alive(process: Process) -> bool | None:
+    if process.host != socket.gethostname():
+        return None
+    if process.started is not None:
+        return _started(process.pid) == process.started
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is there, and another user's
+    return True
+
+
+def _started(pid: int) -> int | None:
+    """When a process began, in ticks since the machine did; None if it is gone, or without /proc."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if stat[0] == "Z" else int(stat[19])
+
+
+def _decode(path: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,385 @@
+"""The state of a run: one pure fold over its journal. Everything that people see reads only this.
+
+It is fed lines one by one, so that a run that is being written can be followed, and it looks at no
+clock: the time is that of the last line. Kinds of line that it does not know change nothing.
+
+A `waiting` line says how long something has been waited for when it was written (`since_s`) and in
+how many seconds a timer ends that (`until_s`, or None); here both become moments of the journal.
+"""
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, ClassVar
+
+_RECENT_S = 10.0
+"""Speeds are those of the last ten seconds."""
+_WAITING_HOLDS_S = 2.5
+"""The lead repeats once a second what is waited for; what it does not repeat is over."""
+DONE = "it was done"
+_WORKER = re.compile(r"\bw(\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What one worker has done since the job began."""
+
+    contributions: int = 0
+    points: int = 0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+    transfer_s: float = 0.0
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Totals":
+        return cls(
+            fields.get("contributions", 0),
+            fields.get("points", 0),
+            fields.get("compute_ns", 0) / 1e9,
+            fields.get("wait_ns", 0) / 1e9,
+            fields.get("transfer_ns", 0) / 1e9,
+        )
+
+    def since(self, before: "Totals") -> "Totals":
+        return Totals(
+            self.contributions - before.contributions,
+            self.points - before.points,
+            self.compute_s - before.compute_s,
+            self.wait_s - before.wait_s,
+            self.transfer_s - before.transfer_s,
+        )
+
+    @property
+    def busy_s(self) -> float:
+        return self.compute_s + self.wait_s + self.transfer_s
+
+    @property
+    def shares(self) -> tuple[float, float, float] | None:
+        """Of its time: computing, waiting, transferring."""
+        whole = self.busy_s
+        if whole <= 0:
+            return None
+        return self.compute_s / whole, self.wait_s / whole, self.transfer_s / whole
+
+
+_NOTHING = Totals()
+
+
+@dataclass(slots=True)
+class WorkerState:
+    worker: int
+    name: str
+    joined_s: float
+    incarnation: int | None = None
+    clock: int | None = None
+    totals: Totals = _NOTHING
+    recent: Totals = _NOTHING
+    """Over the last seconds, of which there are `recent_s`."""
+    recent_s: float = 0.0
+    reports: dict[str, float] = field(default_factory=dict)
+    waited_for_s: float = 0.0
+    """How long it was named in `waiting` lines: waits of more than a second only."""
+    joins: int = 1
+    left_s: float | None = None
+    left: str | None = None
+    """Why it left; None while it is there."""
+
+    @property
+    def present(self) -> bool:
+        return self.left is None
+
+    @property
+    def contributions_per_s(self) -> float:
+        return self.recent.contributions / self.recent_s if self.recent_s else 0.0
+
+    @property
+    def points_per_s(self) -> float:
+        return self.recent.points / self.recent_s if self.recent_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """What is waited for. Moments are those of the journal."""
+
+    code: str
+    fields: dict[str, Any]
+    since_s: float
+    until_s: float | None
+    missing: tuple[int, ...]
+    held: tuple[int, ...]
+    """Who waits, where the lead says so."""
+    seen_s: float
+    """When the lead said so last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    at_s: float
+    reason: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of the run's curve: what one `rounds` line said."""
+
+    at_s: float
+    round: int
+    passes: int
+    points: int
+    objective: float | None
+
+
+@dataclass(slots=True)
+class RunState:
+    at_s: float = 0.0
+    """When the last line was written."""
+    opened_s: float | None = None
+    worked_s: float | None = None
+    """When the last rounds were counted."""
+    round: int = 0
+    passes: int = 0
+    contributions: int = 0
+    points: int = 0
+    objective: float | None = None
+    nbytes: int = 0
+    """Of the model."""
+    slices: dict[int, int] = field(default_factory=dict)
+    """How many of them each server holds."""
+    servers: list[int] = field(default_factory=list)
+    silent: dict[int, float] = field(default_factory=dict)
+    """Servers that were said to be silent, and when."""
+    listening: str | None = None
+    """Where others may join."""
+    links: dict[str, str] = field(default_factory=dict)
+    workers: dict[int, WorkerState] = field(default_factory=dict)
+    members: int = 0
+    """How many of them are present."""
+    refused: list[str] = field(default_factory=list)
+    timers: int = 0
+    """Rounds that a timer closed."""
+    moved_chunks: int = 0
+    folds: dict[int, int] = field(default_factory=dict)
+    waiting: WaitingState | None = None
+    ended: Ended | None = None
+    curve: list[Point] = field(default_factory=list)
+    accuracies: list[tuple[float, float]] = field(default_factory=list)
+    """When the mean of what the workers reported last changed, and to what."""
+    _accuracy_sum: Fraction = Fraction(0)
+    """Exact, so that the mean of equals is their value."""
+    _accuracy_count: int = 0
+    _samples: deque[tuple[float, dict[int, Totals]]] = field(default_factory=deque)
+
+    # -- what follows from it ------------------------------------------------------------------
+
+    @property
+    def present(self) -> list[WorkerState]:
+        return [worker for worker in self.workers.values() if worker.present]
+
+    @property
+    def seconds(self) -> float:
+        """From the opening of round 1 to the last rounds that were counted."""
+        if self.opened_s is None or self.worked_s is None:
+            return 0.0
+        return self.worked_s - self.opened_s
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.accuracies[-1][1] if self.accuracies else None
+
+    @property
+    def pulls(self) -> int:
+        """Versions that were read: one when a worker comes in, one after each contribution."""
+        if self.opened_s is None:
+            return 0
+        return self.contributions + sum(worker.joins for worker in self.workers.values())
+
+    def name_of(self, worker: Any) -> str:
+        """A worker's name; what is not a known worker's number keeps its own words."""
+        known = self.workers.get(worker) if isinstance(worker, int) else None
+        if known is not None:
+            return known.name
+        return f"w{worker}" if isinstance(worker, int) else str(worker)
+
+    # -- the fold ------------------------------------------------------------------------------
+
+    def take(self, line: dict[str, Any]) -> None:
+        at_s = max(self.at_s, float(line.get("at_s", self.at_s)))
+        self.at_s = at_s
+        if self.waiting is not None and at_s > self.waiting.seen_s + _WAITING_HOLDS_S:
+            self.waiting = None
+        handler = self._HANDLERS.get(line.get("what", ""))
+        if handler is not None:
+            handler(self, line)
+
+    def _server_joined(self, line: dict[str, Any]) -> None:
+        if line["server"] not in self.servers:
+            self.servers.append(line["server"])
+        self.silent.pop(line["server"], None)
+
+    def _silent(self, line: dict[str, Any]) -> None:
+        self.silent[line["server"]] = self.at_s
+
+    def _listening(self, line: dict[str, Any]) -> None:
+        self.listening = f"{line['host']}:{line['port']}"
+
+    def _linked(self, line: dict[str, Any]) -> None:
+        self.links[line["peer"]] = line["link"]
+
+    def _placed(self, line: dict[str, Any]) -> None:
+        self.nbytes = line["nbytes"]
+        self.slices = dict(enumerate(line["slices"]))
+
+    def _joined(self, line: dict[str, Any]) -> None:
+        worker = line["worker"]
+        incarnation = line.get("incarnation", line.get("epoch"))
+        known = self.workers.get(worker)
+        if known is None:
+            self.workers[worker] = WorkerState(worker, line["name"], self.at_s, incarnation)
+            self.members += 1
+            return
+        self.members += not known.present
+        if incarnation is None or known.incarnation != incarnation:
+            known.joins += 1  # a `joined` and a `rejoined` may both tell of one coming back
+        known.incarnation, known.left, known.left_s = incarnation, None, None
+
+    def _left(self, line: dict[str, Any]) -> None:
+        self._part(line["worker"], line.get("reason") or DONE)
+
+    def _evicted(self, line: dict[str, Any]) -> None:
+        self._part(line["worker"], f"it was silent for {line.get('silent_s', 0.0):.1f} s")
+
+    def _part(self, worker: int, reason: str) -> None:
+        known = self.workers.get(worker)
+        if known is not None and known.present:
+            known.left, known.left_s = reason, self.at_s
+            self.members -= 1
+        if self.waiting is not None and worker in self.waiting.missing:
+            self._wait_on(self.waiting, self.at_s)
+            missing = tuple(w for w in self.waiting.missing if w != worker)
+            self.waiting = (
+                replace(self.waiting, missing=missing, seen_s=self.at_s) if missing else None
+            )
+
+    def _rounds(self, line: dict[str, Any]) -> None:
+        if self.opened_s is None:
+            self.opened_s, self.waiting = self.at_s, None
+        elif self.waiting is not None and line["round"] >= self.waiting.fields.get(
+            "round", line["round"] + 1
+        ):
+            self._wait_on(self.waiting, self.at_s)
+            self.waiting = None
+        self.worked_s = self.at_s
+        self.round, self.passes = line["round"], line.get("passes", self.passes)
+        self.contributions += line.get("contributions", 0)
+        self.points += line.get("points", 0)
+        self.timers += line.get("reason") == "timer"
+        objective = line.get("objective")
+        self.objective = self.objective if objective is None else objective
+        self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
+        self._measure(line.get("workers", {}))
+
+    def _measure(self, workers: dict[Any, dict[str, Any]]) -> None:
+        sample = {int(worker): Totals.of(fields) for worker, fields in workers.items()}
+        self._samples.append((self.at_s, sample))
+        while len(self._samples) > 2 and self._samples[1][0] <= self.at_s - _RECENT_S:
+            self._samples.popleft()
+        before_s, before = self._samples[0]
+        for worker, fields in workers.items():
+            number = int(worker)
+            state = self.workers.get(number)
+            if state is None:
+                continue
+            state.totals = sample[number]
+            state.recent = state.totals.since(before.get(number, _NOTHING))
+            state.recent_s = self.at_s - max(before_s, state.joined_s)
+            state.clock = fields.get("clock", state.clock)
+
+    def _waiting(self, line: dict[str, Any]) -> None:
+        until_s, fields = line.get("until_s"), line.get("fields") or {}
+        now = WaitingState(
+            line.get("reason", "waiting"),
+            fields,
+            self.at_s - line.get("since_s", 0.0),
+            None if until_s is None else self.at_s + until_s,
+            _numbers(line.get("missing", fields.get("missing"))),
+            _numbers(fields.get("held")),
+            self.at_s,
+        )
+        self._wait_on(now, self.at_s)
+        self.waiting = now
+
+    def _wait_on(self, waiting: WaitingState, until_s: float) -> None:
+        """Book the time since the last word about this wait on those who were missing."""
+        from_s = waiting.since_s
+        if self.waiting is not None:
+            from_s = max(from_s, self.waiting.seen_s)
+        for worker in waiting.missing:
+            if worker in self.workers:
+                self.workers[worker].waited_for_s += max(0.0, until_s - from_s)
+
+    def _reported(self, line: dict[str, Any]) -> None:
+        worker = self.workers.get(line["worker"])
+        if worker is None:
+            return
+        # what is not a number, a journal writes as null
+        metrics = {name: value for name, value in line["metrics"].items() if _is_number(value)}
+        if "accuracy" in metrics:
+            before = worker.reports.get("accuracy")
+            self._accuracy_count += before is None
+            self._accuracy_sum += Fraction(metrics["accuracy"]) - Fraction(before or 0.0)
+            self.accuracies.append((self.at_s, float(self._accuracy_sum / self._accuracy_count)))
+        worker.reports.update(metrics)
+
+    def _refused(self, line: dict[str, Any]) -> None:
+        self.refused.append(line["reason"])
+
+    def _chunks(self, line: dict[str, Any]) -> None:
+        moved = line.get("moved", 0)
+        self.moved_chunks += moved if isinstance(moved, int) else len(moved)
+
+    def _ended(self, line: dict[str, Any]) -> None:
+        self.ended = Ended(self.at_s, line["reason"], line.get("failed", False))
+        self.round = line.get("rounds", self.round)
+        self.folds = {int(server): count for server, count in line.get("folds", {}).items()}
+        self.waiting = None
+
+    _HANDLERS: ClassVar[dict[str, Callable[["RunState", dict[str, Any]], None]]] = {
+        "server-joined": _server_joined,
+        "silent": _silent,
+        "listening": _listening,
+        "linked": _linked,
+        "placed": _placed,
+        "joined": _joined,
+        "rejoined": _joined,
+        "left": _left,
+        "evicted": _evicted,
+        "rounds": _rounds,
+        "waiting": _waiting,
+        "reported": _reported,
+        "refused": _refused,
+        "chunks": _chunks,
+        "ended": _ended,
+    }
+
+
+def _numbers(workers: Any) -> tuple[int, ...]:
+    """Workers as the lead names them: a list of numbers, or the words `w0, w2`."""
+    if isinstance(workers, str):
+        return tuple(int(number) for number in _WORKER.findall(workers))
+    return tuple(workers) if isinstance(workers, list | tuple) else ()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def fold(lines: Iterable[dict[str, Any]]) -> RunState:
+    """The state after these lines."""
+    state = RunState()
+    for line in lines:
+        state.take(line)
+    return state

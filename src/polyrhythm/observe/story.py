@@ -1,0 +1,251 @@
+"""A run told in sentences, each with its time: the same journal always gives the same story.
+
+What is unusual is told at once. Routine (rounds, reports) is gathered and told in a sentence before
+the next unusual thing, and every ten seconds. A wait is told once it has lasted three seconds, and
+again only when it is another one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from polyrhythm.observe.state import DONE, RunState, Totals
+from polyrhythm.observe.words import (
+    counted,
+    link_ended,
+    listed,
+    number,
+    parting,
+    percent,
+    reason_in_words,
+    size,
+    with_names,
+)
+
+_ROUTINE_EVERY_S = 10.0
+_LONG_WAIT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    at_s: float
+    text: str
+    about: frozenset[int] | None = None
+    """The workers it concerns; None: all of them."""
+    routine: bool = False
+    own: bool = False
+    """Told in the story of that worker only."""
+
+    def __str__(self) -> str:
+        return f"{self.at_s:6.1f} s  {self.text}"
+
+
+_NOBODY: frozenset[int] = frozenset()
+
+
+class Teller:
+    """Takes the lines of a journal one by one and gives the sentences that are due."""
+
+    def __init__(self) -> None:
+        self.state = RunState()
+        self._reports: dict[int, Sentence] = {}
+        self._from_round = 1
+        self._rounds_s: float | None = None
+        self._told_s = 0.0
+        self._told: dict[int, Totals] = {}
+        self._told_wait: tuple[str, tuple[int, ...]] | None = None
+        self._told_in: dict[int, int | None] = {}
+        self._missing: tuple[int, ...] = ()
+        """Who was waited for when the line came."""
+
+    def take(self, line: dict[str, Any]) -> list[Sentence]:
+        self._missing = self.state.waiting.missing if self.state.waiting is not None else ()
+        self.state.take(line)
+        handler = self._HANDLERS.get(line.get("what", ""))
+        told = [] if handler is None else handler(self, line)
+        due = bool(told) or self.state.at_s >= self._told_s + _ROUTINE_EVERY_S
+        return [*self._routine(), *told] if due else []
+
+    def rest(self) -> list[Sentence]:
+        """The routine that no sentence has told yet."""
+        return self._routine()
+
+    # -- routine -------------------------------------------------------------------------------
+
+    def _routine(self) -> list[Sentence]:
+        said = [*self._reports.values()]
+        self._reports = {}
+        self._told_s = self.state.at_s
+        if self._rounds_s is not None and self.state.round >= self._from_round:
+            said = [*self._rounds_said(self._rounds_s), *said]
+        self._rounds_s = None
+        return sorted(said, key=lambda sentence: sentence.at_s)
+
+    def _rounds_said(self, at_s: float) -> Iterator[Sentence]:
+        state = self.state
+        first, last = self._from_round, state.round
+        span = f"round {last} is" if first == last else f"rounds {first} to {last} are"
+        passes = f", pass {state.passes}" if state.passes else ""
+        objective = "" if state.objective is None else f", objective {state.objective:.4f}"
+        yield Sentence(at_s, f"{span} folded{passes}{objective}", _NOBODY, routine=True)
+        for worker in state.workers.values():
+            done = worker.totals.since(self._told.get(worker.worker, Totals()))
+            if not done.contributions:
+                continue
+            self._told[worker.worker] = worker.totals
+            text = (
+                f"{worker.name} made {counted(done.contributions, 'contribution')}"
+                f" of {counted(done.points, 'point')}"
+            )
+            if done.shares is not None:
+                compute, wait, transfer = (percent(share) for share in done.shares)
+                text += f": computing {compute}, waiting {wait}, transferring {transfer}"
+            yield Sentence(at_s, text, frozenset({worker.worker}), routine=True, own=True)
+        self._from_round = last + 1
+
+    # -- what is told at once ------------------------------------------------------------------
+
+    def _say(self, text: str, about: Iterable[int] | None) -> Sentence:
+        workers = None if about is None else frozenset(about)
+        return Sentence(self.state.at_s, text, workers)
+
+    def _present(self) -> str:
+        return counted(self.state.members, "worker")
+
+    def _go_on(self) -> str:
+        count = self.state.members
+        if not count:
+            return "; nobody is left"
+        return f"; {count} {'goes' if count == 1 else 'go'} on without it"
+
+    def _server_joined(self, line: dict[str, Any]) -> list[Sentence]:
+        return [self._say(f"server s{line['server']} is there", ())]
+
+    def _listening(self, line: dict[str, Any]) -> list[Sentence]:
+        return [
+            self._say(f"others may join: polyrhythm worker --connect {self.state.listening}", ())
+        ]
+
+    def _silent(self, line: dict[str, Any]) -> list[Sentence]:
+        silent_s = line.get("silent_s")
+        long = "" if silent_s is None else f" for {silent_s:.1f} s"
+        return [self._say(f"server s{line['server']} has been silent{long}", ())]
+
+    def _placed(self, line: dict[str, Any]) -> list[Sentence]:
+        holds = [f"s{server} holds {count}" for server, count in self.state.slices.items()]
+        slices = counted(sum(self.state.slices.values()), "slice")
+        text = f"the model of {size(line['nbytes'])} lies in {slices}: {listed(holds)}"
+        return [self._say(text, ())]
+
+    def _came(self, line: dict[str, Any]) -> list[Sentence]:
+        worker = self.state.workers[line["worker"]]
+        back = worker.worker in self._told_in
+        if back and self._told_in[worker.worker] == worker.incarnation:
+            return []  # told already: `joined` and `rejoined` may both be written
+        self._told_in[worker.worker] = worker.incarnation
+        how = f"is back, as incarnation {worker.incarnation}" if back else "joined"
+        return [self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})]
+
+    def _left(self, line: dict[str, Any]) -> list[Sentence]:
+        name, reason = line["name"], line.get("reason") or DONE
+        known = self.state.workers.get(line["worker"])
+        if known is not None and known.left != reason:
+            return []  # it was out already, and that was told
+        if reason == DONE:
+            text = f"{name} is done"
+        else:
+            verb = "died" if link_ended(reason) else "left"
+            text = f"{name} {verb}: {parting(reason, self.state)}{self._go_on()}"
+        return [self._say(text, {line["worker"]})]
+
+    def _evicted(self, line: dict[str, Any]) -> list[Sentence]:
+        derivation = line.get("derivation")
+        because = f" ({derivation})" if derivation else ""
+        text = (
+            f"{line['name']} was evicted: silent for {line.get('silent_s', 0.0):.1f} s,"
+            f" the limit is {line.get('limit_s', 0.0):.1f} s{because}{self._go_on()}"
+        )
+        return [self._say(text, {line["worker"]})]
+
+    def _rounds(self, line: dict[str, Any]) -> list[Sentence]:
+        if len(self.state.curve) == 1:
+            return [self._say(f"round 1 opened with {self._present()}", None)]
+        self._rounds_s = self.state.at_s
+        if line.get("reason") != "timer":
+            return []
+        names = listed(self.state.name_of(worker) for worker in self._missing)
+        without = f"closed without {names}" if self._missing else "closed; not all were waited for"
+        return [self._say(f"the timer fired: round {line['round']} {without}", self._missing)]
+
+    def _waiting(self, line: dict[str, Any]) -> list[Sentence]:
+        waiting = self.state.waiting
+        if waiting is None or waiting.seen_s - waiting.since_s < _LONG_WAIT_S:
+            return []
+        kind = (waiting.code, waiting.missing)
+        if kind == self._told_wait:
+            return []
+        self._told_wait = kind
+        text = reason_in_words(waiting.code, waiting.fields, self.state)
+        long = f" for {waiting.seen_s - waiting.since_s:.1f} s so far"
+        until = "" if waiting.until_s is None else f", until {waiting.until_s:.1f} s at the latest"
+        return [self._say(f"{text},{long}{until}", waiting.missing)]
+
+    def _reported(self, line: dict[str, Any]) -> list[Sentence]:
+        metrics = ", ".join(f"{name} {number(value)}" for name, value in line["metrics"].items())
+        about = frozenset({line["worker"]})
+        text = f"{line['name']} reports {metrics}"
+        self._reports[line["worker"]] = Sentence(self.state.at_s, text, about, routine=True)
+        return []
+
+    def _chunks(self, line: dict[str, Any]) -> list[Sentence]:
+        moved = line.get("moved", 0)
+        chunks = counted(moved if isinstance(moved, int) else len(moved), "chunk")
+        source, target = line.get("from"), line.get("to")
+        text = f"{chunks} moved from {self.state.name_of(source)} to {self.state.name_of(target)}"
+        return [self._say(text, (w for w in (source, target) if isinstance(w, int)))]
+
+    def _refused(self, line: dict[str, Any]) -> list[Sentence]:
+        return [self._say(with_names(line["reason"], self.state), ())]
+
+    def _ended(self, line: dict[str, Any]) -> list[Sentence]:
+        reason = with_names(line["reason"], self.state)
+        if not reason.startswith("the job "):
+            reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
+        return [self._say(reason, None)]
+
+    _HANDLERS: ClassVar[dict[str, Callable[["Teller", dict[str, Any]], list[Sentence]]]] = {
+        "server-joined": _server_joined,
+        "listening": _listening,
+        "silent": _silent,
+        "placed": _placed,
+        "joined": _came,
+        "rejoined": _came,
+        "left": _left,
+        "evicted": _evicted,
+        "rounds": _rounds,
+        "waiting": _waiting,
+        "reported": _reported,
+        "chunks": _chunks,
+        "refused": _refused,
+        "ended": _ended,
+    }
+
+
+def sentences(lines: Iterable[dict[str, Any]]) -> Iterator[Sentence]:
+    teller = Teller()
+    for line in lines:
+        yield from teller.take(line)
+    yield from teller.rest()
+
+
+def tell(lines: Iterable[dict[str, Any]], worker: int | None = None) -> Iterator[str]:
+    """The story of a run, or what concerns one worker of it."""
+    for sentence in sentences(lines):
+        if _concerns(sentence, worker):
+            yield str(sentence)
+
+
+def _concerns(sentence: Sentence, worker: int | None) -> bool:
+    if worker is None:
+        return not sentence.own
+    return sentence.about is None or worker in sentence.about

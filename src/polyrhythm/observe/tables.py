@@ -1,0 +1,135 @@
+"""A run's state as tables for a terminal: what `train` shows live and `status` prints."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from polyrhythm.observe.estimate import left_s
+from polyrhythm.observe.runs import Run
+from polyrhythm.observe.state import RunState, WorkerState
+from polyrhythm.observe.words import counted, duration, listed, parting, percent, reason_in_words
+from polyrhythm.wire.messages import JobSpec
+
+_COLUMNS = (
+    *("contributions", "per s", "points/s"),
+    *("computing", "waiting", "transferring"),
+)
+_SHOWN = 24
+"""Workers in a live table: with more, a screen would not hold them."""
+
+
+def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
+    """Where the run stands, in one line; with its job, also when it may end."""
+    if state.opened_s is None:
+        servers = counted(len(state.servers), "server")
+        return f"starting: {servers}, {counted(state.members, 'worker')}"
+    parts = [f"round {state.round}"]
+    if state.passes:
+        parts.append(f"pass {state.passes}")
+    if state.objective is not None:
+        parts.append(f"objective {state.objective:.4f}")
+    if state.accuracy is not None:
+        parts.append(f"accuracy {state.accuracy:.4f}")
+    parts.append(f"{_points_per_s(state):.0f} points/s")
+    parts.append(duration(max(0.0, now_s - state.opened_s)))
+    rest_s = None if job is None else left_s(state, job, now_s)
+    if rest_s is not None:
+        parts.append(f"about {duration(rest_s)} left")
+    return "  ".join(parts)
+
+
+def _table(*titles: str) -> Table:
+    """One that fits 80 columns."""
+    return Table(*titles, box=None, padding=(0, 1, 0, 0), pad_edge=False)
+
+
+def _points_per_s(state: RunState) -> float:
+    """Now, or of the whole run once nobody is there."""
+    if state.present:
+        return sum(worker.points_per_s for worker in state.present)
+    return state.points / state.seconds if state.seconds else 0.0
+
+
+def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
+    rows: list[RenderableType] = [Text(headline(state, job, now_s), style="bold")]
+    workers = state.present
+    if workers:
+        rows.append(workers_table(workers[:_SHOWN], state))
+    if len(workers) > _SHOWN:
+        rows.append(Text(f"and {len(workers) - _SHOWN} more workers", style="dim"))
+    if state.waiting is not None:
+        text = reason_in_words(state.waiting.code, state.waiting.fields, state)
+        rows.append(Text(f"{text}, for {duration(now_s - state.waiting.since_s)}", style="yellow"))
+    return Group(*rows)
+
+
+def workers_table(workers: Iterable[WorkerState], state: RunState) -> Table:
+    """Speeds and shares of the last seconds; contributions since the beginning."""
+    shown = list(workers)
+    clocks = any(worker.clock is not None for worker in shown)
+    table = _table("worker")
+    for title in (*(("clock",) if clocks else ()), *_COLUMNS):
+        table.add_column(title, justify="right")
+    table.add_column("")
+    for worker in shown:
+        shares = worker.recent.shares or worker.totals.shares
+        here = worker.present
+        table.add_row(
+            worker.name,
+            *((str(worker.clock),) if clocks else ()),
+            str(worker.totals.contributions),
+            f"{worker.contributions_per_s:.1f}" if here else "-",
+            f"{worker.points_per_s:.0f}" if here else "-",
+            *(map(percent, shares) if shares else ("-", "-", "-")),
+            _gone(worker, state),
+        )
+    return table
+
+
+def _gone(worker: WorkerState, state: RunState) -> str:
+    if worker.left is None:
+        return ""
+    return f"left at {worker.left_s:.1f} s: {parting(worker.left, state)}"
+
+
+def status(run: Run) -> RenderableType:
+    state, job = run.state, run.job
+    what = f"{run.name}: {run.word}" + (f": {run.reason}" if run.reason else "")
+    rows: list[RenderableType] = [Text(what, style="bold")]
+    if job is not None:
+        rows.append(Text(f"{job.name}, --sync {job.sync}, --kind {job.kind}"))
+    running = run.word == "running"
+    rows.append(Text(headline(state, job if running else None, run.now_s)))
+    if state.workers:
+        rows.append(workers_table(state.workers.values(), state))
+    if state.slices:
+        slices = ", ".join(f"s{server} {count}" for server, count in state.slices.items())
+        links = listed(sorted(set(state.links.values())))
+        rows.append(Text(f"slices: {slices}; links: {links}"))
+    if state.silent:
+        rows.append(Text(f"silent: {listed(f's{server}' for server in state.silent)}"))
+    if state.waiting is not None and running:
+        text = reason_in_words(state.waiting.code, state.waiting.fields, state)
+        rows.append(Text(f"{text}: ask 'polyrhythm why'"))
+    return Group(*rows)
+
+
+def runs(found: Iterable[Run]) -> Table:
+    table = _table("run", "is", "job", "sync")
+    for title in ("rounds", "objective", "accuracy", "seconds"):
+        table.add_column(title, justify="right")
+    for run in found:
+        state = run.state
+        table.add_row(
+            run.name,
+            run.word,
+            run.job.name if run.job is not None else "-",
+            run.job.sync if run.job is not None else "-",
+            str(state.round),
+            "-" if state.objective is None else f"{state.objective:.4f}",
+            "-" if state.accuracy is None else f"{state.accuracy:.4f}",
+            f"{state.seconds:.1f}",
+        )
+    return table

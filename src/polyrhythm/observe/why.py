@@ -1,0 +1,119 @@
+"""What a run waits for: for whom, since when, until when, by which rule, and what one can do."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from polyrhythm.observe.state import RunState, WaitingState
+from polyrhythm.observe.words import counted, duration, listed, reason_in_words
+
+RULES = {
+    "joining": "a worker works once the lead has admitted it",
+    "placing": "training begins once every server has made room for its slices",
+    "seeding": "training begins from the parameters of the first worker",
+    "gathering": "round 1 opens with --workers members, or after --start-timeout with those present",
+    "round": "bsp folds a round when every member has contributed or abstained, or when the timer"
+    " fires",
+    "waiting": "bsp folds a round when every member has contributed or abstained, or when the timer"
+    " fires",
+    "stale": "ssp lets a worker begin a step while its clock is at most N ahead of the slowest",
+    "restarting": "a worker N steps ahead of the slowest stops; when all have, clocks restart",
+    "waits": "a worker goes on after the fold",
+    "folding": "a round is over when every server that holds slices has folded",
+    "window": "a worker has at most two contributions that are not acknowledged",
+    "timer-empty": "a round without any contribution is not folded",
+}
+_SPEEDS = ("let the fast run further ahead: a larger bound in --sync ssp:N, or --sync asp",)
+_REMEDIES = {
+    "placing": ("look for a server that is short of memory or stopped",),
+    "seeding": ("look at that worker: it sends the whole model once",),
+    "gathering": (
+        "start the missing workers, or wait: training begins without them at the start timeout",
+        "next time give a shorter --start-timeout or fewer --workers",
+    ),
+    "round": (
+        "wait for the timer, or next time set it: --timer 30s",
+        "let the fast go on without the slow: --sync asp or --sync ssp:4",
+        "if that worker hangs, end it: the others go on without it",
+    ),
+    "stale": _SPEEDS,
+    "restarting": _SPEEDS,
+    "folding": ("look for a server that is stopped or short of memory: all others wait for it",),
+    "window": ("the servers are behind: more --servers, or --kind local --local-steps 8",),
+}
+_SILENCE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Moments are seconds of the journal; `waited_s` and `left_s` count from now."""
+
+    what: str
+    missing: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    """Who waits."""
+    since_s: float | None = None
+    waited_s: float | None = None
+    until_s: float | None = None
+    left_s: float | None = None
+    rule: str | None = None
+    remedies: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def explain(state: RunState, now_s: float | None = None) -> Explanation:
+    """What a run that has not ended waits for; `now_s`: the present as a moment of its journal."""
+    waiting = state.waiting
+    now_s = max(state.at_s, state.at_s if now_s is None else now_s)
+    if waiting is None:
+        return Explanation(_at_work(state, now_s))
+    return Explanation(
+        what=reason_in_words(waiting.code, waiting.fields, state),
+        missing=tuple(state.name_of(worker) for worker in waiting.missing),
+        held=tuple(state.name_of(worker) for worker in _held(state, waiting)),
+        since_s=waiting.since_s,
+        waited_s=now_s - waiting.since_s,
+        until_s=waiting.until_s,
+        left_s=None if waiting.until_s is None else max(0.0, waiting.until_s - now_s),
+        rule=RULES.get(waiting.code),
+        remedies=_REMEDIES.get(waiting.code, ()),
+    )
+
+
+def _held(state: RunState, waiting: WaitingState) -> tuple[int, ...]:
+    """Who waits: whom the lead names, else all who are not missing."""
+    if waiting.held or not waiting.missing:
+        return waiting.held
+    return tuple(w.worker for w in state.present if w.worker not in waiting.missing)
+
+
+def _at_work(state: RunState, now_s: float) -> str:
+    workers = counted(state.members, "worker")
+    if state.opened_s is None:
+        return f"round 1 has not opened yet; {workers} joined so far"
+    if now_s > state.at_s + _SILENCE_S:
+        silence = duration(now_s - state.at_s)
+        return f"nothing has come for {silence} after round {state.round}; {workers} in the job"
+    return f"nothing is being waited for: round {state.round}, {workers} at work"
+
+
+def in_sentences(explanation: Explanation) -> list[str]:
+    said = [explanation.what]
+    if explanation.missing:
+        said.append(f"missing: {listed(explanation.missing)}")
+    if explanation.held:
+        said.append(f"waiting: {listed(explanation.held)}")
+    if explanation.waited_s is not None:
+        said.append(f"since: {duration(explanation.waited_s)} ago, at {explanation.since_s:.1f} s")
+        if explanation.left_s is None:
+            said.append("until: it comes; no timer bounds this")
+        else:
+            said.append(
+                f"until: in {duration(explanation.left_s)} at the latest,"
+                f" at {explanation.until_s:.1f} s"
+            )
+    if explanation.rule is not None:
+        said.append(f"rule: {explanation.rule}")
+    said += [f"you can: {remedy}" for remedy in explanation.remedies]
+    return said

@@ -1,0 +1,101 @@
+"""A setting comes from the flag, else from the environment, else from the file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from polyrhythm.errors import UsageError
+
+Call = Callable[..., Result]
+
+
+def settings(result: Result) -> dict[str, tuple[Any, str]]:
+    assert result.exit_code == 0, result.output
+    return {row["setting"]: (row["value"], row["from"]) for row in json.loads(result.stdout)}
+
+
+def shown(call: Call, *args: object, **env: str) -> dict[str, tuple[Any, str]]:
+    return settings(call("train", "--show-config", "--json", *args, env=env))
+
+
+def test_the_order_of_sources(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "polyrhythm.toml").write_text('workers = 4\nservers = 5\nkind = "local"\n')
+    found = shown(call, "--workers", 6, POLYRHYTHM_WORKERS="7", POLYRHYTHM_SERVERS="8")
+    assert found["workers"] == (6, "command line")
+    assert found["servers"] == (8, "POLYRHYTHM_SERVERS")
+    assert found["kind"] == ("local", "polyrhythm.toml")
+    assert found["timer"] == ("auto", "default")
+
+
+def test_every_flag_can_be_in_the_file_under_its_own_name(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "other.toml"
+    path.write_text(
+        'job = "mine.py"\nlocal-steps = 8\nmax_seconds = 1.5\nin-place = true\n[set]\na = 1\nb = "x y"\n'
+    )
+    found = shown(call, "--config", path)
+    assert found["job"] == ("mine.py", str(path))
+    assert found["local-steps"] == (8, str(path))
+    assert found["max-seconds"] == (1.5, str(path))
+    assert found["in-place"] == (True, str(path))
+    assert found["set"] == (["a=1", "b=x y"], str(path))
+
+
+def test_lists_and_switches_in_the_environment(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "polyrhythm.toml").write_text("in-place = true\n")
+    found = shown(call, POLYRHYTHM_SET="a=1 b=2", POLYRHYTHM_IN_PLACE="0")
+    assert found["set"] == (["a=1", "b=2"], "POLYRHYTHM_SET")
+    assert found["in-place"] == (False, "POLYRHYTHM_IN_PLACE")
+
+
+def test_for_people(call: Call) -> None:
+    rows = call("train", "--show-config", env={"POLYRHYTHM_SEED": "3"}).stdout.splitlines()
+    assert ["seed", "3", "POLYRHYTHM_SEED"] in [row.split() for row in rows]
+    assert ["rounds", "-", "default"] in [row.split() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("worker = 2\n", "polyrhythm.toml: there is no setting 'worker'; the nearest is 'workers'"),
+        ("local_step = 2\n", "there is no setting 'local_step'; the nearest is 'local-steps'"),
+        ("show-config = true\n", "there is no setting 'show-config'"),
+        ("workers = 2.5\n", "polyrhythm.toml: 'workers' is wrong: "),
+        ("workers = \n", "polyrhythm.toml is not TOML: "),
+    ],
+)
+def test_a_file_that_is_wrong(call: Call, tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "polyrhythm.toml").write_text(text)
+    error = call("train", "--show-config").exception
+    assert isinstance(error, UsageError) and words in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_file_that_is_not_there(call: Call) -> None:
+    error = call("train", "--config", "none.toml").exception
+    assert isinstance(error, UsageError) and "cannot read none.toml" in str(error)
+
+
+def test_a_variable_that_is_wrong(call: Call) -> None:
+    error = call("train", env={"POLYRHYTHM_WORKERS": "many"}).exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith("POLYRHYTHM_WORKERS: 'workers' is wrong: ")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--target-accuracy", "95"),
+        ("--target-accuracy", "0"),
+        ("--target-objective", "nan"),
+        ("--max-seconds", "0"),
+        ("--max-seconds", "inf"),
+    ],
+)
+def test_targets_that_make_no_sense(call: Call, tmp_path: Path, flag: str, value: str) -> None:
+    error = call("train", "digits", flag, value).exception
+    assert isinstance(error, UsageError) and str(error).startswith(f"{flag} is ")
+    assert not (tmp_path / "runs").exists()

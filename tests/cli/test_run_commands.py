@@ -1,0 +1,136 @@
+"""`status`, `why`, `story` and `runs`, from a run's folder alone."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from polyrhythm.errors import UsageError
+from polyrhythm.observe import runs
+
+Call = Callable[..., Result]
+Write = Callable[..., Path]
+
+WORKERS = {
+    "0": {"contributions": 30, "points": 300, "compute_ns": 1, "wait_ns": 3, "transfer_ns": 0},
+    "1": {"contributions": 30, "points": 300, "compute_ns": 4, "wait_ns": 0, "transfer_ns": 0},
+}
+ROUNDS = {"passes": 1, "reason": "all-arrived", "longest_s": 0.1, "rounds": 30}
+LINES: list[dict[str, Any]] = [
+    {"at_s": 0.1, "what": "joined", "worker": 0, "name": "worker-0", "epoch": 1},
+    {"at_s": 0.1, "what": "joined", "worker": 1, "name": "worker-1", "epoch": 2},
+    {"at_s": 1.0, "what": "rounds", "round": 0, **ROUNDS, "workers": {}},
+    {"at_s": 4.0, "what": "rounds", "round": 30, **ROUNDS, "objective": 0.5, "workers": WORKERS},
+]
+WAITING = {
+    "at_s": 9.0,
+    "what": "waiting",
+    "reason": "round",
+    "fields": {"round": 31, "missing": "w1"},
+    "since_s": 4.5,
+    "until_s": 1000.0,
+    "missing": [1],
+}
+ENDED = {
+    "at_s": 10.0,
+    "what": "ended",
+    "reason": "the job reached its goal: 30 rounds",
+    "rounds": 30,
+}
+
+
+@pytest.fixture
+def running(write_run: Write) -> Path:
+    """A run that waits, and lives as long as this process."""
+    path = write_run("now", [*LINES, WAITING], name="digits", rounds=60)
+    runs.write_process(path)
+    return path
+
+
+def test_status_of_a_running_job(call: Call, running: Path) -> None:
+    text = call("status").stdout
+    assert text.startswith("now: running\n")
+    assert "round 30" in text and "objective 0.5000" in text and "left" in text
+    assert "worker-1" in text and "100%" in text
+    assert "round 31 waits for worker-1: ask 'polyrhythm why'" in text
+
+
+def test_status_as_json(call: Call, running: Path) -> None:
+    status = json.loads(call("status", "now", "--json").stdout)
+    assert (status["run"], status["is"], status["rounds"]) == ("now", "running", 30)
+    assert status["members"][0]["shares"] == [0.25, 0.75, 0.0]
+    assert status["waiting"]["missing"] == ["worker-1"]
+
+
+def test_why(call: Call, running: Path) -> None:
+    said = call("why").stdout.splitlines()
+    assert said[0] == "round 31 waits for worker-1"
+    keys = ["missing", "waiting", "since", "until", "rule"]
+    assert [line.split(":")[0] for line in said[1:6]] == keys
+    assert said[6].startswith("you can: ")
+    answer = json.loads(call("why", "--json").stdout)
+    assert (answer["is"], answer["since_s"], answer["until_s"]) == ("running", 4.5, 1009.0)
+
+
+def test_a_run_that_is_over_waits_for_nothing(call: Call, write_run: Write) -> None:
+    write_run("over", [*LINES, WAITING, ENDED])
+    assert call("why").stdout == "ended: the job reached its goal: 30 rounds\n"
+
+
+def test_a_killed_run(call: Call, write_run: Write) -> None:
+    write_run("killed", [*LINES, WAITING])
+    assert call("status").stdout.startswith("killed: ended without a word: ")
+    assert call("why").stdout.startswith("ended without a word: ")
+    assert call("story").stdout.splitlines()[-1].startswith("   9.0 s  ended without a word: ")
+
+
+def test_the_story_of_a_run_and_of_a_worker(call: Call, write_run: Write) -> None:
+    write_run("over", [*LINES, ENDED])
+    assert call("story", "over").stdout.splitlines() == [
+        "   0.1 s  worker-0 joined; 1 worker now",
+        "   0.1 s  worker-1 joined; 2 workers now",
+        "   1.0 s  round 1 opened with 2 workers",
+        "   4.0 s  rounds 1 to 30 are folded, pass 1, objective 0.5000",
+        "  10.0 s  the job reached its goal: 30 rounds",
+    ]
+    by_number = call("story", "over", "--worker", 1).stdout
+    assert "worker-1 made 30 contributions" in by_number and "worker-0" not in by_number
+    assert call("story", "over", "--worker", "worker-1").stdout == by_number
+    told = json.loads(call("story", "over", "--worker", "1", "--json").stdout)
+    assert told == {"run": "over", "story": by_number.splitlines()}
+
+
+def test_the_list_of_runs(call: Call, write_run: Write, running: Path) -> None:
+    older = write_run("older", [*LINES, ENDED], name="mine.py")
+    os.utime(older / "job.json", ns=(1, 1))
+    rows = call("runs").stdout.splitlines()
+    assert [row.split()[:3] for row in rows[1:]] == [
+        ["older", "ended", "mine.py"],
+        ["now", "running", "digits"],
+    ]
+    listed = json.loads(call("runs", "--json").stdout)
+    assert [(run["run"], run["is"]) for run in listed] == [("older", "ended"), ("now", "running")]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["status", "nope"], "there is no run 'nope'"),
+        (["story", "over", "--worker", "9"], "its workers are worker-0, worker-1"),
+        (["runs", "--runs-dir", "empty"], "there is no run in empty"),
+    ],
+)
+def test_what_is_not_there(call: Call, write_run: Write, args: list[str], words: str) -> None:
+    write_run("over", [*LINES, ENDED])
+    result = call(*args)
+    assert isinstance(result.exception, UsageError) and words in str(result.exception)
+
+
+@pytest.mark.parametrize("command", ["train", "status", "why", "story", "runs"])
+def test_help_teaches(call: Call, command: str) -> None:
+    text = call(command, "--help", env={"COLUMNS": "200"}).stdout
+    assert f"polyrhythm {command}" in text.partition("Examples:")[2]

@@ -1,0 +1,91 @@
+"""Journal lines for tests, written as short as they can be."""
+
+from typing import Any
+
+Line = dict[str, Any]
+
+
+def line(at_s: float, what: str, **fields: Any) -> Line:
+    return {"at_s": at_s, "what": what, **fields}
+
+
+def joined(at_s: float, worker: int, incarnation: int | None = None) -> Line:
+    epoch = worker + 1 if incarnation is None else incarnation
+    return line(at_s, "joined", worker=worker, name=f"worker-{worker}", epoch=epoch)
+
+
+def left(at_s: float, worker: int, reason: str) -> Line:
+    return line(at_s, "left", worker=worker, name=f"worker-{worker}", reason=reason)
+
+
+def totals(
+    contributions: int, compute: float = 0.0, wait: float = 0.0, transfer: float = 0.0, **more: Any
+) -> dict[str, Any]:
+    """Ten points a contribution; seconds as given."""
+    return {
+        "contributions": contributions,
+        "points": 10 * contributions,
+        "compute_ns": round(compute * 1e9),
+        "wait_ns": round(wait * 1e9),
+        "transfer_ns": round(transfer * 1e9),
+        **more,
+    }
+
+
+def rounds(
+    at_s: float,
+    round_: int,
+    workers: dict[str, dict[str, Any]] | None = None,
+    **fields: Any,
+) -> Line:
+    return line(
+        at_s,
+        "rounds",
+        **{
+            "round": round_,
+            "rounds": 1,
+            "contributions": 0,
+            "points": 0,
+            "objective": None,
+            "longest_s": 0.0,
+            "passes": 0,
+            "reason": "all-arrived",
+            "workers": workers or {},
+            **fields,
+        },
+    )
+
+
+def waiting(at_s: float, since_s: float, missing: list[int], **fields: Any) -> Line:
+    names = ", ".join(f"w{worker}" for worker in missing)
+    return line(
+        at_s,
+        "waiting",
+        **{
+            "reason": "round",
+            "fields": {"round": 5, "missing": names},
+            "since_s": since_s,
+            "until_s": None,
+            "missing": missing,
+            **fields,
+        },
+    )
+
+
+def opened(*workers: int) -> list[Line]:
+    """A run whose round 1 opened at 1 s, on one server."""
+    return [
+        line(0.1, "server-joined", server=0),
+        *(line(0.2, "linked", peer=f"w{worker}", link="local") for worker in workers),
+        *(joined(0.2, worker) for worker in workers),
+        line(0.5, "placed", nbytes=4_000, slices=[2]),
+        rounds(1.0, 0, reason="opened", rounds=0),
+    ]
+
+
+def ended(at_s: float, reason: str = "the job reached its goal: 9 rounds", **fields: Any) -> Line:
+    return line(
+        at_s,
+        "ended",
+        **{"reason": reason, "failed": False, "rounds": 9, "folds": {"0": 9}} | fields,
+    )

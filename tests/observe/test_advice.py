@@ -1,0 +1,73 @@
+"""The last sentence of a summary: where the time went, and what would help."""
+
+from typing import Any
+
+import pytest
+from journals import opened, rounds, totals, waiting
+
+from polyrhythm.observe.advice import advise
+from polyrhythm.observe.state import RunState, fold
+from polyrhythm.wire.messages import JobSpec
+
+
+def after(seconds: float, *workers: tuple[float, float, float]) -> RunState:
+    """Shares of time computing, waiting and transferring per worker."""
+    done = {
+        str(worker): totals(10, *(seconds * share for share in shares))
+        for worker, shares in enumerate(workers)
+    }
+    return fold([*opened(*range(len(workers))), rounds(1.0 + seconds, 10, done)])
+
+
+def job(**fields: Any) -> JobSpec:
+    return JobSpec(job="x", **fields)
+
+
+FAST, SLOW = (0.3, 0.64, 0.06), (0.9, 0.03, 0.07)
+
+
+def test_one_is_waited_for() -> None:
+    state = after(10.0, FAST, FAST, FAST, SLOW)
+    assert advise(state, job()) == "worker-3 was waited for 61% of the time: try --sync asp"
+
+
+def test_one_is_waited_for_under_a_bound() -> None:
+    said = advise(after(10.0, FAST, SLOW), job(sync="ssp:2"))
+    assert said is not None and "a larger bound" in said
+
+
+def test_under_asp_nobody_waits_for_anybody() -> None:
+    assert advise(after(10.0, FAST, SLOW), job(sync="asp")) is None
+
+
+def test_long_waits_that_the_lead_noted() -> None:
+    even = {str(worker): totals(10, 9.0, 0.5, 0.5) for worker in (0, 1)}
+    notes = [waiting(2.0 + s, 1.0 + s, [1]) for s in range(5)]
+    state = fold([*opened(0, 1), *notes, rounds(11.0, 10, even)])
+    said = advise(state, job())
+    assert said is not None and said.startswith("worker-1 was waited for ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "try --kind local --local-steps 8 or larger batches"),
+        ({"kind": "local", "local_steps": 8}, "try --local-steps 16 or larger batches"),
+    ],
+)
+def test_the_exchange_takes_most(fields: dict[str, Any], words: str) -> None:
+    said = advise(after(10.0, (0.3, 0.1, 0.6), (0.3, 0.12, 0.58)), job(**fields))
+    assert said == f"exchange takes 69% of the time: {words}"
+
+
+def test_one_worker_alone_waits_for_the_exchange() -> None:
+    said = advise(after(10.0, (0.2, 0.6, 0.2)), job())
+    assert said is not None and said.startswith("exchange takes 80%")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 10.0])
+def test_nothing_to_say(seconds: float) -> None:
+    """All is well, or the run was too short to tell."""
+    well = (0.8, 0.1, 0.1) if seconds > 1 else (0.1, 0.1, 0.8)
+    assert advise(after(seconds, well, well), job()) is None
+    assert advise(fold([]), job()) is None

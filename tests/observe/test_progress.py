@@ -1,0 +1,80 @@
+"""Progress: a live table in a terminal, plain lines elsewhere, nothing when asked to be quiet."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from journals import Line, joined, line, opened, rounds, totals, waiting
+from rich.console import Console
+
+from polyrhythm.observe import tables
+from polyrhythm.observe.progress import Progress
+from polyrhythm.observe.state import fold
+from polyrhythm.wire.messages import JobSpec
+
+JOB = JobSpec(job="x", name="digits", rounds=100)
+
+
+def write(path: Path, lines: list[Line]) -> Path:
+    with path.open("a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in lines)
+    return path
+
+
+def shown(path: Path, *, quiet: bool = False, terminal: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=80, highlight=False)
+    with Progress(path, quiet=quiet, job=JOB, console=console) as progress:
+        progress.tick()
+        progress.say("worker-1 failed: killed")
+    return out.getvalue()
+
+
+def test_plain_lines_tell_what_is_unusual(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal.jsonl", [*opened(0, 1), rounds(2.0, 4), joined(2.5, 2)])
+    text = shown(path)
+    assert "   0.2 s  worker-0 joined; 1 worker now\n" in text
+    assert "   2.5 s  worker-2 joined; 3 workers now\n" in text
+    assert "folded" not in text, "routine is for the headline"
+    assert text.endswith("polyrhythm: worker-1 failed: killed\n")
+
+
+def test_quiet_lets_only_trouble_through(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal.jsonl", opened(0, 1))
+    assert shown(path, quiet=True) == "polyrhythm: worker-1 failed: killed\n"
+
+
+def test_without_a_journal_there_is_nothing_to_show(tmp_path: Path) -> None:
+    assert shown(tmp_path / "none.jsonl") == "polyrhythm: worker-1 failed: killed\n"
+
+
+def test_a_terminal_is_left_with_its_cursor(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal.jsonl", opened(0, 1))
+    text = shown(path, terminal=True)
+    assert "\x1b[?25l" in text, "hidden while the table lives"
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_the_headline() -> None:
+    both = {"0": totals(10, 1.0), "1": totals(20, 1.0)}
+    lines = [*opened(0, 1), rounds(3.0, 20, both, objective=0.25, passes=2)]
+    lines.append(line(3.0, "reported", worker=0, name="worker-0", metrics={"accuracy": 0.5}))
+    assert tables.headline(fold(lines), JOB, 4.0) == (
+        "round 20  pass 2  objective 0.2500  accuracy 0.5000  150 points/s  3.0 s  about 7.0 s left"
+    )
+    assert tables.headline(fold(opened(0)[:3]), JOB, 1.0) == "starting: 1 server, 1 worker"
+
+
+@pytest.mark.parametrize("clock", [None, 7])
+def test_the_live_table_fits_a_terminal(clock: int | None) -> None:
+    more = {} if clock is None else {"clock": clock}
+    both = {str(worker): totals(1_000, 1.0, 2.0, 1.0, **more) for worker in (0, 1)}
+    state = fold([*opened(0, 1), rounds(3.0, 4, both), waiting(5.0, 2.0, [1])])
+    out = io.StringIO()
+    Console(file=out, width=80, highlight=False).print(tables.live(state, JOB, 5.5))
+    text = out.getvalue()
+    assert "…" not in text
+    assert "round 5 waits for worker-1, for 2.5 s" in text
+    assert [word in text for word in ("computing", "25%", "50%")] == [True] * 3
+    assert ("clock" in text) == (clock is not None)

@@ -1,0 +1,106 @@
+"""What `--json` prints, when a run may end, and the summary for people."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journals import Line, ended, line, opened, rounds, totals
+
+from polyrhythm.observe.advice import advise
+from polyrhythm.observe.estimate import left_s
+from polyrhythm.observe.state import fold
+from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
+from polyrhythm.wire.messages import JobSpec
+
+
+def job(**fields: Any) -> JobSpec:
+    return JobSpec(job="x", name="digits", workers=2, **fields)
+
+
+LINES = [
+    *opened(0, 1),
+    rounds(3.0, 5, contributions=6, points=60, objective=0.9, passes=1),
+    line(3.5, "reported", worker=0, name="worker-0", metrics={"accuracy": 0.9}),
+    rounds(
+        5.0,
+        9,
+        {"0": totals(5, 2.0, 1.0, 1.0), "1": totals(5, 3.0, 0.5, 0.5)},
+        contributions=4,
+        points=40,
+        objective=0.4,
+        passes=2,
+    ),
+    ended(5.1),
+]
+
+
+def test_the_result() -> None:
+    result = summarise(LINES, job())
+    assert (result["link"], result["rounds"]) == ("local", 9)
+    assert (result["passes"], result["seconds"], result["seconds_per_pass"]) == (2, 4.0, 2.0)
+    assert (result["contributions_per_s"], result["points_per_s"]) == (2.5, 25.0)
+    assert result["bytes_pushed"] == 10 * 4_000
+    assert result["bytes_pulled"] == 12 * 4_000
+    assert result["seconds_to_target"] is None
+    worker = result["per_worker"]["worker-1"]
+    assert (worker["contributions"], worker["points"], worker["compute_s"]) == (5, 50, 3.0)
+
+
+def test_bf16_travels_at_half_size() -> None:
+    assert summarise(LINES, job(wire_dtype="bf16"))["bytes_pushed"] == 10 * 2_000
+
+
+def test_a_run_that_never_opened_has_a_result() -> None:
+    result = summarise([])
+    assert (result["rounds"], result["seconds_per_pass"], result["ended"]) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({}, None),
+        ({"target_accuracy": 0.9}, 2.5),
+        ({"target_accuracy": 0.95}, None),
+        ({"target_objective": 0.9}, 2.0),
+        ({"target_objective": 0.5}, 4.0),
+        ({"target_objective": 0.5, "target_accuracy": 0.8}, 2.5),
+    ],
+)
+def test_seconds_to_target(fields: dict[str, float], seconds: float | None) -> None:
+    assert seconds_to_target(fold(LINES), job(**fields)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("fields", "rest_s"),
+    [
+        ({"rounds": 18}, 4.0),
+        ({"epochs": 4}, 4.0),
+        ({"max_seconds": 10.0}, 6.0),
+        ({"rounds": 18, "max_seconds": 5.0}, 1.0),
+        ({"target_accuracy": 0.99}, None),
+    ],
+)
+def test_when_it_may_end(fields: dict[str, Any], rest_s: float | None) -> None:
+    """9 rounds and 2 passes of 50 points took 4 s."""
+    assert left_s(fold(LINES), job(**fields), 5.0) == (
+        None if rest_s is None else pytest.approx(rest_s)
+    )
+
+
+def test_before_it_opens_nobody_knows() -> None:
+    assert left_s(fold([]), job(max_seconds=5.0), 1.0) is None
+
+
+def text_of(lines: list[Line], job: JobSpec) -> list[str]:
+    result = {**described(job), **summarise(lines, job)}
+    return summary_text(result, Path("runs/mine"), advise(fold(lines), job)).splitlines()
+
+
+def test_the_summary_ends_with_the_advice() -> None:
+    rows = text_of(LINES, job(target_objective=0.5))
+    assert rows[0] == "digits: the job reached its goal: 9 rounds"
+    assert "  target met after 4.00 s" in rows
+    assert "  worker-0: 5 contributions, computing 50%, waiting 25%, transferring 25%" in rows
+    assert rows[-1].startswith("  journal: runs/mine/"), "all is well: there is no advice"
+    slow = rounds(9.0, 9, {"0": totals(5, 1.0, 0.0, 7.0)})
+    assert text_of([*opened(0), slow], job())[-1].startswith("  exchange takes 88% of the time")

@@ -1,0 +1,157 @@
+"""The fold from journal lines to the state of a run."""
+
+from pathlib import Path
+
+import pytest
+from journals import ended, joined, left, line, opened, rounds, totals, waiting
+
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.state import fold
+
+
+def test_a_run_that_has_opened() -> None:
+    state = fold(opened(0, 1))
+    assert [worker.name for worker in state.present] == ["worker-0", "worker-1"]
+    assert (state.opened_s, state.at_s, state.round, state.seconds) == (1.0, 1.0, 0, 0.0)
+    assert (state.nbytes, state.slices, state.links["w1"]) == (4_000, {0: 2}, "local")
+
+
+def test_speeds_are_those_of_the_last_seconds() -> None:
+    """Slow for 100 s, then 5 contributions a second for 10 s."""
+    lines = opened(0)
+    lines += [rounds(1.0 + s, s, {"0": totals(s)}) for s in range(1, 101)]
+    lines += [rounds(101.0 + s, 100 + 5 * s, {"0": totals(100 + 5 * s)}) for s in range(1, 11)]
+    worker = fold(lines).workers[0]
+    assert worker.totals.contributions == 150
+    assert worker.contributions_per_s == pytest.approx(5.0)
+    assert worker.points_per_s == pytest.approx(50.0)
+
+
+def test_the_speed_of_one_who_came_late_counts_from_its_coming() -> None:
+    lines = [*opened(0), joined(5.0, 1), rounds(7.0, 9, {"0": totals(6), "1": totals(4)})]
+    state = fold(lines)
+    assert state.workers[0].contributions_per_s == pytest.approx(1.0)
+    assert state.workers[1].contributions_per_s == pytest.approx(2.0)
+
+
+def test_shares_of_time_and_clocks() -> None:
+    state = fold([*opened(0), rounds(3.0, 2, {"0": totals(2, 1.0, 0.6, 0.4, clock=7)})])
+    assert state.workers[0].totals.shares == pytest.approx((0.5, 0.3, 0.2))
+    assert state.workers[0].clock == 7
+
+
+def test_totals_of_the_run_add_up_over_lines() -> None:
+    first = rounds(2.0, 3, contributions=6, points=60, objective=0.9, passes=0)
+    second = rounds(3.0, 5, contributions=4, points=40, objective=None, passes=1)
+    state = fold([*opened(0, 1), first, second])
+    assert (state.contributions, state.points, state.passes) == (10, 100, 1)
+    assert state.objective == 0.9, "the last that was measured"
+    assert state.pulls == 12, "one a contribution and one for each who came in"
+    assert state.seconds == 2.0
+
+
+def test_who_left_and_why_and_who_came_back() -> None:
+    lines = [*opened(0, 1), left(4.0, 1, "w1 closed the link")]
+    gone = fold(lines).workers[1]
+    assert (gone.present, gone.left_s, gone.left) == (False, 4.0, "w1 closed the link")
+    assert fold(lines).members == 1
+    back = fold([*lines, line(6.0, "rejoined", worker=1, name="worker-1", incarnation=9)])
+    assert back.workers[1].present and back.workers[1].incarnation == 9
+    assert (back.workers[1].joins, back.members) == (2, 2)
+
+
+def test_coming_back_told_twice_counts_once() -> None:
+    again = line(6.0, "rejoined", worker=1, name="worker-1", incarnation=9)
+    state = fold([*opened(0, 1), left(4.0, 1, "gone"), joined(6.0, 1, incarnation=9), again])
+    assert state.workers[1].joins == 2
+
+
+def test_an_eviction_is_a_reason_to_be_gone() -> None:
+    fields = {"silent_s": 6.0, "limit_s": 5.0, "derivation": "x"}
+    lines = [*opened(0, 1), line(9.0, "evicted", worker=1, name="worker-1", **fields)]
+    assert fold([*lines, left(9.0, 1, "evicted")]).workers[1].left == "it was silent for 6.0 s"
+
+
+def test_what_is_waited_for_in_moments_of_the_journal() -> None:
+    state = fold([*opened(0, 1), waiting(10.0, 2.0, [1], until_s=3.0)])
+    assert state.waiting is not None
+    assert (state.waiting.since_s, state.waiting.until_s) == (8.0, 13.0)
+    assert state.waiting.missing == (1,)
+
+
+@pytest.mark.parametrize(
+    ("after", "waits"),
+    [
+        (rounds(11.0, 4), True),
+        (rounds(11.0, 5), False),
+        (left(11.0, 1, "gone"), False),
+        (left(11.0, 0, "gone"), True),
+        (line(12.4, "unheard-of"), True),
+        (line(12.6, "unheard-of"), False),
+        (ended(11.0), False),
+    ],
+)
+def test_a_wait_is_over(after: dict[str, object], waits: bool) -> None:
+    """By the fold of its round, by the end, by the leaving of who was missing, or by silence."""
+    state = fold([*opened(0, 1), rounds(2.0, 4), waiting(10.0, 2.0, [1]), after])
+    assert (state.waiting is not None) == waits
+
+
+def test_waiting_is_booked_on_the_missing_once() -> None:
+    notes = [waiting(5.0 + s, 1.0 + s, [1]) for s in range(3)]
+    state = fold([*opened(0, 1), *notes, rounds(7.5, 5)])
+    assert state.workers[1].waited_for_s == pytest.approx(3.5), "from 4.0 to 7.5"
+    assert state.workers[0].waited_for_s == 0.0
+
+
+def test_accuracy_is_the_mean_of_the_last_reports() -> None:
+    def reported(at_s: float, worker: int, accuracy: float) -> dict[str, object]:
+        metrics = {"accuracy": accuracy}
+        return line(at_s, "reported", worker=worker, name=f"worker-{worker}", metrics=metrics)
+
+    state = fold(
+        [*opened(0, 1), reported(2.0, 0, 0.4), reported(3.0, 1, 0.8), reported(4.0, 0, 0.6)]
+    )
+    assert [at_s for at_s, _ in state.accuracies] == [2.0, 3.0, 4.0]
+    assert [value for _, value in state.accuracies] == pytest.approx([0.4, 0.6, 0.7])
+    assert state.accuracy == pytest.approx(0.7)
+
+
+def test_what_is_not_a_number_is_no_accuracy() -> None:
+    """A journal writes null for NaN."""
+    lines = opened(0)
+    for accuracy in (None, float("nan")):
+        metrics = {"accuracy": accuracy}
+        lines.append(line(2.0, "reported", worker=0, name="worker-0", metrics=metrics))
+    assert fold(lines).accuracy is None
+
+
+def test_chunks_silence_refusals_and_the_end() -> None:
+    state = fold(
+        [
+            *opened(0, 1),
+            line(2.0, "chunks", moved=3, **{"from": 0, "to": 1}),
+            line(2.0, "chunks", moved=[4, 5], **{"from": 0, "to": 1}),
+            line(3.0, "silent", server=0),
+            line(3.0, "refused", reason="x was refused"),
+            ended(4.0, failed=True),
+        ]
+    )
+    assert state.moved_chunks == 5 and state.silent == {0: 3.0}
+    assert state.refused == ["x was refused"]
+    assert state.ended is not None and state.ended.failed
+    assert (state.round, state.folds) == (9, {0: 9})
+
+
+def test_unknown_lines_change_nothing_but_the_time() -> None:
+    before = fold(opened(0))
+    after = fold([*opened(0), line(2.0, "from-the-future", worker={"a": 1}), {"at_s": 3.0}])
+    assert after.at_s == 3.0
+    after.at_s = before.at_s
+    assert after == before
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'{"at_s":1.0,"what":"joined","worker":0,"name":"a"}\n{"at_s":2.0,"wh')
+    assert fold(read_journal(path)).at_s == 1.0

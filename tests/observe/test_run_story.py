@@ -1,0 +1,144 @@
+"""A run in sentences: what golden transcripts are made of."""
+
+from journals import ended, joined, left, line, opened, rounds, totals, waiting
+
+from polyrhythm.observe.story import tell
+
+
+def reported(at_s: float, worker: int, accuracy: float | None) -> dict[str, object]:
+    name, metrics = f"worker-{worker}", {"accuracy": accuracy}
+    return line(at_s, "reported", worker=worker, name=name, metrics=metrics)
+
+
+def after_opening(*lines: dict[str, object], worker: int | None = None) -> list[str]:
+    """What is told of these lines after a run with four workers opened."""
+    begun = list(tell(opened(0, 1, 2, 3), worker))
+    told = list(tell([*opened(0, 1, 2, 3), *lines], worker))
+    assert told[: len(begun)] == begun
+    return told[len(begun) :]
+
+
+def test_the_beginning() -> None:
+    assert list(tell(opened(0, 1))) == [
+        "   0.1 s  server s0 is there",
+        "   0.2 s  worker-0 joined; 1 worker now",
+        "   0.2 s  worker-1 joined; 2 workers now",
+        "   0.5 s  the model of 4.0 kB lies in 2 slices: s0 holds 2",
+        "   1.0 s  round 1 opened with 2 workers",
+    ]
+
+
+def test_a_death() -> None:
+    assert after_opening(left(12.3, 2, "w2 closed the link in the middle of a frame")) == [
+        "  12.3 s  worker-2 died: its link ended; 3 go on without it"
+    ]
+
+
+def test_leaving_in_other_ways() -> None:
+    assert after_opening(
+        left(2.0, 0, "it failed: ValueError: no w3"),
+        left(3.0, 1, "it was done"),
+        left(4.0, 2, "the link to w2 broke: reset"),
+        left(5.0, 3, "it was told to"),
+    ) == [
+        "   2.0 s  worker-0 left: it failed: ValueError: no worker-3; 3 go on without it",
+        "   3.0 s  worker-1 is done",
+        "   4.0 s  worker-2 died: its link ended; 1 goes on without it",
+        "   5.0 s  worker-3 left: it was told to; nobody is left",
+    ]
+
+
+def test_an_eviction_and_a_rejoin_are_told_once_each() -> None:
+    fields = {"silent_s": 6.14, "limit_s": 5.0, "derivation": "10 heartbeats of 0.5 s"}
+    assert after_opening(
+        line(9.0, "evicted", worker=2, name="worker-2", **fields),
+        left(9.0, 2, "evicted"),
+        joined(20.0, 2, incarnation=7),
+        line(20.0, "rejoined", worker=2, name="worker-2", incarnation=7),
+    ) == [
+        "   9.0 s  worker-2 was evicted: silent for 6.1 s, the limit is 5.0 s"
+        " (10 heartbeats of 0.5 s); 3 go on without it",
+        "  20.0 s  worker-2 is back, as incarnation 7; 4 workers now",
+    ]
+
+
+def test_routine_is_told_before_what_is_not() -> None:
+    assert after_opening(
+        rounds(2.0, 10, objective=0.9),
+        reported(2.5, 1, 0.5),
+        rounds(3.0, 20, objective=0.8, passes=1),
+        reported(3.5, 1, 0.6),
+        left(4.0, 0, "it was done"),
+        rounds(5.0, 21),
+    ) == [
+        "   3.0 s  rounds 1 to 20 are folded, pass 1, objective 0.8000",
+        "   3.5 s  worker-1 reports accuracy 0.6",
+        "   4.0 s  worker-0 is done",
+        "   5.0 s  round 21 is folded, objective 0.8000",
+    ]
+
+
+def test_routine_is_told_every_ten_seconds() -> None:
+    told = after_opening(*(rounds(1.0 + s, 10 * s) for s in range(1, 26)))
+    assert told == [
+        "  11.0 s  rounds 1 to 100 are folded",
+        "  21.0 s  rounds 101 to 200 are folded",
+        "  26.0 s  rounds 201 to 250 are folded",
+    ]
+
+
+def test_a_long_wait_is_told_once_and_the_timer_names_the_missing() -> None:
+    assert after_opening(
+        rounds(5.0, 4),
+        *(waiting(6.0 + s, 1.0 + s, [2], until_s=9.0 - s) for s in range(10)),
+        rounds(15.0, 5, reason="timer"),
+        *(waiting(17.0 + s, 2.0 + s, [2]) for s in range(4)),
+    ) == [
+        "   5.0 s  rounds 1 to 4 are folded",
+        "   8.0 s  round 5 waits for worker-2, for 3.0 s so far, until 15.0 s at the latest",
+        "  15.0 s  round 5 is folded",
+        "  15.0 s  the timer fired: round 5 closed without worker-2",
+    ]
+
+
+def test_a_short_wait_is_not_told() -> None:
+    assert after_opening(waiting(6.0, 2.9, [2])) == []
+
+
+def test_chunks_silence_refusals_and_the_end() -> None:
+    assert after_opening(
+        line(1.5, "listening", host="10.0.0.7", port=4040),
+        line(2.0, "chunks", moved=1, **{"from": 0, "to": 3}),
+        line(3.0, "silent", server=1, silent_s=2.0),
+        line(3.0, "refused", reason="eve was refused: another job"),
+        line(3.5, "from-the-future", x=1),
+        ended(4.0),
+    ) == [
+        "   1.5 s  others may join: polyrhythm worker --connect 10.0.0.7:4040",
+        "   2.0 s  1 chunk moved from worker-0 to worker-3",
+        "   3.0 s  server s1 has been silent for 2.0 s",
+        "   3.0 s  eve was refused: another job",
+        "   4.0 s  the job reached its goal: 9 rounds",
+    ]
+
+
+def test_what_is_not_a_number() -> None:
+    assert after_opening(reported(2.0, 1, None)) == ["   2.0 s  worker-1 reports accuracy nan"]
+
+
+def test_a_failure() -> None:
+    assert after_opening(ended(4.0, "server s1 died", failed=True)) == [
+        "   4.0 s  the job failed: server s1 died"
+    ]
+
+
+def test_the_story_of_one_worker() -> None:
+    both = {"0": totals(4, 1.0, 1.0, 2.0), "1": totals(2, 3.0, 0.0, 1.0)}
+    lines = [*opened(0, 1), rounds(5.0, 4, both), left(6.0, 1, "it was done"), ended(7.0)]
+    assert list(tell(lines, worker=0)) == [
+        "   0.2 s  worker-0 joined; 1 worker now",
+        "   1.0 s  round 1 opened with 2 workers",
+        "   5.0 s  worker-0 made 4 contributions of 40 points: computing 25%, waiting 25%,"
+        " transferring 50%",
+        "   7.0 s  the job reached its goal: 9 rounds",
+    ]

@@ -1,0 +1,1 @@
+"""What keeps the repository's own files in step."""

@@ -1,0 +1,53 @@
+"""`docs/cli.md` from the program itself: `python -m tools.cli_docs` writes it, `--check` compares.
+
+Help is made as plain text of one width, so that the page depends on no terminal.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from polyrhythm.cli.main import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+_WIDTH = 100
+_TOP = """# The command line
+
+This page is made from the program: `make docs` writes it, and a test says when it is stale.
+"""
+
+
+def page() -> str:
+    parts = [_TOP]
+    for words, command in _commands(["polyrhythm"], get_command(app)):
+        parts.append(f"## {words}\n\n```text\n{_help(words, command)}\n```\n")
+    return "\n".join(parts)
+
+
+def _commands(words: list[str], command: Any) -> Iterator[tuple[str, Any]]:
+    """The command and all commands below it."""
+    yield " ".join(words), command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _commands([*words, name], below)
+
+
+def _help(words: str, command: Any) -> str:
+    command.rich_markup_mode = None
+    context = command.make_context(words, [], resilient_parsing=True, terminal_width=_WIDTH)
+    lines = command.get_help(context).splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def main() -> None:
+    text = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(text)
+    elif not PAGE.is_file() or PAGE.read_text() != text:
+        sys.exit(f"{PAGE.relative_to(PAGE.parents[1])} is stale: run 'make docs'")
+
+
+if __name__ == "__main__":
+    main()
