@@ -25,6 +25,10 @@ class Refused(PolyrhythmError):
     """The lead or a server said no, with its reason."""
 
 
+class ToldToLeave(PolyrhythmError):
+    """A worker was told to leave before its loop had begun."""
+
+
 class JobFailed(PolyrhythmError):
     """The job ended before its goal."""
 

@@ -49,12 +49,14 @@ class Command:
         self.run_dir = cwd / "runs" / "run"
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         name, _, value = self._mark.decode().partition("=")
+        self._env = {**os.environ, name: value}
+        self._joiners: list[subprocess.Popen[str]] = []
         self._stderr = (cwd / "stderr.txt").open("w+")
         self._stdout = (cwd / "stdout.txt").open("w+")
         self.process = subprocess.Popen(
             [str(CLI), "train", *(str(arg) for arg in args), "--name", "run"],
             cwd=cwd,
-            env={**os.environ, name: value},
+            env=self._env,
             stdout=self._stdout,
             stderr=self._stderr,
             start_new_session=True,
@@ -69,7 +71,11 @@ class Command:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass  # it has ended by itself
-        self.process.wait(10)
+        for process in (self.process, *self._joiners):
+            process.wait(10)
+        for joiner in self._joiners:
+            assert joiner.stderr is not None
+            joiner.stderr.close()
         self._stdout.close()
         self._stderr.close()
 
@@ -128,12 +134,38 @@ class Command:
             found.update(path for path in paths if path.startswith("/dev/shm/"))
         return found
 
+    def join(self, *args: object) -> subprocess.Popen[str]:
+        """A `polyrhythm worker` that joins this command's job; it ends with the test."""
+        joiner = subprocess.Popen(
+            [str(CLI), "worker", "--connect", self.address(), *(str(arg) for arg in args)],
+            cwd=self.cwd,
+            env=self._env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._joiners.append(joiner)
+        return joiner
+
     # -- what it says --------------------------------------------------------------------------
 
     def journal(self, what: str = "") -> list[dict[str, Any]]:
         path = self.run_dir / "journal.jsonl"
         lines = list(read_journal(path)) if path.exists() else []
         return [line for line in lines if not what or line["what"] == what]
+
+    def address(self) -> str:
+        """Where others may join."""
+        listening = wait_until(lambda: self.journal("listening"), "it listens")[0]
+        return f"{listening['host']}:{listening['port']}"
+
+    def joined(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.journal("joined") if line["name"] == name]
+
+    def left(self, name: str) -> list[str]:
+        """The reasons with which workers of this name left."""
+        return [line["reason"] for line in self.journal("left") if line["name"] == name]
 
     def await_round(self, round_: int) -> None:
         """Wait until training is under way."""

@@ -10,6 +10,7 @@ from polyrhythm.cli.bench import bench
 from polyrhythm.cli.config import ConfiguredCommand
 from polyrhythm.cli.status import runs, status, story, why
 from polyrhythm.cli.train import train
+from polyrhythm.cli.worker import worker
 from polyrhythm.errors import PolyrhythmError
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command(cls=ConfiguredCommand)(train)
 for command in (status, why, story, runs):
     app.command()(command)
+app.command()(worker)
 app.add_typer(bench, name="bench")
 
 

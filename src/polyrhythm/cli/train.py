@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,8 @@ from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.learn.defaults import defaults_of
-from polyrhythm.learn.load import HIDDEN, check_job
+from polyrhythm.learn.load import HIDDEN, JOBS, check_job
+from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
@@ -110,6 +112,30 @@ def train(
         list[str] | None,
         typer.Option("--set", help="NAME=VALUE for the job's own use (repeatable)."),
     ] = None,
+    respawn: Annotated[
+        bool,
+        typer.Option("--respawn", help="Start workers that die again, under the same name."),
+    ] = False,
+    min_step: Annotated[
+        str | None,
+        typer.Option(help="Staging: a step's computing takes at least this long, as in 10ms."),
+    ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(help="Staging: worker-3 computes four times as long: 3=4x (repeatable)."),
+    ] = None,
+    slow_at: Annotated[
+        list[str] | None,
+        typer.Option(help="Staging: from its 60th second of training on: 60s:3=4x (repeatable)."),
+    ] = None,
+    stall: Annotated[
+        list[str] | None,
+        typer.Option(help="Staging: worker-3 pauses every 1000 points: 3=32ms/1000 (repeatable)."),
+    ] = None,
+    tenant: Annotated[
+        list[str] | None,
+        typer.Option(help="Staging: another process beside worker-2: 2 (repeatable)."),
+    ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
     ] = False,
@@ -151,6 +177,7 @@ def train(
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
     the file of --config. Of rounds, epochs, targets and seconds, the first that is reached ends
     the job. While it runs, ask it from another terminal: polyrhythm status, why, story.
+      polyrhythm train digits --workers 4 --min-step 10ms --slow 3=4x --respawn
     """
     if show_config:
         _show_config(ctx, as_json=json_)
@@ -178,9 +205,12 @@ def train(
         in_place=in_place,
         options=_parse_options(option or []),
         async_scale=async_scale,
+        respawn=respawn,
         target_accuracy=target_accuracy,
         target_objective=target_objective,
         max_seconds=max_seconds,
+        path="" if job in JOBS else str(Path(job).resolve()),
+        staging=_staging_flags(min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant),
     )
     check_spec(spec, link, digest)
     check_host(host, insecure)
@@ -200,7 +230,9 @@ def train(
     )
     progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
     with progress:
-        run = LocalEngine(requests, say=progress.say, tick=progress.tick, preload=job).run()
+        run = LocalEngine(
+            requests, say=progress.say, tick=progress.tick, preload=job, respawn=respawn
+        ).run()
     result = result_of(run, spec, run_dir)
     write_result(run_dir, result)
     if json_:
@@ -228,8 +260,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
         ("--async-scale", spec.async_scale, ASYNC_SCALES),
     ):
-        if text not in known:
-            raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
+        check_choice(flag, text, known)
     _check_targets(spec)
     if not 0 < spec.start_timeout_s < math.inf:
         raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
@@ -239,6 +270,12 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         raise UsageError("--local-steps goes with --kind local")
     if spec.in_place:
         _check_in_place(spec, link)
+    Staging.parse(spec.staging, spec.workers)
+
+
+def check_choice(flag: str, text: str, known: Sequence[str]) -> None:
+    if text not in known:
+        raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
 
 
 def _check_targets(spec: JobSpec) -> None:
@@ -277,6 +314,14 @@ def _parse_options(pairs: list[str]) -> dict[str, str]:
             raise UsageError(f"--set {pair!r} is not understood: give NAME=VALUE")
         options[key] = value
     return options
+
+
+def _staging_flags(min_step: str | None, **of_workers: list[str] | None) -> dict[str, str]:
+    flags = {} if min_step is None else {"min-step": min_step}
+    for name, items in of_workers.items():
+        if items:
+            flags[name.replace("_", "-")] = ",".join(items)
+    return flags
 
 
 def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
@@ -337,6 +382,7 @@ def result_of(run: LocalRun, spec: JobSpec, run_dir: Path) -> dict[str, Any]:
         **summarise(read_journal(journal) if journal.exists() else (), spec),
         "failed": run.failed,
         "worker_failures": run.worker_failures,
+        "respawned": run.respawned,
     }
 
 

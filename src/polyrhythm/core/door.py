@@ -1,6 +1,7 @@
 """The lead's door: who may come in at all, and who waits outside.
 
-*Whoever knocks must speak this protocol and belong to this job. Workers wait until every server is
+*Whoever knocks must speak this protocol and belong to this job; a worker that names no job takes
+whichever is here. Workers wait until every server is
 here, because they are told of all of them when they are admitted.*
 """
 
@@ -17,7 +18,8 @@ class Door:
         """Why this stranger cannot come in, whatever goes on inside."""
         if bonjour.protocol != PROTOCOL:
             return f"it speaks protocol {bonjour.protocol}, this job speaks {PROTOCOL}"
-        if bonjour.job != self.job:
+        anywhere = isinstance(bonjour, WorkerBonjour) and not bonjour.job
+        if bonjour.job != self.job and not anywhere:
             return "it belongs to another job"
         return None
 

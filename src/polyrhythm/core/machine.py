@@ -57,6 +57,8 @@ WORDS = {
     "deserted": "every worker left before the goal",
     "refused": "{detail}",
     "stopped": "stopped on request",
+    "respawn": "{worker} failed: {detail}; it is started again in {after_s:g} s",
+    "given-up": "{worker} failed: {detail}; it is given up: too many quick deaths in a row",
 }
 
 

@@ -6,7 +6,6 @@ The control socket is also the child's lifeline: when the engine is gone, so is 
 import os
 import signal
 import socket
-import sys
 import threading
 import traceback
 from pathlib import Path
@@ -16,18 +15,15 @@ import msgspec
 import torch
 
 from polyrhythm.engines.requests import ChildRequest, Told, pack_line
+from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.learn.load import load_main
-from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import FileJournal
 from polyrhythm.runtime.dial import SocketDialer
 from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server import ServerNode
 from polyrhythm.runtime.worker import WorkerNode
-
-_SWITCH_INTERVAL_S = 1e-4
-"""A link's thread otherwise waits 10 ms behind a busy Python thread."""
 
 
 class _Control:
@@ -58,15 +54,8 @@ class _Control:
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
-def _die(args: threading.ExceptHookArgs) -> None:
-    """A thread that fails must not leave a process that only looks alive."""
-    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
-    os._exit(70)
-
-
 def run_child(request: ChildRequest, sock: socket.socket) -> int:
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    threading.excepthook = _die
+    settle_in()
     control = _Control(sock)
     try:
         if request.role == "server":
@@ -96,6 +85,9 @@ def _serve(request: ChildRequest, control: _Control) -> int:
     control.tell(Told(address=listeners.address))
     lead = request.number == 0
     journal = FileJournal(Path(request.run_dir) / "journal.jsonl") if lead else None
+    if journal is not None:
+        address = listeners.address
+        journal.note("listening", host=address.host, port=address.port, job=request.job.job)
     node = ServerNode(
         request.number,
         request.job,
@@ -126,37 +118,12 @@ def _serve(request: ChildRequest, control: _Control) -> int:
     return 0
 
 
-def _leave_on_request(node: WorkerNode) -> None:
-    """SIGTERM: leave the job in order, on a thread of its own. An exception instead could land
-    anywhere in the worker's own thread, in a finalizer or halfway through leaving by itself."""
-
-    def leave() -> None:
-        try:
-            node.leave("it was told to leave")
-            node.close()
-        finally:
-            os._exit(0)
-
-    signal.signal(
-        signal.SIGTERM, lambda *_: threading.Thread(target=leave, name="leave", daemon=True).start()
-    )
-
-
 def _work(request: ChildRequest, control: _Control) -> int:
     assert request.lead is not None
     torch.set_num_threads(request.threads)
     control.watch()
     node = WorkerNode(request.name, request.job.job, SocketDialer(request.link), _options(request))
-    _leave_on_request(node)
-    reason = ""
-    try:
+    with presence(node, (signal.SIGTERM,)):
         main = load_main(request.job.name)
-        main(Worker(node, node.join(request.lead)))
-    except BaseException as error:
-        reason = f"it failed: {error}"
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is leaving already
-        node.leave(reason)
-        node.close()
+        train(main, node, node.join(request.lead))
     return 0

@@ -11,17 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 import msgspec
 
+from polyrhythm.core.respawn import Died, Respawn, Started
 from polyrhythm.engines.requests import ChildRequest, Fate, Told, pack_line
 from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.observe.members import Members
 from polyrhythm.wire.messages import Address
 
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
 """Large copies go past the cache (`tensors/copying.py`); without glibc on x86 it means nothing."""
 _GRACE_S = 5.0
+_HURRY_S = 1.0
+"""Who is still in its step by then is told a second time, and leaves at once."""
 _LAST_WORD_S = 0.4
 """For the lead to say how the job ended, after the last worker went."""
 _TICK_S = 0.2
@@ -36,6 +41,8 @@ class Child:
     unread: bytes = b""
     status: int | None = None
     failure: str | None = None
+    over: bool = False
+    """It was told that the job has ended: no fault of its own."""
 
     @property
     def alive(self) -> bool:
@@ -49,6 +56,8 @@ class LocalRun:
     ended: str | None = None
     failed: str | None = None
     worker_failures: dict[str, str] = field(default_factory=dict)
+    respawned: dict[str, int] = field(default_factory=dict)
+    """How often workers were started again."""
     interrupted: int = 0
     """The number of the signal that ended it, if one did."""
 
@@ -59,7 +68,8 @@ class _StoppedWhileStarting(Exception):
 
 class LocalEngine:
     """Runs one job. `say` is handed one line for each thing the user should know at once;
-    `tick` is called a few times a second while the job runs."""
+    `tick` is called a few times a second while the job runs. `respawn`: workers that die are
+    started again."""
 
     def __init__(
         self,
@@ -68,16 +78,22 @@ class LocalEngine:
         say: Callable[[str], None],
         tick: Callable[[], None] = lambda: None,
         preload: str = "",
+        respawn: bool = False,
     ) -> None:
         self._servers = [request for request in requests if request.role == "server"]
         self._workers = [request for request in requests if request.role == "worker"]
         self._say = say
         self._tick = tick
         self._preload = preload
+        self._respawn = Respawn() if respawn else None
+        self._due: dict[str, tuple[int, Child]] = {}
+        """Workers that died: when to start them again."""
+        self._members = Members(Path(self._servers[0].run_dir) / "journal.jsonl")
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
         self._run = LocalRun()
         self._stopping_since: float | None = None
+        self._hurried = False
         self._over_since = 0.0
         self._starting = True
         self._unsaid: dict[str, str] = {}
@@ -92,7 +108,7 @@ class LocalEngine:
                 self._start_nursery()
                 addresses = self._start_servers()
                 for request in self._workers:
-                    self._start(msgspec.structs.replace(request, lead=addresses[0]))
+                    self._start_worker(msgspec.structs.replace(request, lead=addresses[0]))
                 self._starting = False
                 self._supervise()
             except _StoppedWhileStarting:
@@ -117,6 +133,8 @@ class LocalEngine:
         )
         theirs.close()
         self._nursery_socket = ours
+        if self._run.interrupted:
+            raise _StoppedWhileStarting
 
     def _start(self, request: ChildRequest) -> Child:
         ours, theirs = socket.socketpair()
@@ -132,6 +150,11 @@ class LocalEngine:
         self._children[fate.started] = child
         self._selector.register(ours, selectors.EVENT_READ, child)
         return child
+
+    def _start_worker(self, request: ChildRequest) -> None:
+        self._start(request)
+        if self._respawn is not None:
+            self._respawn.on(Started(request.name), time.monotonic_ns())
 
     def _next_fate(self) -> Fate:
         assert self._nursery_socket is not None
@@ -180,6 +203,7 @@ class LocalEngine:
                 else:
                     self._heed(key.data)
             self._tick()
+            self._start_again()
             self._look_around()
         if self._run.failed is not None and self._unsaid:
             self._run.failed += ": " + "; ".join(_in_words(self._unsaid))
@@ -200,6 +224,7 @@ class LocalEngine:
         for told in self._hear(child):
             if told.ended is not None:
                 self._run.ended = told.ended
+            child.over = child.over or told.whole_job
             if told.failed is not None and not told.whole_job:
                 child.failure = told.failed
             elif told.failed is not None and child.request.role == "server":
@@ -213,15 +238,46 @@ class LocalEngine:
         child.status = fate.status
         name = child.request.name
         over = self._stopping_since is not None or self._run.ended is not None
-        if not child.status or (over and child.failure is None):
+        if not child.status or (child.failure is None and (over or child.over)):
             return
         if child.request.role == "server":
             how = _how(child)
             self._run.failed = f"server {name} died ({how}); the job ends: its slices are lost"
             self._stop()
         else:
-            self._run.worker_failures[name] = self._unsaid[name] = _how(child)
-            self._unsaid_since = time.monotonic()
+            self._run.worker_failures[name] = _how(child)
+            if self._respawn is not None and not over:
+                self._plan_again(self._respawn, child)
+            else:
+                self._unsaid[name] = _how(child)
+                self._unsaid_since = time.monotonic()
+
+    def _plan_again(self, respawn: Respawn, child: Child) -> None:
+        name = child.request.name
+        verdict = respawn.on(Died(name, _how(child)), time.monotonic_ns())
+        assert verdict is not None
+        self._say(str(verdict.reason))
+        if verdict.at_ns is not None:
+            self._due[name] = (verdict.at_ns, child)
+
+    def _start_again(self) -> None:
+        if self._stopping_since is not None or self._run.ended is not None:
+            self._due.clear()
+        now_ns = time.monotonic_ns()
+        for name, (at_ns, child) in list(self._due.items()):
+            if at_ns <= now_ns:
+                del self._due[name]
+                self._forget(child)
+                self._start_worker(child.request)
+                self._run.respawned[name] = self._run.respawned.get(name, 0) + 1
+                self._say(f"{name} was started again")
+
+    def _forget(self, child: Child) -> None:
+        """It is replaced: its socket and its place are needed no more."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(child.control)
+        child.control.close()
+        self._children.pop(child.pid, None)
 
     def _heed_rest(self, child: Child) -> None:
         """What a child said just before it went is still in its socket."""
@@ -234,8 +290,8 @@ class LocalEngine:
         """Nobody left to work, or somebody who does not end: help it along."""
         workers = [c for c in self._children.values() if c.request.role == "worker"]
         servers = [c for c in self._children.values() if c.request.role == "server"]
-        over = not any(child.alive for child in workers)
-        if not over:
+        over = not any(child.alive for child in workers) and not self._due
+        if not over or self._members.present():
             self._over_since = time.monotonic()
         unsaid = time.monotonic() > self._over_since + _LAST_WORD_S
         if over and unsaid and self._run.ended is None and self._stopping_since is None:
@@ -250,9 +306,16 @@ class LocalEngine:
             self._say_failures()
         if self._run.ended is not None and self._stopping_since is None:
             self._stopping_since = time.monotonic()
-        if self._stopping_since is not None and time.monotonic() > self._stopping_since + _GRACE_S:
+        if self._stopping_since is None:
+            return
+        stopping_s = time.monotonic() - self._stopping_since
+        if stopping_s > _GRACE_S:
             for child in (*workers, *servers):
                 self._signal(child, signal.SIGKILL)
+        elif stopping_s > _HURRY_S and self._run.ended is None and not self._hurried:
+            self._hurried = True
+            for child in workers:
+                self._signal(child, signal.SIGTERM)
 
     def _say_failures(self) -> None:
         """Workers that fail for the same reason at about the same time get one line together."""
@@ -281,6 +344,8 @@ class LocalEngine:
             if self._run.interrupted:
                 raise KeyboardInterrupt
             self._run.interrupted = number
+            if self._nursery is None:
+                return  # it is being started, and looks at `interrupted` when it is there
             if self._starting:
                 raise _StoppedWhileStarting  # there is nobody yet who could end in order
             self._stop()

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.staging import Pacer
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire.messages import Progress
@@ -20,6 +21,9 @@ _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 
 class Visits(Protocol):
     """What was visited since the last contribution."""
+
+    @property
+    def points(self) -> float: ...
 
     def collect(self) -> tuple[float, tuple[Progress, ...], int]:
         """The points, the progress through chunks that they make, and the number of the lease
@@ -34,6 +38,7 @@ class Exchange(torch.optim.Optimizer):
         flat: FlatModel,
         visits: Visits,
         model: torch.nn.Module,
+        pacer: Pacer | None = None,
     ) -> None:
         job = node.job
         assert job is not None
@@ -41,6 +46,7 @@ class Exchange(torch.optim.Optimizer):
         self._node = node
         self._flat = flat
         self._visits = visits
+        self._pacer = pacer
         self._seats = [
             (table, key, tensor)
             for module in model.modules()
@@ -84,7 +90,9 @@ class Exchange(torch.optim.Optimizer):
         if self._local:
             self._inner.step()
         self._step += 1
-        if self._step % self._steps == 0:
+        if self._pacer is not None:
+            self._pacer.pace(self._points if self._points is not None else self._visits.points)
+        if self._step % self._steps == 0 or self._node.asked:
             self._contribute()
         self._drop_gradients()
         return result
@@ -94,9 +102,13 @@ class Exchange(torch.optim.Optimizer):
             for parameter in group["params"]:
                 parameter.grad = None
 
+    @property
+    def pending(self) -> bool:
+        """Local steps were taken that no contribution has counted."""
+        return self._step % self._steps > 0
+
     def contribute_rest(self) -> None:
         """Nothing more comes: contribute what was visited since the last contribution."""
-        self._step = 0
         self._contribute()
         self._drop_gradients()
 
@@ -119,7 +131,10 @@ class Exchange(torch.optim.Optimizer):
             else:
                 self._flat.fill_gradients(self._node.push)
         self._node.contribute(weight, rates, objective, progress, lease, began_ns)
+        self._step = 0
         self._flat.remember(parameters=self._local)
+        if self._pacer is not None:
+            self._pacer.resume()
 
     def _check_numbers(self) -> None:
         """Only rates travel: another number that changes here would not change on the servers."""

@@ -11,6 +11,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.learn.describe import describe
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.points import Indices, Points
+from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire.messages import JobSpec, Progress
 
@@ -19,7 +20,7 @@ class _Visits:
     """What was visited since the last contribution, and under which lease that began."""
 
     def __init__(self) -> None:
-        self._points = 0.0
+        self.points = 0.0
         self._progress: dict[int, Progress] = {}
         self._lease = 0
 
@@ -29,20 +30,20 @@ class _Visits:
             self._lease = lease
 
     def note(self, points: int, progress: Sequence[Progress]) -> None:
-        self._points += points
+        self.points += points
         self._progress.update({step.chunk: step for step in progress})
 
     def drop(self) -> None:
         """It will never be counted: who visited it was evicted."""
-        self._points, self._progress = 0.0, {}
+        self.points, self._progress = 0.0, {}
 
     @property
     def pending(self) -> bool:
         """Points were visited that no contribution has counted."""
-        return self._points > 0
+        return self.points > 0
 
     def collect(self) -> tuple[float, tuple[Progress, ...], int]:
-        points, progress = self._points, tuple(self._progress.values())
+        points, progress = self.points, tuple(self._progress.values())
         self.drop()
         return points, progress, self._lease
 
@@ -50,9 +51,11 @@ class _Visits:
 class Worker:
     """This worker of a running job."""
 
-    def __init__(self, node: WorkerNode, job: JobSpec) -> None:
+    def __init__(self, node: WorkerNode, job: JobSpec, stage: Stage | None = None) -> None:
+        """`stage`: what this worker is made to be, if not what the job says."""
         self._node = node
         self._job = job
+        self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
         self._visits = _Visits()
         self._attached = False
         self._exchange: Exchange | None = None
@@ -74,8 +77,9 @@ class Worker:
 
     @property
     def stopped(self) -> bool:
-        """The job has reached its goal: the parameters at hand are the final ones."""
-        return self._node.stopped
+        """The job has reached its goal, and the parameters at hand are the final ones; or this
+        worker was told to leave."""
+        return self._node.stopped or self._node.asked
 
     @property
     def version(self) -> int:
@@ -90,8 +94,14 @@ class Worker:
         self._attached = True
         spec, tensors = describe(model, optimizer, self._job.kind)
         flat = self._node.attach(spec, tensors)
-        self._exchange = Exchange(optimizer, self._node, flat, self._visits, model)
+        pacer = Pacer(self._stage) if self._stage != Stage() else None
+        self._exchange = Exchange(optimizer, self._node, flat, self._visits, model, pacer)
         return self._exchange
+
+    def finish(self) -> None:
+        """`main` is done: who was told to leave contributes the local steps it has taken."""
+        if self._exchange is not None and self._exchange.pending and self._node.asked:
+            self._exchange.contribute_rest()
 
     def batches(
         self, dataset: Dataset[Any] | Sequence[torch.Tensor], batch_size: int
@@ -119,6 +129,8 @@ class Worker:
                 continue
             self._visits.note(len(indices), progress)
             yield fetch(indices)
+        if self._visits.pending and self._exchange is not None:
+            self._exchange.contribute_rest()
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
         """The buffers that contributions leave from, used in turn, a tensor per flat space each.

@@ -18,7 +18,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out, pack
 from polyrhythm.core.worker import State, WorkerMachine
-from polyrhythm.errors import FrameError, JobFailed, LinkError, Refused
+from polyrhythm.errors import FrameError, JobFailed, LinkError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
 from polyrhythm.io.segments import Piece, Segment
@@ -34,6 +34,7 @@ from polyrhythm.wire import messages as m
 
 _ME = "worker"
 _PUSH_BUFFERS = 2
+_SETTLE_NS = 250_000_000
 _BAD_PEER = (FrameError, LinkError)
 
 
@@ -59,6 +60,9 @@ class WorkerNode:
         self.name = name
         self.job: m.JobSpec | None = None
         self.stopped = False
+        self.asked = False
+        """Somebody wants this worker to leave."""
+        self.servers: tuple[m.Address, ...] = ()
         self.version = -1
         self.lease: m.Leased | None = None
         self._job_id = job
@@ -94,6 +98,7 @@ class WorkerNode:
         self._transferred_ns = 0
         self._closing = False
         self._lead: m.Address | None = None
+        self._parting = False
 
     def _settle(self) -> None:
         """Everything at hand is done: it leaves, and the user's thread looks at what it waits for."""
@@ -106,7 +111,7 @@ class WorkerNode:
         """Link to the lead, be admitted, link to every server."""
         self._lead = lead
         self._link(lead, fx.LEAD)
-        self._wait(lambda: self.job is not None and self._machine.linked)
+        self._begin(lambda: self.job is not None and self._machine.linked)
         assert self.job is not None
         return self.job
 
@@ -149,6 +154,9 @@ class WorkerNode:
             self._driver.run()
         except _BAD_PEER as error:
             self._poller.remove(link)
+            lead = self._peers.get(fx.LEAD)
+            if isinstance(lead, StreamLink) and lead is not link:
+                self._ready(lead)  # it may have said already why servers go
             self._part(link, error)
 
     def _part(self, link: Link, error: Exception) -> None:
@@ -215,7 +223,7 @@ class WorkerNode:
         self._model = FlatModel(self._layout, tensors, self.job.wire_dtype)
         self._resumed = False
         self._driver.post(_ME, ev.Attaching(spec))
-        self._wait(lambda: self._resumed)
+        self._begin(lambda: self._resumed)
         self._book()
         return self._model
 
@@ -224,7 +232,7 @@ class WorkerNode:
         again, for that too."""
         self.lease = None
         self._driver.post(_ME, ev.Enrolling(points))
-        self._wait(lambda: self.lease is not None and self._machine.state is State.COMPUTING)
+        self._begin(lambda: self.lease is not None and self._machine.state is State.COMPUTING)
         assert self.lease is not None
         return self.lease
 
@@ -265,11 +273,14 @@ class WorkerNode:
         self._exchange(ev.Exhausted(reason, lease), time.monotonic_ns())
 
     def _exchange(self, event: Any, began_ns: int) -> None:
+        if self._parting:
+            return
         self._resumed = False
         self._first_landing_ns = 0
         self._driver.post(_ME, event)
         sent_ns = time.monotonic_ns()
-        self._wait(lambda: self._resumed)
+        self._wait(lambda: self._resumed or self._let_go(sent_ns))
+        self._parting = self.asked
         self._book()
         landing_ns = max(sent_ns, self._first_landing_ns or self._resumed_ns)
         self._waited_ns = landing_ns - sent_ns
@@ -288,11 +299,30 @@ class WorkerNode:
     def leave(self, reason: str) -> None:
         self._driver.post(_ME, ev.Leaving(reason))
 
+    def ask_to_leave(self) -> None:
+        """From any thread: the user's loop is to contribute what it has, and end."""
+        self.asked = True
+        self._poller.wake()
+
+    def _let_go(self, sent_ns: int) -> bool:
+        """Told to leave, it does not wait for the others once what it sent has had time to arrive.
+        A version that has begun to land is awaited, and so is one that is read in place."""
+        assert self.job is not None
+        if not self.asked or self._first_landing_ns or self.job.in_place:
+            return False
+        return time.monotonic_ns() > sent_ns + _SETTLE_NS
+
+    def _begin(self, done: Callable[[], bool]) -> None:
+        """Wait for something without which there is no loop that could end in order."""
+        self._wait(lambda: done() or self.asked)
+        if not done():
+            raise ToldToLeave(f"{self.name} was told to leave before it had begun")
+
     def _wait(self, done: Callable[[], bool]) -> None:
         while not done():
             if self._failure is not None:
                 raise (JobFailed if self._all_stopped else Refused)(self._failure)
-            self._poller.poll(1.0)
+            self._poller.poll(_SETTLE_NS / 1e9 if self.asked else 1.0)
 
     # -- what the machine wants done -----------------------------------------------------------
 
@@ -313,6 +343,8 @@ class WorkerNode:
 
     def _dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job
+        assert self.job is not None
+        self._job_id, self.servers = self.job.job, effect.addresses
         for server, address in enumerate(effect.addresses):
             name = fx.server_name(server)
             try:

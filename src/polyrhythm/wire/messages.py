@@ -124,6 +124,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     target_accuracy: float | None = None
     target_objective: float | None = None
     max_seconds: float | None = None
+    path: str = ""
+    """Where the job's file lies on the host that began it; empty for a built-in job."""
+    staging: dict[str, str] = {}
+    """What makes equal machines differ, by flag (`learn/staging.py`)."""
 
 
 # -- the link ----------------------------------------------------------------------------------

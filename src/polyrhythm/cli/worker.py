@@ -1,0 +1,108 @@
+"""`polyrhythm worker`: one more worker for a job that is running."""
+
+import os
+import socket
+import sys
+from typing import Annotated
+
+import typer
+
+from polyrhythm.cli.train import check_choice
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.load import check_job
+from polyrhythm.learn.staging import Stage
+from polyrhythm.runtime.choices import DIGESTS
+
+_LINKS = ("auto", "tcp")
+"""The lead is reached by its port, so `local` cannot be promised."""
+
+
+def worker(
+    job: Annotated[
+        str,
+        typer.Argument(help="The job's code on this machine, where it is not found by itself."),
+    ] = "",
+    connect: Annotated[
+        str, typer.Option(help="HOST:PORT, as 'polyrhythm train' says at its start.")
+    ] = "",
+    name: Annotated[
+        str | None, typer.Option(help="This worker's name; default: the host's and a number.")
+    ] = None,
+    job_id: Annotated[
+        str, typer.Option("--job", help="Join this job only: its id, as job.json has it.")
+    ] = "",
+    link: Annotated[
+        str, typer.Option(help="Links: auto (shared memory where it can), or tcp.")
+    ] = "auto",
+    digest: Annotated[
+        str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch; default: this worker's share of cores.")
+    ] = None,
+    min_step: Annotated[
+        str | None, typer.Option(help="Staging: computing takes at least this long, as in 10ms.")
+    ] = None,
+    slow: Annotated[
+        str | None, typer.Option(help="Staging: computing takes so many times as long, as in 4x.")
+    ] = None,
+    slow_at: Annotated[
+        str | None, typer.Option(help="Staging: from then on, as in 60s:4x.")
+    ] = None,
+    stall: Annotated[
+        str | None, typer.Option(help="Staging: a pause every so many points, as in 32ms/1000.")
+    ] = None,
+    tenant: Annotated[
+        bool, typer.Option("--tenant", help="Staging: another process keeps a core busy.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Join a running job as one more worker, train with it, and leave when it ends.
+
+    Ctrl-C or SIGTERM: contribute what there is, return the data, and leave; twice: leave at once.
+
+    Examples:
+
+      polyrhythm worker --connect 127.0.0.1:40123
+
+      polyrhythm worker mine.py --connect 10.0.0.5:7000 --name big-one --threads 8
+    """
+    host, port = _parse_address(connect)
+    check_choice("--link", link, _LINKS)
+    check_choice("--digest", digest, DIGESTS)
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads is {threads}: it must be at least 1")
+    if name is not None and not name.strip():
+        raise UsageError("--name is empty: give this worker a name")
+    if job:
+        check_job(job)
+    said = {
+        "min-step": min_step,
+        "slow": slow,
+        "slow-at": slow_at,
+        "stall": stall,
+        "tenant": "" if tenant else None,
+    }
+    staging = {flag: text for flag, text in said.items() if text is not None}
+    Stage().amended(staging)
+    from polyrhythm.engines.remote import run_remote  # torch, once it is known to be of use
+
+    run_remote(
+        host,
+        port,
+        name or f"{socket.gethostname()}-{os.getpid()}",
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+        job=job_id,
+        file=job,
+        link=link,
+        digest=digest,
+        threads=threads,
+        staging=staging,
+    )
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError(f"--connect {text!r} is not understood: give HOST:PORT of a running job")
+    return host.strip("[]"), int(port)

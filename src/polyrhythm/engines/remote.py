@@ -1,0 +1,92 @@
+"""One more worker for a job that runs elsewhere, or here: in this process, without an engine."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import torch
+
+from polyrhythm.engines.work import TOLD, presence, settle_in, train
+from polyrhythm.errors import JobFailed, UsageError
+from polyrhythm.io.link import Link
+from polyrhythm.io.local import host_identity
+from polyrhythm.learn.load import JOBS, check_job, load_main
+from polyrhythm.runtime.dial import SocketDialer
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.wire.messages import Address, JobSpec
+
+_ANY_HOST = ("0.0.0.0", "::")
+
+
+class _DialerFromOutside(SocketDialer):
+    """Servers that listen on every address are reached at the one that the lead was."""
+
+    def __init__(self, link: str, host: str) -> None:
+        super().__init__(link)
+        self._host = host
+
+    def dial(self, address: Address, peer: str) -> Link:
+        if address.host in _ANY_HOST:
+            address = msgspec.structs.replace(address, host=self._host)
+        return super().dial(address, peer)
+
+
+def run_remote(
+    host: str,
+    port: int,
+    name: str,
+    *,
+    say: Callable[[str], None],
+    job: str = "",
+    file: str = "",
+    link: str = "auto",
+    digest: str = "auto",
+    threads: int | None = None,
+    staging: Mapping[str, str] | None = None,
+) -> None:
+    """Join the job whose lead is at host:port, train, and leave. `job` insists on one by its id;
+    `file` is this host's copy of the job's code."""
+    settle_in()
+    node = WorkerNode(
+        name, job, _DialerFromOutside(link, host), NodeOptions(digest=digest, link=link)
+    )
+    try:
+        with presence(node, (signal.SIGTERM, signal.SIGINT)):
+            spec = node.join(Address(host, port, "", ""))
+            say(f"joined job {spec.name} at {host}:{port} as {name}")
+            here = node.servers[0].identity == host_identity()
+            torch.set_num_threads(threads or _threads_for(spec, here))
+            train(load_main(_code_of(spec, file, here)), node, spec, staging)
+    except JobFailed as error:
+        say(f"left: the job has ended: {error}")
+        return
+    say(f"left: {TOLD}" if node.asked else f"left: {_why(node)}")
+
+
+def _why(node: WorkerNode) -> str:
+    return "the job has ended" if node.stopped else "it was done"
+
+
+def _threads_for(spec: JobSpec, here: bool) -> int:
+    """A machine's cores, shared with the job's own workers where they are on it."""
+    cores = os.cpu_count() or 1
+    return max(1, cores // (spec.workers + 1)) if here else cores
+
+
+def _code_of(spec: JobSpec, file: str, here: bool) -> str:
+    """What to run: the copy that was named, a job that comes with us, or, on the host where the
+    job was begun, its file. A path that another host names means nothing on this one."""
+    if file:
+        return file
+    if spec.name in JOBS:
+        return spec.name
+    if here and Path(spec.path).is_file():
+        check_job(spec.path)
+        return spec.path
+    raise UsageError(
+        f"the code of job {spec.name} is not on this machine: name its copy here, as in"
+        f" 'polyrhythm worker --connect HOST:PORT {Path(spec.name).name}'"
+    )

@@ -1,0 +1,203 @@
+"""Staged heterogeneity: equal machines made to differ, so that policies can be compared on one host.
+
+The plan is pure: from what a step took and visited to how much longer it must take. *Injected* and
+*Natural* are FSP's two kinds of stragglers (§7): a pause every so many points, and a machine that
+is shared with another tenant.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from polyrhythm.core.durations import parse_duration
+from polyrhythm.errors import UsageError
+
+_SPIN_NS = 200_000
+"""The end of a pause is spun away, because sleeping ends late; no more, because cores are shared."""
+_MOST_FACTOR = 1000.0
+_NAME = re.compile(r"worker-(\d+)")
+_ITEM = re.compile(r"(?:(?P<at>[^:=]*):)?(?P<worker>\d+)(?:=(?P<value>.+))?", re.ASCII)
+_SHAPES = {
+    "min-step": "a duration such as 10ms",
+    "slow": "FACTOR such as 4x",
+    "slow-at": "TIME:FACTOR such as 60s:4x",
+    "stall": "PAUSE/POINTS such as 32ms/1000",
+    "tenant": "nothing",
+}
+_SHAPES_OF_WORKERS = {
+    "min-step": "a duration such as 10ms",
+    "slow": "WORKER=FACTOR such as 3=4x",
+    "slow-at": "TIME:WORKER=FACTOR such as 60s:3=4x",
+    "stall": "WORKER=PAUSE/POINTS such as 3=32ms/1000",
+    "tenant": "a worker's number such as 2",
+}
+_OF_WORKERS = ("slow", "slow-at", "stall", "tenant")
+"""What is said of one worker; `min-step` is said of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one worker is made to be."""
+
+    min_step_ns: int = 0
+    factor: float = 1.0
+    changes: tuple[tuple[int, float], ...] = ()
+    """(since when, how many times as long), by time: a machine that changes."""
+    stall_ns: int = 0
+    stall_points: int = 1
+    tenant: bool = False
+
+    def pad_ns(self, elapsed_ns: int, computed_ns: int, points: float, visited: float = 0) -> int:
+        """How much longer a step must take that took `computed_ns` and visited `points`.
+        `elapsed_ns` is this worker's training time, `visited` its points before this step."""
+        factor = self.factor
+        for since_ns, later in self.changes:
+            if elapsed_ns >= since_ns:
+                factor = later
+        stalls = (visited + points) // self.stall_points - visited // self.stall_points
+        whole_ns = max(computed_ns, self.min_step_ns) * factor + stalls * self.stall_ns
+        return max(0, round(whole_ns) - computed_ns)
+
+    def amended(self, flags: Mapping[str, str]) -> "Stage":
+        """This stage with what flags say of this worker alone: {"slow": "4x"}."""
+        stage = self
+        for flag, text in flags.items():
+            stage = _amend(stage, flag, text, text, _SHAPES)
+        return stage
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The plan of a job: a stage for every worker of which something is said."""
+
+    everybody: Stage = Stage()
+    stages: dict[int, Stage] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, flags: Mapping[str, str], workers: int | None = None) -> "Staging":
+        """From what the command line says, flag by flag, items divided by commas. `workers` is how
+        many there are to speak of, where that is to be checked."""
+        everybody = Stage()
+        if "min-step" in flags:
+            text = flags["min-step"]
+            everybody = _amend(everybody, "min-step", text, text, _SHAPES_OF_WORKERS)
+        stages: dict[int, Stage] = {}
+        said: set[tuple[str, int]] = set()
+        for flag in _OF_WORKERS:
+            for item in flags[flag].split(",") if flag in flags else ():
+                worker, value = _worker_of(flag, item)
+                if workers is not None and worker >= workers:
+                    numbers = f"they are 0 to {workers - 1}" if workers > 1 else "there is 0 alone"
+                    raise UsageError(
+                        f"--{flag} {item!r}: there is no worker {worker}; with --workers {workers}"
+                        f" {numbers}"
+                    )
+                if flag != "slow-at" and (flag, worker) in said:
+                    raise UsageError(f"--{flag} {item!r}: worker {worker} has one already")
+                said.add((flag, worker))
+                stage = stages.get(worker, everybody)
+                stages[worker] = _amend(stage, flag, value, item, _SHAPES_OF_WORKERS)
+        return cls(everybody, stages)
+
+    def of(self, name: str) -> Stage:
+        """The stage of the worker with this name; `worker-3` is number 3."""
+        match = _NAME.fullmatch(name)
+        return self.stages.get(int(match[1]), self.everybody) if match else self.everybody
+
+    def pad_ns(
+        self, worker: int, elapsed_ns: int, computed_ns: int, points: float, visited: float = 0
+    ) -> int:
+        stage = self.stages.get(worker, self.everybody)
+        return stage.pad_ns(elapsed_ns, computed_ns, points, visited)
+
+
+class Pacer:
+    """Makes a worker's steps as long as its stage says. Its training time begins now."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._began_ns = self._since_ns = time.monotonic_ns()
+        self._visited = 0.0
+        self._counted = 0.0
+
+    def pace(self, points: float) -> None:
+        """A step is computed, and `points` were visited since `resume`: take the rest of its time."""
+        now_ns = time.monotonic_ns()
+        new = points - self._counted
+        pad_ns = self._stage.pad_ns(
+            now_ns - self._began_ns, now_ns - self._since_ns, new, self._visited
+        )
+        self._visited += new
+        self._counted = points
+        if pad_ns:
+            _sleep_until(now_ns + pad_ns)
+        self._since_ns = time.monotonic_ns()
+
+    def resume(self) -> None:
+        """The exchange is over: computing begins."""
+        self._counted = 0.0
+        self._since_ns = time.monotonic_ns()
+
+
+def _sleep_until(until_ns: int) -> None:
+    rest_ns = until_ns - _SPIN_NS - time.monotonic_ns()
+    if rest_ns > 0:
+        time.sleep(rest_ns / 1e9)
+    while time.monotonic_ns() < until_ns:
+        pass
+
+
+# -- from text ---------------------------------------------------------------------------------
+
+
+def _worker_of(flag: str, item: str) -> tuple[int, str]:
+    """The worker that an item speaks of, and what is left without it: 60s:3=4x is (3, 60s:4x)."""
+    match = _ITEM.fullmatch(item.strip())
+    shape = _SHAPES_OF_WORKERS[flag]
+    if match is None or (match["at"] is not None) != (flag == "slow-at"):
+        raise UsageError(f"--{flag} {item!r} is not understood: give {shape}")
+    at, value = match["at"], match["value"] or ""
+    return int(match["worker"]), value if at is None else f"{at}:{value}"
+
+
+def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, str]) -> Stage:
+    try:
+        match flag:
+            case "min-step":
+                return replace(stage, min_step_ns=parse_duration(text))
+            case "slow":
+                return replace(stage, factor=_factor(text))
+            case "slow-at":
+                at, _, factor = text.partition(":")
+                changes = (*stage.changes, (parse_duration(at), _factor(factor)))
+                return replace(stage, changes=tuple(sorted(changes)))
+            case "stall":
+                pause, _, points = text.partition("/")
+                return replace(
+                    stage, stall_ns=parse_duration(pause), stall_points=_positive(points)
+                )
+            case "tenant" if not text:
+                return replace(stage, tenant=True)
+            case _:
+                raise ValueError("nothing else is known")
+    except ValueError as error:
+        raise UsageError(
+            f"--{flag} {said!r} is not understood: give {shapes[flag]} ({error})"
+        ) from None
+
+
+def _factor(text: str) -> float:
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= _MOST_FACTOR:
+        raise ValueError(f"a factor is a number from 1 to {_MOST_FACTOR:.0f}")
+    return factor
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError("points are a whole number of at least 1")
+    return int(text)

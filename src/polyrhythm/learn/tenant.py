@@ -1,0 +1,42 @@
+"""A second tenant beside a worker (FSP's *Natural*): a process that keeps one core busy.
+
+It ends with its worker, however that ends: its standard input is then at its end. It imports nothing
+of ours, so that it starts at once and takes no memory to speak of.
+"""
+
+import contextlib
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+_END_TIMEOUT_S = 5.0
+_BETWEEN_LOOKS = 100_000
+
+
+@contextlib.contextmanager
+def tenant() -> Iterator[int]:
+    """Yields the number of its process."""
+    command = [sys.executable, "-I", "-S", __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process.pid
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(_END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _keep_busy() -> None:
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        for _ in range(_BETWEEN_LOOKS):
+            pass
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, and ends both
+    _keep_busy()

@@ -1,0 +1,333 @@
+"""Workers that join by command, leave on request, and are started again when they die."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from processes import Command, call, wait_until
+
+MANY = 1_000_000
+COUNTING = """
+import os, pathlib, time
+import torch
+
+
+def main(worker):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    pathlib.Path(f"{worker.name}.pid").write_text(str(os.getpid()))
+    steps = 0
+    while not worker.stopped:
+        while os.path.exists(f"{worker.name}.hold"):
+            pathlib.Path(f"{worker.name}.held").touch()
+            time.sleep(0.01)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step(points=2)
+        steps += 1
+    pathlib.Path(f"{worker.name}.steps").write_text(str(steps))
+"""
+"""Says which process it is in, holds its breath while asked to, and tells how many steps it took."""
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> Path:
+    path = tmp_path / "counting.py"
+    path.write_text(COUNTING)
+    return path
+
+
+def start(job: Path, *flags: object, rounds: int = MANY) -> Command:
+    return Command(job.name, "--rounds", rounds, "--timer", "off", *flags, cwd=job.parent)
+
+
+def pid_of(command: Command, name: str) -> int:
+    path = command.cwd / f"{name}.pid"
+    return int(wait_until(lambda: path.exists() and path.read_text(), f"{name} trains"))
+
+
+def totals_of(command: Command, name: str) -> dict[str, int]:
+    worker = str(command.joined(name)[0]["worker"])
+    nothing = {"contributions": 0, "points": 0}
+    return command.journal("rounds")[-1]["workers"].get(worker, nothing)
+
+
+def stop(command: Command) -> None:
+    os.kill(command.process.pid, signal.SIGTERM)
+    command.wait(10)
+
+
+# -- joining -----------------------------------------------------------------------------------
+
+
+def test_one_more_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
+    with start(counting, "--workers", 1, "--servers", 2, rounds=3000) as command:
+        command.await_round(0)
+        hold = counting.with_name("worker-0.hold")
+        hold.touch()  # the job does not end before the other is in
+        joiner = command.join("--name", "guest")
+        wait_until(lambda: command.joined("guest"), "the guest is in")
+        hold.unlink()
+        assert command.wait(60) == 0
+        _, said = joiner.communicate(timeout=20)
+        assert joiner.returncode == 0
+        address = command.address()
+        assert said.splitlines() == [
+            f"joined job counting.py at {address} as guest",
+            "left: the job has ended",
+        ]
+        assert f"others may join: polyrhythm worker --connect {address}" in command.stderr()
+        assert "guest joined" in command.stderr()
+        assert command.left("guest") == ["it was done"]
+        steps = int(counting.with_name("guest.steps").read_text())
+        assert totals_of(command, "guest")["contributions"] == steps > 0
+
+
+def test_a_guest_visits_points_and_has_a_stage_of_its_own(tmp_path: Path) -> None:
+    """Every point is visited as often as asked, whoever comes."""
+    job = tmp_path / "visiting.py"
+    loop = "for points, in worker.batches((torch.ones(403, 8),), batch_size=5):"
+    text = COUNTING.replace("while not worker.stopped:", loop)
+    text = text.replace("torch.ones(2, 8)", "points").replace("(points=2)", "()")
+    # Rounds go on, because a guest enters at one, but slowly: there is enough left for it.
+    slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.3)\n'
+    job.write_text(text.replace("batch_size=5):\n", f"batch_size=5):\n{slowly}"))
+    flags = ["--workers", 1, "--epochs", 3, "--timer", "off", "--json"]
+    with Command("visiting.py", *flags, cwd=tmp_path) as command:
+        joiner = command.join("--min-step", "2ms", "--link", "tcp", "--name", "guest")
+        assert command.wait(60) == 0, command.stderr()
+        _, said = joiner.communicate(timeout=20)
+        assert joiner.returncode == 0, said
+        result = json.loads(command.stdout())
+        assert result["passes"] == 3 and result["points"] == 3 * 403
+        guest = result["per_worker"]["guest"]
+        assert guest["points"] > 0
+        assert guest["compute_s"] >= 0.002 * guest["contributions"]
+
+
+def test_the_job_outlives_its_own_workers_while_a_guest_is_there(counting: Path) -> None:
+    with start(counting, "--workers", 1, "--servers", 1) as command:
+        command.await_round(0)
+        joiner = command.join("--name", "guest")
+        pid_of(command, "guest")
+        os.kill(pid_of(command, "worker-0"), signal.SIGTERM)
+        wait_until(lambda: command.left("worker-0"), "its own worker left")
+        before = totals_of(command, "guest")["contributions"]
+        wait_until(
+            lambda: totals_of(command, "guest")["contributions"] > before + 100,
+            "the guest trains on alone",
+        )
+        os.kill(joiner.pid, signal.SIGINT)
+        _, said = joiner.communicate(timeout=20)
+        assert joiner.returncode == 0
+        assert said.splitlines()[-1] == "left: it was told to leave"
+        assert command.wait(20) == 1
+        assert "every worker left before the goal" in command.stderr()
+
+
+# -- leaving -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "a_step"),
+    [([], 2), (["--kind", "local", "--local-steps", 1000], 2)],
+    ids=["gradient", "local"],
+)
+def test_who_is_told_to_leave_contributes_what_it_has(
+    counting: Path, flags: list[object], a_step: int
+) -> None:
+    with start(counting, "--workers", 2, "--servers", 2, *flags) as command:
+        command.await_round(1)
+        os.kill(pid_of(command, "worker-1"), signal.SIGTERM)
+        wait_until(lambda: command.left("worker-1"), "it left")
+        assert command.left("worker-1") == ["it was told to leave"]
+        steps = int(counting.with_name("worker-1.steps").read_text())
+        stop(command)
+        assert totals_of(command, "worker-1")["points"] == steps * a_step
+        assert "worker-1 left: it was told to leave" in command.stderr()
+        assert "failed" not in command.stderr()
+
+
+def test_who_waits_for_others_need_not_wait_to_leave(counting: Path) -> None:
+    with start(counting, "--workers", 2, "--servers", 2) as command:
+        command.await_round(0)
+        counting.with_name("worker-0.hold").touch()
+        wait_until(counting.with_name("worker-0.held").exists, "worker-1 waits for worker-0")
+        os.kill(pid_of(command, "worker-1"), signal.SIGTERM)
+        wait_until(lambda: command.left("worker-1"), "it left")
+        steps = int(counting.with_name("worker-1.steps").read_text())
+        counting.with_name("worker-0.hold").unlink()
+        stop(command)
+        assert totals_of(command, "worker-1")["contributions"] == steps
+
+
+def test_told_twice_it_leaves_at_once(counting: Path) -> None:
+    with start(counting, "--workers", 2, "--servers", 1) as command:
+        command.await_round(0)
+        counting.with_name("worker-1.hold").touch()
+        wait_until(counting.with_name("worker-1.held").exists, "worker-1 is in its step")
+        pid = pid_of(command, "worker-1")
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not _pending(pid, signal.SIGTERM), "it took the first one")
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: command.left("worker-1"), "it left")
+        assert not counting.with_name("worker-1.steps").exists()
+        stop(command)
+
+
+def _pending(pid: int, number: signal.Signals) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
+# -- being started again -----------------------------------------------------------------------
+
+
+def test_a_worker_that_is_killed_is_started_again(counting: Path) -> None:
+    with start(counting, "--workers", 2, "--servers", 2, "--respawn", "--json") as command:
+        command.await_round(0)
+        first = pid_of(command, "worker-1")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: len(command.joined("worker-1")) == 2, "it is in again")
+        wait_until(lambda: pid_of(command, "worker-1") != first, "it trains again")
+        before = totals_of(command, "worker-1")["contributions"]
+        wait_until(
+            lambda: totals_of(command, "worker-1")["contributions"] > before, "its work counts"
+        )
+        os.kill(pid_of(command, "worker-0"), signal.SIGTERM)
+        wait_until(lambda: command.left("worker-0"), "the other left by itself")
+        os.kill(pid_of(command, "worker-1"), signal.SIGTERM)
+        assert command.wait(20) == 1
+        assert command.stderr().splitlines() == [
+            "polyrhythm: worker-1 failed: killed by SIGKILL; it is started again in 0.5 s",
+            "polyrhythm: worker-1 was started again",
+            "polyrhythm: every worker left before the goal",
+        ]
+        assert json.loads(command.stdout())["respawned"] == {"worker-1": 1}
+        assert len(command.joined("worker-0")) == 1
+
+
+def test_a_worker_that_cannot_live_is_given_up_and_the_job_goes_on(tmp_path: Path) -> None:
+    job = tmp_path / "counting.py"
+    crash = '    if worker.name == "worker-1":\n        os._exit(3)\n'
+    job.write_text(COUNTING.replace("(worker):\n", f"(worker):\n{crash}"))
+    flags = ["--workers", 2, "--servers", 1, "--respawn", "--start-timeout", 1, "--quiet"]
+    with start(job, *flags) as command:
+        wait_until(lambda: "given up" in command.stderr(), "it is given up")
+        command.await_round(1)
+        stop(command)
+        lines = command.stderr().splitlines()
+        assert len(lines) == 10
+        assert lines[-2].endswith(
+            "worker-1 failed: exit status 3; it is given up: too many quick deaths in a row"
+        )
+
+
+# -- what cannot work --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    folder = tmp_path_factory.mktemp("running")
+    (folder / "counting.py").write_text(COUNTING)
+    with start(folder / "counting.py", "--workers", 1, "--servers", 2, "--quiet") as command:
+        command.await_round(0)
+        yield command
+        command.assert_alive()
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line on stderr of a worker that must not work; before it, only that it had joined."""
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    *before, line = done.stderr.strip().splitlines()
+    assert all(other.startswith("joined job ") for other in before), done.stderr
+    assert line.startswith("polyrhythm: ")
+    return line
+
+
+def join(command: Command, *args: object) -> subprocess.CompletedProcess[str]:
+    return call("worker", "--connect", command.address(), *args, cwd=command.cwd)
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    line = refused(call("worker", "--connect", f"127.0.0.1:{port}", cwd=tmp_path))
+    assert f"could not reach lead at 127.0.0.1:{port}: Connection refused" in line
+
+
+def test_a_taken_name(running: Command) -> None:
+    line = refused(join(running, "--name", "worker-0"))
+    assert "worker-0 was refused: a worker with this name is in the job" in line
+
+
+def test_another_job(running: Command) -> None:
+    line = refused(join(running, "--name", "lost", "--job", "that-other-one"))
+    assert "lost was refused: it belongs to another job" in line
+
+
+def test_this_very_job(running: Command) -> None:
+    job_id = json.loads((running.run_dir / "job.json").read_text())["job"]
+    joiner = running.join("--name", "exact", "--job", job_id)
+    pid_of(running, "exact")
+    os.kill(joiner.pid, signal.SIGTERM)
+    assert joiner.wait(20) == 0
+
+
+def test_another_model(running: Command) -> None:
+    (running.cwd / "other.py").write_text(COUNTING.replace("Linear(8, 4)", "Linear(8, 5)"))
+    line = refused(join(running, "other.py", "--name", "odd"))
+    assert "odd's model differs: 'weight' has shape [5, 8], in the job it has [4, 8]" in line
+
+
+def test_code_that_is_not_here(running: Command) -> None:
+    hidden = running.cwd / "counting.py"
+    hidden.rename(hidden.with_name("gone"))
+    try:
+        line = refused(join(running, "--name", "naked"))
+    finally:
+        hidden.with_name("gone").rename(hidden)
+    assert "the code of job counting.py is not on this machine" in line
+    assert "counting.py" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--connect", "nowhere"], "--connect 'nowhere' is not understood: give HOST:PORT"),
+        (["--connect", "localhost:99999"], "--connect 'localhost:99999' is not understood"),
+        ([], "--connect '' is not understood"),
+        (["--connect", "h:1", "--link", "local"], "--link 'local' is not known"),
+        (["--connect", "h:1", "--digest", "md5"], "--digest 'md5' is not known"),
+        (["--connect", "h:1", "--threads", "0"], "--threads is 0"),
+        (["--connect", "h:1", "--name", ""], "--name is empty"),
+        (["--connect", "h:1", "missing.py"], "cannot read missing.py"),
+        (["--connect", "h:1", "--slow", "fast"], "--slow 'fast' is not understood"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_flags(tmp_path: Path, flags: list[str], words: str) -> None:
+    line = refused(call("worker", *flags, cwd=tmp_path))
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--min-step", "10"], "--min-step '10' is not understood"),
+        (["--slow", "3=4x"], "--slow '3=4x': there is no worker 3; with --workers 3"),
+        (["--slow", "1=-2x"], "--slow '1=-2x' is not understood"),
+        (["--stall", "1=soon/1000"], "--stall '1=soon/1000' is not understood"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_staging_flags_of_train(tmp_path: Path, flags: list[str], words: str) -> None:
+    assert words in refused(call("train", "digits", *flags, cwd=tmp_path))
+    assert not (tmp_path / "runs").exists(), "refused before anything was made"

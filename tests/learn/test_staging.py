@@ -1,0 +1,153 @@
+"""Equal machines made to differ: the plan, its words, and that a run follows it."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.staging import Pacer, Stage, Staging
+from polyrhythm.wire.messages import JobSpec
+
+MS = 10**6
+SECOND = 10**9
+
+
+def plan(**flags: str) -> Staging:
+    return Staging.parse({flag.replace("_", "-"): text for flag, text in flags.items()}, 4)
+
+
+def test_nothing_is_padded_where_nothing_is_said() -> None:
+    assert plan().pad_ns(0, 0, 5 * MS, 100) == 0
+
+
+def test_computing_is_padded_up_to_the_least_step() -> None:
+    staging = plan(min_step="10ms")
+    assert staging.pad_ns(0, 0, 3 * MS, 32) == 7 * MS
+    assert staging.pad_ns(0, 0, 12 * MS, 32) == 0
+
+
+def test_a_slow_worker_takes_as_many_times_as_long_padding_included() -> None:
+    staging = plan(min_step="10ms", slow="3=4x,1=1.5x")
+    assert staging.pad_ns(3, 0, 3 * MS, 32) == 37 * MS
+    assert staging.pad_ns(3, 0, 12 * MS, 32) == 36 * MS
+    assert staging.pad_ns(1, 0, 10 * MS, 32) == 5 * MS
+    assert staging.pad_ns(0, 0, 10 * MS, 32) == 0
+
+
+def test_a_machine_that_changes_and_changes_back() -> None:
+    staging = plan(slow="3=2x", slow_at="90s:3=1x,60s:3=4x")
+    pads = [staging.pad_ns(3, s * SECOND, MS, 1) for s in (0, 59, 60, 89, 90)]
+    assert pads == [MS, MS, 3 * MS, 3 * MS, 0]
+
+
+def test_a_stall_comes_every_so_many_points() -> None:
+    """FSP §7: suspended for t milliseconds every 1,000 data points processed."""
+    staging = plan(stall="3=32ms/1000")
+    pads = [staging.pad_ns(3, 0, MS, 400, visited) for visited in range(0, 2400, 400)]
+    assert pads == [0, 0, 32 * MS, 0, 32 * MS, 0]
+    assert staging.pad_ns(3, 0, MS, 5000) == 5 * 32 * MS
+    assert staging.pad_ns(2, 0, MS, 5000) == 0
+
+
+def test_names_are_numbers() -> None:
+    staging = plan(min_step="10ms", tenant="2")
+    assert staging.of("worker-2").tenant
+    assert not staging.of("worker-12").tenant
+    assert staging.of("somebody-else") == Stage(min_step_ns=10 * MS)
+
+
+def test_a_worker_speaks_of_itself() -> None:
+    job = plan(min_step="10ms", slow="3=4x").of("worker-3")
+    assert job.amended({"slow": "2x", "tenant": ""}) == Stage(10 * MS, 2.0, tenant=True)
+    with pytest.raises(UsageError, match="--slow '3=4x' is not understood: give FACTOR"):
+        job.amended({"slow": "3=4x"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"min_step": "10"}, "--min-step '10' is not understood: give a duration such as 10ms"),
+        ({"slow": "4x"}, "--slow '4x' is not understood: give WORKER=FACTOR such as 3=4x"),
+        ({"slow": "3=fast"}, "--slow '3=fast' .* from 1 to 1000"),
+        ({"slow": "3=0.5x"}, "from 1 to 1000"),
+        ({"slow": "3=nanx"}, "from 1 to 1000"),
+        ({"slow": "1=2x,1=3x"}, "--slow '1=3x': worker 1 has one already"),
+        ({"slow": "4=2x"}, "--slow '4=2x': there is no worker 4; with --workers 4 .* 0 to 3"),
+        ({"slow": "60s:3=2x"}, "--slow '60s:3=2x' is not understood"),
+        ({"slow_at": "3=4x"}, "--slow-at '3=4x' .* TIME:WORKER=FACTOR such as 60s:3=4x"),
+        ({"slow_at": "soon:3=4x"}, "--slow-at 'soon:3=4x' .* such as 10ms"),
+        ({"stall": "3=32ms"}, "--stall '3=32ms' .* whole number of at least 1"),
+        ({"stall": "3=32/1000"}, "--stall '3=32/1000' .* such as 10ms"),
+        ({"tenant": "x"}, "--tenant 'x' is not understood: give a worker's number"),
+        ({"tenant": "2=3x"}, "--tenant '2=3x' is not understood"),
+        ({"tenant": "9"}, "there is no worker 9"),
+    ],
+)
+def test_what_cannot_be_meant(flags: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan(**flags)
+
+
+def test_a_pacer_never_ends_a_step_early() -> None:
+    pacer = Pacer(plan(min_step="3ms").of("worker-0"))
+    began_ns = time.monotonic_ns()
+    for step in range(1, 6):
+        pacer.pace(step)
+        assert time.monotonic_ns() - began_ns >= step * 3 * MS
+    pacer.resume()
+
+
+WITH_TENANT = """
+import sys
+from polyrhythm.learn.tenant import tenant
+with tenant() as pid:
+    print(pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["by itself", "killed"])
+def test_a_tenant_ends_with_its_worker(killed: bool) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", WITH_TENANT], text=True, **pipes) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        pid = int(worker.stdout.readline())
+        tenant = os.pidfd_open(pid)
+        try:
+            assert not select.select([tenant], [], [], 0)[0], "it is there"
+            if killed:
+                worker.kill()
+            else:
+                worker.stdin.close()
+            assert select.select([tenant], [], [], 30)[0], "it has ended"
+        finally:
+            os.close(tenant)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+def test_padding_counts_as_computing(kind: str) -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(4, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        while not worker.stopped:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step(points=2)
+
+    steps = 3 if kind == "local" else 1
+    flags = {"min-step": "4ms", "slow": "1=3x"}
+    job = JobSpec(
+        job="staged", workers=2, kind=kind, local_steps=steps, rounds=4, timer="off", staging=flags
+    )
+    run = run_inline(job, main, timeout_s=20)
+    names = {line["worker"]: line["name"] for line in run.journal if line["what"] == "joined"}
+    totals = [line for line in run.journal if line["what"] == "rounds"][-1]["workers"]
+    computed_ns = {names[worker]: totals[worker]["compute_ns"] for worker in totals}
+    assert computed_ns["worker-0"] >= 4 * steps * 4 * MS
+    assert computed_ns["worker-1"] >= 4 * steps * 12 * MS
