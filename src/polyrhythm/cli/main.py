@@ -8,6 +8,7 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.bench import bench
 from polyrhythm.cli.config import ConfiguredCommand
+from polyrhythm.cli.simulate import simulate
 from polyrhythm.cli.status import runs, status, story, why
 from polyrhythm.cli.train import train
 from polyrhythm.cli.worker import worker
@@ -21,9 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=ConfiguredCommand)(train)
-for command in (status, why, story, runs):
+for command in (worker, simulate, status, why, story, runs):
     app.command()(command)
-app.command()(worker)
 app.add_typer(bench, name="bench")
 
 

@@ -1,11 +1,12 @@
 """The journal: what happened in a run, a line of JSON each, one schema for real and simulated runs.
 
-Each line has `at_s` (seconds since the run began), `what`, and the fields of that kind of line.
+Each line has `at_s` (seconds since the run began), `what`, and the fields of that kind of line. The
+clock that a journal reads is the machine's, or a simulation's virtual one.
 """
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -19,26 +20,28 @@ class Journal(Protocol):
 
 
 class MemoryJournal:
-    """Lines kept as they are, for the inline engine."""
+    """Lines kept as they are, for the inline engine and for tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.lines: list[dict[str, Any]] = []
-        self._began_ns = time.monotonic_ns()
+        self._clock = clock
+        self._began_ns = clock()
 
     def note(self, what: str, **fields: Any) -> None:
-        at_s = (time.monotonic_ns() - self._began_ns) / 1e9
+        at_s = (self._clock() - self._began_ns) / 1e9
         self.lines.append({"at_s": at_s, "what": what, **fields})
 
 
 class FileJournal:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = path.open("ab")
-        self._began_ns = time.monotonic_ns()
+        self._clock = clock
+        self._began_ns = clock()
         self._lock = threading.Lock()
 
     def note(self, what: str, **fields: Any) -> None:
-        at_s = round((time.monotonic_ns() - self._began_ns) / 1e9, 6)
+        at_s = round((self._clock() - self._began_ns) / 1e9, 6)
         line = _encode({"at_s": at_s, "what": what, **fields})
         with self._lock:
             if not self._file.closed:

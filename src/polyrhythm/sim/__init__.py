@@ -1,0 +1,1 @@
+"""The second interpreter of the same machines: virtual time, modelled links, speeds and faults."""

@@ -1,0 +1,112 @@
+"""A modelled link: two ways, each of which keeps its order and takes time.
+
+*A message leaves when everything before it has left and its bytes have passed; it arrives a delay
+later, and never before one that was sent earlier. Loss costs a time-out and never a message. Of what
+a process sent before it died, what had left still arrives; then the other side sees the link end.*
+"""
+
+from collections import deque
+from random import Random
+from typing import Protocol
+
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.scenario import LinkTable
+from polyrhythm.wire.messages import Message
+
+HEAD_NBYTES = 128
+"""A frame without its payload, roughly."""
+
+
+class Receiver(Protocol):
+    def receive(self, way: "Way", message: Message) -> None: ...
+    def closed(self, way: "Way", reason: str) -> None: ...
+
+
+class Way:
+    """From one process to `receiver`, which knows the sender as `peer`."""
+
+    back: "Way"
+    """The same link in the other direction."""
+
+    def __init__(
+        self, clock: Clock, rng: Random, table: LinkTable, receiver: Receiver, peer: str
+    ) -> None:
+        self.peer = peer
+        self.ns_per_byte = 1e9 / table.bandwidth
+        self._clock = clock
+        self._rng = rng
+        self._delay_ns = int(table.delay)
+        self._loss = table.loss
+        self._timeout_ns = int(table.timeout)
+        self._receiver = receiver
+        self._on_way: deque[tuple[int, int, Message]] = deque()
+        self._free_ns = 0
+        self._last_ns = 0
+        self._open = True
+        self._heard = True
+        self._deliver_next = self._deliver
+
+    def send(self, message: Message, payload_nbytes: int = 0) -> int:
+        """Returns when the message will have left."""
+        now_ns = self._clock.now_ns
+        if not self._open:
+            return now_ns
+        begin_ns = self._free_ns if self._free_ns > now_ns else now_ns
+        left_ns = begin_ns + int((HEAD_NBYTES + payload_nbytes) * self.ns_per_byte)
+        self._free_ns = left_ns
+        arrives_ns = left_ns + self._delay_ns
+        if self._loss:
+            while self._rng.random() < self._loss:
+                arrives_ns += self._timeout_ns
+        if arrives_ns < self._last_ns:
+            arrives_ns = self._last_ns
+        self._last_ns = arrives_ns
+        self._on_way.append((left_ns, arrives_ns, message))
+        self._clock.at(arrives_ns, self._deliver_next)
+        return left_ns
+
+    def _deliver(self, _: None) -> None:
+        if self._on_way:  # what had not left when its sender died is not there any more
+            message = self._on_way.popleft()[2]
+            if self._heard:
+                self._receiver.receive(self, message)
+
+    def hang_up(self, reason: str) -> None:
+        """The sender closes the link: what it sent still arrives, and it hears nothing more."""
+        self._end(self._free_ns, reason)
+
+    def break_off(self, reason: str) -> None:
+        """The sender is no more."""
+        now_ns = self._clock.now_ns
+        while self._on_way and self._on_way[-1][0] > now_ns:
+            self._on_way.pop()
+        self._last_ns = self._on_way[-1][1] if self._on_way else now_ns
+        self._end(now_ns, reason)
+
+    def _end(self, last_ns: int, reason: str) -> None:
+        self.back._heard = False
+        if self._open:
+            self._open = False
+            self._last_ns = max(self._last_ns, max(last_ns, self._clock.now_ns) + self._delay_ns)
+            self._clock.at(self._last_ns, self._tell_end, reason)
+
+    def _tell_end(self, reason: str) -> None:
+        self.back._open = False
+        if self._heard:
+            self._heard = False
+            self._receiver.closed(self, reason)
+
+
+def link(
+    clock: Clock,
+    rng: Random,
+    table: LinkTable,
+    near: Receiver,
+    far: Receiver,
+    names: tuple[str, str],
+) -> Way:
+    """The way from `near` to `far`; `names`: what each of them is called at the other end."""
+    out = Way(clock, rng, table, far, names[0])
+    out.back = Way(clock, rng, table, near, names[1])
+    out.back.back = out
+    return out

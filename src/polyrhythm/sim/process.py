@@ -1,0 +1,90 @@
+"""A process of the run: its machines, and when they want to be woken.
+
+As in the runtime, an event is handled at once or, if one is being handled, right after it; effects
+are performed in order by the method that the process's table names.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from polyrhythm.core.events import Tick
+from polyrhythm.core.machine import Machine
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim.clock import Clock
+
+_TICK = Tick()
+
+
+class Process:
+    EFFECTS: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+
+    def __init__(self, clock: Clock, machines: dict[str, Machine], *, check: bool) -> None:
+        self.clock = clock
+        self.machines = machines
+        self.check = check
+        self.alive = True
+        self.frozen = False
+        """It is there, but does nothing at all."""
+        self.unsettled = False
+        self._queue: deque[tuple[str, Any]] = deque()
+        self._running = False
+        self._sleeps_until_ns: dict[str, int | None] = dict.fromkeys(machines)
+
+    def put(self, machine: str, event: Any) -> None:
+        self._queue.append((machine, event))
+
+    def post(self, machine: str, event: Any) -> None:
+        self._queue.append((machine, event))
+        self.run()
+
+    def run(self) -> None:
+        if self._running or self.frozen:
+            return
+        self._running = True
+        queue, perform, clock = self._queue, self.EFFECTS, self.clock
+        while True:
+            while queue and self.alive:
+                name, event = queue.popleft()
+                machine = self.machines[name]
+                effects = machine.handle(event, clock.now_ns)
+                if self.check:
+                    machine.check()
+                for effect in effects:
+                    perform[type(effect)](self, effect)
+            if not self.unsettled:
+                break
+            self.settle()
+        self._running = False
+        for name, machine in self.machines.items():
+            wake_ns = machine.wake_at()
+            if wake_ns is not None:
+                self._wake_in_time(name, wake_ns)
+
+    def settle(self) -> None:
+        """Everything at hand is done, and there is more to do than machines know."""
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _wake_in_time(self, name: str, wake_ns: int) -> None:
+        """Unless it is woken earlier than that anyway: a later time it is asked for then."""
+        sleeps_ns = self._sleeps_until_ns[name]
+        if sleeps_ns is None or wake_ns < sleeps_ns:
+            wake_ns = max(wake_ns, self.clock.now_ns)
+            self._sleeps_until_ns[name] = wake_ns
+            self.clock.at(wake_ns, self.wake, name)
+
+    def wake(self, name: str) -> None:
+        if self.frozen or not self.alive or self._sleeps_until_ns[name] != self.clock.now_ns:
+            return  # or it was woken earlier than it had first asked for
+        self._sleeps_until_ns[name] = None
+        machine = self.machines[name]
+        wake_ns = machine.wake_at()
+        if wake_ns is None:
+            return
+        if wake_ns > self.clock.now_ns:
+            self._wake_in_time(name, wake_ns)
+            return
+        self.post(name, _TICK)
+        if self.alive and machine.wake_at() == wake_ns:
+            raise InvariantBroken(f"{name} wants to be woken for what it was just woken for")

@@ -1,0 +1,55 @@
+"""Durations, sizes and rates as people write them: `10ms`, `2MiB`, `1Gbit`."""
+
+import math
+import re
+from collections.abc import Mapping
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SIZES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+_RATES = {**_SIZES, "kbit": 10**3 / 8, "Mbit": 10**6 / 8, "Gbit": 10**9 / 8}
+_TEXT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]+)\s*")
+
+
+class Duration(int):
+    """In nanoseconds."""
+
+    @classmethod
+    def parse(cls, text: object) -> "Duration":
+        return cls(round(_number(text, _SECONDS, "a duration", "10ms or 2s") * 1e9))
+
+
+class Size(int):
+    """In bytes."""
+
+    @classmethod
+    def parse(cls, text: object) -> "Size":
+        return cls(_number(text, _SIZES, "a size", "100kB or 2MiB"))
+
+
+class Rate(int):
+    """In bytes per second."""
+
+    @classmethod
+    def parse(cls, text: object) -> "Rate":
+        rate = cls(_number(text, _RATES, "a rate, per second", "1Gbit or 100MB"))
+        if not rate:
+            raise ValueError(f"{text!r} is no rate: nothing would ever arrive")
+        return rate
+
+
+def _number(text: object, units: Mapping[str, float], what: str, examples: str) -> float:
+    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(f"{text!r} is not {what}: give for example {examples}")
+    number = float(match[1]) * units[match[2]]
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is not {what}: it is too large")
+    return number

@@ -1,0 +1,327 @@
+"""A server's process in virtual time; the lead's machine runs in the first one.
+
+It is `runtime/server.py` again, with a model in place of the bytes. A fold takes as long as its bytes
+need, and what arrives meanwhile waits for it: with rounds as it would for the locks of the slices,
+without them because one thread folds slice after slice.
+"""
+
+from collections import deque
+from typing import Any, TypeAlias
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.machine import Machine
+from polyrhythm.core.placement.slices import ITEM_NBYTES, lay_out
+from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.sync.choose import has_rounds
+from polyrhythm.errors import InvariantBroken, LinkError
+from polyrhythm.observe.journal import Journal
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.link import Way
+from polyrhythm.sim.memory import Memory
+from polyrhythm.sim.process import Process
+from polyrhythm.sim.witness import Witness
+from polyrhythm.wire import messages as m
+
+_Slots: TypeAlias = tuple[int, ...]
+ADDRESS = m.Address("simulated", 0, "", "")
+_FOR_THE_LEAD = frozenset(
+    {
+        m.Attach,
+        m.Enrol,
+        m.Trailer,
+        m.Abstained,
+        m.Report,
+        m.Leave,
+        m.Placed,
+        m.Seeded,
+        m.Arrived,
+        m.Folded,
+        m.Alive,
+    }
+)
+
+
+class ServerProcess(Process):
+    def __init__(
+        self,
+        server: int,
+        job: m.JobSpec,
+        clock: Clock,
+        *,
+        journal: Journal | None,
+        fold_ns_per_byte: float,
+        witness: Witness | None,
+    ) -> None:
+        """`journal`: only the server that runs the lead has one. `witness`: check everything."""
+        self.name = fx.server_name(server)
+        machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
+        if journal is not None:
+            machines[fx.LEAD] = LeadMachine(job)
+        super().__init__(clock, machines, check=witness is not None)
+        self.outcome: fx.End | None = None
+        self.memory: Memory | None = None
+        self._server = server
+        self._job = job
+        self._journal = journal
+        self._leads = journal is not None
+        self._witness = witness
+        self._fold_ns_per_byte = fold_ns_per_byte
+        self._peers: dict[str, Way] = {}
+        self._incarnations: dict[str, int] = {}
+        self._strangers = 0
+        self._rounds = has_rounds(job.sync)
+        self._folding = False
+        self._folder_free_ns = 0
+        self._after_fold: deque[m.Contribution] = deque()
+
+    def knock(self, lead: Way | None) -> None:
+        """Come into the job: over a link to the lead, or at once where the lead runs here."""
+        bonjour = m.ServerBonjour(
+            server=self._server, name=self.name, job=self._job.job, address=ADDRESS, identity=""
+        )
+        if lead is None:
+            self.post(fx.LEAD, ev.ServerKnocked(self.name, bonjour))
+        else:
+            self._peers[fx.LEAD] = lead
+            lead.send(bonjour)
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def receive(self, way: Way, message: m.Message) -> None:
+        kind = type(message)
+        if kind is m.Contribution:
+            self._take_contribution(way, message)  # type: ignore[arg-type]
+        elif kind in _FOR_THE_LEAD:
+            self.put(fx.LEAD, message)
+            if self._witness is not None:
+                self._witness.told_lead(message)
+        elif kind is m.WorkerBonjour or kind is m.ServerBonjour:
+            self._hear_bonjour(way, message)
+        elif kind is m.Seed:
+            self._take_seed(way, message)  # type: ignore[arg-type]
+        else:
+            self.put(self.name, message)
+        self.run()
+
+    def closed(self, way: Way, reason: str) -> None:
+        self._forget(way, reason)
+        self.run()
+
+    def _hear_bonjour(self, way: Way, bonjour: Any) -> None:
+        if self._leads:
+            self._strangers += 1
+            way.peer = f"link-{self._strangers}"
+            self._peers[way.peer] = way.back
+            if isinstance(bonjour, m.WorkerBonjour):
+                self.put(fx.LEAD, ev.WorkerKnocked(way.peer, bonjour))
+            else:
+                self.put(fx.LEAD, ev.ServerKnocked(way.peer, bonjour))
+            return
+        way.peer = fx.worker_name(bonjour.worker)
+        before = self._peers.get(way.peer)
+        if before is not None and bonjour.incarnation <= self._incarnations[way.peer]:
+            self._part(way, f"{way.peer} is linked to {self.name} already")
+            return
+        self._replace(before)
+        self._peers[way.peer] = way.back
+        self._incarnations[way.peer] = bonjour.incarnation
+        way.back.send(m.Greeting(server=self._server, name=self.name, digest=0, address=ADDRESS))
+
+    def _part(self, way: Way, fault: str) -> None:
+        """The peer did what cannot be: it is told why, and the link is over."""
+        way.back.send(m.Refusal(reason=f"{self.name}: {fault}"))
+        way.back.hang_up(fault)
+        self._forget(way, fault)
+
+    def _replace(self, before: Way | None) -> None:
+        """Its peer came back over another link: this one has ended without our noticing."""
+        if before is not None:
+            self.put(self.name, ev.LinkClosed(before.back.peer, "it came back"))
+            before.hang_up("its peer came back")
+
+    def _forget(self, way: Way, reason: str) -> None:
+        if self._journal is not None:
+            self._journal.note("link-closed", peer=way.peer, reason=reason)
+        if self._peers.get(way.peer) is not way.back:
+            return
+        del self._peers[way.peer]
+        for name in reversed(self.machines):  # the lead hears it first
+            self.put(name, ev.LinkClosed(way.peer, reason))
+
+    def _take_seed(self, way: Way, message: m.Seed) -> None:
+        try:
+            event = self._placed().seed(message)
+        except LinkError as error:
+            self._part(way, str(error))
+            return
+        if event is not None:
+            self.put(self.name, event)
+
+    def _take_contribution(self, way: Way, message: m.Contribution) -> None:
+        try:
+            nbytes = self._placed().nbytes_of(message.slice)
+        except LinkError as error:
+            self._part(way, str(error))
+            return
+        if self._rounds and self._folding:
+            self._after_fold.append(message)
+        elif self._rounds:
+            self._add(message)
+        else:
+            begin_ns = max(self._folder_free_ns, self.clock.now_ns)
+            self._folder_free_ns = begin_ns + int(nbytes * self._fold_ns_per_byte)
+            self.clock.at(self._folder_free_ns, self._fold_slice, message)
+
+    def _add(self, message: m.Contribution) -> None:
+        event = self._placed().add(message)
+        if event is not None:
+            self.put(self.name, event)
+
+    def _fold_slice(self, message: m.Contribution) -> None:
+        self._add(message)
+        self.run()
+
+    def _placed(self) -> Memory:
+        if self.memory is None:
+            raise LinkError("slices came before this server was told to hold any")
+        return self.memory
+
+    # -- what machines want done ---------------------------------------------------------------
+
+    def _send(self, effect: fx.Send) -> None:
+        if self._witness is not None and isinstance(effect.message, m.Fold):
+            self._witness.decided(effect.message)
+        if effect.to in self.machines:
+            if self._witness is not None and effect.to == fx.LEAD:
+                self._witness.told_lead(effect.message)
+            self.put(effect.to, effect.message)
+            return
+        way = self._peers.get(effect.to)
+        if way is not None:
+            way.send(effect.message)
+
+    def _bind(self, effect: fx.Bind) -> None:
+        way = self._peers.pop(effect.link, None)
+        if way is not None and self._journal is not None:
+            self._replace(self._peers.get(effect.peer))
+            way.back.peer = effect.peer
+            self._peers[effect.peer] = way
+            self._journal.note("linked", peer=effect.peer, link="simulated")
+
+    def _drop(self, effect: fx.Drop) -> None:
+        way = self._peers.pop(effect.peer, None)
+        if way is not None:
+            way.hang_up(effect.reason)
+
+    def _note(self, effect: fx.Note) -> None:
+        if self._journal is not None:
+            self._journal.note(effect.what, **effect.fields)
+
+    def _end(self, effect: fx.End) -> None:
+        self.outcome = self.outcome or effect
+        if self._leads:
+            self.clock.stop()
+
+    def _build(self, effect: fx.Build) -> None:
+        layout = lay_out(effect.spec, self._job.servers, self._job.slice_nbytes)
+        mine = {
+            slice_.id: slice_.length * ITEM_NBYTES[layout.spaces[slice_.space].dtype]
+            for slice_ in layout.slices
+            if effect.routes[slice_.id].primary == self._server
+        }
+        self.memory = Memory(
+            self._server, mine, effect.routing, rounds=self._rounds, keep=self._witness is not None
+        )
+        if self._witness is not None:
+            self._witness.memories[self._server] = self.memory
+
+    def _enlist(self, effect: fx.Enlist) -> None:
+        if self.memory is not None:
+            self.memory.enlist(effect.members)
+
+    def _start_fold(self, effect: fx.StartFold) -> None:
+        self._folding = True
+        took_ns = int(self._placed().nbytes * self._fold_ns_per_byte)
+        self.clock.at(self.clock.now_ns + took_ns, self._fold, effect)
+
+    def _fold(self, effect: fx.StartFold) -> None:
+        self._folding = False
+        weight = self._placed().fold(effect.round, effect.slot)
+        if self._witness is not None:
+            self._witness.folded(self._server, effect.round)
+        self.put(self.name, ev.FoldDone(effect.round, weight))
+        while self._after_fold:
+            self._add(self._after_fold.popleft())
+        self.run()
+
+    def _publish(self, effect: fx.Publish) -> None:
+        way = self._peers.get(fx.worker_name(effect.worker))
+        if way is not None:
+            slots = (effect.slot,) * len(self._placed().slices)
+            self._send_slices(way, slots, effect.round, effect)
+
+    def _publish_latest(self, effect: fx.PublishLatest) -> None:
+        way = self._peers.get(fx.worker_name(effect.worker))
+        if way is not None:
+            slots = self._placed().lease(effect.worker, effect.ticket)
+            self._send_slices(way, slots, effect.ticket, effect)
+
+    def _send_slices(
+        self, way: Way, slots: _Slots, round_: int, effect: fx.Publish | fx.PublishLatest
+    ) -> None:
+        memory = self._placed()
+        left_ns = self.clock.now_ns
+        for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
+            message = m.Parameters(
+                view=effect.view,
+                worker=effect.worker,
+                sequence=effect.sequence,
+                round=round_,
+                slice=slice_,
+                server=self._server,
+                slot=slot,
+            )
+            left_ns = way.send(message, nbytes)
+        stamps = memory.stamps(slots) if self.check else None
+        self.clock.at(left_ns, self._sent, (way, ev.Sent(effect.worker, round_), slots, stamps))
+
+    def _sent(self, sending: tuple[Way, ev.Sent, _Slots, list[int] | None]) -> None:
+        way, event, slots, stamps = sending
+        peer = fx.worker_name(event.worker)
+        if self._peers.get(peer) is not way:
+            return  # its link is over, and with it the lease
+        if stamps is not None and self._placed().stamps(slots) != stamps:
+            raise InvariantBroken(f"{self.name} wrote what {peer} was reading")
+        self.post(self.name, event)
+
+    def _unlease(self, effect: fx.Unlease) -> None:
+        if self.memory is not None:
+            self.memory.unlease(effect.worker, effect.ticket)
+
+    def _free_slots(self, effect: fx.FreeSlots) -> None:
+        self._placed().free(effect.slots)
+
+    def _freeze(self, effect: fx.Freeze) -> None:
+        self._placed().freeze()
+
+    def _beat(self, effect: fx.Beat) -> None:
+        self._send(fx.Send(fx.LEAD, effect.message))
+
+    EFFECTS = {  # noqa: RUF012
+        fx.Send: _send,
+        fx.Bind: _bind,
+        fx.Drop: _drop,
+        fx.Note: _note,
+        fx.End: _end,
+        fx.Build: _build,
+        fx.Enlist: _enlist,
+        fx.StartFold: _start_fold,
+        fx.Publish: _publish,
+        fx.PublishLatest: _publish_latest,
+        fx.Unlease: _unlease,
+        fx.FreeSlots: _free_slots,
+        fx.Freeze: _freeze,
+        fx.Beat: _beat,
+    }

@@ -1,0 +1,152 @@
+"""One run of a scenario: processes, links and what befalls them, until the lead says how it ended.
+
+The scenario and the seed give the run, whatever machine it is simulated on.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core.machine import Machine
+from polyrhythm.errors import JobFailed
+from polyrhythm.observe.journal import Journal
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.link import Way, link
+from polyrhythm.sim.scenario import Happening, LinkTable, Scenario, WorkerSpec
+from polyrhythm.sim.server import ServerProcess
+from polyrhythm.sim.witness import Witness
+from polyrhythm.sim.worker import WorkerProcess
+from polyrhythm.wire import messages as m
+
+_NAMED = 5
+"""So many machines that wait for the same are named; of more, the number is told."""
+
+
+class Simulation:
+    def __init__(
+        self,
+        scenario: Scenario,
+        clock: Clock,
+        journal: Journal,
+        *,
+        name: str = "simulated",
+        seed: int = 0,
+        check: bool = False,
+    ) -> None:
+        """`check`: after every event the machine asserts its invariants, servers keep what they
+        were given, and a witness compares what was promised with what was folded."""
+        self.scenario = scenario
+        self.job = scenario.job_spec(name)
+        self.workers: dict[str, WorkerProcess] = {}
+        """By name, the process that last came into the job."""
+        self._clock = clock
+        self._rng = random.Random(seed)
+        self._check = check
+        self._model = _model_of(scenario.job.model)
+        witness = Witness() if check else None
+        self.servers = [
+            ServerProcess(
+                server,
+                self.job,
+                clock,
+                journal=journal if server == 0 else None,
+                fold_ns_per_byte=1e9 / scenario.job.fold_rate,
+                witness=witness,
+            )
+            for server in range(scenario.job.servers)
+        ]
+        self._cast = {spec.name: spec for spec in scenario.cast()}
+
+    def run(self) -> fx.End:
+        clock, lead = self._clock, self.servers[0]
+        began_ns = clock.now_ns
+        for server in self.servers:
+            server.knock(None if server is lead else self._link(server, lead, self.scenario.link))
+        for spec in self._cast.values():
+            clock.at(began_ns + spec.join_ns, self._start, spec)
+        for event in self.scenario.events:
+            clock.at(began_ns + event.at, self._happen, event)
+        if not clock.run(began_ns + self.scenario.job.limit):
+            limit_s = self.scenario.job.limit / 1e9
+            never = "cannot go on" if clock.idle else f"does not end within {limit_s:.0f} s"
+            raise JobFailed(f"the run {never}: {self.why()}")
+        assert lead.outcome is not None
+        return lead.outcome
+
+    def why(self) -> str:
+        """What every machine waits for; those who wait for the same come together."""
+        waiting: dict[str, list[str]] = {}
+        for name, machine in self._machines():
+            waiting.setdefault(str(machine.why().reason), []).append(name)
+        return "; ".join(f"{_names(names)}: {reason}" for reason, names in waiting.items())
+
+    def _machines(self) -> Iterable[tuple[str, Machine]]:
+        for server in self.servers:
+            yield from reversed(server.machines.items())
+        for worker in self.workers.values():
+            if worker.alive:
+                yield worker.name, worker.machine
+
+    # -- starting ------------------------------------------------------------------------------
+
+    def _link(self, near: ServerProcess, far: ServerProcess, table: LinkTable) -> Way:
+        return link(self._clock, self._rng, table, near, far, (near.name, fx.LEAD))
+
+    def _start(self, spec: WorkerSpec) -> None:
+        worker = WorkerProcess(
+            spec,
+            self.job.job,
+            self._model,
+            self.scenario.job.points,
+            self.scenario.job.batch,
+            self._clock,
+            self._rng,
+            self._dial,
+            check=self._check,
+        )
+        before = self.workers.get(spec.name)
+        if before is None or not before.alive:
+            self.workers[spec.name] = worker
+        worker.knock()
+
+    def _dial(self, worker: WorkerProcess, server: int) -> Way:
+        table = self._cast[worker.name].link
+        name = fx.server_name(server) if server else fx.LEAD
+        return link(
+            self._clock, self._rng, table, worker, self.servers[server], (worker.name, name)
+        )
+
+    # -- what befalls workers ------------------------------------------------------------------
+
+    def _happen(self, event: Happening) -> None:
+        if event.what == "join":
+            self._start(self._cast[event.worker])
+            return
+        worker = self.workers.get(event.worker)
+        if worker is None or not worker.alive:
+            return  # it has come to its end already
+        if event.factor is not None:
+            worker.slowness = event.factor
+        else:
+            _BEFALLS[event.what](worker)
+
+
+_BEFALLS: dict[str, Callable[[WorkerProcess], None]] = {
+    "crash": WorkerProcess.crash,
+    "stop": WorkerProcess.freeze,
+    "continue": WorkerProcess.thaw,
+    "leave": WorkerProcess.leave,
+}
+
+
+def _model_of(nbytes: int) -> m.ModelSpec:
+    """One tensor of that size."""
+    return m.ModelSpec(
+        (m.TensorSpec("parameters", (nbytes // 4,), "float32", 0, (1,)),),
+        m.OptimizerSpec("SGD", ({"lr": 0.1},)),
+    )
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,50 @@
+"""Scenarios run in memory, checked after every event."""
+
+from typing import Any
+
+from polyrhythm.core.effects import End
+from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.observe.summary import summarise
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.scenario import parse_scenario
+from polyrhythm.sim.simulation import Simulation
+
+
+class Run:
+    """A run of a scenario, to its end."""
+
+    def __init__(self, text: str, *, seed: int = 0, check: bool = True) -> None:
+        self.clock = Clock()
+        self.journal = MemoryJournal(self.clock.read)
+        scenario = parse_scenario(text, "scenario.toml")
+        self.simulation = Simulation(scenario, self.clock, self.journal, seed=seed, check=check)
+        self.end: End = self.simulation.run()
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return summarise(self.journal.lines)
+
+    def lines(self, what: str) -> list[dict[str, Any]]:
+        return [line for line in self.journal.lines if line["what"] == what]
+
+    def given(self) -> set[tuple[int, int, int]]:
+        """The contributions in every slice; fails if slices differ, as only a death explains."""
+        contents = [
+            set(contents)
+            for server in self.simulation.servers
+            if server.memory is not None
+            for contents in server.memory.contents.values()
+        ]
+        assert all(found == contents[0] for found in contents)
+        return contents[0]
+
+    def weight(self) -> float:
+        """Points in what was folded, the same in every slice."""
+        weights = {
+            weight
+            for server in self.simulation.servers
+            if server.memory is not None
+            for weight in server.memory.weights.values()
+        }
+        assert len(weights) == 1, weights
+        return weights.pop()

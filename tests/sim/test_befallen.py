@@ -1,0 +1,231 @@
+"""What befalls workers: they crash, are stopped and continued, leave, slow down and join."""
+
+import pytest
+from runs import Run
+
+SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2"]
+JOB = """
+[job]
+epochs = 2
+points = {points}
+batch = 10
+servers = 2
+model = "100kB"
+timer = "{timer}"
+heartbeat = "{heartbeat}"
+[link]
+delay = "1ms"
+bandwidth = "1Gbit"
+[[workers]]
+count = 3
+step = "10ms"
+"""
+
+
+def happen(
+    *events: str,
+    timer: str = "auto",
+    heartbeat: str = "500ms",
+    points: int = 2000,
+    workers: str = "",
+) -> Run:
+    """Events as 'at what worker [factor]'."""
+    text = JOB.format(timer=timer, heartbeat=heartbeat, points=points) + workers
+    for event in events:
+        at, what, worker, *factor = event.split()
+        text += f'[[events]]\nat = "{at}"\nwhat = "{what}"\nworker = "{worker}"\n'
+        text += f"factor = {factor[0]}\n" if factor else ""
+    return Run(text)
+
+
+@pytest.mark.parametrize("at", ["1ms", "200ms", "203ms", "205ms", "211ms", "213ms"])
+def test_a_crash_is_not_waited_for_and_its_points_are_visited_by_others(at: str) -> None:
+    run = happen(f"{at} crash worker-1")
+    assert not run.end.failed
+    assert run.result["points"] == 4000
+    if at == "1ms":  # its knock was on its way: it is let in, and is gone
+        assert len(run.lines("joined")) in (2, 3)
+        return
+    (left,) = run.lines("left")[:1]
+    at_s = float(at.removesuffix("ms")) / 1e3
+    assert left["name"] == "worker-1"
+    assert left["at_s"] == pytest.approx(at_s + 0.001, abs=2e-5), "a link's delay later"
+
+
+def test_a_crash_while_pushing_leaves_some_slices_and_not_others() -> None:
+    """The slice is the unit of atomicity: what left arrives, the rest does not. A round takes about
+    30 ms here, a third of it pushing."""
+    mixed = 0
+    for at_ms in range(200, 230, 3):
+        run = Run(
+            f"""
+            [job]
+            rounds = 12
+            model = "1MB"
+            slice = "100kB"
+            [link]
+            bandwidth = "100MB"
+            [[workers]]
+            count = 2
+            step = "10ms"
+            [[events]]
+            at = "{at_ms}ms"
+            what = "crash"
+            worker = "worker-1"
+            """
+        )
+        assert not run.end.failed
+        memory = run.simulation.servers[0].memory
+        assert memory is not None
+        mixed += len({len(contents) for contents in memory.contents.values()}) > 1
+    assert 0 < mixed < 10
+
+
+def test_a_stopped_worker_is_silent_and_comes_back_with_what_it_had() -> None:
+    run = happen("300ms stop worker-2", "1500ms continue worker-2", timer="0.2s")
+    assert not run.end.failed
+    timers = [line for line in run.lines("rounds") if line["reason"] == "timer"]
+    assert timers, "the others went on without it"
+    assert not [line for line in run.lines("left") if line["reason"] != "it was done"]
+    assert run.result["points"] == run.weight() == 4000, "nothing lost, nothing twice"
+    shares = run.result["per_worker"]
+    assert shares["worker-2"]["compute_s"] > 1.1, "the step that was stopped took that much longer"
+    assert shares["worker-2"]["contributions"] <= shares["worker-0"]["contributions"]
+
+
+def test_without_a_timer_everybody_waits_for_the_stopped() -> None:
+    run = happen("300ms stop worker-2", "1500ms continue worker-2", timer="off")
+    assert {line["reason"] for line in run.lines("rounds")} <= {"opened", "all-arrived"}
+    assert run.result["per_worker"]["worker-0"]["wait_s"] > 1.1
+    assert max(line["longest_s"] for line in run.lines("rounds")) > 1.2
+
+
+def test_a_stopped_worker_does_not_notice_that_it_is_told_to_leave() -> None:
+    run = happen("300ms stop worker-2", "310ms leave worker-2", "800ms continue worker-2")
+    left = next(line for line in run.lines("left") if line["name"] == "worker-2")
+    assert left["reason"] == "it was told to leave"
+    assert left["at_s"] == pytest.approx(0.801, abs=1e-4)
+
+
+def test_what_a_stopped_worker_sent_keeps_travelling() -> None:
+    """Stopped while its contribution is on its way: the round closes with it."""
+    run = happen("0.3s stop worker-2", "5s continue worker-2", timer="1s")
+    stopped_s = 0.3
+    rounds = run.lines("rounds")
+    assert rounds[-1]["at_s"] > stopped_s
+    assert run.result["points"] == 4000
+
+
+def test_who_leaves_says_so_and_nothing_of_it_is_lost() -> None:
+    run = happen("500ms leave worker-0")
+    left = run.lines("left")[0]
+    assert (left["name"], left["reason"]) == ("worker-0", "it was told to leave")
+    assert left["at_s"] == pytest.approx(0.501, abs=1e-4)
+    assert run.result["points"] == 4000
+
+
+def test_slow_changes_steps_from_the_next_one_on() -> None:
+    plain, slowed = happen(), happen("300ms slow worker-1 4.0")
+    compute_s = slowed.result["per_worker"]["worker-1"]["compute_s"]
+    assert compute_s > 2 * plain.result["per_worker"]["worker-1"]["compute_s"]
+    assert slowed.result["seconds"] > 2 * plain.result["seconds"]
+
+
+def test_a_late_worker_joins_and_takes_its_share() -> None:
+    run = happen(workers='[[workers]]\nname = "late"\nstep = "10ms"\njoin = "200ms"\n')
+    joined = next(line for line in run.lines("joined") if line["name"] == "late")
+    assert joined["at_s"] == pytest.approx(0.201, abs=1e-4)
+    shares = run.result["per_worker"]
+    assert shares["late"]["points"] >= 500, "a quarter of the points, at least in the second pass"
+    assert run.result["points"] == run.weight() == 4000
+
+
+def test_who_died_comes_back_under_its_name() -> None:
+    run = happen("300ms crash worker-1", "400ms join worker-1")
+    assert [line["name"] for line in run.lines("rejoined")] == ["worker-1"]
+    assert run.result["points"] == 4000
+    assert run.simulation.workers["worker-1"].machine.incarnation > 3
+
+
+def test_a_name_in_use_is_refused_and_harms_nobody() -> None:
+    run = happen("300ms join worker-1")
+    (refused,) = run.lines("refused")
+    assert "worker-1 was refused" in refused["reason"]
+    assert run.result["points"] == 4000
+    assert run.simulation.workers["worker-1"].failure is None
+
+
+def test_when_all_are_dead_the_job_has_failed() -> None:
+    run = happen(*(f"500ms crash worker-{number}" for number in range(3)))
+    assert run.end.failed
+    assert run.end.reason.code == "deserted"
+
+
+def test_one_who_is_silent_for_too_long_is_evicted_and_joins_again() -> None:
+    run = happen("1s stop worker-2", "12s continue worker-2", heartbeat="100ms", points=30_000)
+    (evicted,) = run.lines("evicted")
+    assert evicted["name"] == "worker-2"
+    assert 1.3 < evicted["at_s"] < 2.5, "three beats and half a second for the way, about"
+    (rejoined,) = run.lines("rejoined")
+    assert rejoined["name"] == "worker-2"
+    assert rejoined["at_s"] > 12
+    assert run.result["points"] == 60_000
+    worker = run.simulation.workers["worker-2"]
+    assert worker.failure is None
+    assert worker.machine.incarnation > 3
+
+
+def test_a_short_silence_is_no_reason_to_evict() -> None:
+    run = happen("1s stop worker-2", "1.2s continue worker-2", heartbeat="100ms", points=30_000)
+    assert not run.lines("evicted")
+    assert run.result["points"] == run.weight() == 60_000
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("seed", range(4))
+def test_many_faults_at_once(sync: str, seed: int) -> None:
+    """Nothing that is checked breaks, and every point is visited."""
+    run = Run(
+        f"""
+        [job]
+        sync = "{sync}"
+        epochs = 2
+        points = 1500
+        batch = 7
+        servers = 3
+        model = "200kB"
+        slice = "20kB"
+        timer = "{("off", "100ms", "auto")[seed % 3]}"
+        heartbeat = "50ms"
+        [link]
+        delay = "2ms"
+        bandwidth = "200Mbit"
+        loss = 0.02
+        timeout = "30ms"
+        [[workers]]
+        count = 4
+        step = "8ms"
+        step_noise = 0.5
+        [[workers]]
+        step = "30ms"
+        step_noise = 0.3
+        join = "250ms"
+        """
+        + "".join(
+            f'[[events]]\nat = "{at}"\nwhat = "{what}"\nworker = "worker-{worker}"\n'
+            for at, what, worker in (
+                (f"{40 + seed}ms", "crash", 0),
+                ("300ms", "join", 0),
+                ("350ms", "stop", 1),
+                (f"{400 + 7 * seed}ms", "crash", 2),
+                ("600ms", "continue", 1),
+                ("700ms", "leave", 3),
+                ("750ms", "stop", 4),
+                ("900ms", "join", 2),
+                ("4s", "continue", 4),
+            )
+        ),
+        seed=seed,
+    )
+    assert not run.end.failed
+    assert run.result["points"] == 3000

@@ -1,0 +1,261 @@
+"""What a run of a scenario shows: the machines' decisions, in virtual time."""
+
+from pathlib import Path
+
+import pytest
+from runs import Run
+
+from polyrhythm.errors import InvariantBroken, JobFailed
+from polyrhythm.sim.scenario import read_scenario
+from polyrhythm.sim.worker import WorkerProcess
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+PLAIN = """
+[job]
+epochs = 2
+points = 1000
+batch = 10
+servers = 2
+model = "100kB"
+[link]
+delay = "1ms"
+bandwidth = "1Gbit"
+[[workers]]
+count = 3
+step = "10ms"
+step_noise = 0.2
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_reaches_its_goal_and_visits_every_point_once_a_pass(seed: int) -> None:
+    run = Run(PLAIN, seed=seed)
+    assert run.end.reason.code == "goal" and not run.end.failed
+    assert run.result["points"] == run.weight() == 2000
+    assert run.result["passes"] == 2
+    assert len(run.given()) == run.result["contributions"]
+    assert run.lines("ended")[0]["folds"].keys() == {0, 1}
+
+
+def test_a_seed_gives_a_run() -> None:
+    first, again, other = (Run(PLAIN, seed=seed, check=False) for seed in (1, 1, 2))
+    assert first.journal.lines == again.journal.lines
+    assert first.journal.lines != other.journal.lines
+
+
+def test_checking_changes_nothing() -> None:
+    assert Run(PLAIN, check=True).journal.lines == Run(PLAIN, check=False).journal.lines
+
+
+def test_time_is_what_the_model_says() -> None:
+    """One worker, one slice: step, push, hop, fold, publication; each of known length."""
+    run = Run(
+        """
+        [job]
+        rounds = 10
+        model = "1MB"
+        fold_rate = "1GB"
+        [link]
+        delay = "3ms"
+        bandwidth = "100MB"
+        [[workers]]
+        step = "50ms"
+        """
+    )
+    frame_ns = (10**6 + 128) * 10
+    step_ns, delay_ns, fold_ns = 50 * 10**6, 3 * 10**6, 10**6
+    trailer_ns = release_ns = 1280
+    # the trailer travels behind the slice, and the release behind the version
+    push_ns = frame_ns + trailer_ns + delay_ns
+    round_ns = step_ns + push_ns + fold_ns + frame_ns + delay_ns + release_ns
+    assert run.result["seconds"] == pytest.approx(10 * round_ns / 1e9, abs=round_ns / 5e9)
+    shares = run.result["per_worker"]["worker-0"]
+    assert shares["compute_s"] == pytest.approx(0.5)
+    assert shares["transfer_s"] == pytest.approx(9 * 2 * frame_ns / 1e9, rel=0.01)
+
+
+def test_under_bsp_the_fast_wait_for_the_slow() -> None:
+    run = Run(
+        """
+        [job]
+        rounds = 20
+        [[workers]]
+        count = 3
+        step = "10ms"
+        [[workers]]
+        step = "40ms"
+        """
+    )
+    shares = run.result["per_worker"]
+    assert shares["worker-3"]["wait_s"] < 0.1 * shares["worker-0"]["wait_s"]
+    assert shares["worker-0"]["compute_s"] == pytest.approx(0.2)
+    assert shares["worker-3"]["compute_s"] == pytest.approx(0.8)
+    assert {w["contributions"] for w in shares.values()} == {20}
+
+
+def test_local_steps_make_contributions_of_several_batches() -> None:
+    run = Run(
+        """
+        [job]
+        epochs = 1
+        points = 100
+        batch = 10
+        kind = "local"
+        local_steps = 4
+        [[workers]]
+        step = "10ms"
+        """
+    )
+    assert run.result["contributions"] == 3, "4, 4 and the rest of 2 batches"
+    assert run.result["per_worker"]["worker-0"]["compute_s"] == pytest.approx(0.1)
+    assert run.result["points"] == 100
+
+
+def test_without_points_workers_contribute_all_the_same() -> None:
+    run = Run("[job]\nrounds = 5\nbatch = 8\n[[workers]]\ncount = 2\nstep = '1ms'\n")
+    assert run.result["contributions"] == 10
+    assert run.weight() == 80
+
+
+@pytest.mark.parametrize("name", ["two-speed", "straggler", "a-death", "a-join"])
+def test_the_scenarios_of_this_repository(name: str) -> None:
+    run = Run((SCENARIOS / f"{name}.toml").read_text())
+    assert run.end.reason.code == "goal" and not run.end.failed
+    job = read_scenario(SCENARIOS / f"{name}.toml").job
+    if job.epochs is not None and job.points is not None:
+        assert run.result["points"] == job.epochs * job.points
+
+
+def test_a_run_with_nothing_left_to_come_says_what_everybody_waits_for() -> None:
+    """The only worker dies before its first frame has left."""
+    with pytest.raises(JobFailed) as caught:
+        Run(
+            """
+            [job]
+            rounds = 100
+            [[workers]]
+            step = "10ms"
+            [[events]]
+            at = "0s"
+            what = "crash"
+            worker = "worker-0"
+            """
+        )
+    assert "cannot go on" in str(caught.value)
+    assert "lead: waiting for 1 more worker(s)" in str(caught.value)
+
+
+def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:
+    """The only worker is stopped for good; its eviction and heartbeats leave always something to
+    come, so that it never falls silent."""
+    with pytest.raises(JobFailed) as caught:
+        Run(
+            """
+            [job]
+            rounds = 100
+            limit = "5min"
+            [[workers]]
+            step = "10ms"
+            [[events]]
+            at = "500ms"
+            what = "stop"
+            worker = "worker-0"
+            """
+        )
+    assert "does not end within 300 s" in str(caught.value)
+    assert "lead: " in str(caught.value) and "worker-0: " in str(caught.value)
+
+
+def test_a_contribution_added_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the ledger's word a repetition would be folded twice: the memory shows it."""
+    from polyrhythm.core.ledger import Ledger, Verdict
+    from polyrhythm.sim.link import Way
+    from polyrhythm.wire.messages import Contribution
+
+    send = Way.send
+
+    def send_twice(way: Way, message: object, nbytes: int = 0) -> int:
+        if isinstance(message, Contribution):
+            send(way, message, nbytes)
+        return send(way, message, nbytes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Way, "send", send_twice)
+    assert Run(PLAIN).result["points"] == 2000, "the ledger knows what it has"
+    monkeypatch.setattr(Ledger, "judge", lambda *_: Verdict.NEW)
+    with pytest.raises(InvariantBroken, match="twice"):
+        Run(PLAIN)
+
+
+def test_a_version_overwritten_under_its_reader_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without leases a fold would write what a slow link is still reading."""
+    from polyrhythm.core.versions import Versions
+
+    text = """
+    [job]
+    rounds = 10
+    timer = "100ms"
+    model = "1MB"
+    [[workers]]
+    count = 2
+    step = "10ms"
+    [[workers]]
+    step = "10ms"
+    link = {bandwidth = "1MB"}
+    """
+    assert not Run(text).end.failed
+    monkeypatch.setattr(Versions, "leased", lambda *_: False)
+    with pytest.raises(InvariantBroken, match="what w2 was reading"):
+        Run(text)
+
+
+def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrhythm.sim.memory import Memory
+
+    add = Memory.add
+
+    def lose_it(memory: Memory, message: object) -> object:
+        event = add(memory, message)  # type: ignore[arg-type]
+        for added in memory._added.values():
+            added.clear()
+        return event
+
+    monkeypatch.setattr(Memory, "add", lose_it)
+    with pytest.raises(InvariantBroken, match="does not have it"):
+        Run(PLAIN)
+
+
+def test_a_promise_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fold that leaves something behind for the next one, though it was complete."""
+    from polyrhythm.sim.memory import Memory
+
+    fold = Memory._fold_slice
+
+    def fold_all_but_one(memory: Memory, slice_: int, slot: int) -> None:
+        left = memory._added[slice_][1:]
+        del memory._added[slice_][1:]
+        fold(memory, slice_, slot)
+        memory._added[slice_].extend(left)
+
+    monkeypatch.setattr(Memory, "_fold_slice", fold_all_but_one)
+    with pytest.raises(InvariantBroken, match="complete when round 1 was decided"):
+        Run(PLAIN)
+
+
+def test_a_machine_that_asks_to_be_woken_for_ever_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from polyrhythm.core.lead import LeadMachine
+
+    monkeypatch.setattr(LeadMachine, "wake_at", lambda _: 2 * 10**9)
+    with pytest.raises(InvariantBroken, match="woken"):
+        Run(PLAIN)
+
+
+def test_workers_count_their_steps() -> None:
+    run = Run(PLAIN)
+    worker = run.simulation.workers["worker-0"]
+    assert isinstance(worker, WorkerProcess)
+    assert worker.steps == run.result["per_worker"]["worker-0"]["contributions"]
+    assert worker.failure is None
