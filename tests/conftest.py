@@ -1,7 +1,12 @@
-"""How long properties search: POLYRHYTHM_TORTURE multiplies the number of examples."""
+"""How long properties search, and where data sets are.
+
+POLYRHYTHM_TORTURE multiplies the number of examples.
+"""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
@@ -15,3 +20,22 @@ settings.register_profile(
     derandomize=TORTURE == 1,
 )
 settings.load_profile("polyrhythm")
+
+REAL_DATA = Path(os.environ.get("POLYRHYTHM_DATA") or Path(__file__).parents[2] / "shared" / "data")
+
+
+@pytest.fixture
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the places where data sets are looked for is this machine's own."""
+    monkeypatch.delenv("POLYRHYTHM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("polyrhythm.learn.data.places.DEBIAN", tmp_path / "debian")
+
+
+@pytest.fixture
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The real data sets, for this process and those it starts; without them the test is skipped."""
+    if not (REAL_DATA / "mnist").is_dir():
+        pytest.skip(f"no data sets in {REAL_DATA}")
+    monkeypatch.setenv("POLYRHYTHM_DATA", str(REAL_DATA))
+    return REAL_DATA

@@ -9,6 +9,10 @@ class UsageError(PolyrhythmError):
     """The command, the file or the flags cannot work as given."""
 
 
+class DataError(PolyrhythmError):
+    """A data set is nowhere to be had, or its files are damaged."""
+
+
 class FrameError(PolyrhythmError):
     """Bytes that are not a frame of ours, or a frame that was damaged."""
 

@@ -107,3 +107,21 @@ def test_packed_slices_lie_side_by_side(parts, count, limit) -> None:
         assert size == slice_.length * item
         end = offset + size
     assert nbytes >= end
+
+
+@given(tensors, servers, limits)
+def test_the_parts_of_all_slices_are_the_tensors(parts, count, limit) -> None:
+    """Every element of every tensor is in one part, and no part holds two tensors or padding."""
+    layout = lay_out(spec_of(parts), count, limit)
+    owners = {
+        (place.space, place.offset + element): place.index
+        for place in layout.places
+        for element in range(place.length)
+    }
+    found: list[tuple[int, int]] = []
+    for slice_ in layout.slices:
+        for first, end in slice_.parts:
+            elements = [(slice_.space, slice_.offset + at) for at in range(first, end)]
+            assert len({owners[element] for element in elements}) == 1
+            found += elements
+    assert sorted(found) == sorted(owners)

@@ -8,6 +8,8 @@ import typer
 from polyrhythm import __version__
 from polyrhythm.cli.bench import bench
 from polyrhythm.cli.config import ConfiguredCommand
+from polyrhythm.cli.data import data
+from polyrhythm.cli.new import new
 from polyrhythm.cli.simulate import simulate
 from polyrhythm.cli.status import runs, status, story, why
 from polyrhythm.cli.train import train
@@ -22,9 +24,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=ConfiguredCommand)(train)
-for command in (worker, simulate, status, why, story, runs):
+for command in (worker, simulate, status, why, story, runs, new):
     app.command()(command)
 app.add_typer(bench, name="bench")
+app.add_typer(data, name="data")
 
 
 def _version(asked: bool) -> None:

@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from polyrhythm.cli.config import read_config, shown_config
+from polyrhythm.cli.data import fetch_for
 from polyrhythm.core.sync.choose import choose_policy, has_rounds
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
 from polyrhythm.learn.staging import Staging
@@ -31,7 +33,11 @@ from polyrhythm.wire.messages import JobSpec
 def train(
     ctx: typer.Context,
     job: Annotated[
-        str, typer.Argument(help="A job's name (digits) or a FILE.py with main(worker).")
+        str,
+        typer.Argument(
+            help="A FILE.py with main(worker), or a job's name: digits, mnist-lr, mnist-cnn,"
+            " fashion-mnist-lenet, cifar10-vgg11."
+        ),
     ] = "digits",
     workers: Annotated[int, typer.Option(help="Worker processes to start.")] = 3,
     servers: Annotated[int, typer.Option(help="Server processes to start.")] = 2,
@@ -108,6 +114,10 @@ def train(
     start_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
     ] = 60.0,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="A folder of data sets, looked through first: see 'polyrhythm data'."),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--set", help="NAME=VALUE for the job's own use (repeatable)."),
@@ -168,6 +178,8 @@ def train(
 
       polyrhythm train digits --workers 3 --servers 2
 
+      polyrhythm train mnist-cnn --workers 4 --epochs 2 --data-dir ~/datasets
+
       polyrhythm train mine.py --workers 4 --kind local --local-steps 8 --epochs 5
 
       polyrhythm train digits --link tcp --digest sha1 --json
@@ -186,8 +198,12 @@ def train(
     if job in HIDDEN:
         raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
     goals = (rounds, epochs, target_accuracy, target_objective, max_seconds)
+    defaults = defaults_of(job)
     if all(goal is None for goal in goals):
-        epochs = defaults_of(job).get("epochs")
+        epochs = defaults.get("epochs")
+    options = _parse_options(option or [])
+    if data_dir is not None:
+        options[DATA_DIR] = str(data_dir.expanduser().resolve())
     spec = JobSpec(
         job=uuid.uuid4().hex,
         name=job,
@@ -203,7 +219,7 @@ def train(
         start_timeout_s=start_timeout,
         wire_dtype=wire_dtype,
         in_place=in_place,
-        options=_parse_options(option or []),
+        options=options,
         async_scale=async_scale,
         respawn=respawn,
         target_accuracy=target_accuracy,
@@ -214,6 +230,7 @@ def train(
     )
     check_spec(spec, link, digest)
     check_host(host, insecure)
+    fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
     write_process(run_dir)
     write_job(run_dir, spec)

@@ -1,5 +1,7 @@
 """A torch model and its optimizer as a spec: names, shapes, dtypes, groups, numbers. No pickle."""
 
+from typing import Any
+
 import torch
 
 from polyrhythm.core.placement.slices import BUFFERS
@@ -31,7 +33,7 @@ def describe(
         )
     if not any(group != BUFFERS for _, _, group in named):
         raise UsageError("the optimizer has no parameter of this model to train")
-    if optimizer.state and kind != "local":
+    if kind != "local" and any(_has_stepped(state) for state in optimizer.state.values()):
         raise UsageError(
             "the optimizer has state already, which would be lost: it lives on the servers;"
             " attach a fresh one"
@@ -43,6 +45,11 @@ def describe(
         spec = describe_optimizer(optimizer)
     tensors = tuple(_describe_tensor(name, tensor, group) for name, tensor, group in named)
     return ModelSpec(tensors, spec), [tensor for _, tensor, _ in named]
+
+
+def _has_stepped(state: dict[str, Any]) -> bool:
+    """Adagrad makes its state when it is made itself, with no step counted."""
+    return float(state.get("step", 1)) > 0
 
 
 def _describe_tensor(name: str, tensor: torch.Tensor, group: int) -> TensorSpec:

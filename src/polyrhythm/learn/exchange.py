@@ -61,6 +61,12 @@ class Exchange(torch.optim.Optimizer):
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
+        self._frozen = [
+            parameter
+            for group in self.param_groups
+            for parameter in group["params"]
+            if not parameter.requires_grad
+        ]
         self._flat.remember(parameters=self._local)
         self._numbers = [
             {key: value for key, value in group.items() if key not in _MAY_CHANGE}
@@ -122,6 +128,7 @@ class Exchange(torch.optim.Optimizer):
         weight = self._points if self._points is not None else visited or 1.0
         self._points = None
         self._check_numbers()
+        self._check_frozen()
         rates = tuple(float(group["lr"]) for group in self.param_groups)
         objective = sum(self._objective) / len(self._objective) if self._objective else None
         self._objective.clear()
@@ -147,6 +154,15 @@ class Exchange(torch.optim.Optimizer):
                         f"{key!r} changed from {value} to {group[key]}: only the learning rate may"
                         " change while training (OneCycleLR: cycle_momentum=False), or use --kind local"
                     )
+
+    def _check_frozen(self) -> None:
+        """What was frozen travels with the buffers: the servers would not optimize it."""
+        thawed = sum(parameter.requires_grad for parameter in self._frozen)
+        if thawed:
+            raise UsageError(
+                f"{thawed} parameter(s) require gradients that were frozen when the model was"
+                " attached: freeze them only after attach(), or leave them frozen"
+            )
 
     def _check_seats(self) -> None:
         """The model must still hold the tensors that were attached: others would not be trained."""

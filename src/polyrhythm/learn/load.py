@@ -13,6 +13,10 @@ from polyrhythm.errors import UsageError
 
 JOBS = {
     "digits": "polyrhythm.learn.jobs.digits",
+    "mnist-lr": "polyrhythm.learn.jobs.mnist_lr",
+    "mnist-cnn": "polyrhythm.learn.jobs.mnist_cnn",
+    "fashion-mnist-lenet": "polyrhythm.learn.jobs.fashion_mnist_lenet",
+    "cifar10-vgg11": "polyrhythm.learn.jobs.cifar10_vgg11",
     "exchange": "polyrhythm.learn.jobs.exchange",
 }
 HIDDEN = {"exchange"}

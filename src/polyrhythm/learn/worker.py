@@ -1,6 +1,8 @@
 """What a job's `main(worker)` is handed: an ordinary torch loop needs no more than this."""
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,9 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.data.catalogue import known
+from polyrhythm.learn.data.fetch import obtain
+from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.points import Indices, Points
@@ -131,6 +136,11 @@ class Worker:
             yield fetch(indices)
         if self._visits.pending and self._exchange is not None:
             self._exchange.contribute_rest()
+
+    def data(self, name: str) -> Path:
+        """The folder of a data set that is known by name (`polyrhythm data list`), from
+        `--data-dir` or wherever else it is found; a small one is fetched if it is nowhere."""
+        return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
         """The buffers that contributions leave from, used in turn, a tensor per flat space each.

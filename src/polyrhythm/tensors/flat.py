@@ -10,6 +10,7 @@ import torch
 
 from polyrhythm.core.placement.slices import BUFFERS, Layout, Place, Slice
 from polyrhythm.errors import NotFinite, UsageError
+from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import all_finite
@@ -179,7 +180,7 @@ def _lay(
     push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.Tensor | None
 ) -> None:
     if gradient is None:
-        view.zero_()
+        view.fill_(NO_GRADIENT)
         return
     source = None if gradient.data_ptr() == view.data_ptr() else gradient.detach()
     parts: list[tuple[torch.Tensor, torch.Tensor | None]] = [(view, source)]

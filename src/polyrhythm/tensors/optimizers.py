@@ -4,6 +4,7 @@ A server sees slices, not tensors, so only elementwise optimizers can be right t
 """
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ ELEMENTWISE = (
     "RMSprop",
     "Rprop",
 )
-FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
+_FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
+_FUSED_DTYPES = (torch.float32, torch.float64)
+"""Of half precision torch's fused SGD leaves most elements as they are (pytorch issue 191763)."""
 _REASONS = {
     "LBFGS": "it searches along a line with the whole gradient at once",
     "Adafactor": "it factors each matrix into rows and columns",
@@ -77,13 +80,16 @@ def build_optimizer(
             if key in known
         }
         param_groups.append({"params": params, **options})
-    optimizer: torch.optim.Optimizer
-    if spec.name in FUSED:
-        optimizer = kind(param_groups, fused=True, **_required(spec))
-    else:
-        optimizer = kind(param_groups, foreach=True, **_required(spec))
+    how = (
+        "fused" if can_fuse(spec, [p for params in groups.values() for p in params]) else "foreach"
+    )
+    optimizer: torch.optim.Optimizer = kind(param_groups, **{how: True}, **_required(spec))
     _start_momentum_at_zero(optimizer)
     return optimizer
+
+
+def can_fuse(spec: OptimizerSpec, params: Iterable[torch.Tensor]) -> bool:
+    return spec.name in _FUSED and all(param.dtype in _FUSED_DTYPES for param in params)
 
 
 def _required(spec: OptimizerSpec) -> dict[str, Any]:

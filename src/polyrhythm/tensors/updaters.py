@@ -13,7 +13,8 @@ from typing import Protocol
 import torch
 
 from polyrhythm.core.placement.slices import Slice
-from polyrhythm.tensors.optimizers import FUSED, build_optimizer
+from polyrhythm.tensors.absent import Absences, Parts, keep
+from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
 from polyrhythm.wire.messages import OptimizerSpec
 
 State = dict[str, torch.Tensor]
@@ -169,8 +170,9 @@ class Optimizer:
         for held in slices:
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups)
+        self._absences = Absences(held.slice for held in slices)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
-        self._fused = spec.name in FUSED
+        self._fused = can_fuse(spec, self._params.values())
         self._scale = torch.ones((), dtype=torch.float32)
         if self._fused:
             self._optimizer.grad_scale = self._scale  # type: ignore[attr-defined]
@@ -184,10 +186,18 @@ class Optimizer:
         _carry_over(slices, target)
         for held, place in zip(slices, target, strict=True):
             self._params[held.slice.id].data = place
-        for weight, rates, part in _passes(slices):
-            for group, rate in rates.items():
-                self._groups[group]["lr"] = rate * scale
-            self._step(weight, part)
+        absent: dict[torch.nn.Parameter, Parts] = {}
+        for held in slices:
+            if held.weight and (parts := self._absences.of(held.slice, held.aggregate)):
+                absent[self._params[held.slice.id]] = parts
+        present = [
+            held for held in slices if absent.get(self._params[held.slice.id]) != held.slice.parts
+        ]
+        with keep(self._optimizer, absent):
+            for weight, rates, part in _passes(present):
+                for group, rate in rates.items():
+                    self._groups[group]["lr"] = rate * scale
+                self._step(weight, part)
 
     def _step(self, weight: float, part: list[Held]) -> None:
         if self._fused:

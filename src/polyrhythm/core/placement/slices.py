@@ -5,6 +5,7 @@ and there are at least as many as servers. Everybody computes the same cut from 
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,6 +50,8 @@ class Slice:
     group: int
     offset: int
     length: int
+    parts: tuple[tuple[int, int], ...] = ()
+    """Where the tensors in it, or their ends, lie: (first, end) from the slice's offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +97,42 @@ def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
             if end > first:
                 runs.append((space, group, first, end, align, ITEM_NBYTES[dtype]))
         spaces.append(Space(dtype, buffers, end))
-    return Layout(tuple(spaces), tuple(places), _cut(runs, servers, slice_nbytes))
+    return Layout(tuple(spaces), tuple(places), _cut(runs, places, servers, slice_nbytes))
 
 
 def _cut(
-    runs: list[tuple[int, int, int, int, int, int]], servers: int, slice_nbytes: int
+    runs: list[tuple[int, int, int, int, int, int]],
+    places: list[Place],
+    servers: int,
+    slice_nbytes: int,
 ) -> tuple[Slice, ...]:
     total_nbytes = sum((end - first) * item for _, _, first, end, _, item in runs)
     limit_nbytes = min(slice_nbytes, total_nbytes // max(1, servers))
     slices: list[Slice] = []
+    ends = [(place.space, place.offset + place.length) for place in places]
     for space, group, first, end, align, item in runs:
         limit = max(1, limit_nbytes // item // align) * align
         count = -(-(end - first) // limit)
         step = -(-(end - first) // count // align) * align
         for offset in range(first, end, step):
-            slices.append(Slice(len(slices), space, group, offset, min(step, end - offset)))
+            length = min(step, end - offset)
+            parts = _parts(places, ends, space, offset, offset + length)
+            slices.append(Slice(len(slices), space, group, offset, length, parts))
     return tuple(slices)
+
+
+def _parts(
+    places: list[Place], ends: list[tuple[int, int]], space: int, first: int, end: int
+) -> tuple[tuple[int, int], ...]:
+    """The tensors that lie in [first, end) of a space, as far as they do. Places are in order."""
+    parts = []
+    for place in places[bisect_right(ends, (space, first)) :]:
+        if place.space != space or place.offset >= end:
+            break
+        if place.length:
+            inside = max(place.offset, first), min(place.offset + place.length, end)
+            parts.append((inside[0] - first, inside[1] - first))
+    return tuple(parts)
 
 
 def pack(slices: Sequence[Slice], item_nbytes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:

@@ -1,0 +1,120 @@
+"""`polyrhythm new`: a small project that trains from its first minute, to be changed from there."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrhythm.errors import UsageError
+
+_JOB = '''"""Three clouds of points in the plane, told apart by a small network."""
+
+import torch
+from torch import nn
+
+import polyrhythm as pr
+
+# How long to train if the command line does not say. Data sets that are known by name could stand
+# here too, "data": ["mnist"], and worker.data("mnist") would be their folder.
+DEFAULTS = {"epochs": 5}
+TRAIN = 1_500
+
+
+def load() -> tuple[torch.Tensor, torch.Tensor]:
+    """Your data. Every worker must see the same points in the same order."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(3, (2_000,), generator=generator)
+    centres = torch.tensor([[0.0, 2.0], [2.0, -1.0], [-2.0, -1.0]])
+    return centres[labels] + torch.randn((2_000, 2), generator=generator) / 2, labels
+
+
+def build() -> nn.Module:
+    """Your model."""
+    return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def main(worker: pr.Worker) -> None:
+    """What every worker runs: an ordinary torch loop."""
+    points, labels = load()
+    torch.manual_seed(worker.seed)
+    model = build()
+    # From here on the parameters are the job's, and step() exchanges them.
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    # Batches of this worker's share of the points, until the job ends.
+    for batch, targets in worker.batches((points[:TRAIN], labels[:TRAIN]), batch_size=32):
+        loss = nn.functional.cross_entropy(model(batch), targets)
+        loss.backward()
+        optimizer.step(objective=loss)
+    # All workers hold the same model now. What is reported stands in the summary.
+    model.eval()
+    with torch.no_grad():
+        right = model(points[TRAIN:]).argmax(1) == labels[TRAIN:]
+    worker.report(accuracy=right.float().mean().item())
+'''
+
+_TEST = '''"""The job learns: two workers and a server inside this process."""
+
+import job
+
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.wire.messages import JobSpec
+
+
+def test_it_learns():
+    run = run_inline(JobSpec(job="test", workers=2, servers=1, epochs=2), job.main, timeout_s=60)
+    reports = [line["metrics"] for line in run.journal if line["what"] == "reported"]
+    assert len(reports) == 2
+    assert all(report["accuracy"] > 0.9 for report in reports)
+'''
+
+_README = """# {name}
+
+Train it on this machine, on three workers and two servers:
+
+    polyrhythm train job.py --workers 3 --servers 2
+
+- `job.py`: the data, the model and the loop that every worker runs. Change it.
+- `test_job.py`: runs the job inside one process. `python -m pytest` runs it.
+- `runs/`: what came of each run: the job, and its journal.
+
+Workers may exchange less often: `--kind local --local-steps 8` averages models every eight steps
+instead of gradients every step. `polyrhythm train --help` has the rest.
+"""
+
+_IGNORE = """runs/
+__pycache__/
+.pytest_cache/
+"""
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The project's name, or a path that ends in it.")],
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Write a small project that works: a job, its test and a README.
+
+    Examples:
+
+      polyrhythm new clouds
+
+      cd clouds && polyrhythm train job.py --workers 3
+    """
+    folder = Path(name)
+    if not re.fullmatch(r"\w[\w.-]*", folder.name):
+        raise UsageError(f"{name!r} does not end in a name: letters, digits, '-', '_' and '.'")
+    files = {
+        "job.py": _JOB,
+        "test_job.py": _TEST,
+        "README.md": _README.format(name=folder.name),
+        ".gitignore": _IGNORE,
+    }
+    try:
+        folder.mkdir(parents=True)
+        for file, text in files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+    except FileExistsError:
+        raise UsageError(f"{folder} is there already: choose another name, or remove it") from None
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}") from None
+    print(f"{folder} is ready: cd {folder} && polyrhythm train job.py")

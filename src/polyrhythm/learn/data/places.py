@@ -1,0 +1,76 @@
+"""Where a data set is looked for, in this order, and what is said when it is nowhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyrhythm.learn.data.catalogue import DataSet, Form
+
+VARIABLE = "POLYRHYTHM_DATA"
+DEBIAN = Path("/usr/share/datasets")
+DATA_DIR = "data_dir"
+"""The job's option that carries `--data-dir` to its workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder of data sets, and how people name it. None: it was not given."""
+
+    label: str
+    path: Path | None
+    ours: bool = True
+    """A fetched set may be put there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    place: Place
+    folder: Path
+    form: Form
+
+
+def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[Place, ...]:
+    """All places, given or not, first choice first."""
+    named = environ.get(VARIABLE)
+    return (
+        Place("--data-dir", Path(data_dir).expanduser() if data_dir else None),
+        Place(f"${VARIABLE}", Path(named).expanduser() if named else None),
+        Place("the cache", _cache(environ)),
+        Place("Debian's data sets", DEBIAN, ours=False),
+    )
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    """XDG's cache; a relative path there is to be ignored, says the specification."""
+    base = Path(environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(environ.get("HOME") or Path.home()) / ".cache"
+    return base / "polyrhythm"
+
+
+def find(dataset: DataSet, where: Sequence[Place]) -> Found | None:
+    """The first place that holds one of the set's forms, the complete one before the others."""
+    for place in where:
+        if place.path is None:
+            continue
+        folder = place.path / dataset.name
+        for form in dataset.forms:
+            if all((folder / file.name).is_file() for file in form.files):
+                return Found(place, folder, form)
+    return None
+
+
+def home(where: Sequence[Place]) -> Path:
+    """Where a fetched set is put: the first place that was given."""
+    return next(place.path for place in where if place.ours and place.path is not None)
+
+
+def nowhere(dataset: DataSet, where: Sequence[Place], why_not_fetched: str) -> str:
+    looked = ", ".join(
+        f"{place.label} ({place.path / dataset.name if place.path else 'not given'})"
+        for place in where
+    )
+    return (
+        f"the data set {dataset.name!r} is in none of its places: {looked}; and it was not"
+        f" downloaded: {why_not_fetched}; fetch it with 'polyrhythm data fetch {dataset.name}'"
+    )

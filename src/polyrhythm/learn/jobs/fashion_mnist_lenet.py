@@ -1,0 +1,28 @@
+"""Clothes by LeNet-5: the network of 1998 with ReLU and maxima in the place of its sigmoids."""
+
+import torch
+from torch import nn
+
+from polyrhythm.learn.data.images import read_mnist
+from polyrhythm.learn.jobs.images import Pixels, train
+from polyrhythm.learn.worker import Worker
+
+DEFAULTS = {"epochs": 5, "data": ["fashion-mnist"]}
+
+
+def build() -> nn.Module:
+    return nn.Sequential(
+        Pixels(0.2860, 0.3530),
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(400, 120), nn.ReLU()),
+        *(nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
+    )
+
+
+def main(worker: Worker) -> None:
+    images = read_mnist(worker.data("fashion-mnist"))
+    torch.manual_seed(worker.seed)
+    model = build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    train(worker, model, optimizer, images, batch_size=64)

@@ -1,0 +1,49 @@
+"""What the jobs on images share: pixels as numbers, the training loop, and the test at its end."""
+
+import torch
+from torch import nn
+
+from polyrhythm.learn.data.images import Images
+from polyrhythm.learn.worker import Worker
+
+_TEST_BATCH = 1_000
+
+
+class Pixels(nn.Module):
+    """Bytes as numbers: 0 to 1, less the mean, by the deviation. It is the first layer, so that
+    images stay bytes until then, and training and testing cannot differ."""
+
+    def __init__(self, mean: float = 0.0, deviation: float = 1.0) -> None:
+        super().__init__()
+        self._scale = 1 / (255 * deviation)
+        self._shift = -mean / deviation
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mul_(self._scale).add_(self._shift)
+
+
+def train(
+    worker: Worker,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Images,
+    batch_size: int,
+) -> None:
+    """Train until the job ends, then report the accuracy on the test images."""
+    exchange = worker.attach(model, optimizer)
+    for batch, targets in worker.batches((images.train_x, images.train_y), batch_size):
+        loss = nn.functional.cross_entropy(model(batch), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        exchange.step(objective=loss)
+    worker.report(accuracy=accuracy(model, images.test_x, images.test_y))
+
+
+def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """The share of images whose most likely class is the right one."""
+    model.eval()
+    right = 0
+    with torch.inference_mode():
+        for first in range(0, len(labels), _TEST_BATCH):
+            batch = slice(first, first + _TEST_BATCH)
+            right += int((model(images[batch]).argmax(1) == labels[batch]).sum())
+    return right / len(labels)

@@ -1,0 +1,76 @@
+"""A parameter without a gradient stays as it is, decay and momentum or not, as torch means it.
+
+What travels is numbers, and None is no number. So where a worker has no gradient it lays -0.0, the
+one number that changes no sum it is added to: it stays only where nobody had a gradient. (0.0 would
+not do: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in every element is taken for none.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from polyrhythm.core.placement.slices import Slice
+
+NO_GRADIENT = -0.0
+Parts = tuple[tuple[int, int], ...]
+"""Tensors, or their ends, inside a slice: (first, end)."""
+
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Absences:
+    """Finds what nobody had a gradient for. A fold looks at the first number of every tensor, and
+    at the rest only where that is -0.0."""
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        self._firsts = {
+            slice_.id: np.array([first for first, _ in slice_.parts], np.int64)
+            for slice_ in slices
+            if slice_.parts
+        }
+
+    def of(self, slice_: Slice, aggregate: torch.Tensor) -> Parts:
+        firsts = self._firsts.get(slice_.id)
+        if firsts is None:
+            return ()
+        bits = aggregate.view(_BITS[aggregate.element_size()]).numpy()
+        nothing = np.iinfo(bits.dtype).min
+        if not (bits[firsts] == nothing).any():
+            return ()
+        return tuple(
+            (first, end) for first, end in slice_.parts if (bits[first:end] == nothing).all()
+        )
+
+
+@contextmanager
+def keep(
+    optimizer: torch.optim.Optimizer, absent: Mapping[torch.nn.Parameter, Parts]
+) -> Iterator[None]:
+    """These parts are after the optimizer's steps what they were before, and so is their state."""
+    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    fresh: list[torch.nn.Parameter] = []
+    for parameter, parts in absent.items():
+        state = _state(optimizer, parameter)
+        if not state:
+            fresh.append(parameter)
+        for tensor in (parameter.data, *state):
+            saved += [(tensor[first:end], tensor[first:end].clone()) for first, end in parts]
+    yield
+    for there, before in saved:
+        there.copy_(before)
+    for parameter in fresh:  # its state begins at zero, and decay alone has moved it from there
+        if any(group.get("weight_decay") for group in optimizer.param_groups):
+            for tensor in _state(optimizer, parameter):
+                for first, end in absent[parameter]:
+                    tensor[first:end].zero_()
+
+
+def _state(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> list[torch.Tensor]:
+    """Its state, element by element: not the count of steps, which is the whole slice's."""
+    return [
+        value
+        for value in optimizer.state.get(parameter, {}).values()
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape
+    ]

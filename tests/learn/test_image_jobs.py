@@ -1,0 +1,56 @@
+"""The built-in jobs on images, on tiny sets in the real formats."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_sets import make_cifar10, make_mnist
+
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import DataError
+from polyrhythm.learn.data.catalogue import SETS
+from polyrhythm.learn.defaults import defaults_of
+from polyrhythm.learn.load import HIDDEN, JOBS, load_main
+from polyrhythm.wire.messages import JobSpec
+
+
+def run(job: str, data_dir: Path, **spec: Any) -> list[float]:
+    """Every worker's reported accuracy."""
+    options = {"data_dir": str(data_dir)}
+    done = run_inline(JobSpec(job=job, options=options, **spec), load_main(job), timeout_s=60)
+    return [line["metrics"]["accuracy"] for line in done.journal if line["what"] == "reported"]
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "passes"),
+    [("mnist-lr", "mnist", 40), ("mnist-cnn", "mnist", 8)],
+)
+def test_a_job_learns_what_can_be_learned(job: str, name: str, passes: int, tmp_path: Path) -> None:
+    make_mnist(tmp_path / name, train=600, test=100)
+    accuracies = run(job, tmp_path, workers=2, servers=2, epochs=passes)
+    assert len(accuracies) == 2
+    assert min(accuracies) > 0.95
+
+
+def test_lenet_takes_mnist_s_shape(tmp_path: Path) -> None:
+    make_mnist(tmp_path / "fashion-mnist")
+    assert len(run("fashion-mnist-lenet", tmp_path, workers=2, epochs=1)) == 2
+
+
+def test_vgg_takes_photographs(tmp_path: Path) -> None:
+    make_cifar10(tmp_path / "cifar10", each=2)
+    assert len(run("cifar10-vgg11", tmp_path, workers=1, rounds=1)) == 1
+
+
+def test_a_damaged_set_ends_the_job_with_its_file(tmp_path: Path) -> None:
+    folder = make_mnist(tmp_path / "mnist")
+    (folder / "train-labels-idx1-ubyte.gz").write_bytes(b"")
+    with pytest.raises(DataError, match="train-labels-idx1-ubyte.gz cannot be read"):
+        run("mnist-lr", tmp_path, rounds=1)
+
+
+def test_every_job_says_how_long_it_trains_and_on_what() -> None:
+    for job in JOBS.keys() - HIDDEN:
+        defaults = defaults_of(job)
+        assert defaults["epochs"] > 0
+        assert set(defaults.get("data", [])) <= SETS.keys()

@@ -1,0 +1,107 @@
+"""Where data sets are looked for, and in which order."""
+
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.errors import DataError, UsageError
+from polyrhythm.learn.data import fetch, places
+from polyrhythm.learn.data.catalogue import SETS, DataSet, File, Form, known
+
+pytestmark = pytest.mark.usefixtures("no_data")
+TOYS = DataSet(
+    "toys",
+    "for tests",
+    ("http://127.0.0.1:9/",),
+    (
+        Form("complete", (File("a.bin", 1, "00"), File("b.bin", 1, "00"))),
+        Form("a part", (File("part.bin", 1, "00"),)),
+    ),
+)
+
+
+def put(folder: Path, *names: str) -> Path:
+    """A place with these files of the set."""
+    (folder / "toys").mkdir(parents=True)
+    for name in names:
+        (folder / "toys" / name).write_bytes(b"x")
+    return folder
+
+
+def find(data_dir: Path | None, environ: dict[str, str]) -> places.Found | None:
+    return places.find(TOYS, places.places(data_dir, environ))
+
+
+def test_the_first_place_that_has_it_counts(tmp_path: Path) -> None:
+    """Of four places that all hold the set, the first is taken; each time it is removed, the next."""
+    given, named = put(tmp_path / "given", "a.bin", "b.bin"), put(tmp_path / "named", "part.bin")
+    cache = put(tmp_path / "xdg" / "polyrhythm", "a.bin", "b.bin")
+    debian = put(tmp_path / "debian", "a.bin", "b.bin")
+    environ = {"POLYRHYTHM_DATA": str(named), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    for place in (given, named, cache, debian):
+        found = find(given, environ)
+        assert found is not None and found.folder == place / "toys"
+        for file in found.folder.iterdir():
+            file.unlink()
+    assert find(given, environ) is None
+
+
+def test_a_set_that_is_not_complete_is_not_there(tmp_path: Path) -> None:
+    assert find(put(tmp_path / "half", "a.bin"), {}) is None
+
+
+def test_the_complete_form_comes_before_a_part(tmp_path: Path) -> None:
+    found = find(put(tmp_path / "both", "part.bin", "a.bin", "b.bin"), {})
+    assert found is not None and found.form.what == "complete"
+    found = find(put(tmp_path / "part", "part.bin", "a.bin"), {})
+    assert found is not None and found.form.what == "a part"
+
+
+@pytest.mark.parametrize("xdg", ["", "relative/cache"])
+def test_the_cache_is_in_the_home(tmp_path: Path, xdg: str) -> None:
+    cache = put(tmp_path / ".cache" / "polyrhythm", "part.bin")
+    found = find(None, {"HOME": str(tmp_path), "XDG_CACHE_HOME": xdg})
+    assert found is not None and found.folder == cache / "toys"
+
+
+def test_a_set_that_is_nowhere_names_every_place(tmp_path: Path) -> None:
+    """Port 9 of this host: nobody listens there."""
+    with pytest.raises(DataError) as caught:
+        fetch.obtain(TOYS, tmp_path / "given", {"XDG_CACHE_HOME": str(tmp_path / "xdg")})
+    for word in (
+        f"--data-dir ({tmp_path}/given/toys)",
+        "$POLYRHYTHM_DATA (not given)",
+        f"the cache ({tmp_path}/xdg/polyrhythm/toys)",
+        f"({tmp_path}/debian/toys)",
+        "http://127.0.0.1:9/a.bin cannot be reached",
+        "'polyrhythm data fetch toys'",
+    ):
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_large_sets_are_not_fetched_unasked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="2.8 GB are not fetched unasked.*data fetch higgs"):
+        fetch.obtain(SETS["higgs"], tmp_path, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="no data set 'minst': choose one of mnist, fashion-mnist"):
+        known("minst")
+
+
+def test_the_catalogue_is_right(real_data: Path) -> None:
+    """Sizes and checksums of the small files of the real sets."""
+    from polyrhythm.learn.data.checksums import is_right
+
+    checked = 0
+    for dataset in SETS.values():
+        for file in (file for form in dataset.forms for file in form.files):
+            path = real_data / dataset.name / file.name
+            if path.is_file():
+                assert path.stat().st_size == file.nbytes
+                if file.nbytes < 3_000_000:
+                    assert is_right(path, file), path
+                    checked += 1
+    assert checked > 5
