@@ -17,7 +17,8 @@ NO_GRADIENT = -0.0
 Parts = tuple[tuple[int, int], ...]
 """Tensors, or their ends, inside a slice: (first, end)."""
 
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_BITS = {2: (torch.int16, -(1 << 15)), 4: (torch.int32, -(1 << 31)), 8: (torch.int64, -(1 << 63))}
+"""By the size of a number: its bits as an integer, and -0.0 read that way."""
 
 
 class Absences:
@@ -35,8 +36,8 @@ class Absences:
         firsts = self._firsts.get(slice_.id)
         if firsts is None:
             return ()
-        bits = aggregate.view(_BITS[aggregate.element_size()]).numpy()
-        nothing = np.iinfo(bits.dtype).min
+        integer, nothing = _BITS[aggregate.element_size()]
+        bits = aggregate.view(integer).numpy()
         if not (bits[firsts] == nothing).any():
             return ()
         return tuple(
