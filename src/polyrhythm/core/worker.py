@@ -2,8 +2,8 @@
 
 *A worker keeps a contribution until every slice acknowledged it, with at most 2 unacknowledged. With
 rounds it goes on when all its slices are of one version, the one that the lead released or a later
-one; without, it asks for the parameters behind each contribution and goes on when they are here and,
-under a bound, the lead lets it.* With rounds a contribution says that the version it was computed on
+one; without, it asks for the parameters with each contribution and goes on when they are here: under
+a bound with its own contribution in them and when the lead lets it, otherwise as they are.* With rounds a contribution says that the version it was computed on
 is no longer read; otherwise a worker says so with `Pulled`.
 
 *One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped.*
@@ -222,10 +222,15 @@ class WorkerMachine:
             self._contribute(event, now_ns)
 
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
+        assert self.job is not None
         self._sequence += 1
         self._unacknowledged[self._sequence] = set(self._landing.slices)
+        asks = self._rounds or asks_before_steps(self.job.sync)
         if self._rounds:
             self._expect_next(now_ns)
+        elif not asks:
+            self._allowed = True
+            self._pull_latest(after=0)  # ahead of the slices: it does not wait for its own fold
         round_ = self._landing.version + 1
         for server, slices in self._landing.slices.items():
             self._out.append(
@@ -255,10 +260,9 @@ class WorkerMachine:
                 lease=event.lease,
             )
         )
-        if not self._rounds:
-            assert self.job is not None
-            self._allowed = not asks_before_steps(self.job.sync)
-            self._pull_latest()
+        if asks and not self._rounds:
+            self._allowed = False
+            self._pull_latest(after=self._sequence)
 
     def _on_exhausted(self, event: ev.Exhausted, now_ns: int) -> None:
         self._user_computes = False
@@ -314,7 +318,7 @@ class WorkerMachine:
         if self._rounds:
             self._expect_next(now_ns)
         else:
-            self._pull_latest()
+            self._pull_latest(after=self._sequence)
 
     def _on_release(self, message: m.Release, now_ns: int) -> None:
         self._term, self._view = message.term, message.view
@@ -330,7 +334,7 @@ class WorkerMachine:
                 self._enter(State.WAITING, now_ns)
             idle = self.state in (State.WAITING, State.PLACING) and self._held is None
             if idle and (message.stop or not message.pushed):
-                self._pull_latest()
+                self._pull_latest(after=self._sequence)
         self._resume_if_whole(now_ns)
 
     def _on_landed(self, event: ev.Landed, now_ns: int) -> None:
@@ -338,11 +342,12 @@ class WorkerMachine:
         self._acknowledge(event.server, event.sequence, now_ns)
         self._resume_if_whole(now_ns)
 
-    def _pull_latest(self) -> None:
-        """Ask every server for its slices as they are; the answers carry the ticket."""
+    def _pull_latest(self, after: int) -> None:
+        """Ask every server for its slices as they are once contribution `after` is in them; the
+        answers carry the ticket."""
         self._ticket += 1
         self._expect(self._ticket)
-        pull = m.Pull(**self._identity(), round=self._ticket, sequence=self._sequence)
+        pull = m.Pull(**self._identity(), round=self._ticket, sequence=after)
         for server in self._landing.slices:
             self._out.append(Send(server_name(server), pull))
 

@@ -242,6 +242,8 @@ class ServerNode:
         holdings = self._placed()
         data = _payload(message, payload)
         if self._lanes is None or (wait and self._rounds):
+            if not self._rounds:
+                self._driver.run()  # who asked for parameters before this need not wait for its fold
             event = holdings.add(message, data, verify=not link.by_reference)
             if event is not None:
                 self._driver.put(self.name, event)

@@ -5,6 +5,7 @@ by the slice's own weight, because a worker that dies while pushing may be in so
 and not in others.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -171,6 +172,8 @@ class Optimizer:
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups)
         self._absences = Absences(held.slice for held in slices)
+        # without torch's hooks for its profiler and compiler, which cost more than a small step
+        self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = can_fuse(spec, self._params.values())
         self._scale = torch.ones((), dtype=torch.float32)
@@ -206,7 +209,8 @@ class Optimizer:
             if not self._fused:
                 held.aggregate.div_(weight)
             self._params[held.slice.id].grad = held.aggregate
-        self._optimizer.step()
+        with torch.no_grad():
+            self._bare_step(self._optimizer)
         for held in part:
             self._params[held.slice.id].grad = None
 
