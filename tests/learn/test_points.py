@@ -10,8 +10,8 @@ from polyrhythm.wire.messages import ChunkLease, Leased
 
 def lease_of(points: int, workers: int = 1, worker: int = 0, *, seed: int = 3, epochs=None):
     plan = Plan(points, workers, seed, epochs)
-    plan.share(list(range(workers)))
-    return plan.lease(worker)
+    plan.share([(number, 1) for number in range(workers)])
+    return plan.lease((worker, 1))
 
 
 def a_pass(points: Points, count: int, batch: int) -> list[int]:

@@ -2,6 +2,9 @@
 all are interleaved at random. Memory is modelled: a slot holds, slice by slice, which contributions
 are in it and which version it is, so that what a worker reads can be checked against what it was
 promised. Nothing here is timing: a seed gives a run.
+
+Where the policy has no rounds, a slice's version is how often it was folded; readers copy it at any
+moment until they say that they have, and look whether it is what was leased to them.
 """
 
 import random
@@ -18,7 +21,10 @@ from polyrhythm.core.lead import LeadMachine
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.core.sync.choose import has_rounds
+from polyrhythm.core.versions import SliceVersions
+from polyrhythm.core.worker import State, WorkerMachine
+from polyrhythm.learn.points import Points
 from polyrhythm.wire import messages as m
 
 LEAD = fx.LEAD
@@ -28,6 +34,7 @@ SPEC = m.ModelSpec(
     m.OptimizerSpec("SGD", ({"lr": 0.1},)),
 )
 SECOND_NS = 10**9
+BATCH = 3
 Given = tuple[int, int, int]
 """A contribution: worker, incarnation, sequence."""
 
@@ -70,6 +77,11 @@ class Store:
         self.seeders[slice_] = (message.worker, message.incarnation)
         return ev.SliceSeeded(slice_, message.routing)
 
+    @property
+    def cells(self) -> dict[int, Cell]:
+        """Every slice as it is now."""
+        return self.slots[self.slot]
+
     def add(self, slice_: int, given: Given) -> None:
         self.aggregate[slice_].append(given)
         if self.grows:
@@ -91,12 +103,53 @@ class Store:
 
 
 @dataclass
+class Flow(Store):
+    """Without rounds: slices are folded as they come."""
+
+    frozen: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.latest = SliceVersions(self.slices)
+
+    @property
+    def cells(self) -> dict[int, Cell]:
+        return {slice_: self.slots[self.latest.slot(slice_)][slice_] for slice_ in self.slices}
+
+    def add(self, slice_: int, given: Given) -> None:
+        before = self.cells[slice_]
+        slot = self.latest.target(slice_)
+        new = Cell(int(before.version) + 1, (*before.given, given))
+        self.slots.setdefault(slot, {})[slice_] = new
+        self.latest.folded(slice_, slot)
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def unlease(self, worker: int, ticket: int | None) -> None:
+        self.latest.release(worker, ticket)
+        for slot in self.latest.surplus():
+            del self.slots[slot]
+        self.latest.check()
+
+
+@dataclass
 class Life:
     """One worker process: its machine, its buffer, and what its user's code is doing."""
 
     name: str
     machine: WorkerMachine
+    link: str
+    """By this name it is known until it is admitted; it joins again over another one."""
     buffer: dict[int, Cell] = field(default_factory=dict)
+    tickets: dict[int, int] = field(default_factory=dict)
+    """Without rounds: which pull a slice in the buffer answers."""
+    sent: set[Given] = field(default_factory=set)
+    """What this incarnation contributed and has not seen acknowledged."""
+    last: Given | None = None
+    lease: m.Leased | None = None
+    points: Points | None = None
+    batch: tuple[int, ...] = ()
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
     expected: int | None = None
     doing: str = "joining"
@@ -104,17 +157,19 @@ class Life:
     resumed: list[int] = field(default_factory=list)
     failed: str | None = None
     gone: bool = False
-
-    @property
-    def peer(self) -> str:
-        return fx.worker_name(self.machine.worker)
+    asleep: bool = False
+    rejoined: int = 0
+    incarnations: set[int] = field(default_factory=set)
+    """Under which it contributed."""
 
 
 class Ensemble:
     """`deaths`, `joins`: how many workers die and come late at random moments; `seeder_deaths`:
     how many die while their seeds are on their way; `repeats`: how often a slice comes twice;
     `abstains`: how often a worker has nothing to give; `timer_rate`: how often time jumps to when
-    the lead wants to be woken. Whether readers look into the server's memory themselves, and
+    the lead wants to be woken; `sleeps`: how many workers are stopped until the lead evicts them (only
+    then are there heartbeats); `points`: the data set, without which steps are just counted. Whether
+    readers look into the server's memory themselves, and
     whether slices are added by other threads than the link's, is up to the seed."""
 
     def __init__(
@@ -128,9 +183,16 @@ class Ensemble:
         repeats: float = 0.0,
         abstains: float = 0.0,
         timer_rate: float = 0.02,
+        sleeps: int = 0,
+        points: int = 0,
     ) -> None:
         self.rng = random.Random(seed)
-        self.job = job = msgspec.structs.replace(job, heartbeat_s=1e6)  # nobody is silent here
+        if not sleeps:
+            job = msgspec.structs.replace(job, heartbeat_s=1e6)  # nobody is silent here
+        self.job = job
+        self.rounds = has_rounds(job.sync)
+        self.sleeps, self.points = sleeps, points
+        self.evictions = 0
         self.deaths, self.seeder_deaths, self.joins = deaths, seeder_deaths, joins
         self.repeats, self.abstains, self.timer_rate = repeats, abstains, timer_rate
         self.by_reference = job.in_place or self.rng.random() < 0.5
@@ -141,11 +203,18 @@ class Ensemble:
         self.stores: dict[int, Store] = {}
         self.lives: list[Life] = []
         self.alias: dict[str, str] = {}
+        self.holds: dict[tuple[Any, str], str] = {}
+        """At the lead or a server: over which link a peer is reached."""
+        self.kept: set[str] = set()
+        """Links of sleepers that keep what is on its way."""
         self.links: dict[Any, deque[tuple[Any, ...]]] = {}
         self.end: fx.End | None = None
         self.arrived: dict[Given, set[int]] = {}
         self.trailers: set[Given] = set()
         self.promised: list[tuple[int, Given]] = []
+        self.visits: dict[Given, tuple[int, ...]] = {}
+        self.counted: list[Given] = []
+        self._watch_counting()
         for server in range(job.servers):
             self._knock_server(server)
         for number in range(job.workers):
@@ -166,20 +235,29 @@ class Ensemble:
         self.put((f"s{server}", LEAD), "lead", ev.ServerKnocked(f"link-s{server}", bonjour))
 
     def _start_worker(self, name: str) -> None:
-        life = Life(name, WorkerMachine(name))
+        life = Life(name, WorkerMachine(name), f"link-{len(self.alias) + 1}")
         self.lives.append(life)
-        link = f"link-{len(self.lives)}"
-        self.alias[link] = link
-        life.machine.link = link  # type: ignore[attr-defined]
-        bonjour = m.WorkerBonjour(name=name, job=self.job.job, identity="")
-        self.put((id(life), LEAD), "lead", ev.WorkerKnocked(link, bonjour))
+        self._knock(life)
+
+    def _knock(self, life: Life) -> None:
+        self.alias[life.link] = life.link
+        bonjour = m.WorkerBonjour(name=life.name, job=self.job.job, identity="")
+        self.put((life.link, LEAD), "lead", ev.WorkerKnocked(life.link, bonjour))
 
     def _life_at(self, peer: str) -> Life | None:
         for life in reversed(self.lives):
-            link = life.machine.link  # type: ignore[attr-defined]
-            if peer in (link, self.alias.get(link)):
+            if peer in (life.link, self.alias.get(life.link)):
                 return None if life.gone else life
         return None
+
+    def _watch_counting(self) -> None:
+        commit = self.lead._sharing.commit
+
+        def watched(trailer: m.Trailer) -> int:
+            self.counted.append((trailer.worker, trailer.incarnation, trailer.sequence))
+            return commit(trailer)
+
+        self.lead._sharing.commit = watched  # type: ignore[method-assign]
 
     # -- one step ---------------------------------------------------------------------------------
 
@@ -201,20 +279,25 @@ class Ensemble:
 
     def step(self) -> bool:
         self.now_ns += 1000
+        deaf = {life.link for life in self.lives if life.asleep}
         ready: list[Callable[[], None]] = [
-            lambda queue=queue: self._deliver(queue) for queue in self.links.values() if queue
+            lambda queue=queue: self._deliver(queue)
+            for link, queue in self.links.items()
+            if queue and not (isinstance(link, tuple) and (link[1] in deaf or link[0] in self.kept))
         ]
         ready += [
             lambda life=life: self._user(life)
             for life in self.lives
-            if life.doing in ("attach", "compute") and not life.gone
+            if life.doing in ("attach", "compute") and not life.gone and not life.asleep
         ]
-        wake_ns = self.lead.wake_at()
-        if wake_ns is not None and wake_ns - self.now_ns > 1e6 * SECOND_NS:
-            wake_ns = None  # it only listens for silence
-        if wake_ns is not None and (not ready or self.rng.random() < self.timer_rate):
-            self.now_ns = max(self.now_ns, wake_ns)
-            ready = [lambda: self._lead(ev.Tick())]
+        if self.sleeps and self.rng.random() < 0.02:
+            self._fall_asleep()
+        evicted = [life for life in self.lives if life.asleep and self._is_evicted(life)]
+        if evicted and (not ready or self.rng.random() < 0.05):
+            ready = [lambda: self._wake_up(self.rng.choice(evicted))]
+        wakes = self._wakes()
+        if wakes and (not ready or self.rng.random() < self.timer_rate):
+            ready = [lambda: self._tick(wakes)]
         if self.deaths and self.rng.random() < 0.01:
             self.deaths -= 1
             ready = [lambda: self._kill(self.rng.choice(self.lives))]
@@ -228,10 +311,52 @@ class Ensemble:
             self.rng.choice(ready)()
         return bool(ready)
 
+    # -- time ------------------------------------------------------------------------------------
+
+    def _wakes(self) -> dict[Any, int]:
+        """Who wants to be woken, and when; None stands for the lead. Joining again takes no time
+        that would count."""
+        joining = any(life.rejoined and self.alias[life.link] == life.link for life in self.lives)
+        wakes: dict[Any, int | None] = {None: None if joining else self.lead.wake_at()}
+        if self.job.heartbeat_s < 1e6:
+            for number, life in enumerate(self.lives):
+                if not life.gone and not life.asleep:
+                    wakes[number] = life.machine.wake_at()
+        latest_ns = self.now_ns + 10**6 * SECOND_NS  # beyond that it only listens for silence
+        return {who: ns for who, ns in wakes.items() if ns is not None and ns <= latest_ns}
+
+    def _tick(self, wakes: dict[Any, int]) -> None:
+        self.now_ns = max(self.now_ns, min(wakes.values()))
+        due = [who for who, wake_ns in wakes.items() if wake_ns <= self.now_ns]
+        who = self.rng.choice(due)
+        if who is None:
+            self._lead(ev.Tick())
+        else:
+            self._worker(self.lives[who], ev.Tick())
+
+    def _fall_asleep(self) -> None:
+        begun = [life for life in self.lives if life.resumed and not life.gone and not life.asleep]
+        if begun and self.end is None:
+            self.sleeps -= 1
+            life = self.rng.choice(begun)
+            life.asleep = True
+            if self.rng.random() < 0.5:
+                self.kept.add(life.link)
+
+    def _is_evicted(self, life: Life) -> bool:
+        machine = life.machine
+        return self.lead.view.get(machine.worker, machine.incarnation) is None
+
+    def _wake_up(self, life: Life) -> None:
+        life.asleep = False
+        self.kept.discard(life.link)
+
+    # -- coming and going ------------------------------------------------------------------------
+
     def _join(self) -> None:
         """Somebody new, or somebody who was here before."""
         busy = {link[0] for link, queue in self.links.items() if queue}
-        linked = {life.name for life in self.lives if not life.gone or id(life) in busy}
+        linked = {life.name for life in self.lives if not life.gone or life.link in busy}
         again = sorted({life.name for life in self.lives} - linked)
         fresh = f"worker-{len(self.lives)}"
         self._start_worker(self.rng.choice([*again, fresh]))
@@ -241,7 +366,7 @@ class Ensemble:
         links = {
             link[0] for link, queue in self.links.items() if any(w[0] == "seed" for w in queue)
         }
-        return [life for life in self.lives if id(life) in links and not life.gone]
+        return [life for life in self.lives if life.link in links and not life.gone]
 
     def _kill(self, life: Life) -> None:
         """Of what it sent, each link still brings some; then the link's end is noticed."""
@@ -250,15 +375,28 @@ class Ensemble:
         self._close(life, lose=True, reason="it was killed")
 
     def _close(self, life: Life, *, lose: bool, reason: str) -> None:
-        life.gone, life.doing = True, "gone"
+        life.gone, life.doing, life.asleep = True, "gone", False
+        self.kept.discard(life.link)
         for link, queue in self.links.items():
-            if isinstance(link, tuple) and link[0] == id(life) and lose:
+            if isinstance(link, tuple) and link[0] == life.link and lose:
                 for _ in range(self.rng.randint(0, len(queue))):
                     queue.pop()
-        link = life.machine.link  # type: ignore[attr-defined]
-        self.put((id(life), LEAD), "closed", LEAD, link, reason)
-        for server in range(self.job.servers):
-            self.put((id(life), server), "closed", server, link, reason)
+        self._hang_up(life, reason)
+
+    def _hang_up(self, life: Life, reason: str) -> None:
+        """What was sent still arrives; what was on its way to it does not."""
+        for where in (LEAD, *range(self.job.servers)):
+            self.put((life.link, where), "closed", where, life.link, reason)
+            self.links.pop((where, life.link), None)
+
+    def _rejoin(self, life: Life, reason: str) -> None:
+        """Over new links; that the old ones have ended may be noticed before or after."""
+        life.rejoined += 1
+        life.sent, life.last = set(), None
+        life.tickets.clear()
+        self._hang_up(life, reason)
+        life.link = f"link-{len(self.alias) + 1}"
+        self._knock(life)
 
     def _deliver(self, queue: deque[tuple[Any, ...]]) -> None:
         kind, *what = queue.popleft()
@@ -276,8 +414,19 @@ class Ensemble:
         if not life.gone:
             self._worker(life, event)
 
+    def _take_linked(self, queue: Any, server: int, link: str) -> None:
+        """A worker's link to a server: an older one of the same worker is over."""
+        peer = self.alias[link]
+        if self.holds.get((server, peer), link) != link:
+            self._server(server, ev.LinkClosed(peer, "it came back"))
+        self.holds[server, peer] = link
+
     def _take_closed(self, queue: Any, where: Any, link: str, reason: str) -> None:
-        closed = ev.LinkClosed(self.alias.get(link, link), reason)
+        peer = self.alias.get(link, link)
+        if self.holds.get((where, peer), link) != link:
+            return  # it came back over another one
+        self.holds.pop((where, peer), None)
+        closed = ev.LinkClosed(peer, reason)
         if where == LEAD:
             self._lead(closed)
         else:
@@ -299,13 +448,16 @@ class Ensemble:
     def _take_slice(self, queue: deque[Any], server: int, part: m.Contribution) -> None:
         store = self.stores[server]
         given = (part.worker, part.incarnation, part.sequence)
+        if isinstance(store, Flow) and store.frozen:
+            return
         verdict = store.ledger.judge(*given, part.slice)
         if verdict is Verdict.STRANGER:
             alive = any(
                 not life.gone and (life.machine.worker, life.machine.incarnation) == given[:2]
                 for life in self.lives
             )
-            assert not alive, f"s{server} takes w{part.worker} for a stranger"
+            member = self.lead.view.get(*given[:2]) is not None
+            assert not alive or not member, f"s{server} takes w{part.worker} for a stranger"
         elif verdict is Verdict.REPEATED:
             queue.appendleft(("server", server, ev.Repeated(*given)))
         else:
@@ -356,6 +508,28 @@ class Ensemble:
         if not every and slices[-1] == self.stores[server].slices[-1]:
             self.put(("sent", server), "server", server, ev.Sent(effect.worker, effect.round))
 
+    def _take_latest(
+        self, queue: deque[Any], life: Life, server: int, effect: fx.PublishLatest, leased: Any
+    ) -> None:
+        """The head is here; the slices are looked at one by one, whenever."""
+        slice_, slot, cell = leased[0]
+        awaited = not life.gone and life.expected is not None and effect.ticket >= life.expected
+        if awaited:
+            found = self.stores[server].slots.get(slot, {}).get(slice_)
+            assert found == cell, (
+                f"{life.name} was sent slice {slice_} as {cell}, but finds {found}: it was overwritten"
+            )
+            life.buffer[slice_], life.tickets[slice_] = cell, effect.ticket
+        rest = leased[1:]
+        if rest:
+            queue.appendleft(("latest", life, server, effect, rest))
+        if awaited and not (rest and self.by_reference):
+            which = m.EVERY_SLICE if self.by_reference else slice_
+            landed = ev.Landed(server, which, effect.ticket, effect.sequence)
+            queue.appendleft(("worker", life, landed))
+        if not rest and not self.by_reference:
+            self.put(("sent", server), "server", server, ev.Sent(effect.worker, effect.ticket))
+
     # -- the lead --------------------------------------------------------------------------------
 
     def _lead(self, event: Any) -> None:
@@ -369,16 +543,18 @@ class Ensemble:
                 case fx.Send(to, message):
                     if isinstance(message, m.Fold) and message.round == 0:
                         self._check_seeds()
-                    if isinstance(message, m.Fold) and to == "s0":
+                    if isinstance(message, m.Fold) and to == "s0" and self.rounds:
                         self._note_promises(message)
+                    self.evictions += isinstance(message, m.Evicted)
                     self._lead_sends(to, message)
                 case fx.Bind(link, peer):
                     self.alias[link] = peer
+                    self.holds[LEAD, peer] = link
                 case fx.Drop(peer, reason):
                     life = self._life_at(peer)
                     if life is not None:
                         closed = ev.LinkClosed(LEAD, reason)
-                        self.put((LEAD, id(life)), "worker", life, closed)
+                        self.put((LEAD, life.link), "worker", life, closed)
                 case fx.End():
                     self.end = effect
 
@@ -397,7 +573,7 @@ class Ensemble:
             return
         life = self._life_at(to)
         if life is not None:
-            self.put((LEAD, id(life)), "worker", life, message)
+            self.put((LEAD, life.link), "worker", life, message)
 
     # -- servers ---------------------------------------------------------------------------------
 
@@ -409,17 +585,41 @@ class Ensemble:
                 case fx.Send(to, message):
                     life = self._life_at(to)
                     if life is not None:
-                        self.put((server, id(life)), "worker", life, message)
+                        self.put((server, life.link), "worker", life, message)
                 case fx.Build(_, routes, routing):
                     mine = tuple(i for i, route in enumerate(routes) if route.primary == server)
-                    grows = self.job.updater == "addition"
-                    self.stores[server] = Store(server, mine, routing, grows)
+                    grows = self.rounds and self.job.updater == "addition"
+                    kind = Store if self.rounds else Flow
+                    self.stores[server] = kind(server, mine, routing, grows)
                 case fx.Enlist(members):
                     self.stores[server].ledger.enlist({s.worker: s.incarnation for s in members})
                 case fx.StartFold():
                     self.put(("fold", server), "fold", server, effect)
                 case fx.Publish(worker):
                     self._publish(server, worker, effect)
+                case fx.PublishLatest(worker):
+                    self._publish_latest(server, worker, effect)
+                case fx.Unlease(worker, ticket) if server in self.stores:
+                    self._flow(server).unlease(worker, ticket)
+                case fx.Freeze():
+                    self._flow(server).freeze()
+
+    def _flow(self, server: int) -> Flow:
+        store = self.stores[server]
+        assert isinstance(store, Flow)
+        return store
+
+    def _publish_latest(self, server: int, worker: int, effect: fx.PublishLatest) -> None:
+        life = self._life_at(fx.worker_name(worker))
+        if life is None:
+            return
+        store = self._flow(server)
+        slots = store.latest.lease(worker, effect.ticket)
+        leased = [
+            (slice_, slot, store.slots[slot][slice_])
+            for slice_, slot in zip(store.slices, slots, strict=True)
+        ]
+        self.put((server, life.link), "latest", life, server, effect, leased)
 
     def _publish(self, server: int, worker: int, effect: fx.Publish) -> None:
         life = self._life_at(fx.worker_name(worker))
@@ -429,7 +629,7 @@ class Ensemble:
         store.history.setdefault(0, store.slots[0])
         parts = [store.slices] if self.by_reference else [(slice_,) for slice_ in store.slices]
         for part in parts:
-            self.put((server, id(life)), "parameters", life, server, effect, part)
+            self.put((server, life.link), "parameters", life, server, effect, part)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -437,17 +637,25 @@ class Ensemble:
         for effect in self._handle(life.machine, life.name, event):
             match effect:
                 case fx.Send(to, message) if to == LEAD:
-                    self.put((id(life), LEAD), "lead", message)
+                    self.put((life.link, LEAD), "lead", message)
+                case fx.Beat(message):  # at once: who is awake is not late here
+                    self._lead(message)
                 case fx.Send(to, message):
-                    self.put((id(life), int(to[1:])), "server", int(to[1:]), message)
+                    self.put((life.link, int(to[1:])), "server", int(to[1:]), message)
                 case fx.Dial(addresses):
                     for server in range(len(addresses)):
-                        self.put((id(life), "dial"), "worker", life, ev.Linked(server))
-                    life.doing = "attach"
+                        self.put((life.link, server), "linked", server, life.link)
+                        self.put((life.link, "dial"), "worker", life, ev.Linked(server))
+                    if not life.rejoined:  # otherwise the machine knows the model
+                        life.doing = "attach"
+                case fx.Rejoin(reason):
+                    self._rejoin(life, reason)
+                case fx.TakeChunks(lease):
+                    life.lease = lease
                 case fx.SeedSlices(server, slices, routing):
                     for slice_ in slices:
                         seed = m.Seed(**_who(life), slice=slice_, routing=routing)
-                        self.put((id(life), server), "seed", server, seed)
+                        self.put((life.link, server), "seed", server, seed)
                 case fx.PushSlices():
                     self._push(life, effect)
                 case fx.Expect(round_):
@@ -459,8 +667,17 @@ class Ensemble:
                     self._close(life, lose=False, reason=f"it failed: {reason}")
                 case fx.End():
                     self._close(life, lose=False, reason="it left")
+        self._check_acknowledged(life)
+        if life.doing == "enrolling" and life.lease is not None:
+            life.doing = "compute" if life.machine.state is State.COMPUTING else "enrolling"
 
     def _push(self, life: Life, effect: fx.PushSlices) -> None:
+        given = (life.machine.worker, life.machine.incarnation, effect.sequence)
+        if given != life.last:
+            life.last = given
+            life.incarnations.add(given[1])
+            life.sent.add(given)
+            self.visits[given], life.batch = life.batch, ()
         order = list(effect.slices)
         self.rng.shuffle(order)
         for slice_ in order:
@@ -472,11 +689,19 @@ class Ensemble:
                 weight=effect.weight,
                 slices=len(order),
             )
-            self.put((id(life), effect.server), "contribution", effect.server, part)
+            self.put((life.link, effect.server), "contribution", effect.server, part)
 
     def _resume(self, life: Life, round_: int, stop: bool) -> None:
-        versions = {cell.version for cell in life.buffer.values()}
+        versions = self._versions(life)
         assert versions == {round_}, f"{life.name} goes on with {round_}, but reads {versions}"
+        if stop and not self.rounds:
+            self._check_final(life)
+        elif life.last is not None and not self.rounds:
+            for store in self.stores.values():  # once frozen, it may have come too late
+                for slice_ in () if self._flow(store.server).frozen else store.slices:
+                    assert life.last in life.buffer[slice_].given, (
+                        f"{life.name} goes on without its last contribution in slice {slice_}"
+                    )
         life.resumed.append(round_)
         life.doing = "compute"
         if stop:
@@ -488,16 +713,32 @@ class Ensemble:
             self._worker(life, ev.Attaching(SPEC))
             return
         life.doing = "waiting"
+        if self.points and life.lease is None:
+            life.doing = "enrolling"
+            self._worker(life, ev.Enrolling(self.points))
+            return
         if self.job.in_place:  # there is no copy: what is read is the server's slot, still
             for slice_, (server, slot) in life.reads.items():
                 life.buffer[slice_] = self.stores[server].slots[slot][slice_]
-        versions = {cell.version for cell in life.buffer.values()}
+        versions = self._versions(life)
         assert versions == {life.resumed[-1]}, f"{life.name}'s parameters changed as it computed"
         life.steps += 1
-        if self.rng.random() < self.abstains:
-            self._worker(life, ev.Exhausted("it has nothing"))
+        lease, progress = 0, ()
+        if life.lease is not None:
+            life.points = life.points or Points(life.lease)
+            life.points.take(life.lease)
+            indices, progress = life.points.next(BATCH)
+            lease, life.batch = life.lease.number, tuple(int(index) for index in indices)
+        if self.rng.random() < self.abstains or (life.lease is not None and not life.batch):
+            self._worker(life, ev.Exhausted("it has nothing", lease))
         else:
-            self._worker(life, ev.Computed(life.steps % 2, 1.0, (0.1,), None, 0, 0, 0, ()))
+            buffer = life.steps % 2
+            self._worker(life, ev.Computed(buffer, 1.0, (0.1,), None, 0, 0, 0, progress, lease))
+
+    def _versions(self, life: Life) -> set[Any]:
+        if self.rounds:
+            return {cell.version for cell in life.buffer.values()}
+        return set(life.tickets.values())
 
     # -- checks ----------------------------------------------------------------------------------
 
@@ -514,7 +755,46 @@ class Ensemble:
         seeders = {seeder for store in self.stores.values() for seeder in store.seeders.values()}
         assert len(seeders) == 1, f"round 1 opens on a mixture of the parameters of {seeders}"
 
+    def _check_acknowledged(self, life: Life) -> None:
+        """What every server acknowledged is in every slice, exactly once."""
+        for given in sorted(life.sent):
+            if given[2] not in life.machine._unacknowledged:
+                life.sent.remove(given)
+                self._check_in_once(given, "was acknowledged")
+
+    def _check_in_once(self, given: Given, what: str) -> None:
+        for server, store in self.stores.items():
+            for slice_, cell in store.cells.items():
+                count = cell.given.count(given)
+                times = {0: "missing", 1: "in", 2: "twice"}.get(count, "more than twice")
+                assert count == 1, f"{given} {what}, but {times} in slice {slice_} of s{server}"
+
+    def _check_final(self, life: Life) -> None:
+        for server, store in self.stores.items():
+            for slice_, cell in store.cells.items():
+                assert life.buffer[slice_] == cell, (
+                    f"{life.name}'s final slice {slice_} is {life.buffer[slice_]},"
+                    f" but s{server} has {cell}"
+                )
+
+    def check_flow(self) -> None:
+        """Without rounds: what was counted is in every slice once, and nothing is in any twice."""
+        for server, store in self.stores.items():
+            for slice_, cell in store.cells.items():
+                twice = [given for given, n in Counter(cell.given).items() if n > 1]
+                assert not twice, f"s{server}: {twice} in slice {slice_} twice"
+        assert len(self.counted) == len(set(self.counted)), "a contribution was counted twice"
+        for given in self.counted:
+            self._check_in_once(given, "was counted")
+        goal = self.end is not None and not self.end.failed
+        if self.points and self.job.epochs is not None and goal:
+            times = Counter(point for given in self.counted for point in self.visits[given])
+            assert times == dict.fromkeys(range(self.points), self.job.epochs), "not every point"
+
     def check_folds(self) -> None:
+        if not self.rounds:
+            self.check_flow()
+            return
         if any(store.history for store in self.stores.values()):
             self._check_seeds()
         for server, store in self.stores.items():

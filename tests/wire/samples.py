@@ -26,7 +26,16 @@ SPEC = m.ModelSpec(
     m.OptimizerSpec("SGD", ({"lr": 0.1, "nesterov": True, "betas": [0.9, 0.99]},)),
 )
 ROUTES = (m.Route(0, (1, 2)), m.Route(1))
-JOB = m.JobSpec(job="job-1", workers=3, timer="5s", rounds=7, options={"size": "4MB"})
+JOB = m.JobSpec(
+    job="job-1",
+    workers=3,
+    timer="5s",
+    rounds=7,
+    options={"size": "4MB"},
+    async_scale="none",
+    heartbeat_s=0.25,
+    respawn=True,
+)
 
 
 def messages() -> list[m.Message]:
@@ -36,13 +45,22 @@ def messages() -> list[m.Message]:
         m.Greeting(**IDENTITY, name="s0", digest=1, address=ADDRESS, protocol=2),
         m.Refusal(**IDENTITY, reason="no: ünïcode"),
         m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),
+        m.SegmentWithdrawn(**IDENTITY, segment=3),
         m.Admitted(**IDENTITY, job=JOB, servers=(ADDRESS, ADDRESS)),
         m.Attach(**IDENTITY, spec=SPEC),
         m.Routing(**IDENTITY, routes=ROUTES, seed=True),
         m.Enrol(**IDENTITY, points=1000),
-        m.Leased(**IDENTITY, points=10, seed=2, chunks=(m.ChunkLease(0, 0, 5, 1, 2),), epochs=3),
+        m.Leased(
+            **IDENTITY,
+            points=10,
+            seed=2,
+            chunks=(m.ChunkLease(0, 0, 5, 1, 2),),
+            epochs=3,
+            number=4,
+        ),
         m.Report(**IDENTITY, metrics={"accuracy": 0.5}),
         m.Leave(**IDENTITY, reason="done"),
+        m.Evicted(**IDENTITY, reason="silent"),
         m.Stop(**IDENTITY, reason="goal", failed=True),
         m.Contribution(**IDENTITY, slices=4, rate=0.25),
         m.Trailer(
@@ -52,10 +70,11 @@ def messages() -> list[m.Message]:
             wait_ns=2,
             transfer_ns=3,
             progress=(m.Progress(1, 2, 3),),
+            lease=4,
         ),
-        m.Abstained(**IDENTITY, reason="empty"),
+        m.Abstained(**IDENTITY, reason="empty", lease=5),
         m.Arrived(**IDENTITY),
-        m.Fold(**IDENTITY, readers=(0, 1), members=(m.MemberSpec(0, 1, "w"),)),
+        m.Fold(**IDENTITY, readers=(0, 1), members=(m.MemberSpec(0, 1, "w"),), last=True),
         m.Folded(**IDENTITY),
         m.Release(**IDENTITY, pushed=False, stop=True, reason="goal"),
         m.Acknowledged(**IDENTITY),

@@ -29,6 +29,11 @@ class Arrivals:
     def __init__(self) -> None:
         self._coming: dict[tuple[int, int, int], _Coming] = {}
 
+    @property
+    def any(self) -> bool:
+        """Some contribution has come in part."""
+        return bool(self._coming)
+
     def trailer(self, message: Trailer, holders: frozenset[int]) -> Complete | None:
         coming = self._of(message)
         coming.trailer = message

@@ -7,6 +7,9 @@ is not deserted, nor one whose workers are replaced, for a while.*
 
 from polyrhythm.core.data.plan import Holder
 
+_COMES_BACK_NS = 5 * 10**9
+"""For one who was evicted, whose link has ended, to knock again: it hangs up before it does."""
+
 
 class Departures:
     def __init__(self, grace_s: float) -> None:
@@ -14,6 +17,7 @@ class Departures:
         self._leaving: set[Holder] = set()
         self._telling: set[Holder] = set()
         self._asleep: set[int] = set()
+        self._back_until_ns = 0
         self._until_ns: int | None = None
 
     @property
@@ -39,10 +43,12 @@ class Departures:
     def falls_asleep(self, worker: int) -> None:
         self._asleep.add(worker)
 
-    def woke_to_leave(self, worker: int) -> bool:
-        """The link of one who was evicted has ended: it will not come back by itself."""
+    def hung_up(self, worker: int, now_ns: int) -> bool:
+        """Whether that was one who was evicted: it has woken to join again, or it is dead."""
         asleep = worker in self._asleep
-        self._asleep.discard(worker)
+        if asleep:
+            self._asleep.remove(worker)
+            self._back_until_ns = now_ns + _COMES_BACK_NS
         return asleep
 
     def came(self, worker: int) -> None:
@@ -54,7 +60,7 @@ class Departures:
         if self._asleep:
             return False
         if self._until_ns is None:
-            self._until_ns = now_ns + self._grace_ns
+            self._until_ns = max(now_ns + self._grace_ns, self._back_until_ns)
         return now_ns >= self._until_ns
 
     def wake_at(self) -> int | None:

@@ -67,6 +67,8 @@ class LeadMachine:
         self._said_ns = 0
         self._ending: Reason | None = None
         self._ended = False
+        self._frozen = False
+        """Without rounds: servers have been told to fold nothing after this."""
         self._counted = 0
         self._idle = 0
         self._out: list[Effect] = []
@@ -202,7 +204,7 @@ class LeadMachine:
             self._finish(reason, now_ns, failed=True)
         elif member is not None and event.incarnation in (0, member.incarnation):
             self._remove(member, event.reason, now_ns)
-        elif worker is not None and self._departures.woke_to_leave(worker):
+        elif worker is not None and self._departures.hung_up(worker, now_ns):
             self._end_if_deserted(now_ns)
 
     def _remove(self, member: Member, reason: str, now_ns: int) -> None:
@@ -331,6 +333,7 @@ class LeadMachine:
             self._ask(sync.Arrived(trailer.worker, complete.round), now_ns)
         if not self._policy.rounds:
             self._advance(now_ns)
+            self._end_if_idle(now_ns)
 
     def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
         self._send_leases(self._sharing.confirm(member, number, self.view), now_ns)
@@ -338,9 +341,14 @@ class LeadMachine:
     def _send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
         for member, lease in leases:
             self._tell(member, lease)
-            if member.resting and lease.chunks and not self._policy.rounds:
-                member.resting = False
-                self._ask(sync.Returned(member.worker), now_ns)
+            if lease.chunks:
+                self._call_back(member, now_ns)
+
+    def _call_back(self, member: Member, now_ns: int) -> None:
+        """Without rounds: one who rests has chunks to visit again."""
+        if member.resting and not self._policy.rounds:
+            member.resting = False
+            self._ask(sync.Returned(member.worker), now_ns)
 
     def _on_abstained(self, message: m.Abstained, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -349,13 +357,18 @@ class LeadMachine:
         member.resting = True
         self._ask(sync.Abstained(message.worker), now_ns)
         self._confirm_lease(member, message.lease, now_ns)
-        if not self._policy.rounds and self._ending is None and self._all_idle():
-            self._finish(Reason("idle", {"rounds": _IDLE_ROUNDS}), now_ns, failed=True)
+        if self._sharing.outdated(member, message.lease):
+            self._call_back(member, now_ns)
+        self._end_if_idle(now_ns)
 
-    def _all_idle(self) -> bool:
-        """Without rounds: everybody rests, and no chunk is on its way to anybody."""
-        busy = self._sharing.moving or self._rounds.folding or self._departures.any
-        return not busy and all(member.resting for member in self.view.members())
+    def _end_if_idle(self, now_ns: int) -> None:
+        """Without rounds: everybody rests, and neither a chunk nor a contribution is on its way."""
+        if self._policy.rounds or self._ending is not None or self._ended or not len(self.view):
+            return
+        moving = self._sharing.moving or self._rounds.folding or self._departures.any
+        busy = moving or self._arrivals.any
+        if not busy and all(member.resting for member in self.view.members()):
+            self._finish(Reason("idle", {"rounds": _IDLE_ROUNDS}), now_ns, failed=True)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         self._evict_the_silent(now_ns)
@@ -407,6 +420,7 @@ class LeadMachine:
         members = self.view.specs()
         self._rounds.begin_fold(release, reason, members)
         self._departures.told()
+        self._frozen = last
         fold = m.Fold(
             term=_TERM,
             view=self.view.epoch,
@@ -425,6 +439,10 @@ class LeadMachine:
         gone = self._departures.confirmed()
         for worker, incarnation in gone:
             self._arrivals.forget(worker, incarnation)
+        if self._ending is not None and not self._policy.rounds and not self._frozen:
+            # the goal was reached while the view turned
+            self._begin_fold(sync.NOBODY, self._ending, now_ns, last=True)
+            return
         if self._ending is not None:
             self._send_stop(self._ending, now_ns)
             return
@@ -443,6 +461,7 @@ class LeadMachine:
         self._ask(sync.Opened(opened), now_ns)
         if opened == 0:
             self._enter_early(now_ns)
+        self._end_if_idle(now_ns)
 
     def _advance(self, now_ns: int) -> None:
         """Without rounds: as many contributions as there are members are worth one."""

@@ -73,6 +73,13 @@ class Sharing:
             return []
         return self._leases(view, self._plan.confirm(member.key, number))
 
+    def outdated(self, member: Member, number: int) -> bool:
+        """Chunks are on their way to this member, under a later lease than `number`."""
+        if self._plan is None or not member.enrolled:
+            return False
+        lease = self._plan.lease(member.key)
+        return lease.number > number and bool(lease.chunks)
+
     def _leases(self, view: View, changed: set[Holder]) -> list[tuple[Member, Leased]]:
         assert self._plan is not None
         found = []

@@ -1,0 +1,168 @@
+"""All machines together where the policy has no rounds: nobody hangs, nothing is folded twice, what
+was acknowledged is in every slice once, no read is torn, and all end with the same parameters."""
+
+import random
+from collections import Counter
+
+import pytest
+from ensemble import Ensemble, Flow
+from hypothesis import settings
+
+from polyrhythm.core.arrivals import Arrivals
+from polyrhythm.core.data.plan import Holder, Plan
+from polyrhythm.core.data.sharing import Sharing
+from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.versions import SliceVersions
+from polyrhythm.wire import messages as m
+
+SEEDS = settings.default.max_examples
+SYNCS = ["asp", "ssp:1", "ssp-restart:2"]
+ROUNDS = 4
+
+
+def play(seed: int, sync: str, **options: float) -> Ensemble:
+    """With `points`, until every point was visited twice; otherwise so many rounds."""
+    rng = random.Random(f"job {seed}")
+    points = int(options.get("points", 0))
+    job = m.JobSpec(
+        job="j",
+        workers=rng.randint(1, 3),
+        servers=rng.randint(1, 3),
+        sync=sync,
+        rounds=None if points else int(options.pop("rounds", ROUNDS)),
+        epochs=2 if points else None,
+        slice_nbytes=64,
+    )
+    return Ensemble(seed, job, **options).run()  # type: ignore[arg-type]
+
+
+def check_finished(run: Ensemble) -> None:
+    assert run.end is not None
+    assert not run.end.failed, str(run.end.reason)
+    assert all(isinstance(store, Flow) and store.frozen for store in run.stores.values())
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_the_job_reaches_its_rounds(sync: str) -> None:
+    for seed in range(SEEDS):
+        run = play(seed, sync, repeats=0.2, timer_rate=0.0)
+        check_finished(run)
+        assert len(run.counted) >= ROUNDS * run.job.workers
+        assert not any(life.failed for life in run.lives)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_every_point_is_visited_twice(sync: str) -> None:
+    """Workers rest when they have no points left, and come back when they get some."""
+    for seed in range(SEEDS):
+        check_finished(play(seed, sync, points=40, joins=2))
+
+
+@pytest.mark.parametrize("points", [0, 40])
+@pytest.mark.parametrize("sync", SYNCS)
+def test_workers_die_and_join_at_any_moment(sync: str, points: int) -> None:
+    ends: Counter[bool] = Counter()
+    for seed in range(SEEDS):
+        run = play(seed, sync, deaths=3, joins=4, repeats=0.1, points=points)
+        ends[run.end is not None and not run.end.failed] += 1
+        if run.end is not None and run.end.failed:
+            assert str(run.end.reason) == "every worker left before the goal"
+        refused = [life.failed for life in run.lives if life.failed]
+        assert all("came too late" in why or "is ending" in why for why in refused), refused
+    assert ends[True] > SEEDS / 2
+
+
+@pytest.mark.parametrize("sync", ["bsp", *SYNCS])
+def test_one_who_was_evicted_comes_back_as_somebody_new(sync: str) -> None:
+    """It sleeps until the lead has evicted it, wakes, rejoins and contributes again."""
+    evicted = rejoined = again = 0
+    for seed in range(SEEDS):
+        run = play(seed, sync, sleeps=2, rounds=12, timer_rate=0.1, repeats=0.1)
+        assert run.end is not None and not run.end.failed, (seed, str(run.end))
+        evicted += run.evictions
+        for life in run.lives:
+            assert life.failed is None or "too late" in life.failed or "is ending" in life.failed
+            rejoined += life.rejoined
+            again += len(life.incarnations & {given[1] for given in run.counted}) > 1
+    assert evicted > SEEDS / 4 and rejoined > SEEDS / 8 and again > SEEDS / 8, "too few"
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_points_of_one_who_was_evicted_are_visited_by_others(sync: str) -> None:
+    evicted = 0
+    for seed in range(SEEDS):
+        run = play(seed, sync, sleeps=2, points=30, timer_rate=0.1)
+        assert run.end is not None and not run.end.failed, (seed, str(run.end))
+        evicted += run.evictions
+    assert evicted > SEEDS / 4, "too few"
+
+
+# -- each rule switched off ----------------------------------------------------------------------
+
+
+def search(**options: float) -> None:
+    """The first violation, but for hangs: without its rules a job may not even end."""
+    for seed in range(200):
+        for sync in SYNCS:
+            try:
+                play(seed, sync, **options)
+            except AssertionError as error:
+                if "it hangs" not in str(error):
+                    raise
+
+
+def test_contributions_are_folded_twice_when_everything_is_new(monkeypatch) -> None:
+    monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
+    with pytest.raises(AssertionError, match="twice"):
+        search(repeats=0.3)
+
+
+def test_reads_are_torn_when_leases_are_not_looked_at(monkeypatch) -> None:
+    monkeypatch.setattr(SliceVersions, "target", lambda self, slice_: self.slot(slice_))
+    with pytest.raises(AssertionError, match="it was overwritten"):
+        search()
+
+
+def test_contributions_are_missing_when_they_are_acknowledged_too_early(monkeypatch) -> None:
+    def at_once(self: ServerMachine, pull: m.Pull) -> bool:
+        self._acknowledged[pull.worker] = pull.sequence
+        return True
+
+    monkeypatch.setattr(ServerMachine, "_can_answer", at_once)
+    with pytest.raises(AssertionError, match="was acknowledged, but missing in slice"):
+        search()
+
+
+def test_workers_end_with_different_parameters_when_nothing_is_frozen(monkeypatch) -> None:
+    monkeypatch.setattr(Flow, "freeze", lambda self: None)
+    with pytest.raises(AssertionError, match="final slice"):
+        search()
+
+
+def test_points_are_visited_twice_when_chunks_of_the_living_move_at_once(monkeypatch) -> None:
+    honest = Plan.share
+
+    def at_once(self: Plan, members: list[Holder]) -> set[Holder]:
+        changed = honest(self, members)
+        for member in members:
+            changed |= self.confirm(member, 10**9)
+        return changed
+
+    monkeypatch.setattr(Plan, "share", at_once)
+    with pytest.raises(AssertionError, match="not every point"):
+        search(points=40, joins=3)
+
+
+def test_a_job_is_idle_too_early_when_what_is_on_its_way_is_not_looked_at(monkeypatch) -> None:
+    monkeypatch.setattr(Arrivals, "any", False)
+    with pytest.raises(AssertionError, match="nobody had anything to contribute"):
+        for seed in range(200):
+            check_finished(play(seed, "asp", points=40, joins=2))
+
+
+def test_one_who_rests_is_forgotten_when_crossing_leases_are_not_looked_at(monkeypatch) -> None:
+    monkeypatch.setattr(Sharing, "outdated", lambda self, member, number: False)
+    with pytest.raises(AssertionError, match="nobody had anything to contribute"):
+        for seed in range(200):
+            check_finished(play(seed, "ssp:1", points=40, joins=2))

@@ -1,0 +1,227 @@
+"""Where single slices are folded as they come, a fold never writes what a reader looks at, and spare
+memory is as little as readers need; and each rule switched off."""
+
+from typing import ClassVar
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from polyrhythm.core.versions import SliceVersions, Versions
+
+SLICES = (2, 5, 7)
+READERS = 4
+HUNT = settings(
+    max_examples=500, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
+)
+readers = st.integers(0, READERS - 1)
+
+
+class SliceReaders(RuleBasedStateMachine):
+    """Versions of slices beside a memory in which a slot is made when it is first written."""
+
+    versions_class: ClassVar[type[SliceVersions]] = SliceVersions
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions = self.versions_class(SLICES)
+        self.memory: dict[int, dict[int, int]] = {0: dict.fromkeys(SLICES, 0)}
+        self.folds = dict.fromkeys(SLICES, 0)
+        self.reading: dict[int, tuple[int, dict[int, tuple[int, int]]]] = {}
+        """Per reader its ticket, and per slice the slot and what must be found there."""
+        self.ticket = 0
+
+    @rule(slice_=st.sampled_from(SLICES))
+    def fold(self, slice_: int) -> None:
+        slot = self.versions.target(slice_)
+        self.folds[slice_] += 1
+        self.memory.setdefault(slot, {})[slice_] = self.folds[slice_]
+        self.versions.folded(slice_, slot)
+
+    @rule(reader=readers)
+    def lease(self, reader: int) -> None:
+        self.ticket += 1
+        slots = self.versions.lease(reader, self.ticket)
+        seen = {
+            slice_: (slot, self.folds[slice_]) for slice_, slot in zip(SLICES, slots, strict=True)
+        }
+        self.reading[reader] = (self.ticket, seen)
+
+    @rule(reader=readers, early=st.booleans())
+    def pulled(self, reader: int, early: bool) -> None:
+        """`early`: it is said of what came before this."""
+        if reader in self.reading:
+            ticket, _ = self.reading[reader]
+            self.versions.release(reader, ticket - early)
+            if not early:
+                del self.reading[reader]
+
+    @rule(reader=readers)
+    def closed(self, reader: int) -> None:
+        self.versions.release(reader, None)
+        self.reading.pop(reader, None)
+
+    @rule()
+    def free(self) -> None:
+        for slot in self.versions.surplus():
+            del self.memory[slot]
+        assert len(self.memory) <= len(self.needed()) + 1, "surplus memory stays"
+
+    def needed(self) -> set[int]:
+        current = {self.versions.slot(slice_) for slice_ in SLICES}
+        leased = {slot for _, seen in self.reading.values() for slot, _ in seen.values()}
+        return current | leased
+
+    @invariant()
+    def readers_see_what_they_were_sent(self) -> None:
+        self.versions.check()
+        for slice_ in SLICES:
+            found = self.memory.get(self.versions.slot(slice_), {}).get(slice_)
+            assert found == self.folds[slice_], "the current slices are not there"
+        for _, seen in self.reading.values():
+            for slice_, (slot, what) in seen.items():
+                assert self.memory[slot][slice_] == what, "a leased slice was overwritten"
+
+    @invariant()
+    def slots_are_few(self) -> None:
+        assert self.versions.used == self.needed()
+        assert len(self.memory) <= READERS + 2, "more slots than readers can need"
+
+
+TestSliceReaders = SliceReaders.TestCase
+
+
+class IgnoresLeases(SliceVersions):
+    def target(self, slice_: int) -> int:
+        return self.slot(slice_)
+
+
+class FreesWhatIsRead(SliceVersions):
+    def surplus(self) -> tuple[int, ...]:
+        idle = sorted(self._made - set(self._slots.values()))
+        self._made.difference_update(idle)
+        return tuple(idle)
+
+
+class NeverTheSame(SliceVersions):
+    """Every fold goes to a slot that was never used."""
+
+    def target(self, slice_: int) -> int:
+        return max(self._made) + 1
+
+    def surplus(self) -> tuple[int, ...]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "message"),
+    [
+        (IgnoresLeases, "a leased slice was overwritten"),
+        (FreesWhatIsRead, r"^\d"),
+        (NeverTheSame, "more slots than readers can need|surplus memory stays"),
+    ],
+)
+def test_memory_is_torn_or_wasted_with_a_rule_switched_off(
+    mutant: type[SliceVersions], message: str
+) -> None:
+    machine = type("Mutant", (SliceReaders,), {"versions_class": mutant})
+    with pytest.raises((AssertionError, KeyError), match=message):
+        run_state_machine_as_test(machine, settings=HUNT)
+
+
+def test_a_fold_is_in_place_where_nobody_reads() -> None:
+    versions = SliceVersions(SLICES)
+    assert versions.target(2) == 0
+    versions.lease(0, 1)
+    assert versions.target(2) == 1
+    versions.release(0, 1)
+    assert versions.target(2) == 0
+
+
+def test_a_new_ticket_replaces_the_lease_before() -> None:
+    """A reader asks again only when it will not look at what it got before."""
+    versions = SliceVersions(SLICES)
+    versions.lease(0, 1)
+    versions.folded(2, versions.target(2))
+    versions.lease(0, 2)
+    versions.release(0, 1)
+    assert versions.target(2) not in (versions.slot(2),), "the newer lease stands"
+    assert versions.target(2) == 0, "the older one is gone"
+
+
+# -- the same for whole versions -------------------------------------------------------------------
+
+
+class Frugal(RuleBasedStateMachine):
+    """Whole versions: what is surplus is never read, filled or current, and one spare stays."""
+
+    rotating = False
+    versions_class: ClassVar[type[Versions]] = Versions
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions = self.versions_class(rotating=self.rotating)
+        self.made = {0, 1} if self.rotating else {0}
+        self.fill = 1 if self.rotating else 0
+        self.reading: dict[int, tuple[int, int]] = {}
+
+    @rule()
+    def fold(self) -> None:
+        slot, self.fill = self.versions.target()
+        self.made |= {slot, self.fill}
+        self.versions.folded(self.versions.version + 1, slot, self.fill)
+
+    @rule(reader=readers)
+    def lease(self, reader: int) -> None:
+        self.versions.lease(reader)
+        self.reading[reader] = (self.versions.version, self.versions.slot)
+
+    @rule(reader=readers)
+    def pulled(self, reader: int) -> None:
+        if reader in self.reading:
+            self.versions.release(reader, self.reading.pop(reader)[0])
+
+    @rule()
+    def free(self) -> None:
+        needed = {self.versions.slot, self.fill, *(slot for _, slot in self.reading.values())}
+        freed = set(self.versions.surplus())
+        assert freed <= self.made, "freed twice"
+        assert not freed & needed, "freed what is needed"
+        self.made -= freed
+        assert len(self.made) <= len(needed) + 1, "surplus memory stays"
+
+    @invariant()
+    def slots_are_few(self) -> None:
+        assert len(self.made) <= READERS + 3
+
+
+class RotatingFrugal(Frugal):
+    rotating = True
+
+
+class FreesLeased(Versions):
+    def surplus(self) -> tuple[int, ...]:
+        idle = sorted(self._made - {self.slot, self._fill})
+        self._made.difference_update(idle)
+        return tuple(idle)
+
+
+class KeepsAll(Versions):
+    def surplus(self) -> tuple[int, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("machine", [Frugal, RotatingFrugal])
+def test_surplus_versions_are_freed(machine: type[Frugal]) -> None:
+    run_state_machine_as_test(machine)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "message"),
+    [(FreesLeased, "freed what is needed"), (KeepsAll, "surplus memory stays")],
+)
+def test_surplus_versions_with_a_rule_switched_off(mutant: type[Versions], message: str) -> None:
+    machine = type("Mutant", (RotatingFrugal,), {"versions_class": mutant})
+    with pytest.raises(AssertionError, match=message):
+        run_state_machine_as_test(machine, settings=HUNT)

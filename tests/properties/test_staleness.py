@@ -1,0 +1,321 @@
+"""Policies without rounds, whoever joins, leaves, abstains and comes back: clocks stay together as
+the bound says, nobody who may go is held, nobody is released twice; and each rule switched off."""
+
+from typing import ClassVar
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.restart import Restart
+from polyrhythm.core.sync.staleness import Staleness
+
+Policy = Staleness | Restart
+SEARCH = settings(stateful_step_count=40)
+HUNT = settings(
+    SEARCH, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
+)
+"""For rules that are switched off: any violation will do, so do not make it small."""
+
+
+class Gate(RuleBasedStateMachine):
+    """What the lead tells a policy, beside what every worker is doing."""
+
+    policy_class: ClassVar[type[Policy]]
+    bounds: ClassVar[tuple[int | None, ...]]
+    asks = True
+    """A worker that has contributed waits for the lead's word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 0
+        self.workers = 0
+        self.joining: set[int] = set()
+        self.entering: set[int] = set()
+        self.going: set[int] = set()
+        self.waiting: set[int] = set()
+        self.resting: set[int] = set()
+        self.turn: set[int] | None = None
+        """Who is released when every server knows the view; None: no turn is under way."""
+
+    @initialize(data=st.data(), workers=st.integers(1, 4))
+    def begin(self, data: st.DataObject, workers: int) -> None:
+        self.bound = data.draw(st.sampled_from(self.bounds))
+        self.policy = self.policy_class(self.bound)  # type: ignore[arg-type]
+        for _ in range(workers):
+            decision = self.policy.on(sync.Joined(self.workers), self.now_ns)
+            assert not decision.fold and not decision.release
+            self.entering.add(self.workers)
+            self.workers += 1
+        self.turn = set(self.entering)
+        self.every_server_knows()
+
+    def tell(self, event: sync.PolicyEvent) -> sync.Decision:
+        self.now_ns += 1
+        decision = self.policy.on(event, self.now_ns)
+        assert str(decision.reason)
+        assert str(self.policy.why().reason)
+        may = self.waiting | self.joining
+        if isinstance(event, sync.Returned):
+            may = may | {event.worker}
+        assert decision.release <= may, "released without having arrived"
+        if decision.fold:
+            assert self.turn is None, "two turns at a time"
+            self.turn = set(decision.release)
+            assert self.joining <= self.turn, "a turn forgets a joiner"
+            self.entering, self.joining = self.joining, set()
+        else:
+            assert not decision.release & self.joining, "a joiner goes on before servers know it"
+            self.go(set(decision.release))
+        return decision
+
+    def go(self, workers: set[int]) -> None:
+        for group in (self.entering, self.waiting, self.resting):
+            group -= workers
+        self.going |= workers
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    @rule()
+    def join(self) -> None:
+        worker, self.workers = self.workers, self.workers + 1
+        self.joining.add(worker)
+        self.tell(sync.Joined(worker))
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        groups = (self.joining, self.entering, self.going, self.waiting, self.resting)
+        if everybody := sorted(set().union(*groups)):
+            worker = data.draw(st.sampled_from(everybody))
+            for group in groups:
+                group.discard(worker)
+            if self.turn is not None:
+                self.turn.discard(worker)
+            self.tell(sync.Left(worker))
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.going)))
+        if self.asks:
+            self.going.remove(worker)
+            self.waiting.add(worker)
+        self.tell(sync.Arrived(worker, 0))
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data())
+    def abstain(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.going)))
+        self.going.remove(worker)
+        self.resting.add(worker)
+        self.tell(sync.Abstained(worker))
+
+    @precondition(lambda self: self.resting)
+    @rule(data=st.data())
+    def come_back(self, data: st.DataObject) -> None:
+        worker = data.draw(st.sampled_from(sorted(self.resting)))
+        decision = self.tell(sync.Returned(worker))
+        assert worker in decision.release, "one who came back is held"
+
+    @precondition(lambda self: self.turn is not None)
+    @rule()
+    def every_server_knows(self) -> None:
+        assert self.turn is not None
+        released, self.turn = self.turn, None
+        self.go(released)
+        self.tell(sync.Opened(0))
+
+    @rule()
+    def time_passes(self) -> None:
+        self.tell(sync.Tick())
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    @property
+    def clocks(self) -> dict[int, int]:
+        clocks = self.policy.clocks
+        return {worker: clocks[worker] for worker in clocks.everybody()}
+
+    @invariant()
+    def somebody_is_going(self) -> None:
+        if self.waiting:
+            assert self.going or self.turn is not None, "all wait for nobody"
+
+    @invariant()
+    def joiners_are_in_the_next_turn(self) -> None:
+        assert not self.entering or self.turn is not None, "a joiner is never released"
+        assert not self.joining or self.turn is not None, "a joiner waits for no turn"
+
+    @invariant()
+    def clocks_are_of_those_who_take_part(self) -> None:
+        if hasattr(self, "policy"):
+            assert set(self.clocks) == self.entering | self.going | self.waiting
+
+
+class Ssp(Gate):
+    policy_class = Staleness
+    bounds = (0, 1, 3)
+
+    @invariant()
+    def clocks_stay_together(self) -> None:
+        if hasattr(self, "policy") and self.clocks:
+            gap = max(self.clocks.values()) - min(self.clocks.values())
+            assert gap <= self.bound + 1, f"the gap of clocks is {gap}"
+
+    @invariant()
+    def who_may_go_is_not_held(self) -> None:
+        """The twin of the gate: look at everybody, every time."""
+        if hasattr(self, "policy") and self.waiting:
+            least = min(self.clocks.values())
+            held = {w for w in self.waiting if self.clocks[w] - least <= self.bound}
+            held -= self.turn or set()
+            assert not held, f"{held} may go, but nobody tells them"
+
+
+class Asp(Gate):
+    policy_class = Staleness
+    bounds = (None,)
+    asks = False
+
+    @invariant()
+    def nobody_is_held(self) -> None:
+        if hasattr(self, "policy"):
+            assert self.policy.why().reason.code == "going", "somebody is held"
+
+
+class SspRestart(Gate):
+    policy_class = Restart
+    bounds = (0, 1, 3)
+
+    def tell(self, event: sync.PolicyEvent) -> sync.Decision:
+        arriving = {event.worker} if isinstance(event, sync.Arrived) else set()
+        stopped = self.waiting - arriving - (self.turn or set())
+        others = (self.going | self.entering | self.joining) - arriving
+        decision = super().tell(event)
+        let_go = decision.release & (stopped | arriving)
+        if stopped and let_go:
+            assert let_go == stopped | arriving, "not all are released together"
+            assert not others & set(self.clocks), "released before everybody has stopped"
+            assert set(self.clocks.values()) <= {0}, "clocks differ after a restart"
+        return decision
+
+    @invariant()
+    def clocks_stay_together(self) -> None:
+        if hasattr(self, "policy") and self.clocks:
+            gap = max(self.clocks.values()) - min(self.clocks.values())
+            assert gap <= max(1, self.bound), f"the gap of clocks is {gap}"
+
+
+@pytest.mark.parametrize("policy", [Ssp, Asp, SspRestart])
+def test_under_joins_leaves_abstentions_and_returns(policy: type[Gate]) -> None:
+    run_state_machine_as_test(policy, settings=SEARCH)
+
+
+# -- each rule switched off ----------------------------------------------------------------------
+
+
+def hunt(policy: type[Gate], **changes: object) -> None:
+    run_state_machine_as_test(type("Mutant", (policy,), changes), settings=HUNT)
+
+
+class JoinsAtZero(Staleness):
+    def _enter(self, workers: frozenset[int]) -> None:
+        for worker in workers:
+            self.clocks.put(worker, 0)
+
+
+def test_the_gap_grows_when_joiners_start_at_nothing() -> None:
+    with pytest.raises(AssertionError, match="the gap of clocks is"):
+        hunt(Ssp, policy_class=JoinsAtZero)
+
+
+class LooksAtWhoArrives(Staleness):
+    def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
+        others, self._held = self._held, set()
+        decision = super().on(event, now_ns)
+        self._held |= others & set(self.clocks.everybody())
+        return decision
+
+
+def test_wake_ups_are_lost_when_only_the_arriving_is_looked_at() -> None:
+    with pytest.raises(AssertionError, match="may go, but nobody tells them|all wait for nobody"):
+        hunt(Ssp, policy_class=LooksAtWhoArrives)
+
+
+def test_asp_holds_somebody_when_there_is_a_bound() -> None:
+    with pytest.raises(AssertionError, match="somebody is held|without having arrived"):
+        hunt(Asp, bounds=(0,))
+
+
+class ComesBackFirst(Staleness):
+    """One who rested keeps the clock it had when it went."""
+
+    def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
+        floor = self._floor
+        if isinstance(event, sync.Returned):
+            self._floor = 0
+        decision = super().on(event, now_ns)
+        self._floor = max(floor, self._floor)
+        return decision
+
+
+def test_the_gap_grows_when_one_who_rested_comes_back_where_it_was() -> None:
+    with pytest.raises(AssertionError, match="the gap of clocks is"):
+        hunt(Ssp, policy_class=ComesBackFirst)
+
+
+class TurnsForget(Staleness):
+    def __init__(self, bound: int | None) -> None:
+        super().__init__(bound)
+        self._turning.leave = self._turning._joining.discard  # type: ignore[method-assign]
+        self._turning.join = self._turning._joining.add  # type: ignore[method-assign]
+
+
+def test_joiners_wait_for_ever_when_nothing_turns_the_view() -> None:
+    with pytest.raises(AssertionError, match="a joiner waits for no turn"):
+        hunt(Ssp, policy_class=TurnsForget)
+
+
+class GoesOnRegardless(Restart):
+    def _arrive(self, worker: int, now_ns: int) -> frozenset[int]:
+        stopped, self._stopped = self._stopped, set()
+        released = super()._arrive(worker, now_ns)
+        self._stopped |= stopped
+        return released
+
+
+def test_somebody_goes_on_when_who_has_stopped_is_not_looked_at() -> None:
+    with pytest.raises(AssertionError, match="not all are released together"):
+        hunt(SspRestart, policy_class=GoesOnRegardless)
+
+
+class KeepsClocks(Restart):
+    def _restart(self) -> frozenset[int]:
+        released, self._stopped = frozenset(self._stopped), set()
+        return released
+
+
+def test_clocks_differ_when_a_restart_does_not_restart_them() -> None:
+    with pytest.raises(AssertionError, match="clocks differ|the gap of clocks"):
+        hunt(SspRestart, policy_class=KeepsClocks)
+
+
+class ReleasesWhoArrived(Restart):
+    def _restart(self) -> frozenset[int]:
+        released = super()._restart()
+        self._stopped = set(released) - {max(released)}
+        return frozenset((max(released),))
+
+
+def test_some_are_left_behind_when_a_restart_releases_only_one() -> None:
+    with pytest.raises(AssertionError, match="not all are released together"):
+        hunt(SspRestart, policy_class=ReleasesWhoArrived)

@@ -1,0 +1,131 @@
+"""Silence is suspect when it is long for the one who is silent: regular beats soon, irregular later,
+and nobody who beats as it always does."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyrhythm.core import suspicion
+from polyrhythm.core.suspicion import Pulse, Suspicion
+
+MS = 10**6
+SECOND_NS = 10**9
+BEAT_S = 0.5
+beats_ms = st.integers(10, 5_000)
+
+
+def pulse_of(*gaps_ms: int) -> Pulse:
+    pulse = Pulse(round(BEAT_S * SECOND_NS), 0)
+    now_ns = 0
+    pulse.beat(now_ns)
+    for gap_ms in gaps_ms:
+        now_ns += gap_ms * MS
+        pulse.beat(now_ns)
+    return pulse
+
+
+@given(beats_ms, st.integers(3, 40))
+def test_regular_beats_are_missed_soon(gap_ms: int, count: int) -> None:
+    limit_ns = pulse_of(*[gap_ms] * count).limit_ns()
+    assert 3 * gap_ms * MS < limit_ns <= 3 * gap_ms * MS + SECOND_NS
+
+
+@given(beats_ms, st.floats(0.0, 0.5), st.integers(30, 80), st.randoms(use_true_random=False))
+def test_nobody_is_suspected_who_beats_as_it_always_does(
+    gap_ms: int, jitter: float, count: int, random: object
+) -> None:
+    """Each gap up to `jitter` longer or shorter than usual, for ever: never suspect."""
+    found = Suspicion(gap_ms / 1000)
+    now_ns = SECOND_NS
+    found.expect(7, now_ns)
+    for _ in range(count):
+        gap_ns = gap_ms * MS * (1 + jitter * (2 * random.random() - 1))  # type: ignore[attr-defined]
+        now_ns += round(gap_ns)
+        assert found.silent(now_ns) == [], found.pulse(7).derivation()
+        found.beat(7, now_ns)
+
+
+@given(beats_ms, st.integers(2, 20))
+def test_who_beats_irregularly_is_given_more_time(gap_ms: int, factor: int) -> None:
+    regular = pulse_of(*[gap_ms] * 20).limit_ns()
+    irregular = pulse_of(*[gap_ms, gap_ms, gap_ms, gap_ms * (1 + factor)] * 5)
+    assert irregular.limit_ns() > regular
+    assert irregular.limit_ns() > gap_ms * (1 + factor) * MS, "it was as silent before"
+
+
+@given(beats_ms, beats_ms)
+def test_only_the_last_twenty_gaps_count(before_ms: int, now_ms: int) -> None:
+    changed = pulse_of(*[before_ms] * 30, *[now_ms] * 20)
+    assert changed.limit_ns() == pulse_of(*[now_ms] * 20).limit_ns()
+
+
+@given(st.lists(st.integers(1, 4_000), min_size=3, max_size=30))
+def test_the_derivation_adds_up(gaps_ms: list[int]) -> None:
+    pulse = pulse_of(*gaps_ms)
+    text = pulse.derivation()
+    found = re.fullmatch(
+        r"(.+) s = usual gap (.+) s \(of the last (\d+)\) \+ (\d) x (.+) s"
+        r" \(the larger of 2 gaps and 4 spreads\) \+ (.+) s",
+        text,
+    )
+    assert found is not None, text
+    limit, usual, of_the_last, times, what, way = (float(part) for part in found.groups())
+    assert of_the_last == min(20, len(gaps_ms))
+    assert limit == pytest.approx(usual + times * what + way, abs=0.05)
+    assert limit == pytest.approx(pulse.limit_ns() / 1e9, abs=0.01)
+
+
+def test_before_three_gaps_are_known_the_agreed_beat_counts() -> None:
+    pulse = pulse_of(1, 1)
+    assert pulse.limit_ns() == 10 * SECOND_NS
+    assert pulse.derivation() == "10.00 s = 20 x the agreed 0.50 s"
+
+
+def test_other_words_are_signs_of_life_but_no_beats() -> None:
+    pulse = pulse_of(1000, 1000, 1000)
+    until_ns = pulse.until_ns()
+    pulse.spoke(3_500 * MS)
+    assert pulse.until_ns() == until_ns + 500 * MS
+    assert list(pulse.gaps) == [SECOND_NS] * 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2_000)), min_size=1, max_size=60))
+def test_the_silent_are_found_when_it_is_time_and_not_before(beats: list[tuple[int, int]]) -> None:
+    """The twin: look at every pulse, every time. Who is found is forgotten, as an evicted one is."""
+    found = Suspicion(0.05)
+    now_ns = SECOND_NS
+    expected = set(range(4))
+    for who in expected:
+        found.expect(who, now_ns)
+    for who, pause_ms in beats:
+        now_ns += pause_ms * MS
+        late = {w for w in expected if found.pulse(w).until_ns() <= now_ns}
+        if late:
+            wake_ns = found.wake_at()
+            assert wake_ns is not None and wake_ns <= now_ns, "nobody would have looked"
+        assert set(found.silent(now_ns)) == late
+        for one in late:
+            found.forget(one)
+        expected -= late
+        found.beat(who, now_ns)
+    assert (found.wake_at() is None) == (not expected)
+
+
+def test_who_beats_irregularly_is_suspected_when_spreads_are_not_looked_at(monkeypatch) -> None:
+    monkeypatch.setattr(suspicion, "_SPREADS", 0)
+    with pytest.raises(AssertionError, match="it was as silent before"):
+        test_who_beats_irregularly_is_given_more_time.hypothesis.inner_test(5_000, 20)
+
+
+def test_the_late_are_missed_when_nobody_looks_again(monkeypatch) -> None:
+    honest = Suspicion.expect
+
+    def once(self: Suspicion, who: int, now_ns: int) -> None:
+        honest(self, who, now_ns)
+        self._look_ns = now_ns + 10**15
+
+    monkeypatch.setattr(Suspicion, "expect", once)
+    with pytest.raises(AssertionError, match="nobody would have looked"):
+        test_the_silent_are_found_when_it_is_time_and_not_before.hypothesis.inner_test([(0, 2000)])
