@@ -17,7 +17,10 @@ class Run:
         self.clock = Clock()
         self.journal = MemoryJournal(self.clock.read)
         scenario = parse_scenario(text, "scenario.toml")
-        self.simulation = Simulation(scenario, self.clock, self.journal, seed=seed, check=check)
+        job = scenario.job_spec("job")
+        self.simulation = Simulation(
+            scenario, job, self.clock, self.journal, seed=seed, check=check
+        )
         self.end: End = self.simulation.run()
 
     @property

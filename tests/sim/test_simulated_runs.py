@@ -117,7 +117,7 @@ def test_without_points_workers_contribute_all_the_same() -> None:
     assert run.weight() == 80
 
 
-@pytest.mark.parametrize("name", ["two-speed", "straggler", "a-death", "a-join"])
+@pytest.mark.parametrize("name", ["two-speed", "straggler", "a-silence", "a-death", "a-join"])
 def test_the_scenarios_of_this_repository(name: str) -> None:
     run = Run((SCENARIOS / f"{name}.toml").read_text())
     assert run.end.reason.code == "goal" and not run.end.failed

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from polyrhythm.cli.train import make_run_dir
-from polyrhythm.core.effects import End
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
-from polyrhythm.observe.journal import FileJournal, read_journal
+from polyrhythm.observe.journal import FileJournal, Journal, read_journal
 from polyrhythm.observe.progress import Progress
-from polyrhythm.observe.summary import summarise
+from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
+from polyrhythm.observe.summary import described, summarise
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.scenario import Scenario, read_scenario
+from polyrhythm.sim.scenario import read_scenario
 from polyrhythm.sim.simulation import Simulation
 
 
@@ -48,15 +48,31 @@ def simulate(
     script = read_scenario(scenario)
     if seed < 0:
         raise UsageError(f"--seed is {seed}: it must be at least 0")
+    spec = script.job_spec(scenario.stem)
     run_dir = make_run_dir(runs_dir, name, str(scenario))
-    path = run_dir / "journal.jsonl"
-    progress = Progress(path, quiet=quiet or json_)
+    write_process(run_dir)
+    write_job(run_dir, spec)
+    clock = Clock()
+    journal = FileJournal(run_dir / JOURNAL, clock.read)
+    progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
+    simulation = Simulation(
+        script, spec, clock, _Watched(journal, progress), seed=seed, check=check
+    )
     try:
-        end = _run(script, scenario.stem, path, seed, check)
+        with progress:
+            end = simulation.run()
     except InvariantBroken as error:
         again = shlex.join(["polyrhythm", "simulate", str(scenario), "--seed", str(seed)])
         raise InvariantBroken(f"{error}; see it again with: {again} --check --debug") from error
-    result = _result(script, scenario.stem, seed, path, end)
+    finally:
+        journal.close()
+    result = {
+        **described(spec),
+        "seed": seed,
+        **summarise(read_journal(run_dir / JOURNAL), spec),
+        "failed": str(end.reason) if end.failed else None,
+    }
+    write_result(run_dir, result)
     if json_:
         print(json.dumps(result))
     else:
@@ -65,23 +81,13 @@ def simulate(
         raise JobFailed(str(end.reason))
 
 
-def _run(script: Scenario, name: str, path: Path, seed: int, check: bool) -> End:
-    clock = Clock()
-    journal = FileJournal(path, clock.read)
-    try:
-        return Simulation(script, clock, journal, name=name, seed=seed, check=check).run()
-    finally:
-        journal.close()
+class _Watched:
+    """A journal whose readers look up at every line: there is no other thread to follow it."""
 
+    def __init__(self, journal: Journal, progress: Progress) -> None:
+        self._journal = journal
+        self._progress = progress
 
-def _result(script: Scenario, name: str, seed: int, path: Path, end: End) -> dict[str, Any]:
-    return {
-        "job": name,
-        "sync": script.job.sync,
-        "kind": script.job.kind,
-        "workers": sum(group.count for group in script.workers),
-        "servers": script.job.servers,
-        "seed": seed,
-        **summarise(read_journal(path)),
-        "failed": str(end.reason) if end.failed else None,
-    }
+    def note(self, what: str, **fields: Any) -> None:
+        self._journal.note(what, **fields)
+        self._progress.tick()

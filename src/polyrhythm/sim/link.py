@@ -32,6 +32,8 @@ class Way:
         self, clock: Clock, rng: Random, table: LinkTable, receiver: Receiver, peer: str
     ) -> None:
         self.peer = peer
+        self.incarnation = 0
+        """The peer's, where it is a worker that the lead has admitted."""
         self.ns_per_byte = 1e9 / table.bandwidth
         self._clock = clock
         self._rng = rng

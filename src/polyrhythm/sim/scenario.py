@@ -27,6 +27,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """How many are waited for before round 1 opens; by default those who come at once."""
     rounds: int | None = None
     epochs: int | None = None
+    max_time: Duration | None = None
+    """Virtual time after the opening of round 1 at which the job ends."""
     points: int | None = None
     """Of the data set; without it, workers contribute and visit nothing."""
     batch: int = 32
@@ -46,8 +48,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: it must be at least 1")
-        if self.rounds is None and self.epochs is None:
-            raise ValueError("it would never end: give rounds or epochs")
+        if self.rounds is None and self.epochs is None and not self.max_time:
+            raise ValueError("it would never end: give rounds, epochs or max_time")
         if self.epochs is not None and self.points is None:
             raise ValueError("epochs are passes over points: give points")
         if self.seed < 0:
@@ -172,8 +174,9 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             epochs=job.epochs,
             seed=job.seed,
             start_timeout_s=job.start_timeout / 1e9,
-            slice_nbytes=job.slice,
+            slice_nbytes=int(job.slice),
             heartbeat_s=job.heartbeat / 1e9,
+            max_seconds=job.max_time / 1e9 if job.max_time else None,
         )
 
 

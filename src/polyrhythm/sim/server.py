@@ -69,7 +69,6 @@ class ServerProcess(Process):
         self._witness = witness
         self._fold_ns_per_byte = fold_ns_per_byte
         self._peers: dict[str, Way] = {}
-        self._incarnations: dict[str, int] = {}
         self._strangers = 0
         self._rounds = has_rounds(job.sync)
         self._folding = False
@@ -119,14 +118,13 @@ class ServerProcess(Process):
             else:
                 self.put(fx.LEAD, ev.ServerKnocked(way.peer, bonjour))
             return
-        way.peer = fx.worker_name(bonjour.worker)
+        way.peer, way.incarnation = fx.worker_name(bonjour.worker), bonjour.incarnation
         before = self._peers.get(way.peer)
-        if before is not None and bonjour.incarnation <= self._incarnations[way.peer]:
+        if before is not None and way.incarnation <= before.back.incarnation:
             self._part(way, f"{way.peer} is linked to {self.name} already")
             return
         self._replace(before)
         self._peers[way.peer] = way.back
-        self._incarnations[way.peer] = bonjour.incarnation
         way.back.send(m.Greeting(server=self._server, name=self.name, digest=0, address=ADDRESS))
 
     def _part(self, way: Way, fault: str) -> None:
@@ -138,7 +136,8 @@ class ServerProcess(Process):
     def _replace(self, before: Way | None) -> None:
         """Its peer came back over another link: this one has ended without our noticing."""
         if before is not None:
-            self.put(self.name, ev.LinkClosed(before.back.peer, "it came back"))
+            way = before.back
+            self.put(self.name, ev.LinkClosed(way.peer, "it came back", way.incarnation))
             before.hang_up("its peer came back")
 
     def _forget(self, way: Way, reason: str) -> None:
@@ -148,7 +147,7 @@ class ServerProcess(Process):
             return
         del self._peers[way.peer]
         for name in reversed(self.machines):  # the lead hears it first
-            self.put(name, ev.LinkClosed(way.peer, reason))
+            self.put(name, ev.LinkClosed(way.peer, reason, way.incarnation))
 
     def _take_seed(self, way: Way, message: m.Seed) -> None:
         try:
@@ -206,7 +205,7 @@ class ServerProcess(Process):
         way = self._peers.pop(effect.link, None)
         if way is not None and self._journal is not None:
             self._replace(self._peers.get(effect.peer))
-            way.back.peer = effect.peer
+            way.back.peer, way.back.incarnation = effect.peer, effect.incarnation
             self._peers[effect.peer] = way
             self._journal.note("linked", peer=effect.peer, link="simulated")
 

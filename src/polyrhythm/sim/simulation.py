@@ -26,17 +26,18 @@ class Simulation:
     def __init__(
         self,
         scenario: Scenario,
+        job: m.JobSpec,
         clock: Clock,
         journal: Journal,
         *,
-        name: str = "simulated",
         seed: int = 0,
         check: bool = False,
     ) -> None:
-        """`check`: after every event the machine asserts its invariants, servers keep what they
-        were given, and a witness compares what was promised with what was folded."""
+        """`job` is made by `scenario.job_spec`. `check`: after every event the machine asserts its
+        invariants, servers keep what they were given, and a witness compares what was promised
+        with what was folded."""
         self.scenario = scenario
-        self.job = scenario.job_spec(name)
+        self.job = job
         self.workers: dict[str, WorkerProcess] = {}
         """By name, the process that last came into the job."""
         self._clock = clock
@@ -47,7 +48,7 @@ class Simulation:
         self.servers = [
             ServerProcess(
                 server,
-                self.job,
+                job,
                 clock,
                 journal=journal if server == 0 else None,
                 fold_ns_per_byte=1e9 / scenario.job.fold_rate,
