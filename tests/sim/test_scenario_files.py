@@ -44,6 +44,12 @@ def test_the_files_of_this_repository_are_scenarios(path: Path) -> None:
     assert scenario.cast()
 
 
+def test_the_page_about_simulation_shows_a_scenario() -> None:
+    page = (SCENARIOS.parent / "docs" / "simulation.md").read_text()
+    shown = page.partition("```toml\n")[2].partition("```")[0]
+    assert parse_scenario(shown, "docs/simulation.md").events
+
+
 def test_groups_become_workers_with_names() -> None:
     scenario = parse_scenario(
         GOOD + '[[workers]]\nname = "late"\nstep = "1s"\njoin = "5s"\n'

@@ -102,3 +102,59 @@ def test_folding_takes_its_time_and_waits_in_line() -> None:
     )
     assert slow > 2 * quick
     assert slow >= 20 * 3 * 0.01, "sixty folds of ten milliseconds, one after the other"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the next lease ends one whose answer is still leaving: SliceVersions.lease"
+)
+def test_an_answer_is_whole_though_its_reader_has_asked_again() -> None:
+    run = Run(
+        """
+        [job]
+        sync = "ssp-restart:1"
+        rounds = 20
+        servers = 2
+        model = "200kB"
+        [link]
+        delay = "0s"
+        bandwidth = "200Mbit"
+        [[workers]]
+        count = 4
+        step = "8ms"
+        [[workers]]
+        step = "1ms"
+        """
+    )
+    assert not run.end.failed
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="an abstention confirms a lease while a contribution under the one before is on its way",
+)
+def test_under_asp_a_chunk_does_not_move_while_something_of_it_is_on_its_way() -> None:
+    run = Run(
+        """
+        [job]
+        sync = "asp"
+        epochs = 1
+        points = 1583
+        batch = 33
+        servers = 2
+        model = "200kB"
+        slice = "20kB"
+        [link]
+        delay = "0s"
+        bandwidth = "10Gbit"
+        [[workers]]
+        count = 5
+        step = "8ms"
+        step_noise = 0.5
+        [[workers]]
+        step = "1ms"
+        step_noise = 0.3
+        join = "50ms"
+        """,
+        seed=643,
+    )
+    assert run.weight() == run.result["points"] == 1583

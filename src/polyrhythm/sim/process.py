@@ -6,6 +6,7 @@ are performed in order by the method that the process's table names.
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, ClassVar
 
 from polyrhythm.core.events import Tick
@@ -29,7 +30,7 @@ class Process:
         self.unsettled = False
         self._queue: deque[tuple[str, Any]] = deque()
         self._running = False
-        self._sleeps_until_ns: dict[str, int | None] = dict.fromkeys(machines)
+        self._sleeps_until_ns: dict[str, float] = dict.fromkeys(machines, inf)
 
     def put(self, machine: str, event: Any) -> None:
         self._queue.append((machine, event))
@@ -58,32 +59,30 @@ class Process:
         self._running = False
         for name, machine in self.machines.items():
             wake_ns = machine.wake_at()
-            if wake_ns is not None:
-                self._wake_in_time(name, wake_ns)
+            if wake_ns is not None and wake_ns < self._sleeps_until_ns[name]:
+                self._wake_at(name, wake_ns)
 
     def settle(self) -> None:
         """Everything at hand is done, and there is more to do than machines know."""
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _wake_in_time(self, name: str, wake_ns: int) -> None:
-        """Unless it is woken earlier than that anyway: a later time it is asked for then."""
-        sleeps_ns = self._sleeps_until_ns[name]
-        if sleeps_ns is None or wake_ns < sleeps_ns:
-            wake_ns = max(wake_ns, self.clock.now_ns)
-            self._sleeps_until_ns[name] = wake_ns
-            self.clock.at(wake_ns, self.wake, name)
+    def _wake_at(self, name: str, wake_ns: int) -> None:
+        """Earlier than was asked for before; a later time it is asked for when it is woken."""
+        wake_ns = max(wake_ns, self.clock.now_ns)
+        self._sleeps_until_ns[name] = wake_ns
+        self.clock.at(wake_ns, self.wake, name)
 
     def wake(self, name: str) -> None:
         if self.frozen or not self.alive or self._sleeps_until_ns[name] != self.clock.now_ns:
             return  # or it was woken earlier than it had first asked for
-        self._sleeps_until_ns[name] = None
+        self._sleeps_until_ns[name] = inf
         machine = self.machines[name]
         wake_ns = machine.wake_at()
         if wake_ns is None:
             return
         if wake_ns > self.clock.now_ns:
-            self._wake_in_time(name, wake_ns)
+            self._wake_at(name, wake_ns)
             return
         self.post(name, _TICK)
         if self.alive and machine.wake_at() == wake_ns:

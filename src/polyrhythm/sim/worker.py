@@ -8,6 +8,7 @@ nothing at all, and what comes queues up.
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 from polyrhythm.core import effects as fx
@@ -25,6 +26,9 @@ _ME = "worker"
 _LEADS = 0
 """The server that runs the lead."""
 _PUSH_BUFFERS = 2
+_SETTLE_NS = 250_000_000
+"""As in the runtime: so long what was sent has to arrive, when a worker was told to leave."""
+_TOLD = "it was told to leave"
 _RATES = (0.1,)
 _LEAST_STEP = 0.1
 """Of a step's usual time: noise takes away no more than the rest."""
@@ -67,6 +71,8 @@ class WorkerProcess(Process):
         """What the user's code does when it is handed back control."""
         self._ready = False
         self._attached = False
+        self._began = False
+        self._asked = False
         self._enrolling = False
         self._stopped = False
         self._cursor = Points()
@@ -77,6 +83,8 @@ class WorkerProcess(Process):
         self._step = 0
         self._ends_ns = 0
         self._resumed_ns = 0
+        self._exchanges = 0
+        self._sent_ns = 0
         self._left_ns = 0
         self._landed_ns = 0
         self._came_ns = 0
@@ -161,8 +169,9 @@ class WorkerProcess(Process):
         """The parameters of a version are here, and so is a lease if there are points."""
         self._enrolling = False
         self._book()
-        if self._stopped:
-            self.put(_ME, ev.Leaving(""))
+        self._began = True
+        if self._stopped or self._asked:
+            self.put(_ME, ev.Leaving(_TOLD if self._asked else ""))
             return
         batches = self._visit()
         if not batches:
@@ -230,10 +239,13 @@ class WorkerProcess(Process):
         )
         self.steps += 1
         self._begin_exchange()
+        if self._asked:
+            self._part()
         self.post(_ME, event)
 
     def _begin_exchange(self) -> None:
-        self._left_ns = self.clock.now_ns
+        self._exchanges += 1
+        self._left_ns = self._sent_ns = self.clock.now_ns
         self._waited_ns = self._transferred_ns = self._came_ns = 0
 
     # -- what befalls it -----------------------------------------------------------------------
@@ -250,12 +262,30 @@ class WorkerProcess(Process):
             if self._computing:
                 self._ends_ns += self.clock.now_ns
                 self._compute()
-            self._sleeps_until_ns[_ME] = None
+            self._sleeps_until_ns[_ME] = inf
+            if self._asked:
+                self._part()
             self.run()
 
     def leave(self) -> None:
-        """As on SIGTERM: whatever it is doing, it says good-bye; but not while it is stopped."""
-        self.post(_ME, ev.Leaving("it was told to leave"))
+        """As on SIGTERM: it contributes what it has and says good-bye; not while it is stopped."""
+        self._asked = True
+        if not self.frozen:
+            self._part()
+
+    def _part(self) -> None:
+        if not self._began:
+            self.post(_ME, ev.Leaving(_TOLD))
+        elif not self._computing:
+            until_ns = max(self.clock.now_ns, self._sent_ns + _SETTLE_NS)
+            self.clock.at(until_ns, self._let_go, self._exchanges)
+
+    def _let_go(self, exchange: int) -> None:
+        """It does not wait for the others once what it sent has had time to arrive; but a version
+        that has begun to land is awaited."""
+        waits = self.alive and not (self.frozen or self._computing or self._came_ns)
+        if waits and exchange == self._exchanges:
+            self.post(_ME, ev.Leaving(_TOLD))
 
     def crash(self) -> None:
         if self.alive:
