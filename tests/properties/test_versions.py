@@ -96,8 +96,5 @@ def test_a_leased_version_is_overwritten_when_leases_are_not_looked_at(monkeypat
 
 def test_the_same_where_versions_grow_beside_each_other(monkeypatch) -> None:
     monkeypatch.setattr(Versions, "leased", lambda self, slot: False)
-    monkeypatch.setattr(
-        Versions, "_free", lambda self, taken: next(n for n in range(3) if n not in taken)
-    )
     with pytest.raises(AssertionError, match="overwritten"):
         run_state_machine_as_test(RotatingReaders)

@@ -104,9 +104,6 @@ def test_folding_takes_its_time_and_waits_in_line() -> None:
     assert slow >= 20 * 3 * 0.01, "sixty folds of ten milliseconds, one after the other"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the next lease ends one whose answer is still leaving: SliceVersions.lease"
-)
 def test_an_answer_is_whole_though_its_reader_has_asked_again() -> None:
     run = Run(
         """
@@ -128,10 +125,6 @@ def test_an_answer_is_whole_though_its_reader_has_asked_again() -> None:
     assert not run.end.failed
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an abstention confirms a lease while a contribution under the one before is on its way",
-)
 def test_under_asp_a_chunk_does_not_move_while_something_of_it_is_on_its_way() -> None:
     run = Run(
         """

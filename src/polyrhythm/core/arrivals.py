@@ -5,6 +5,7 @@ come, in whatever order. It belongs to the latest round that a server added it t
 that is gone had sent still counts until every server knows that it is gone.*
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,11 +29,17 @@ class _Coming:
 class Arrivals:
     def __init__(self) -> None:
         self._coming: dict[tuple[int, int, int], _Coming] = {}
+        self._parts: Counter[tuple[int, int]] = Counter()
+        """Per worker and incarnation, how many of theirs have come in part."""
 
     @property
     def any(self) -> bool:
         """Some contribution has come in part."""
         return bool(self._coming)
+
+    def awaits(self, worker: int, incarnation: int) -> bool:
+        """Something that this one sent has come in part."""
+        return bool(self._parts.get((worker, incarnation)))
 
     def trailer(self, message: Trailer, holders: frozenset[int]) -> Complete | None:
         coming = self._of(message)
@@ -46,19 +53,30 @@ class Arrivals:
         return self._complete(message, coming, holders)
 
     def _of(self, message: Trailer | Arrived) -> _Coming:
-        return self._coming.setdefault(_key(message), _Coming())
+        key = _key(message)
+        coming = self._coming.get(key)
+        if coming is None:
+            coming = self._coming[key] = _Coming()
+            self._parts[key[:2]] += 1
+        return coming
 
     def _complete(
         self, message: Trailer | Arrived, coming: _Coming, holders: frozenset[int]
     ) -> Complete | None:
         if coming.trailer is None or coming.servers != holders:
             return None
-        del self._coming[_key(message)]
+        self._drop(_key(message))
         return Complete(coming.trailer, coming.round)
 
     def forget(self, worker: int, incarnation: int) -> None:
         for key in [key for key in self._coming if key[:2] == (worker, incarnation)]:
-            del self._coming[key]
+            self._drop(key)
+
+    def _drop(self, key: tuple[int, int, int]) -> None:
+        del self._coming[key]
+        self._parts[key[:2]] -= 1
+        if not self._parts[key[:2]]:
+            del self._parts[key[:2]]
 
     def check(self, known: Callable[[int, int], bool]) -> None:
         for worker, incarnation, _ in self._coming:

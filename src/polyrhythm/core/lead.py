@@ -45,6 +45,7 @@ _IDLE_ROUNDS = 3
 """So many rounds in which everybody abstains: chunks have been shared again, and it did not help."""
 _WORTH_SAYING_NS = 10**9
 """A wait that is longer than this is noted, and noted again after as long."""
+_LOOK_EVERY_NS = 250 * 10**6
 
 
 class LeadMachine:
@@ -65,6 +66,7 @@ class LeadMachine:
         self._tally = Tally()
         self._wake_at_ns: int | None = None
         self._said_ns = 0
+        self._look_ns = 0
         self._ending: Reason | None = None
         self._ended = False
         self._frozen = False
@@ -253,6 +255,9 @@ class LeadMachine:
             self._remove(member, "it was silent for too long", now_ns)
 
     def _say_what_is_awaited(self, now_ns: int) -> None:
+        if now_ns < self._look_ns:
+            return
+        self._look_ns = now_ns + _LOOK_EVERY_NS
         waiting = self.why()
         since_ns = max(waiting.since_ns, self._said_ns)
         if waiting.reason.code in ("none", "going") or now_ns < since_ns + _WORTH_SAYING_NS:
@@ -329,7 +334,10 @@ class LeadMachine:
         self._tally.count(trailer, self._sharing.commit(trailer))
         member = self.view.get(trailer.worker, trailer.incarnation)
         if member is not None:
-            self._confirm_lease(member, trailer.lease, now_ns)
+            lease = trailer.lease
+            if member.confirms and not self._arrivals.awaits(*member.key):
+                lease, member.confirms = member.confirms, 0
+            self._confirm_lease(member, lease, now_ns)
             self._ask(sync.Arrived(trailer.worker, complete.round), now_ns)
         if not self._policy.rounds:
             self._advance(now_ns)
@@ -356,7 +364,10 @@ class LeadMachine:
             return
         member.resting = True
         self._ask(sync.Abstained(message.worker), now_ns)
-        self._confirm_lease(member, message.lease, now_ns)
+        if self._arrivals.awaits(*member.key):
+            member.confirms = message.lease  # what it visited before is not counted yet
+        else:
+            self._confirm_lease(member, message.lease, now_ns)
         if self._sharing.outdated(member, message.lease):
             self._call_back(member, now_ns)
         self._end_if_idle(now_ns)

@@ -23,6 +23,9 @@ class Member:
     resting: bool = False
     """Without rounds: it abstained, and waits for chunks or the end."""
 
+    confirms: int = 0
+    """The lease that it abstained under while something of its was still arriving."""
+
     @property
     def key(self) -> tuple[int, int]:
         return self.worker, self.incarnation

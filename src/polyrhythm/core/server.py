@@ -203,7 +203,7 @@ class ServerMachine:
         fold, self._folding = self._folding, None
         assert fold is not None
         self._since_ns = now_ns
-        readers = [worker for worker in fold.readers if worker in self._members]
+        readers = dict.fromkeys(worker for worker in fold.readers if worker in self._members)
         for worker, (sequence, round_) in list(self._arrived.items()):
             if round_ <= fold.round:
                 del self._arrived[worker]

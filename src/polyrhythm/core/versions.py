@@ -20,36 +20,40 @@ class Versions:
         self.slot = 0
         self._rotating = rotating
         self._fill = 1 if rotating else 0
-        self._leases: dict[tuple[int, int], int] = {}
+        self._leases: dict[int, tuple[int, int]] = {}
+        """Per reader, the version it was sent and the slot that it lies in."""
+        self._readers: Counter[int] = Counter()
+        """Per slot, how many look at it."""
         self._made = {self.slot, self._fill}
 
     @property
     def slots(self) -> int:
         """How many slots are in use: the current one, what is leased, what is being filled."""
-        return len({self.slot, self._fill, *self._leases.values()})
+        return len({self.slot, self._fill, *self._readers})
 
     def surplus(self) -> tuple[int, ...]:
         """Slots that nobody needs, but for one spare: the next slow reader will want it."""
-        idle = sorted(self._made - {self.slot, self._fill, *self._leases.values()})[1:]
+        if len(self._made) <= 2:
+            return ()
+        idle = sorted(self._made - {self.slot, self._fill, *self._readers})[1:]
         self._made.difference_update(idle)
         return tuple(idle)
 
     def leased(self, slot: int) -> bool:
-        return slot in self._leases.values()
+        return slot in self._readers
 
     def target(self) -> tuple[int, int]:
         """(the slot to fold into, the slot to grow the aggregate after that in)."""
         if self._rotating:
-            return self._fill, self._free({self._fill})
+            return self._fill, self._free(self._fill)
         if not self.leased(self.slot):
             return self.slot, self.slot
-        spare = self._free({self.slot})
+        spare = self._free(self.slot)
         return spare, spare
 
-    def _free(self, taken: set[int]) -> int:
-        busy = taken | set(self._leases.values())
+    def _free(self, taken: int) -> int:
         slot = 0
-        while slot in busy:
+        while slot == taken or self.leased(slot):
             slot += 1
         return slot
 
@@ -60,26 +64,34 @@ class Versions:
     def lease(self, reader: int) -> None:
         """`reader` is sent the current version and may look at its slot until `release`. It asked
         for it, or has contributed, so it needs no earlier one."""
-        self.release(reader, self.version)
-        self._leases[reader, self.version] = self.slot
+        self.forget(reader)
+        self._leases[reader] = (self.version, self.slot)
+        self._readers[self.slot] += 1
 
     def holds(self, reader: int) -> bool:
         """The current version was sent to `reader`, which has not released it yet."""
-        return (reader, self.version) in self._leases
+        return self._leases.get(reader, (-1, -1))[0] == self.version
 
     def release(self, reader: int, version: int) -> None:
         """`reader` has copied `version`, and needs none before it either."""
-        for key in [key for key in self._leases if key[0] == reader and key[1] <= version]:
-            del self._leases[key]
+        lease = self._leases.get(reader)
+        if lease is not None and lease[0] <= version:
+            self.forget(reader)
 
     def forget(self, reader: int) -> None:
-        self.release(reader, self.version)
+        lease = self._leases.pop(reader, None)
+        if lease is not None:
+            self._readers[lease[1]] -= 1
+            if not self._readers[lease[1]]:
+                del self._readers[lease[1]]
 
     def check(self) -> None:
         if self._rotating and self.leased(self._fill):
             raise InvariantBroken(f"slot {self._fill} is being filled while a reader leases it")
-        if any(version > self.version for _, version in self._leases):
+        if any(version > self.version for version, _ in self._leases.values()):
             raise InvariantBroken("a version is leased that was never folded")
+        if Counter(slot for _, slot in self._leases.values()) != self._readers:
+            raise InvariantBroken("readers were miscounted")
 
 
 class SliceVersions:
@@ -114,8 +126,8 @@ class SliceVersions:
         self._made.add(slot)
 
     def lease(self, reader: int, ticket: int) -> tuple[int, ...]:
-        """`reader` is sent every slice as it is now, and may look until `release`; its slots."""
-        self.release(reader, ticket)
+        """`reader` is sent every slice as it is now, and may look until `release`; its slots. What
+        it asked for before may still be leaving for it, and stays leased."""
         slots = tuple(self._slots.values())
         self._leases[reader, ticket] = slots
         for held in zip(self._slots, slots, strict=True):

@@ -3,8 +3,9 @@
 *A worker keeps a contribution until every slice acknowledged it, with at most 2 unacknowledged. With
 rounds it goes on when all its slices are of one version, the one that the lead released or a later
 one; without, it asks for the parameters with each contribution and goes on when they are here: under
-a bound with its own contribution in them and when the lead lets it, otherwise as they are.* With rounds a contribution says that the version it was computed on
-is no longer read; otherwise a worker says so with `Pulled`.
+a bound with its own contribution in them and when the lead lets it, otherwise as they are.* With
+rounds a contribution says that the version it was computed on is no longer read; otherwise a worker
+says so with `Pulled`.
 
 *One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped.*
 """

@@ -436,6 +436,8 @@ class WorkerNode:
 
     def _expect(self, effect: fx.Expect) -> None:
         self._expected = effect.round
+        if effect.round is not None:
+            self._first_landing_ns = 0  # what came before it was asked for again was not awaited
 
     def _resume(self, effect: fx.Resume) -> None:
         self.version = effect.round

@@ -107,7 +107,16 @@ def _cut(
     slice_nbytes: int,
 ) -> tuple[Slice, ...]:
     total_nbytes = sum((end - first) * item for _, _, first, end, _, item in runs)
-    limit_nbytes = min(slice_nbytes, total_nbytes // max(1, servers))
+    share_nbytes = total_nbytes // max(1, servers)
+    slices = _cut_at(runs, places, min(slice_nbytes, -(-share_nbytes // ALIGN) * ALIGN))
+    if len(slices) < servers:  # rounding a server's share up to whole lines made it too large
+        slices = _cut_at(runs, places, min(slice_nbytes, share_nbytes))
+    return slices
+
+
+def _cut_at(
+    runs: list[tuple[int, int, int, int, int, int]], places: list[Place], limit_nbytes: int
+) -> tuple[Slice, ...]:
     slices: list[Slice] = []
     ends = [(place.space, place.offset + place.length) for place in places]
     for space, group, first, end, align, item in runs:
