@@ -8,6 +8,7 @@ from polyrhythm.core.sync.bsp import Bsp
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.core.sync.timer import Timer
 from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import JobSpec
 
 SECOND_NS = 10**9
 
@@ -57,28 +58,28 @@ def test_a_fixed_timer_does_not_adapt() -> None:
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_bsp_folds_both_kinds(kind: str) -> None:
-    assert isinstance(choose_policy("bsp", "auto", kind), Bsp)
+    assert isinstance(choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind=kind)), Bsp)
 
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(UsageError, match="--sync 'lockstep' is not known"):
-        choose_policy("lockstep", "auto", "gradient")
+        choose_policy(JobSpec(job="j", sync="lockstep", timer="auto", kind="gradient"))
 
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind 'magic' is not known: choose one of gradient"):
-        choose_policy("bsp", "auto", "magic")
+        choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="magic"))
 
 
 def test_a_kind_that_the_policy_cannot_fold_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(Bsp, "kinds", frozenset({"local"}))
     with pytest.raises(UsageError, match="--sync bsp cannot fold kind 'gradient': it takes local"):
-        choose_policy("bsp", "auto", "gradient")
+        choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="gradient"))
 
 
 def test_a_wrong_timer_is_refused_there_too() -> None:
     with pytest.raises(UsageError, match="--timer 'x'"):
-        choose_policy("bsp", "x", "gradient")
+        choose_policy(JobSpec(job="j", sync="bsp", timer="x", kind="gradient"))
 
 
 # -- bsp, step by step ---------------------------------------------------------------------------
@@ -137,6 +138,9 @@ def test_why_says_who_is_missing_and_until_when() -> None:
 # -- words ---------------------------------------------------------------------------------------
 
 
+NUMBERS = ("interval_ms", "before_ms", "gain", "promised", "phi_ms", "points", "attempt", "after")
+
+
 def test_every_reason_can_be_put_into_words() -> None:
     fields = {
         "worker": "w1",
@@ -153,6 +157,7 @@ def test_every_reason_can_be_put_into_words() -> None:
         "clock": 9,
         "silent_s": 1.5,
         "derivation": "1 s = 1 s",
+        **dict.fromkeys(NUMBERS, 1.0),
     }
     for code in WORDS:
         text = str(Reason(code, fields))

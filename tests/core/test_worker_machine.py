@@ -84,7 +84,7 @@ def test_it_goes_on_with_one_whole_version_and_the_leads_word() -> None:
     assert hand.why() == "waiting for the servers to make room for the model"
     assert of(hand.land(0), fx.Resume) == [], "nobody released it"
     (resume,) = of(hand.release(0), fx.Resume)
-    assert resume == fx.Resume(0, False)
+    assert resume == fx.Resume(0, False, anew=True)
     assert hand.why() == "the worker is computing on version 0"
 
 

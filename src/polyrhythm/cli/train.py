@@ -44,10 +44,27 @@ def train(
     sync: Annotated[
         str,
         typer.Option(
-            help="Sync policy: bsp (all wait for all), ssp:8 (at most 8 steps ahead of the slowest),"
-            " ssp-restart:8, asp (nobody waits)."
+            help="Sync policy: bsp (all wait for all), psp (barriers at predicted times, trained"
+            " through; kind local), fsp (rounds by time), ssp:8 (at most 8 steps ahead of the"
+            " slowest), ssp-restart:8, asp (nobody waits)."
         ),
     ] = "bsp",
+    interval: Annotated[
+        str,
+        typer.Option(help="fsp: auto (found by measuring), binary (by halving), or such as 250ms."),
+    ] = "auto",
+    coordination: Annotated[
+        str,
+        typer.Option(
+            help="fsp: semi (each worker has its own timer), or central (the lead calls)."
+        ),
+    ] = "semi",
+    most_steps: Annotated[
+        int, typer.Option(help="psp: the most steps of the fastest worker between two barriers.")
+    ] = 64,
+    probe_points: Annotated[
+        int, typer.Option(help="fsp: points of the sample that the objective is measured on.")
+    ] = 2048,
     async_scale: Annotated[
         str,
         typer.Option(
@@ -221,6 +238,10 @@ def train(
         in_place=in_place,
         options=options,
         async_scale=async_scale,
+        interval=interval,
+        coordination=coordination,
+        most_steps=most_steps,
+        probe_points=probe_points,
         respawn=respawn,
         target_accuracy=target_accuracy,
         target_objective=target_objective,
@@ -261,13 +282,15 @@ def train(
 
 def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     """Everything about a job that can be refused before a process is started."""
-    choose_policy(spec.sync, spec.timer, spec.kind)
+    choose_policy(spec)
     for flag, value in (
         ("--workers", spec.workers),
         ("--servers", spec.servers),
         ("--local-steps", spec.local_steps),
         ("--rounds", spec.rounds),
         ("--epochs", spec.epochs),
+        ("--most-steps", spec.most_steps),
+        ("--probe-points", spec.probe_points),
     ):
         if value is not None and value < 1:
             raise UsageError(f"{flag} is {value}: it must be at least 1")

@@ -194,10 +194,19 @@ class Expect(Effect, frozen=True):
 
 
 class Resume(Effect, frozen=True):
-    """Give the user's code the parameters of version `round`; `stop`: the job has ended."""
+    """Give the user's code the parameters of version `round`; `stop`: the job has ended. The rest is
+    when to contribute next, as in `Release`; `anew`: it joined again, and carries nothing over."""
 
     round: int
     stop: bool
+    steps: int = 0
+    interval_ns: int = 0
+    probe: tuple[int, int] = (0, 0)
+    anew: bool = False
+
+
+class Hurry(Effect, frozen=True):
+    """The interval is over: let the user's code contribute what it has."""
 
 
 class TakeChunks(Effect, frozen=True):

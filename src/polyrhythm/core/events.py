@@ -103,6 +103,14 @@ class Computed(Event, frozen=True):
     transfer_ns: int
     progress: tuple[Progress, ...]
     lease: int = 0
+    steps: int = 1
+    probe: float | None = None
+    probe_points: int = 0
+    probe_ns: int = 0
+
+
+class PassedAll(Event, frozen=True):
+    """The worker has visited all of its points since it resumed: more would be the same again."""
 
 
 class Exhausted(Event, frozen=True):

@@ -52,7 +52,7 @@ class LeadMachine:
     def __init__(self, job: m.JobSpec) -> None:
         self.job = job
         self.view = View()
-        self._policy = choose_policy(job.sync, job.timer, job.kind)
+        self._policy = choose_policy(job)
         self._door = Door(job.job)
         self._placing = Placing(job.servers, job.slice_nbytes)
         self._opening = Opening(job.workers, job.start_timeout_s)
@@ -338,7 +338,7 @@ class LeadMachine:
             if member.confirms and not self._arrivals.awaits(*member.key):
                 lease, member.confirms = member.confirms, 0
             self._confirm_lease(member, lease, now_ns)
-            self._ask(sync.Arrived(trailer.worker, complete.round), now_ns)
+            self._ask(sync.Arrived(trailer.worker, complete.round, trailer), now_ns)
         if not self._policy.rounds:
             self._advance(now_ns)
             self._end_if_idle(now_ns)
@@ -416,6 +416,11 @@ class LeadMachine:
             return
         decision = self._policy.on(event, now_ns)
         self._wake_at_ns = decision.wake_at
+        if decision.pause:
+            self._send_pause()
+        if decision.said is not None:
+            said = decision.said
+            self._note("policy", code=said.code, fields=said.fields, words=str(said))
         if decision.fold:
             self._begin_fold(decision.release, decision.reason, now_ns)
         elif decision.release:
@@ -424,6 +429,15 @@ class LeadMachine:
             if isinstance(event, sync.Arrived) and not self._policy.rounds:
                 asked = frozenset((event.worker,))
             self._send_release(decision.release, asked)
+
+    def _send_pause(self) -> None:
+        for member in self.view.members():
+            if member.entered:
+                self._tell(member, m.Pause(**self._identity(member), round=self._rounds.round + 1))
+
+    def _on_asking(self, message: m.Asking, now_ns: int) -> None:
+        if self.view.get(message.worker, message.incarnation) is not None:
+            self._ask(sync.Asked(message.worker), now_ns)
 
     def _begin_fold(
         self, release: frozenset[int], reason: Reason, now_ns: int, *, last: bool = False
@@ -525,9 +539,17 @@ class LeadMachine:
                 self._release(member, readers)
 
     def _release(self, member: Member, readers: frozenset[int], **stop: Any) -> None:
-        identity = self._identity(member)
-        pushed = member.worker in readers
-        self._tell(member, m.Release(**identity, round=self._rounds.round, pushed=pushed, **stop))
+        terms = self._policy.terms(member.worker)
+        release = m.Release(
+            **self._identity(member),
+            round=self._rounds.round,
+            pushed=member.worker in readers,
+            steps=terms.steps,
+            interval_ns=terms.interval_ns,
+            probe=self._rounds.part_of(member.worker) if terms.probe else (0, 0),
+            **stop,
+        )
+        self._tell(member, release)
 
     def _send_stop(self, goal: Reason, now_ns: int) -> None:
         for member in self.view.members():
@@ -618,5 +640,6 @@ class LeadMachine:
         m.Folded: _on_folded,
         m.Report: _on_report,
         m.Leave: _on_leave,
+        m.Asking: _on_asking,
         m.Alive: _on_alive,
     }

@@ -39,6 +39,7 @@ WORDS = {
     "stale": "{held} are more than {bound} step(s) ahead of {missing} (clock {clock})",
     "restarting": "{held} stopped {bound} step(s) ahead; clocks restart when {missing} arrive",
     "restart": "all {members} member(s) have stopped: clocks restart",
+    "interval-over": "the interval is over: all contribute what they have",
     "on-arrival": "contributions are folded as they come",
     "waits": "waiting for the fold of round {round}",
     "gate": "waiting for the slowest to catch up",
@@ -58,6 +59,21 @@ WORDS = {
     "refused": "{detail}",
     "stopped": "stopped on request",
     "respawn": "{worker} failed: {detail}; it is started again in {after_s:g} s",
+    "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
+    "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): it "
+    "promises {gain:.3g} of the objective per second",
+    "interval-stage-over": "the objective falls by {gain:.3g} per second, {promised:.3g} were "
+    "promised: the interval is measured anew around {interval_ms:.1f} ms",
+    "interval-raised": "the interval is raised to {interval_ms:.1f} ms: a barrier alone takes "
+    "{phi_ms:.1f} ms",
+    "interval-restored": "the interval is {interval_ms:.1f} ms again, as asked: barriers are cheap "
+    "enough",
+    "interval-blind": "there is no objective to choose by: the interval is {interval_ms:.1f} ms, "
+    "barriers take {phi_ms:.1f} ms",
+    "batch-measuring": "batches of {points} points are tried",
+    "batch-chosen": "batches have {points} points: the objective fell fastest with them, by "
+    "{gain:.3g} per second",
+    "batch-blind": "there is no objective to choose by: batches stay at {points} points",
     "given-up": "{worker} failed: {detail}; it is given up: too many quick deaths in a row",
 }
 

@@ -71,6 +71,11 @@ class Rounds:
         """The servers know this member, so it can read the version."""
         return (worker, incarnation) in self._enlisted
 
+    def part_of(self, worker: int) -> tuple[int, int]:
+        """Which part of how many a member has in what is shared by all: (n, m)."""
+        members = sorted(number for number, _ in self._enlisted)
+        return (members.index(worker), len(members)) if worker in members else (0, 0)
+
     def check(self, holders: frozenset[int]) -> None:
         if self._folding is not None and not self._folding <= holders:
             raise InvariantBroken("a server folds that holds no slice")

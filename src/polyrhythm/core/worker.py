@@ -23,6 +23,7 @@ from polyrhythm.core.effects import (
     End,
     Expect,
     Fail,
+    Hurry,
     PushSlices,
     Rejoin,
     Resume,
@@ -61,6 +62,8 @@ class WorkerMachine:
         self._user_computes = False
         self._gone: str | None = None
         """Why this incarnation is over, while the user's code still computes."""
+        self._left_because = ""
+        """Why the last incarnation was over."""
         self._ticket = 0
         self._since_ns = 0
         self._out: list[Effect] = []
@@ -80,6 +83,7 @@ class WorkerMachine:
         self._landing = Landing()
         self._released = -1
         self._resumed = -1
+        self._first = True
         self._allowed = False
         self._pulling: dict[int, int] = {}
         self._must_pull = False
@@ -87,6 +91,7 @@ class WorkerMachine:
         self._sequence = 0
         self._unacknowledged: dict[int, set[int]] = {}
         self._held: ev.Computed | None = None
+        self._terms = m.Release()
         self._next_beat_ns: int | None = None
         self._parted: tuple[str, int] | None = None
 
@@ -259,6 +264,10 @@ class WorkerMachine:
                 transfer_ns=event.transfer_ns,
                 progress=event.progress,
                 lease=event.lease,
+                steps=event.steps,
+                probe=event.probe,
+                probe_points=event.probe_points,
+                probe_ns=event.probe_ns,
             )
         )
         if asks and not self._rounds:
@@ -323,6 +332,7 @@ class WorkerMachine:
 
     def _on_release(self, message: m.Release, now_ns: int) -> None:
         self._term, self._view = message.term, message.view
+        self._terms = message
         if message.stop:
             self._stop = True
             self._held = None
@@ -337,6 +347,13 @@ class WorkerMachine:
             if idle and (message.stop or not message.pushed):
                 self._pull_latest(after=self._sequence)
         self._resume_if_whole(now_ns)
+
+    def _on_pause(self, message: m.Pause, now_ns: int) -> None:
+        if self.state is State.COMPUTING and message.round == self._resumed + 1:
+            self._out.append(Hurry())
+
+    def _on_passed_all(self, event: ev.PassedAll, now_ns: int) -> None:
+        self._tell_lead(m.Asking(**self._identity(), round=self._landing.version + 1))
 
     def _on_landed(self, event: ev.Landed, now_ns: int) -> None:
         self._landing.land(event.server, event.slice, event.round)
@@ -390,7 +407,13 @@ class WorkerMachine:
         self._enter(State.COMPUTING, now_ns)
         self._user_computes = True
         self._expect(None)
-        self._out.append(Resume(self._resumed, self._stop))
+        terms, first = self._terms, self._first
+        self._first = False
+        self._out.append(
+            Resume(
+                self._resumed, self._stop, terms.steps, terms.interval_ns, terms.probe, anew=first
+            )
+        )
         if not self._rounds:
             self._say_pulled()
 
@@ -417,7 +440,9 @@ class WorkerMachine:
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         reason = f"{self.name} lost its link to {event.peer}: {event.reason}"
         begun = self._resumed >= 0 and not self._stop
-        if not begun or self.state is State.JOINING:
+        if self.state is State.JOINING and self._left_because:
+            self._fail(f"{self._left_because}; {event.reason}", now_ns)
+        elif not begun:
             self._fail(reason, now_ns)
         elif event.peer == LEAD:
             self._lose_place(reason, now_ns)
@@ -433,6 +458,7 @@ class WorkerMachine:
 
     def _rejoin(self, reason: str, now_ns: int) -> None:
         self._gone = None
+        self._left_because = reason
         self._begin(State.JOINING, now_ns)
         self._expect(None)
         self._out.append(Rejoin(reason))
@@ -471,6 +497,8 @@ class WorkerMachine:
         ev.Exhausted: _on_exhausted,
         m.Acknowledged: _on_acknowledged,
         m.Release: _on_release,
+        m.Pause: _on_pause,
+        ev.PassedAll: _on_passed_all,
         ev.Landed: _on_landed,
         ev.Reporting: _on_reporting,
         ev.Leaving: _on_leaving,

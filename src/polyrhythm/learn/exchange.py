@@ -10,7 +10,10 @@ from typing import Any, Protocol
 
 import torch
 
+from polyrhythm.core.sync.choose import is_timed, trains_through
 from polyrhythm.errors import UsageError
+from polyrhythm.learn.micro import MicroBatch
+from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
@@ -24,6 +27,10 @@ class Visits(Protocol):
 
     @property
     def points(self) -> float: ...
+
+    @property
+    def everything(self) -> int:
+        """How many points this worker has in all; 0 if that is not known."""
 
     def collect(self) -> tuple[float, tuple[Progress, ...], int]:
         """The points, the progress through chunks that they make, and the number of the lease
@@ -54,10 +61,18 @@ class Exchange(torch.optim.Optimizer):
             for key, tensor in table.items()
         ]
         self._local = job.kind == "local"
+        self._through = trains_through(job.sync)
+        self._timed = is_timed(job.sync)
         self._steps = max(1, job.local_steps) if self._local else 1
         self._step = 0
+        self._micro_ns = 0
+        self._gathered = 0.0
+        self._on_its_way = False
+        """Training through: the last contribution has not come back as a version yet."""
         self._objective: list[float] = []
         self._points: float | None = None
+        self.probe: Probe | None = None
+        self.micro: MicroBatch | None = None
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
@@ -97,11 +112,64 @@ class Exchange(torch.optim.Optimizer):
             self._inner.step()
         self._step += 1
         if self._pacer is not None:
-            self._pacer.pace(self._points if self._points is not None else self._visits.points)
-        if self._step % self._steps == 0 or self._node.asked:
+            self._pacer.pace(self._visited())
+        if self._timed:
+            self._end_micro_batch()
+        elif self._through and self._on_its_way and self._node.look():
+            self._rebase()
+        if self._due():
             self._contribute()
         self._drop_gradients()
         return result
+
+    def _visited(self) -> float:
+        """Points since the last contribution."""
+        return self._points if self._points is not None else self._visits.points
+
+    def _due(self) -> bool:
+        """Whether it is time to contribute: by the clock, by the lead's prediction, by count."""
+        node = self._node
+        if node.asked:
+            return True
+        if self._timed:
+            over = node.computed_ns() >= node.terms.interval_ns
+            return over or node.hurried or self._passed_all()
+        if self._through:
+            return self._step >= node.terms.steps and not self._on_its_way
+        return self._step % self._steps == 0
+
+    def _passed_all(self) -> bool:
+        """Every point of the lease was visited since the parameters came: ask for the barrier."""
+        everything = self._visits.everything
+        if not everything or self._visited() < everything:
+            return False
+        self._node.ask_for_barrier()
+        return True
+
+    def _end_micro_batch(self) -> None:
+        """Rounds end by the clock: gather, measure, and see whether the barrier was called."""
+        points = self._visited() - self._gathered
+        self._gathered += points
+        if not self._local:
+            with torch.no_grad():
+                self._flat.gather(points or 1.0)
+        now_ns = self._node.computed_ns()
+        if self.micro is not None:
+            self.micro.measured(points, now_ns - self._micro_ns)
+        self._micro_ns = now_ns
+        self._node.look()
+
+    def _rebase(self) -> None:
+        self._on_its_way = False
+        with torch.no_grad():
+            self._node.rebase()
+
+    def settle(self) -> None:
+        """Nothing is left to train on: if a version is still to come, wait for it."""
+        if self._on_its_way:
+            self._node.await_version()
+            if self._node.look():
+                self._rebase()
 
     def _drop_gradients(self) -> None:
         for group in self.param_groups:
@@ -110,11 +178,12 @@ class Exchange(torch.optim.Optimizer):
 
     @property
     def pending(self) -> bool:
-        """Local steps were taken that no contribution has counted."""
-        return self._step % self._steps > 0
+        """Steps were taken that no contribution has counted."""
+        return self._step > 0
 
     def contribute_rest(self) -> None:
         """Nothing more comes: contribute what was visited since the last contribution."""
+        self.settle()
         self._contribute()
         self._drop_gradients()
 
@@ -135,13 +204,29 @@ class Exchange(torch.optim.Optimizer):
         with torch.no_grad():
             if self._local:
                 self._flat.fill_changes(self._node.push)
+            elif self._timed and self._step:
+                self._flat.fill_gathered(self._node.push, weight)
             else:
                 self._flat.fill_gradients(self._node.push)
-        self._node.contribute(weight, rates, objective, progress, lease, began_ns)
-        self._step = 0
-        self._flat.remember(parameters=self._local)
+        steps, self._step = max(1, self._step), 0
+        probe = self.probe.result() if self.probe is not None else NOT_PROBED
+        wait = not self._through or self._node.asked
+        self._node.contribute(
+            weight, rates, objective, progress, lease, began_ns, steps, probe, wait=wait
+        )
+        self._on_its_way = not wait
+        if wait:
+            self._flat.remember(parameters=self._local)
         if self._pacer is not None:
             self._pacer.resume()
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """The parameters are here: evaluate the probe sample if that was asked for."""
+        self._micro_ns = 0
+        self._gathered = 0.0
+        if self.probe is not None and self._node.terms.probe[1]:
+            self._node.pass_over(self.probe.evaluate(*self._node.terms.probe))
 
     def _check_numbers(self) -> None:
         """Only rates travel: another number that changes here would not change on the servers."""

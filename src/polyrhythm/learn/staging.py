@@ -48,15 +48,23 @@ class Stage:
     stall_points: int = 1
     tenant: bool = False
 
-    def pad_ns(self, elapsed_ns: int, computed_ns: int, points: float, visited: float = 0) -> int:
+    def pad_ns(
+        self,
+        elapsed_ns: int,
+        computed_ns: int,
+        points: float,
+        visited: float = 0,
+        share: float = 1.0,
+    ) -> int:
         """How much longer a step must take that took `computed_ns` and visited `points`.
-        `elapsed_ns` is this worker's training time, `visited` its points before this step."""
+        `elapsed_ns` is this worker's training time, `visited` its points before this step, and
+        `share` how much of a full step this is: a micro-batch is a part of one."""
         factor = self.factor
         for since_ns, later in self.changes:
             if elapsed_ns >= since_ns:
                 factor = later
         stalls = (visited + points) // self.stall_points - visited // self.stall_points
-        whole_ns = max(computed_ns, self.min_step_ns) * factor + stalls * self.stall_ns
+        whole_ns = max(computed_ns, self.min_step_ns * share) * factor + stalls * self.stall_ns
         return max(0, round(whole_ns) - computed_ns)
 
     def amended(self, flags: Mapping[str, str]) -> "Stage":
@@ -116,6 +124,8 @@ class Pacer:
     """Makes a worker's steps as long as its stage says. Its training time begins now."""
 
     def __init__(self, stage: Stage) -> None:
+        self.share = 1.0
+        """How much of a full step the next one is."""
         self._stage = stage
         self._began_ns = self._since_ns = time.monotonic_ns()
         self._visited = 0.0
@@ -126,7 +136,7 @@ class Pacer:
         now_ns = time.monotonic_ns()
         new = points - self._counted
         pad_ns = self._stage.pad_ns(
-            now_ns - self._began_ns, now_ns - self._since_ns, new, self._visited
+            now_ns - self._began_ns, now_ns - self._since_ns, new, self._visited, self.share
         )
         self._visited += new
         self._counted = points

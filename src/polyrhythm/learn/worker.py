@@ -1,7 +1,7 @@
 """What a job's `main(worker)` is handed: an ordinary torch loop needs no more than this."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,16 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from polyrhythm.core.sync.choose import is_timed
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
 from polyrhythm.learn.exchange import Exchange
+from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.points import Indices, Points
+from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire.messages import JobSpec, Progress
@@ -26,6 +29,7 @@ class _Visits:
 
     def __init__(self) -> None:
         self.points = 0.0
+        self.everything = 0
         self._progress: dict[int, Progress] = {}
         self._lease = 0
 
@@ -64,6 +68,7 @@ class Worker:
         self._visits = _Visits()
         self._attached = False
         self._exchange: Exchange | None = None
+        self._pacer: Pacer | None = None
         self._points: Points | None = None
 
     @property
@@ -100,8 +105,23 @@ class Worker:
         spec, tensors = describe(model, optimizer, self._job.kind)
         flat = self._node.attach(spec, tensors)
         pacer = Pacer(self._stage) if self._stage != Stage() else None
+        self._pacer = pacer
         self._exchange = Exchange(optimizer, self._node, flat, self._visits, model, pacer)
         return self._exchange
+
+    def probe(
+        self,
+        dataset: Dataset[Any] | Sequence[torch.Tensor],
+        loss_of: Callable[[Any], torch.Tensor],
+    ) -> None:
+        """Say how the objective is evaluated: `loss_of(batch)` is the mean loss of a batch of this
+        data set under the model as it is. FSP asks for it when it looks for its interval, on a
+        sample that the workers share; without it, it uses what `step(objective=…)` says."""
+        if self._exchange is None:
+            raise UsageError("call worker.attach() before worker.probe()")
+        sample, seed = self._job.probe_points, self._job.seed
+        self._exchange.probe = Probe(_count(dataset), sample, seed, _fetcher(dataset), loss_of)
+        self._exchange.begin_round()
 
     def finish(self) -> None:
         """`main` is done: who was told to leave contributes the local steps it has taken."""
@@ -113,11 +133,13 @@ class Worker:
     ) -> Iterator[Any]:
         """Batches of the points leased to this worker, until the job ends. `dataset` is a
         map-style data set, or tensors that are indexed together."""
-        if not self._attached:
+        if self._exchange is None:
             raise UsageError("call worker.attach() before worker.batches()")
         if batch_size < 1:
             raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
         fetch = _fetcher(dataset)
+        micro = MicroBatch(batch_size) if is_timed(self._job.sync) else None
+        self._exchange.micro = micro
         lease = self._node.enrol(_count(dataset))
         points = self._points = self._points or Points(lease)
         while not self.stopped:
@@ -125,16 +147,20 @@ class Worker:
             if points.take(lease):
                 self._visits.drop()
             self._visits.begin(lease.number)
-            indices, progress = points.next(batch_size)
+            self._visits.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
+            indices, progress = points.next(batch_size if micro is None else micro.size)
             if not len(indices):
-                if self._visits.pending and self._exchange is not None:
+                self._exchange.settle()
+                if self._visits.pending:
                     self._exchange.contribute_rest()
                 else:
                     self._node.abstain("it has visited all of its points", lease.number)
                 continue
             self._visits.note(len(indices), progress)
+            if self._pacer is not None:
+                self._pacer.share = 1.0 if micro is None else len(indices) / batch_size
             yield fetch(indices)
-        if self._visits.pending and self._exchange is not None:
+        if self._visits.pending:
             self._exchange.contribute_rest()
 
     def data(self, name: str) -> Path:

@@ -5,7 +5,7 @@ from polyrhythm.errors import FrameError
 from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
 
-_WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Report, m.Leave)
+_WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave)
 _SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
 _LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)

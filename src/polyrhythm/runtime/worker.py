@@ -17,6 +17,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out, pack
+from polyrhythm.core.sync.choose import trains_through
 from polyrhythm.core.worker import State, WorkerMachine
 from polyrhythm.errors import FrameError, JobFailed, LinkError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
@@ -65,6 +66,10 @@ class WorkerNode:
         self.servers: tuple[m.Address, ...] = ()
         self.version = -1
         self.lease: m.Leased | None = None
+        self.terms = fx.Resume(-1, stop=False)
+        """When to contribute next, as the lead said with the version at hand."""
+        self.hurried = False
+        """The interval is over."""
         self._job_id = job
         self._dialer = dialer
         self._options = options
@@ -86,6 +91,7 @@ class WorkerNode:
         self._layout: Layout | None = None
         self._push: list[_PushBuffer] = []
         self._turn = 0
+        self._sent = 0
         self._expected: int | None = None
         self._resumed = False
         self._failure: str | None = None
@@ -220,7 +226,8 @@ class WorkerNode:
         """Hand in the model and wait for the parameters of the version that is released."""
         assert self.job is not None
         self._layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
-        self._model = FlatModel(self._layout, tensors, self.job.wire_dtype)
+        aside = trains_through(self.job.sync)
+        self._model = FlatModel(self._layout, tensors, self.job.wire_dtype, aside=aside)
         self._resumed = False
         self._driver.post(_ME, ev.Attaching(spec))
         self._begin(lambda: self._resumed)
@@ -252,9 +259,14 @@ class WorkerNode:
         progress: tuple[m.Progress, ...],
         lease: int,
         began_ns: int,
+        steps: int = 1,
+        probe: tuple[float | None, int, int] = (None, 0, 0),
+        *,
+        wait: bool = True,
     ) -> None:
-        """Send what lies in `push`, and wait until the sync policy lets this worker go on.
-        `began_ns` is when the user's computing ended and the filling of `push` began."""
+        """Send what lies in `push`, and wait until the sync policy lets this worker go on, unless
+        it trains through. `began_ns` is when the user's computing ended and the filling of `push`
+        began; `probe` is the loss on the probe sample, over how many points, and how long it took."""
         event = ev.Computed(
             self._turn,
             weight,
@@ -265,9 +277,57 @@ class WorkerNode:
             self._transferred_ns,
             progress,
             lease,
+            steps,
+            *probe,
         )
+        self._sent = self._turn
         self._turn = (self._turn + 1) % _PUSH_BUFFERS
-        self._exchange(event, began_ns)
+        if wait:
+            self._exchange(event, began_ns)
+        elif not self._parting:
+            self._resumed = False
+            self._driver.post(_ME, event)
+            self._waited_ns = 0
+            self._resumed_ns = time.monotonic_ns()
+            self._transferred_ns = self._resumed_ns - began_ns
+
+    def look(self) -> bool:
+        """Take in what has come, without waiting: whether the next version is here."""
+        if self._failure is not None:
+            raise (JobFailed if self._all_stopped else Refused)(self._failure)
+        self._poller.poll(0.0)
+        return self._resumed
+
+    def await_version(self) -> None:
+        """It trained through, and has nothing left to train on until the next version is here."""
+        began_ns = time.monotonic_ns()
+        self._wait(lambda: self._resumed or self._let_go(began_ns))
+        self._parting = self.asked
+        self._waited_ns += time.monotonic_ns() - began_ns
+
+    def rebase(self) -> None:
+        """Move the parameters to the version that came aside, keeping what was learned since the
+        last contribution was sent. Its time is booked as transfer."""
+        assert self._model is not None
+        began_ns = time.monotonic_ns()
+        if self.terms.anew:
+            self._model.adopt()
+        else:
+            self._model.rebase(self._push[self._sent].tensors)
+        took_ns = time.monotonic_ns() - began_ns
+        self._transferred_ns += took_ns
+        self._resumed_ns += took_ns
+
+    def pass_over(self, nanoseconds: int) -> None:
+        """So much of the time since it resumed was not computing."""
+        self._resumed_ns += nanoseconds
+
+    def computed_ns(self) -> int:
+        """How long the user's code has had the parameters."""
+        return time.monotonic_ns() - self._resumed_ns
+
+    def ask_for_barrier(self) -> None:
+        self._driver.post(_ME, ev.PassedAll())
 
     def abstain(self, reason: str, lease: int) -> None:
         self._exchange(ev.Exhausted(reason, lease), time.monotonic_ns())
@@ -291,6 +351,8 @@ class WorkerNode:
         assert self._model is not None
         if self._in_place is not None:
             self._model.read_in_place(self._in_place)
+        if self._model.aside and self._resumed:
+            self._model.adopt()
         self._resumed_ns = time.monotonic_ns()
 
     def report(self, metrics: dict[str, float]) -> None:
@@ -365,7 +427,7 @@ class WorkerNode:
         try:
             self._link(self._lead, fx.LEAD)
         except (LinkError, FrameError, Refused) as error:
-            reason = f"{effect.reason}; and it could not join again: {error}"
+            reason = f"it could not join again: {error}"
             self._driver.put(_ME, ev.LinkClosed(fx.LEAD, reason))
 
     def _beat(self, effect: fx.Beat) -> None:
@@ -441,8 +503,13 @@ class WorkerNode:
 
     def _resume(self, effect: fx.Resume) -> None:
         self.version = effect.round
+        self.terms = effect
+        self.hurried = False
         self.stopped = self.stopped or effect.stop
         self._resumed = True
+
+    def _hurry(self, effect: fx.Hurry) -> None:
+        self.hurried = True
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
         self.lease = effect.lease
@@ -477,6 +544,7 @@ _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.PushSlices: WorkerNode._push_slices,
     fx.Expect: WorkerNode._expect,
     fx.Resume: WorkerNode._resume,
+    fx.Hurry: WorkerNode._hurry,
     fx.TakeChunks: WorkerNode._take_chunks,
     fx.Fail: WorkerNode._fail,
     fx.End: WorkerNode._end,

@@ -192,7 +192,7 @@ def parse_scenario(text: bytes | str, source: str) -> Scenario:
     """`source` is what the text is called where it is refused."""
     try:
         scenario = msgspec.toml.decode(text, type=Scenario, dec_hook=_parse_quantity)
-        choose_policy(scenario.job.sync, scenario.job.timer_text(), scenario.job.kind)
+        choose_policy(scenario.job_spec("simulated"))
     except (msgspec.DecodeError, UnicodeDecodeError, UsageError) as error:
         raise UsageError(f"{source}: {error}") from None
     return scenario

@@ -20,27 +20,35 @@ _HOT = 1 << 17
 
 
 class FlatModel:
-    """`tensors` are the model's parameters and buffers in the order of the spec."""
+    """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: what
+    arrives is kept apart until `adopt` or `rebase`, because the parameters are in use meanwhile."""
 
-    def __init__(self, layout: Layout, tensors: Sequence[torch.Tensor], wire: str) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        tensors: Sequence[torch.Tensor],
+        wire: str,
+        *,
+        aside: bool = False,
+    ) -> None:
         self.layout = layout
         self._tensors = list(tensors)
         self._places = _in_order(layout, len(self._tensors))
         self._wires = [wire_dtype(space, wire) for space in layout.spaces]
-        self._memory = [memoryview(bytearray(space.nbytes)) for space in layout.spaces]
-        self._flat = [
-            tensor_over(memory, DTYPES[space.dtype])
-            if space.length
-            else torch.empty(0, dtype=DTYPES[space.dtype])
-            for memory, space in zip(self._memory, layout.spaces, strict=True)
-        ]
+        self.aside = aside
+        self._memory, self._flat = _allocate(layout)
+        self._here = self._flat
+        """Where what arrives lands."""
+        if aside:
+            self._memory, self._here = _allocate(layout)
         self._base: dict[int, torch.Tensor] = {}
+        self._sums: list[torch.Tensor] | None = None
         for tensor, place in zip(self._tensors, self._places, strict=True):
             view = _view(self._flat[place.space], place)
             view.copy_(tensor.detach())
             tensor.data = view
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
-        self._parts = [self._part(slice_) for slice_ in layout.slices]
+        self._parts = [self._here[s.space][s.offset : s.offset + s.length] for s in layout.slices]
         self._gradient_views: dict[int, list[torch.Tensor]] = {}
 
     # -- what arrives --------------------------------------------------------------------------
@@ -76,6 +84,24 @@ class FlatModel:
             tensor.data = _view(self._flat[place.space], place)
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
 
+    def adopt(self) -> None:
+        """Take what arrived aside as it is."""
+        for flat, here in zip(self._flat, self._here, strict=True):
+            flat.copy_(here)
+
+    def rebase(self, sent: Sequence[torch.Tensor]) -> None:
+        """Move to what arrived aside, keeping what was learned since `sent` left:
+        local <- new + (local - sent), base <- new. What the wire rounded away is kept too."""
+        for index, space in enumerate(self.layout.spaces):
+            if not space.length:
+                continue
+            flat, here, base = self._flat[index], self._here[index], self._base[index]
+            if flat.is_floating_point():
+                flat.add_(here).sub_(base).sub_(sent[index])
+            else:
+                torch.maximum(flat, here, out=flat)
+            base.copy_(here)
+
     def remember(self, *, parameters: bool) -> None:
         """Keep buffers, and parameters if asked, as they are now: the base of changes."""
         for index, space in enumerate(self.layout.spaces):
@@ -106,6 +132,27 @@ class FlatModel:
         for tensor, place, view in zip(self._tensors, self._places, views, strict=True):
             if not self.layout.spaces[place.space].buffers:
                 _lay(push[place.space], view, place, tensor.grad)
+        self._fill_buffers(push)
+
+    def gather(self, points: float) -> None:
+        """Add the gradients of a micro-batch of so many points to those gathered before."""
+        if self._sums is None:
+            self._sums = [torch.full_like(flat, NO_GRADIENT) for flat in self._flat]
+        views = self._views_of(self._sums)
+        for tensor, place, view in zip(self._tensors, self._places, views, strict=True):
+            if tensor.grad is not None and not self.layout.spaces[place.space].buffers:
+                view.add_(tensor.grad.detach(), alpha=points)
+
+    def fill_gathered(self, push: Sequence[torch.Tensor], points: float) -> None:
+        """Lay the mean of what was gathered over so many points into the push buffers, and begin
+        to gather anew."""
+        assert self._sums is not None
+        for index, space in enumerate(self.layout.spaces):
+            if not space.buffers and space.length:
+                torch.div(self._sums[index], points, out=self._sums[index])
+                push[index].copy_(self._sums[index])
+                self._check(push[index], index)
+                self._sums[index].fill_(NO_GRADIENT)
         self._fill_buffers(push)
 
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -163,6 +210,17 @@ class FlatModel:
         """(offset, nbytes) of a slice in its space's push buffer."""
         item = self._wires[slice_.space].itemsize
         return slice_.offset * item, slice_.length * item
+
+
+def _allocate(layout: Layout) -> tuple[list[memoryview], list[torch.Tensor]]:
+    memory = [memoryview(bytearray(space.nbytes)) for space in layout.spaces]
+    flat = [
+        tensor_over(part, DTYPES[space.dtype])
+        if space.length
+        else torch.empty(0, dtype=DTYPES[space.dtype])
+        for part, space in zip(memory, layout.spaces, strict=True)
+    ]
+    return memory, flat
 
 
 def _in_order(layout: Layout, count: int) -> list[Place]:

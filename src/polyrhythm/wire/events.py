@@ -38,6 +38,8 @@ class EventType(IntEnum):
     PULL = 55
     PARAMETERS = 56
     PULLED = 57
+    PAUSE = 58
+    ASKING = 59
     # ours: between the lead and its servers
     PLACE = 64
     PLACED = 65

@@ -128,6 +128,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Where the job's file lies on the host that began it; empty for a built-in job."""
     staging: dict[str, str] = {}
     """What makes equal machines differ, by flag (`learn/staging.py`)."""
+    interval: str = "auto"
+    coordination: str = "semi"
+    most_steps: int = 64
+    probe_points: int = 2048
 
 
 # -- the link ----------------------------------------------------------------------------------
@@ -255,6 +259,12 @@ class Trailer(Message, frozen=True, kw_only=True):
     progress: tuple[Progress, ...] = ()
     lease: int = 0
     """The number of the lease under which the first of these points was visited."""
+    steps: int = 1
+    """How many steps of the user's loop are in it."""
+    probe: float | None = None
+    """The mean loss over this worker's share of the probe sample, where it was asked for."""
+    probe_points: int = 0
+    probe_ns: int = 0
 
 
 class Abstained(Message, frozen=True, kw_only=True):
@@ -283,11 +293,24 @@ class Folded(Message, frozen=True, kw_only=True):
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """Go on with version `round`. `pushed`: the servers send it without being asked."""
+    """Go on with version `round`. `pushed`: the servers send it without being asked. The rest says
+    when to contribute next: after `steps` steps, after `interval_ns`; 0: the user's loop knows."""
 
     pushed: bool = True
     stop: bool = False
     reason: str = ""
+    steps: int = 0
+    interval_ns: int = 0
+    probe: tuple[int, int] = (0, 0)
+    """Evaluate the probe sample's part n of m first; of 0: do not."""
+
+
+class Pause(Message, frozen=True, kw_only=True):
+    """The interval of `round` is over: contribute what there is."""
+
+
+class Asking(Message, frozen=True, kw_only=True):
+    """This worker has passed over all of its points in `round`, and asks for the barrier."""
 
 
 class Acknowledged(Message, frozen=True, kw_only=True):
@@ -361,6 +384,8 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Fold: EventType.FOLD,
     Folded: EventType.FOLDED,
     Release: EventType.RELEASE,
+    Pause: EventType.PAUSE,
+    Asking: EventType.ASKING,
     Acknowledged: EventType.ACKNOWLEDGED,
     Pull: EventType.PULL,
     Parameters: EventType.PARAMETERS,

@@ -6,15 +6,18 @@ is not waited for from that moment.
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.policy import (
+    AS_IT_LIKES,
     NOBODY,
     Abstained,
     Arrived,
+    Asked,
     Decision,
     Joined,
     Left,
     Opened,
     PolicyEvent,
     Returned,
+    Terms,
     Tick,
 )
 from polyrhythm.core.sync.timer import Timer
@@ -47,9 +50,9 @@ class Bsp:
                 for workers in (self._members, self._joining, self._arrived, self._late_but_in):
                     workers.discard(worker)
                 self._missing.discard(worker)
-            case Arrived(worker, round_) if round_ <= self._decided:
+            case Arrived(worker, round_, _) if round_ <= self._decided:
                 self._late_but_in.add(worker)
-            case Arrived(worker, _) | Abstained(worker):
+            case Arrived(worker, _, _) | Abstained(worker):
                 self._arrived.add(worker)
                 self._missing.discard(worker)
             case Opened(round_):
@@ -59,7 +62,7 @@ class Bsp:
                 self._folded = self._decided = round_
                 self._open = True
                 self._since_ns = now_ns
-            case Tick() | Returned():
+            case Tick() | Returned() | Asked():
                 pass
         return self._weigh(now_ns)
 
@@ -103,6 +106,9 @@ class Bsp:
         if not self._open or length_ns is None or not self._members:
             return None
         return self._since_ns + length_ns
+
+    def terms(self, worker: int) -> Terms:
+        return AS_IT_LIKES
 
     def why(self) -> Waiting:
         if not self._open:

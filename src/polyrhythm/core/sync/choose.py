@@ -1,19 +1,35 @@
 """From the text of `--sync` to a policy, or a clear refusal."""
 
 from polyrhythm.core.sync.bsp import Bsp
+from polyrhythm.core.sync.fsp import Fsp
+from polyrhythm.core.sync.interval import parse_interval
 from polyrhythm.core.sync.policy import SyncPolicy
+from polyrhythm.core.sync.psp import Psp
 from polyrhythm.core.sync.restart import Restart
 from polyrhythm.core.sync.staleness import Staleness
 from polyrhythm.core.sync.timer import Timer
 from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import JobSpec
 
 KINDS = ("gradient", "local")
-SYNCS = "bsp, ssp:S (S steps ahead of the slowest), ssp-restart:S, asp"
+SYNCS = "bsp, psp, fsp, ssp:S (S steps ahead of the slowest), ssp-restart:S, asp"
+COORDINATIONS = ("central", "semi")
+_WITH_ROUNDS = ("bsp", "psp", "fsp")
 
 
 def has_rounds(sync: str) -> bool:
     """Whether folds are ordered by the lead; otherwise servers fold contributions as they come."""
-    return sync == "bsp"
+    return sync in _WITH_ROUNDS
+
+
+def trains_through(sync: str) -> bool:
+    """Whether a worker trains on while its contribution is folded, and rebases afterwards."""
+    return sync == "psp"
+
+
+def is_timed(sync: str) -> bool:
+    """Whether a worker contributes when an interval ends, whatever it has by then."""
+    return sync == "fsp"
 
 
 def asks_before_steps(sync: str) -> bool:
@@ -21,8 +37,9 @@ def asks_before_steps(sync: str) -> bool:
     return sync != "asp"
 
 
-def choose_policy(sync: str, timer: str, kind: str) -> SyncPolicy:
-    policy = _policy(sync, timer)
+def choose_policy(job: JobSpec) -> SyncPolicy:
+    sync, kind = job.sync, job.kind
+    policy = _policy(job)
     if kind not in KINDS:
         raise UsageError(f"--kind {kind!r} is not known: choose one of {', '.join(KINDS)}")
     if kind not in policy.kinds:
@@ -31,11 +48,24 @@ def choose_policy(sync: str, timer: str, kind: str) -> SyncPolicy:
     return policy
 
 
-def _policy(sync: str, timer: str) -> SyncPolicy:
+def _policy(job: JobSpec) -> SyncPolicy:
+    sync = job.sync
     name, colon, bound = sync.partition(":")
     match name, colon:
         case "bsp", "":
-            return Bsp(Timer.parse(timer))
+            return Bsp(Timer.parse(job.timer))
+        case "psp", "":
+            if job.most_steps < 1:
+                raise UsageError(f"--most-steps is {job.most_steps}: it must be at least 1")
+            return Psp(Timer.parse(job.timer), job.most_steps)
+        case "fsp", "":
+            if job.coordination not in COORDINATIONS:
+                known = ", ".join(COORDINATIONS)
+                raise UsageError(
+                    f"--coordination {job.coordination!r} is not known: choose one of {known}"
+                )
+            interval = parse_interval(job.interval)
+            return Fsp(Timer.parse(job.timer), interval, semi=job.coordination == "semi")
         case "asp", "":
             return Staleness(None)
         case "ssp", ":":

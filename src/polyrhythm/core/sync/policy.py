@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.wire.messages import Trailer
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -24,10 +25,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A contribution is complete on all its servers, in `round`."""
+    """A contribution is complete on all its servers, in `round`; the trailer says what it cost."""
 
     worker: int
     round: int
+    trailer: Trailer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,13 @@ class Abstained:
 @dataclass(frozen=True, slots=True)
 class Returned:
     """One who abstained has something to do again."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A worker has passed over all of its points and wants the barrier."""
 
     worker: int
 
@@ -65,9 +74,26 @@ class Decision:
     release: frozenset[int]
     wake_at: int | None
     reason: Reason
+    pause: bool = False
+    """All are to contribute what they have."""
+    said: Reason | None = None
+    """What the policy changed about itself, for the journal."""
 
 
-PolicyEvent: TypeAlias = Joined | Left | Arrived | Abstained | Returned | Opened | Tick
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """When a worker that is released contributes next: after so many steps, after so long; 0: as
+    its user's loop says. `probe`: evaluate the probe sample first."""
+
+    steps: int = 0
+    interval_ns: int = 0
+    probe: bool = False
+
+
+AS_IT_LIKES = Terms()
+
+
+PolicyEvent: TypeAlias = Joined | Left | Arrived | Abstained | Returned | Asked | Opened | Tick
 
 
 class SyncPolicy(Protocol):
@@ -77,4 +103,8 @@ class SyncPolicy(Protocol):
     """Folds are the lead's to order; otherwise servers fold each contribution as it comes."""
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision: ...
+
+    def terms(self, worker: int) -> Terms:
+        """For a worker that goes on now."""
+
     def why(self) -> Waiting: ...

@@ -7,15 +7,18 @@ arrives. When all have stopped there is one common pull, and clocks restart.*
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.slowest import Slowest
 from polyrhythm.core.sync.policy import (
+    AS_IT_LIKES,
     NOBODY,
     Abstained,
     Arrived,
+    Asked,
     Decision,
     Joined,
     Left,
     Opened,
     PolicyEvent,
     Returned,
+    Terms,
     Tick,
 )
 from polyrhythm.core.sync.turning import Turning
@@ -45,7 +48,7 @@ class Restart:
                 self.clocks.drop(worker)
                 self._resting.discard(worker)
                 self._stopped.discard(worker)
-            case Arrived(worker, _):
+            case Arrived(worker, _, _):
                 released = self._arrive(worker, now_ns)
             case Abstained(worker):
                 if worker in self.clocks:
@@ -58,7 +61,7 @@ class Restart:
                     released = frozenset((worker,))
             case Opened(_):
                 self._enter(self._turning.opened())
-            case Tick():
+            case Tick() | Asked():
                 pass
         reason = _GOING
         if self._stopped and len(self._stopped) == len(self.clocks):
@@ -92,6 +95,9 @@ class Restart:
         least = self.clocks.least
         for worker in workers:
             self.clocks.put(worker, least)
+
+    def terms(self, worker: int) -> Terms:
+        return AS_IT_LIKES
 
     def why(self) -> Waiting:
         if not self._stopped:

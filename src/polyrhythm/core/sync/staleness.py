@@ -9,15 +9,18 @@ lead before a step: that is ASP.
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.slowest import Slowest
 from polyrhythm.core.sync.policy import (
+    AS_IT_LIKES,
     NOBODY,
     Abstained,
     Arrived,
+    Asked,
     Decision,
     Joined,
     Left,
     Opened,
     PolicyEvent,
     Returned,
+    Terms,
     Tick,
 )
 from polyrhythm.core.sync.turning import Turning
@@ -50,7 +53,7 @@ class Staleness:
                 self.clocks.drop(worker)
                 self._resting.pop(worker, None)
                 self._held.discard(worker)
-            case Arrived(worker, _):
+            case Arrived(worker, _, _):
                 if worker in self.clocks:
                     self.clocks.put(worker, self.clocks[worker] + 1)
                     if self.bound is not None:
@@ -66,7 +69,7 @@ class Staleness:
                     released = frozenset((worker,))
             case Opened(_):
                 self._enter(self._turning.opened())
-            case Tick():
+            case Tick() | Asked():
                 pass
         self._floor = max(self._floor, self.clocks.least)
         if self.clocks.least != least:
@@ -91,6 +94,9 @@ class Staleness:
         if not self._held or passed:
             self._since_ns = now_ns
         return passed
+
+    def terms(self, worker: int) -> Terms:
+        return AS_IT_LIKES
 
     def why(self) -> Waiting:
         if not self._held:

@@ -1,0 +1,143 @@
+"""PSP's prediction (PSP §3.2): how many steps each worker makes before all of them meet.
+
+The paper's least common multiple of measured times means nothing for real numbers. Instead every
+horizon T at which somebody ends a step is a candidate: `n_i = floor(T / t_i)`, and its utilisation
+is `U(T) = sum n_i t_i / (P max n_i t_i)`. *Take the smallest T whose U is within 5% of the best, and
+keep the plan while its U is within 10% of the best.*
+
+Times are rounded to three digits: steps that take about the same form one group, whole ratios meet
+exactly, and the cost depends on the differences between workers, not on their number. At a
+candidate the longest `n_i t_i` is T itself, so one sweep over the ends of steps gives every U.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+CAP = 64
+_DIGITS = 3
+_NEAR_BEST = 0.95
+_KEEP = 0.90
+_SHORTER = 0.5
+_WINDOW = 5
+
+
+def resource_usage(times: Collection[float]) -> float:
+    """Eq. 1: `sum t_i / (p max t_i)`, t_i being what worker i computed in one synchronisation."""
+    longest = max(times, default=0.0)
+    return math.fsum(times) / (len(times) * longest) if longest > 0 else 1.0
+
+
+def overall_usage(compute: Collection[float], total: Collection[float]) -> float:
+    """Eq. 14: `sum compute_time_i / sum total_time_i`, over all workers and the whole run."""
+    whole = math.fsum(total)
+    return math.fsum(compute) / whole if whole > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    steps: dict[int, int]
+    horizon: float
+    """When the last of them arrives, in the unit of the times."""
+    utilisation: float
+    """Of these steps, under the times as they were given."""
+    best: float
+    """The highest utilisation of all candidates."""
+    cap: int
+    """Steps of the fastest that were allowed: raised where the slowest takes longer than that."""
+
+
+def plan_steps(times: Mapping[int, float], cap: int = CAP) -> Plan:
+    """`times` is what one step takes, per worker, in any unit."""
+    for worker, time in times.items():
+        if not 0 < time < math.inf:
+            raise ValueError(f"a step of w{worker} cannot take {time}")
+    if not times:
+        return Plan({}, 0.0, 1.0, 1.0, cap)
+    rounded = _rounded(times)
+    fastest, slowest = min(rounded.values()), max(rounded.values())
+    cap = max(cap, -(-slowest // fastest))
+    candidates = _candidates(Counter(rounded.values()), slowest, cap * fastest)
+    best = max(usage for _, usage in candidates)
+    horizon = next(end for end, usage in candidates if usage >= _NEAR_BEST * best)
+    steps = {worker: horizon // time for worker, time in rounded.items()}
+    lengths = _lengths(steps, times)
+    return Plan(steps, max(lengths), resource_usage(lengths), best, cap)
+
+
+def _rounded(times: Mapping[int, float]) -> dict[int, int]:
+    """Three digits of each, as whole numbers of the fastest's last digit."""
+    unit = 10.0 ** (math.floor(math.log10(min(times.values()))) - _DIGITS + 1)
+    whole = {time: _three_digits(time / unit) for time in set(times.values())}
+    return {worker: whole[time] for worker, time in times.items()}
+
+
+def _three_digits(time: float) -> int:
+    scale: int = 10 ** max(0, math.floor(math.log10(time)) - _DIGITS + 1)
+    return round(time / scale) * scale
+
+
+def _candidates(groups: Counter[int], first: int, last: int) -> list[tuple[int, float]]:
+    """Every end of a step from `first` to `last`, ascending, with its utilisation."""
+    ended = {first: sum(first // time * time * many for time, many in groups.items())}
+    for time, many in groups.items():
+        for end in range((first // time + 1) * time, last + 1, time):
+            ended[end] = ended.get(end, 0) + time * many
+    workers, computed, candidates = groups.total(), 0, []
+    for end in sorted(ended):
+        computed += ended[end]
+        candidates.append((end, computed / (workers * end)))
+    return candidates
+
+
+def _lengths(steps: Mapping[int, int], times: Mapping[int, float]) -> list[float]:
+    return [count * times[worker] for worker, count in steps.items()]
+
+
+class Prediction:
+    """What steps took lately, and the plan that follows from it.
+
+    A worker's time is the mean of its last five measurements: a node that slows down is followed
+    wholly after five, and one bad step is forgotten after five. Until everybody was measured, all
+    make one step.
+
+    One rule is ours: a plan is also given up for one of at most half its horizon. Utilisation alone
+    would never notice that the one slow worker among a thousand has recovered, and all would go on
+    meeting as rarely as its slowness had asked for.
+    """
+
+    def __init__(self, cap: int = CAP) -> None:
+        self._cap = cap
+        self._recent_ns: dict[int, deque[int]] = {}
+        self.plan: Plan | None = None
+        """The plan in force; None while somebody has not been measured."""
+
+    def expect(self, worker: int) -> None:
+        """A member that has made no step yet."""
+        self._recent_ns.setdefault(worker, deque(maxlen=_WINDOW))
+
+    def measured(self, worker: int, step_ns: int) -> None:
+        self.expect(worker)
+        self._recent_ns[worker].append(max(1, step_ns))
+
+    def forget(self, worker: int) -> None:
+        self._recent_ns.pop(worker, None)
+
+    def steps(self) -> dict[int, int]:
+        """How many steps each worker makes in the coming round."""
+        if not all(self._recent_ns.values()):
+            self.plan = None
+            return dict.fromkeys(self._recent_ns, 1)
+        times = {worker: sum(ns) / len(ns) for worker, ns in self._recent_ns.items()}
+        fresh = plan_steps(times, self._cap)
+        if self.plan is None or not self._holds(self.plan, fresh, times):
+            self.plan = fresh
+        return dict(self.plan.steps)
+
+    def _holds(self, kept: Plan, fresh: Plan, times: Mapping[int, float]) -> bool:
+        if kept.steps.keys() != times.keys():
+            return False
+        lengths = _lengths(kept.steps, times)
+        near = resource_usage(lengths) >= _KEEP * fresh.best
+        return near and fresh.horizon > _SHORTER * max(lengths, default=0.0)

@@ -1,0 +1,135 @@
+"""The seam of all intervals: what a round is told before it opens, and what is measured of it.
+
+*The objective is read on the parameters with which a round opens, before its interval begins; it
+comes with the trailers of that round.* So the reading that ends one measurement begins the next.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from polyrhythm.core.machine import Reason
+
+FIRST_NS = 200 * 10**6
+_LONGEST_NS = 60 * 10**9
+_ROUNDS = 5
+_BARRIERS = 10
+_ASK_EVERY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    interval_ns: int
+    probe: bool
+    """Read the objective before the interval begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One closed round."""
+
+    interval_ns: int
+    """How long the workers worked: less than told where somebody had passed over all points."""
+    phi_ns: int
+    """The barrier's cost: mean over workers from pause to resume, reading the objective left out."""
+    objective: float | None = None
+    """What was read as this round opened; None if nobody read."""
+    micro_ns: int = 0
+    """The longest micro-batch."""
+    pass_ns: int | None = None
+    """What the fastest worker needs for all of its points; None where nobody knows."""
+
+    @property
+    def work_s(self) -> float:
+        return max(1, self.interval_ns) / 1e9
+
+    @property
+    def elapsed_s(self) -> float:
+        return (max(1, self.interval_ns) + self.phi_ns) / 1e9
+
+    @property
+    def reading(self) -> float | None:
+        return self.objective if self.objective is None or math.isfinite(self.objective) else None
+
+
+class Interval(Protocol):
+    def next(self) -> Terms:
+        """The terms of the coming round."""
+        ...
+
+    def closed(self, measured: Measured) -> Reason | None:
+        """A round closed. If the interval changes, the reason."""
+        ...
+
+
+class Bounds:
+    """From max(phi, two micro-batches) to one full pass of the fastest, over the last five rounds.
+
+    Where the pass is the shorter one the barrier's cost wins: who has seen all points asks for the
+    barrier anyway.
+    """
+
+    def __init__(self) -> None:
+        self._phis_ns: deque[int] = deque(maxlen=_ROUNDS)
+        self._micro_ns = 0
+        self._pass_ns: int | None = None
+
+    def measured(self, measured: Measured) -> None:
+        self._phis_ns.append(measured.phi_ns)
+        self._micro_ns = measured.micro_ns
+        self._pass_ns = measured.pass_ns
+
+    @property
+    def phi_ns(self) -> int:
+        return sum(self._phis_ns) // len(self._phis_ns) if self._phis_ns else 0
+
+    @property
+    def low_ns(self) -> int:
+        return max(1, self.phi_ns, 2 * self._micro_ns)
+
+    @property
+    def high_ns(self) -> int:
+        return max(self.low_ns, self._pass_ns or _LONGEST_NS)
+
+    def clamp(self, interval_ns: float) -> int:
+        return max(self.low_ns, min(self.high_ns, round(interval_ns)))
+
+
+class Blind:
+    """The interval where there is no objective to choose by: the barrier costs a tenth at most.
+
+    It changes only with a barrier that costs a quarter more or less, and asks for the objective
+    every fourth round.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._rounds = 1
+        self.interval_ns = self._wanted_ns()
+
+    @property
+    def probe(self) -> bool:
+        return self._rounds % _ASK_EVERY == 0
+
+    def reason(self) -> Reason:
+        return changed("interval-blind", self.interval_ns, phi_ms=self._bounds.phi_ns / 1e6)
+
+    def closed(self) -> Reason | None:
+        self._rounds += 1
+        wanted_ns = self._wanted_ns()
+        if 4 * self.interval_ns <= 5 * wanted_ns and 4 * wanted_ns <= 5 * self.interval_ns:
+            return None
+        self.interval_ns = wanted_ns
+        return self.reason()
+
+    def _wanted_ns(self) -> int:
+        return self._bounds.clamp(max(FIRST_NS, _BARRIERS * self._bounds.phi_ns))
+
+
+def changed(code: str, interval_ns: int, **fields: float) -> Reason:
+    return Reason(code, {"interval_ms": interval_ns / 1e6, **fields})
+
+
+def raised(bounds: Bounds) -> Reason:
+    return changed("interval-raised", bounds.low_ns, phi_ms=bounds.phi_ns / 1e6)

@@ -1,0 +1,51 @@
+"""The objective on a fixed sample: what decides over FSP's interval.
+
+*f is the mean loss over a fixed, seeded probe sample, each worker evaluating its share, forward
+only; its time is booked apart.*
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+_AT_ONCE = 256
+NOT_PROBED: tuple[float | None, int, int] = (None, 0, 0)
+
+
+class Probe:
+    """`fetch` makes a batch of indices; `loss_of` is the mean loss of a batch."""
+
+    def __init__(
+        self,
+        points: int,
+        sample: int,
+        seed: int,
+        fetch: Callable[[Any], Any],
+        loss_of: Callable[[Any], torch.Tensor],
+    ) -> None:
+        rng = np.random.default_rng((seed, 3))
+        self._sample = rng.choice(points, min(points, sample), replace=False)
+        self._fetch = fetch
+        self._loss_of = loss_of
+        self._result = NOT_PROBED
+
+    def evaluate(self, part: int, parts: int) -> int:
+        """This worker's share of the sample, on the parameters as they are; the nanoseconds."""
+        began_ns = time.monotonic_ns()
+        share = self._sample[part::parts]
+        total = 0.0
+        with torch.no_grad():
+            for at in range(0, len(share), _AT_ONCE):
+                indices = share[at : at + _AT_ONCE]
+                total += float(self._loss_of(self._fetch(indices))) * len(indices)
+        took_ns = time.monotonic_ns() - began_ns
+        self._result = (total / len(share) if len(share) else None, len(share), took_ns)
+        return took_ns
+
+    def result(self) -> tuple[float | None, int, int]:
+        """What was evaluated since it was last asked: mean loss, points, nanoseconds."""
+        result, self._result = self._result, NOT_PROBED
+        return result

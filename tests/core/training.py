@@ -1,0 +1,53 @@
+"""A training whose gain by interval is known, for the tests of what chooses intervals."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync.terms import Interval, Measured, Terms
+
+MS = 10**6
+
+
+@dataclass
+class Training:
+    """The objective falls by `rate(interval in s, seconds worked so far)` per second of work."""
+
+    rate: Callable[[float, float], float]
+    phi_ns: int = 20 * MS
+    micro_ns: int = 1 * MS
+    pass_ns: int | None = 10_000 * MS
+    objective: float | None = 100.0
+    worked_s: float = 0.0
+
+    def round(self, interval: Interval) -> tuple[Terms, Reason | None]:
+        terms = interval.next()
+        read = self.objective if terms.probe else None
+        interval_ns = min(terms.interval_ns, self.pass_ns or terms.interval_ns)
+        work_s = interval_ns / 1e9
+        if self.objective is not None:
+            self.objective -= work_s * self.rate(work_s, self.worked_s + work_s / 2)
+        self.worked_s += work_s
+        told = Measured(interval_ns, self.phi_ns, read, self.micro_ns, self.pass_ns)
+        return terms, interval.closed(told)
+
+    def until(self, interval: Interval, code: str, most: int = 500) -> tuple[list[Terms], Reason]:
+        rounds = []
+        for _ in range(most):
+            terms, reason = self.round(interval)
+            rounds.append(terms)
+            if reason is not None:
+                assert str(reason)
+                if reason.code == code:
+                    return rounds, reason
+        raise AssertionError(f"no {code} in {most} rounds")
+
+
+def line(a: float, b: float, trend: float = 0.0) -> Callable[[float, float], float]:
+    return lambda eta, worked_s: a * eta + b + trend * worked_s
+
+
+def peak(a: float, b: float, phi: float) -> float:
+    """The positive root of the derivative, written as in a school book."""
+    return -phi + math.sqrt(phi * phi - b * phi / a)

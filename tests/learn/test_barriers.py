@@ -1,0 +1,122 @@
+"""PSP and FSP through the inline engine: nobody stops at PSP's barrier, all see equal parameters at
+FSP's, and what they learn is right."""
+
+import threading
+from collections import defaultdict
+
+import pytest
+import torch
+
+from polyrhythm.core.placement.slices import lay_out
+from polyrhythm.engines.inline import InlineRun, run_inline
+from polyrhythm.learn.worker import Worker
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, TensorSpec
+
+TRUTH = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
+
+
+def points() -> tuple[torch.Tensor, torch.Tensor]:
+    inputs = torch.randn(240, 4, generator=torch.Generator().manual_seed(1))
+    return inputs, inputs @ TRUTH.T
+
+
+class Fit:
+    """A convex problem; remembers what every worker saw at every version, and at the end."""
+
+    def __init__(self, probe: bool = False) -> None:
+        self.probe = probe
+        self.seen: dict[int, list[torch.Tensor]] = defaultdict(list)
+        self.final: list[torch.Tensor] = []
+        self.losses: list[float] = []
+        self._lock = threading.Lock()
+
+    def main(self, worker: Worker) -> None:
+        torch.manual_seed(worker.seed)
+        model = torch.nn.Linear(4, 1, bias=False)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05))
+        data = points()
+        if self.probe:
+            worker.probe(data, lambda batch: ((model(batch[0]) - batch[1]) ** 2).mean())
+        for inputs, wanted in worker.batches(data, batch_size=8):
+            with self._lock:
+                self.seen[worker.version].append(model.weight.detach().clone())
+            loss = ((model(inputs) - wanted) ** 2).mean()
+            loss.backward()
+            optimizer.step(objective=loss)
+            with self._lock:
+                self.losses.append(loss.item())
+        with self._lock:
+            self.final.append(model.weight.detach().clone())
+
+
+def run(fit: Fit, **job: object) -> InlineRun:
+    spec = JobSpec(**{"job": "j", "workers": 3, "servers": 2, "slice_nbytes": 64, **job})
+    return run_inline(spec, fit.main, options=NodeOptions(check=True), timeout_s=60)
+
+
+def close(weight: torch.Tensor, tolerance: float) -> bool:
+    return bool((weight - TRUTH).abs().max() < tolerance)
+
+
+def test_psp_learns_while_it_trains_through() -> None:
+    fit = Fit()
+    done = run(fit, sync="psp", kind="local", rounds=120)
+    assert done.outcome is not None and not done.outcome.failed
+    assert all(close(weight, 0.1) for weight in fit.final)
+
+
+def test_under_psp_who_sees_the_end_reads_the_same_parameters_but_for_what_it_carries() -> None:
+    fit = Fit()
+    run(fit, sync="psp", kind="local", epochs=20)
+    spread = max((one - fit.final[0]).abs().max() for one in fit.final)
+    assert spread < 0.1
+
+
+@pytest.mark.parametrize("coordination", ["semi", "central"])
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+def test_fsp_learns_by_the_clock(kind: str, coordination: str) -> None:
+    fit = Fit()
+    done = run(fit, sync="fsp", kind=kind, interval="5ms", coordination=coordination, rounds=150)
+    assert done.outcome is not None and not done.outcome.failed
+    assert all(close(weight, 0.3) for weight in fit.final)
+    assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
+
+
+def test_all_workers_see_equal_parameters_at_every_round_of_fsp() -> None:
+    fit = Fit()
+    run(fit, sync="fsp", interval="5ms", rounds=40)
+    assert len(fit.seen) > 20
+    for version, weights in fit.seen.items():
+        assert all(torch.equal(weight, weights[0]) for weight in weights), version
+
+
+def test_the_interval_is_found_with_the_probe_sample() -> None:
+    fit = Fit(probe=True)
+    done = run(fit, sync="fsp", interval="auto", max_seconds=4.0)
+    told = [line["code"] for line in done.journal if line["what"] == "policy"]
+    assert told[:2] == ["interval-measuring", "interval-chosen"]
+
+
+def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
+    tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    spec = ModelSpec(
+        (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
+    )
+    layout = lay_out(spec, 1, 1 << 20)
+    model = FlatModel(layout, [tensor], "same", aside=True)
+    model.remember(parameters=True)
+    tensor += 1.0  # one step, which is sent
+    sent = [torch.zeros(layout.spaces[0].length)]
+    model.fill_changes(sent)
+    tensor += 0.5  # another, while the first is on its way
+    new = torch.tensor([10.0, 20.0, 30.0, 40.0])
+    padded = torch.zeros(layout.spaces[0].length)
+    padded[:4] = new
+    model.land(layout.slices[0], memoryview(padded.numpy()).cast("B"))
+    assert tensor.tolist() == [2.5, 3.5, 4.5, 5.5], "what arrives does not disturb who computes"
+    model.rebase(sent)
+    assert tensor.tolist() == [10.5, 20.5, 30.5, 40.5]
+    model.fill_changes(sent)
+    assert sent[0][:4].tolist() == [0.5] * 4, "the next contribution carries it"

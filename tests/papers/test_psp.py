@@ -1,0 +1,89 @@
+"""PSP: the synchronous parallel method with prediction. Each test quotes the sentence it checks."""
+
+import pytest
+
+from polyrhythm.core.sync.prediction import (
+    Prediction,
+    overall_usage,
+    plan_steps,
+    resource_usage,
+)
+
+
+def test_eq_1() -> None:
+    """Eq. 1: "t_i represents the time spent on local computation in this round of
+    synchronization" """
+    assert resource_usage([2.0, 2.0]) == 1.0
+    assert resource_usage([1.0, 4.0]) == 5 / 8
+
+
+def test_eq_14() -> None:
+    """ "defined as the time spent on computation as a percentage of the total execution time" """
+    assert overall_usage([3.0, 5.0], [10.0, 10.0]) == pytest.approx(0.4)
+
+
+def test_fig_1() -> None:
+    """ "setting the stale threshold to 1, in an ideal situation, worker node 1 has a computational
+    resource utilization rate of only 33.3%, and worker node 2 has a utilization rate of only
+    66.7%. The overall computational resource utilization rate of the computing cluster is 66.7%" """
+    times = [1.0, 2.0, 3.0]
+    assert [time / max(times) for time in times] == pytest.approx([0.333, 0.667, 1], abs=1e-3)
+    assert resource_usage(times) == pytest.approx(0.667, abs=1e-3)
+
+
+def test_fig_2() -> None:
+    """ "worker node 1 enters the synchronization barrier after completing 6 local model training,
+    then in an ideal situation, the resource utilization rate of the computing cluster is 100%" """
+    plan = plan_steps({1: 1.0, 2: 2.0, 3: 3.0})
+    assert plan.steps == {1: 6, 2: 3, 3: 2}
+    assert plan.utilisation == 1.0
+
+
+def test_1_1_3() -> None:
+    """ "setting the stale threshold to 1 results in a computational resource utilization rate of
+    55.5% for the computing cluster, while if the global synchronization is performed after worker
+    node 1 completes 3 local model iteration training, the ideal computational resource utilization
+    rate of the cluster can reach 100%" """
+    assert resource_usage([1.0, 1.0, 3.0]) == pytest.approx(0.555, abs=1e-3)
+    plan = plan_steps({1: 1.0, 2: 1.0, 3: 3.0})
+    assert plan.steps == {1: 3, 2: 3, 3: 1}
+    assert plan.utilisation == 1.0
+
+
+@pytest.mark.parametrize(
+    ("times", "steps"),
+    [((1, 2), (2, 1)), ((2, 3), (3, 2)), ((1, 2, 4), (4, 2, 1)), ((2, 2, 3), (3, 3, 2))],
+)
+def test_eq_2(times: tuple[int, ...], steps: tuple[int, ...]) -> None:
+    """ "the optimal synchronization time can be represented as the least common multiple": on small
+    whole ratios ours is the same."""
+    assert tuple(plan_steps(dict(enumerate(times))).steps.values()) == steps
+
+
+def test_fig_3() -> None:
+    """ "other tasks on worker node 3 preempt computing resources, resulting in a performance
+    decline": the plan follows within a few measurements."""
+    prediction = Prediction()
+    for _ in range(4):
+        for worker, step_ns in ((1, 10**6), (2, 10**6), (3, 2 * 10**6)):
+            prediction.measured(worker, step_ns)
+        assert prediction.steps() == {1: 2, 2: 2, 3: 1}
+    for _ in range(5):
+        for worker, step_ns in ((1, 10**6), (2, 10**6), (3, 4 * 10**6)):
+            prediction.measured(worker, step_ns)
+        steps = prediction.steps()
+    assert steps == {1: 4, 2: 4, 3: 1}
+
+
+def test_fig_4() -> None:
+    """ "during the first global synchronization, the parameter server obtains the local model
+    training time ratios of the three worker nodes, which are 1:2:3. Then, the parameter server
+    calculates the optimal time for worker node 1 to perform global synchronization is after
+    completing six iterations" """
+    prediction = Prediction()
+    for worker in (1, 2, 3):
+        prediction.expect(worker)
+    assert prediction.steps() == {1: 1, 2: 1, 3: 1}
+    for worker in (1, 2, 3):
+        prediction.measured(worker, worker * 10**6)
+    assert prediction.steps()[1] == 6
