@@ -2,10 +2,11 @@
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
-from processes import call
+from processes import CLI, Command, call
 
 GOOD = """
 import torch
@@ -49,6 +50,12 @@ def refused(tmp_path: Path, *args: object) -> str:
         (["--local-steps", "3"], ["--local-steps", "--kind local"]),
         (["--in-place", "--servers", "2"], ["--in-place", "--servers 1"]),
         (["--in-place", "--servers", "1", "--link", "tcp"], ["--in-place", "local link"]),
+        (["--local-servers", "0"], ["--local-servers is 0", "the lead"]),
+        (["--local-servers", "3"], ["--local-servers is 3", "1 to 2"]),
+        (["--local-workers", "4"], ["--local-workers is 4", "0 to 3"]),
+        (["--on-error", "panic"], ["--on-error 'panic'", "go-on, end"]),
+        (["--on-error", "end", "--respawn"], ["--respawn", "--on-error go-on"]),
+        (["--host", "0.0.0.0"], ["--host 0.0.0.0", "--insecure"]),
         (["--set", "colour"], ["--set 'colour'", "NAME=VALUE"]),
         (["--name", "a/b"], ["--name 'a/b'"]),
     ],
@@ -66,6 +73,7 @@ def test_flags(tmp_path: Path, flags: list[str], words: list[str]) -> None:
         ("nomain.py", "x = 1\n", ["nomain.py has no main", "def main(worker)"]),
         ("broken.py", "def main(worker:\n", ["broken.py is not Python", "line 1"]),
         ("missing.py", None, ["cannot read missing.py", "No such file"]),
+        ("binary.py", "\x00\x00", ["binary.py is not Python"]),
         ("digit", None, ["there is no job 'digit'", "digits"]),
         ("exchange", None, ["not a job to train"]),
     ],
@@ -75,6 +83,11 @@ def test_jobs(tmp_path: Path, name: str, text: str | None, words: list[str]) -> 
         (tmp_path / name).write_text(text)
     line = refused(tmp_path, name)
     assert all(word in line for word in words), line
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "folder.py").mkdir()
+    assert "cannot read folder.py: Is a directory" in refused(tmp_path, "folder.py")
 
 
 def test_a_name_that_was_used(tmp_path: Path) -> None:
@@ -120,3 +133,135 @@ def test_a_worker_whose_model_differs_is_refused_and_the_job_goes_on(tmp_path: P
     result = json.loads(done.stdout)
     assert result["rounds"] == 30 and result["contributions"] == 60
     assert list(result["worker_failures"]) == ["worker-1"]
+
+
+# -- a main that raises --------------------------------------------------------------------------
+
+RAISES = """
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(4, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    while not worker.stopped:
+        if {who} and worker.version >= 5:
+            raise ValueError("the fifth is not to my taste")
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step(points=2)
+"""
+THE_LAST_WORD = "ValueError: the fifth is not to my taste"
+
+
+def raising(tmp_path: Path, who: str, *flags: object) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "raises.py").write_text(RAISES.format(who=who))
+    counts = ("--rounds", 30, "--workers", 3, "--servers", 2, "--json", "--name", "run")
+    return call("train", "raises.py", *counts, *flags, cwd=tmp_path)
+
+
+def test_a_main_that_raises_on_one_worker_and_the_others_go_on(tmp_path: Path) -> None:
+    done = raising(tmp_path, "worker.name == 'worker-1'")
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stderr.strip().splitlines()
+    assert first == f"polyrhythm: worker-1 failed: {THE_LAST_WORD}"
+    assert rest[0] == "Traceback (most recent call last):" and rest[-1] == THE_LAST_WORD
+    assert done.stderr.count("Traceback") == 1, "its traceback is shown once"
+    result = json.loads(done.stdout)
+    assert result["rounds"] == 30 and list(result["worker_failures"]) == ["worker-1"]
+
+
+def test_a_main_that_raises_on_one_worker_and_ends_the_job(tmp_path: Path) -> None:
+    done = raising(tmp_path, "worker.name == 'worker-1'", "--on-error", "end")
+    assert done.returncode == 1
+    assert done.stderr.startswith("polyrhythm: ")
+    assert "worker-1" in done.stderr.splitlines()[0] and THE_LAST_WORD in done.stderr
+    assert done.stderr.count("Traceback") == 1
+    assert json.loads(done.stdout)["rounds"] < 30
+
+
+def test_a_main_that_raises_on_every_worker(tmp_path: Path) -> None:
+    done = raising(tmp_path, "True")
+    assert done.returncode == 1
+    assert done.stderr.startswith("polyrhythm: ")
+    assert "worker-0, worker-1, worker-2 failed" in done.stderr.splitlines()[0]
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_a_guest_that_raises_ends_the_job_if_so_told(tmp_path: Path, long_job: Path) -> None:
+    """It was started by another command, so the lead itself must end the job."""
+    flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--on-error", "end", "--quiet")
+    guest = long_job.with_name("guest.py")
+    guest.write_text(
+        long_job.read_text().replace("    while", "    raise ValueError('no')\n    while")
+    )
+    with Command(long_job, *flags, cwd=tmp_path) as command:
+        command.await_round(1)
+        joiner = command.join(guest, "--name", "guest")
+        assert command.wait(60) == 1
+        assert joiner.wait(30) != 0
+        assert command.stderr() == "polyrhythm: guest left: it failed: no; --on-error end\n"
+
+
+# -- nowhere to write ----------------------------------------------------------------------------
+
+TALKATIVE = """
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(4, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    while not worker.stopped:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step(points=2)
+        worker.report(step=float(worker.version))
+"""
+
+
+@pytest.mark.parametrize(("blocks", "words"), [(0, "cannot write to runs/"), (16, "journal.jsonl")])
+def test_no_room_for_the_run(tmp_path: Path, blocks: int, words: str) -> None:
+    """Files may not grow beyond so many blocks: none can be written, or the journal is cut off."""
+    (tmp_path / "talkative.py").write_text(TALKATIVE)
+    train = f"{CLI} train talkative.py --rounds 1000000 --workers 1 --servers 1 --json"
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f {blocks}; exec {train}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("polyrhythm: cannot write ") and words in line
+    assert line.endswith("File too large")
+
+
+# -- machines that cannot be reached -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_nobody_is_there(tmp_path: Path, role: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    done = call(role, "--connect", f"127.0.0.1:{port}", cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith(f"polyrhythm: could not reach lead at 127.0.0.1:{port}: Connection ref")
+    assert "the port" in line and "--host" in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--connect", "nowhere"], "give HOST:PORT"),
+        (["--connect", "127.0.0.1:1", "--port", "70000"], "--port is 70000"),
+        (["--connect", "127.0.0.1:1", "--host", "0.0.0.0"], "--insecure"),
+        (["--connect", "127.0.0.1:1", "--link", "local"], "auto, tcp"),
+    ],
+)
+def test_flags_of_a_server(tmp_path: Path, flags: list[str], words: str) -> None:
+    done = call("server", *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("polyrhythm: ") and words in line

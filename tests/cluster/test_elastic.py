@@ -75,7 +75,7 @@ def test_one_more_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
         hold.unlink()
         assert command.wait(60) == 0
         _, said = joiner.communicate(timeout=20)
-        assert joiner.returncode == 0
+        assert joiner.returncode == 0, said
         address = command.address()
         assert said.splitlines() == [
             f"joined job counting.py at {address} as guest",
@@ -124,7 +124,7 @@ def test_the_job_outlives_its_own_workers_while_a_guest_is_there(counting: Path)
         )
         os.kill(joiner.pid, signal.SIGINT)
         _, said = joiner.communicate(timeout=20)
-        assert joiner.returncode == 0
+        assert joiner.returncode == 0, said
         assert said.splitlines()[-1] == "left: it was told to leave"
         assert command.wait(20) == 1
         assert "every worker left before the goal" in command.stderr()

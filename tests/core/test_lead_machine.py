@@ -55,6 +55,24 @@ def test_servers_are_refused_for_the_same_reasons() -> None:
     assert "s1 is in this job already" in refusal(stage.server(1), "link-s1")
 
 
+def test_servers_that_leave_their_number_open_get_one_from_the_top() -> None:
+    lead = LeadMachine(m.JobSpec(job="j", servers=3))
+    bonjour = {"job": "", "address": ADDRESS, "identity": ""}
+
+    def knock(link: str, server: int) -> list:
+        knocked = m.ServerBonjour(server=server, name=link, **bonjour)
+        return list(lead.handle(ev.ServerKnocked(link, knocked), 1))
+
+    assert not sent(knock("its own", 0), m.Admitted), "it knows its number"
+    (admitted,) = sent(knock("first", -1), m.Admitted, "s2")
+    assert (admitted.server, admitted.job) == (2, lead.job)
+    lead.handle(ev.LinkClosed("s2", "it was told to"), 2)
+    (admitted,) = sent(knock("second", -1), m.Admitted, "s2")
+    (admitted,) = sent(knock("third", -1), m.Admitted, "s1")
+    assert refusal(knock("fourth", -1), "fourth").endswith("the job has its 3 server(s)")
+    assert of(list(lead.handle(ev.LinkClosed("s1", "it died"), 3)), fx.End), "all were there"
+
+
 def test_a_model_that_differs_is_refused_with_the_first_difference() -> None:
     stage = Stage(workers=2)
     for name in ("anna", "bert"):
@@ -545,3 +563,41 @@ def test_why_in_every_phase() -> None:
     assert stage.why == "round 1 waits for w0"
     stage.contribute(0, 1)
     assert stage.why == "the servers fold round 1"
+
+
+def test_a_server_that_is_behind_is_named_and_no_worker() -> None:
+    stage = Stage(workers=2, servers=2).begin()
+    for worker in (0, 1):
+        stage.tell(m.Trailer(**stage.who(worker), sequence=1, weight=2.0))
+        stage.tell(m.Arrived(**stage.who(worker), server=0, sequence=1, round=1))
+        if worker == 0:
+            assert stage.why == "round 1 waits for w0, w1", "one of them has not sent anything"
+    assert stage.why == "s1 has not reported what w0, w1 contributed"
+    for worker in (0, 1):
+        stage.tell(m.Arrived(**stage.who(worker), server=1, sequence=1, round=1))
+    stage.tell(m.Folded(server=1, round=1, weight=1.0))
+    assert stage.lead.why().reason.fields["servers"] == "s0"
+    stage.tell(m.Folded(server=0, round=1, weight=1.0))
+    assert stage.why == "round 2 waits for w0, w1"
+
+
+@pytest.mark.parametrize(("on_error", "ends"), [("go-on", False), ("end", True)])
+def test_a_worker_whose_code_raised(on_error: str, ends: bool) -> None:
+    stage = Stage(workers=2, on_error=on_error).begin()
+    effects = stage.tell(m.Leave(**stage.who(0), reason="it failed: no", failed=True))
+    assert [(str(end.reason), end.failed) for end in of(effects, fx.End)] == (
+        [("worker-0 left: it failed: no; --on-error end", True)] if ends else []
+    )
+
+
+def test_who_has_nothing_to_contribute_is_noted_once() -> None:
+    stage = Stage(workers=2).begin()
+    stage.contribute(0, 1)
+    effects = stage.tell(m.Abstained(**stage.who(1)))
+    assert [
+        note.fields["name"] for note in of(effects, fx.Note) if note.what == "empty-handed"
+    ] == ["worker-1"]
+    stage.folded(1)
+    stage.contribute(0, 2, round_=2)
+    effects = stage.tell(m.Abstained(**stage.who(1)))
+    assert not [note for note in of(effects, fx.Note) if note.what == "empty-handed"]

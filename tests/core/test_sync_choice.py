@@ -150,6 +150,8 @@ def test_every_reason_can_be_put_into_words() -> None:
         "after_s": 5.0,
         "goal": "6 rounds",
         "server": 7,
+        "servers": "s8",
+        "name": "worker-9",
         "detail": "gone",
         "rounds": 3,
         "held": "w5",

@@ -10,6 +10,7 @@ from polyrhythm.cli.bench import bench
 from polyrhythm.cli.config import ConfiguredCommand
 from polyrhythm.cli.data import data
 from polyrhythm.cli.new import new
+from polyrhythm.cli.server import server
 from polyrhythm.cli.simulate import simulate
 from polyrhythm.cli.status import runs, status, story, why
 from polyrhythm.cli.train import train
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=ConfiguredCommand)(train)
-for command in (worker, simulate, status, why, story, runs, new):
+for command in (worker, server, simulate, status, why, story, runs, new):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

@@ -142,7 +142,7 @@ def status_of(run: Run) -> dict[str, Any]:
 
 def explanation_of(run: Run) -> Explanation:
     if run.word == "running":
-        return explain(run.state, run.now_s)
+        return explain(run.state, run.now_s, run.job)
     return Explanation(f"{run.word}: {run.reason}")
 
 

@@ -1,12 +1,13 @@
 """`polyrhythm train`: one command from a job's name to a trained model and its summary."""
 
+import contextlib
 import datetime
 import json
 import math
 import os
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +15,12 @@ import typer
 
 from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.cli.data import fetch_for
+from polyrhythm.cli.hosts import Here
 from polyrhythm.core.sync.choose import choose_policy, has_rounds
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.io.tcp import is_loopback
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
@@ -26,8 +29,8 @@ from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
 from polyrhythm.observe.summary import described, summarise
-from polyrhythm.runtime.choices import ASYNC_SCALES, DIGESTS, LINKS, WIRE_DTYPES
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.runtime.choices import ASYNC_SCALES, DIGESTS, LINKS, ON_ERROR, WIRE_DTYPES
+from polyrhythm.wire.messages import Address, JobSpec
 
 
 def train(
@@ -39,8 +42,22 @@ def train(
             " fashion-mnist-lenet, cifar10-vgg11."
         ),
     ] = "digits",
-    workers: Annotated[int, typer.Option(help="Worker processes to start.")] = 3,
-    servers: Annotated[int, typer.Option(help="Server processes to start.")] = 2,
+    workers: Annotated[int, typer.Option(help="Workers of the job, each a process.")] = 3,
+    servers: Annotated[int, typer.Option(help="Servers of the job, each a process.")] = 2,
+    local_workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Workers to start on this machine; the rest come by 'polyrhythm worker'."
+            " Default: all."
+        ),
+    ] = None,
+    local_servers: Annotated[
+        int | None,
+        typer.Option(
+            help="Servers to start on this machine; the rest come by 'polyrhythm server'."
+            " Default: all."
+        ),
+    ] = None,
     sync: Annotated[
         str,
         typer.Option(
@@ -143,6 +160,10 @@ def train(
         bool,
         typer.Option("--respawn", help="Start workers that die again, under the same name."),
     ] = False,
+    on_error: Annotated[
+        str,
+        typer.Option(help="When a worker's code raises: the others go-on, or the job must end."),
+    ] = "go-on",
     min_step: Annotated[
         str | None,
         typer.Option(help="Staging: a step's computing takes at least this long, as in 10ms."),
@@ -201,6 +222,8 @@ def train(
 
       polyrhythm train digits --link tcp --digest sha1 --json
 
+      polyrhythm train digits --local-servers 1 --local-workers 0 --host 10.0.0.1 --insecure
+
       polyrhythm train digits --target-accuracy 0.95 --max-seconds 60
 
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
@@ -243,6 +266,7 @@ def train(
         most_steps=most_steps,
         probe_points=probe_points,
         respawn=respawn,
+        on_error=on_error,
         target_accuracy=target_accuracy,
         target_objective=target_objective,
         max_seconds=max_seconds,
@@ -251,13 +275,16 @@ def train(
     )
     check_spec(spec, link, digest)
     check_host(host, insecure)
+    here = Here.of(spec, local_servers, local_workers)
     fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
-    write_process(run_dir)
-    write_job(run_dir, spec)
+    with writing(run_dir):
+        write_process(run_dir)
+        write_job(run_dir, spec)
     requests = child_requests(
         spec,
         run_dir,
+        here=here,
         link=link,
         digest=digest,
         host=host,
@@ -267,12 +294,29 @@ def train(
         debug=debug,
     )
     progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
+
+    def invite(address: Address) -> None:
+        for line in () if quiet or json_ else here.invitation(spec, address):
+            progress.say(line)
+
     with progress:
         run = LocalEngine(
-            requests, say=progress.say, tick=progress.tick, preload=job, respawn=respawn
+            requests,
+            say=progress.say,
+            tick=progress.tick,
+            preload=job,
+            respawn=respawn,
+            listening=invite,
+            awaits_others=here.workers < workers,
+            end_on_error=on_error == "end",
         ).run()
     result = result_of(run, spec, run_dir)
-    write_result(run_dir, result)
+    if run.failed is None:
+        with writing(run_dir):
+            write_result(run_dir, result)
+    else:
+        with contextlib.suppress(OSError):  # it may be why the job failed; that is said below
+            write_result(run_dir, result)
     if json_:
         print(json.dumps(result))
     else:
@@ -299,6 +343,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--digest", digest, DIGESTS),
         ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
         ("--async-scale", spec.async_scale, ASYNC_SCALES),
+        ("--on-error", spec.on_error, ON_ERROR),
     ):
         check_choice(flag, text, known)
     _check_targets(spec)
@@ -308,6 +353,10 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         raise UsageError(f"--seed is {spec.seed}: it must be at least 0")
     if spec.kind != "local" and spec.local_steps != 1:
         raise UsageError("--local-steps goes with --kind local")
+    if spec.respawn and spec.on_error == "end":
+        raise UsageError(
+            "--respawn starts a worker that fails again: it goes with --on-error go-on"
+        )
     if spec.in_place:
         _check_in_place(spec, link)
     Staging.parse(spec.staging, spec.workers)
@@ -329,7 +378,7 @@ def _check_targets(spec: JobSpec) -> None:
 
 
 def check_host(host: str, insecure: bool) -> None:
-    if host in ("localhost", "::1") or host.startswith("127.") or insecure:
+    if is_loopback(host) or insecure:
         return
     raise UsageError(
         f"--host {host} can be reached from other machines, and links are neither encrypted nor"
@@ -380,18 +429,29 @@ def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write to {path}: {error.strerror}") from None
+
+
 def child_requests(
     spec: JobSpec,
     run_dir: Path,
     *,
     link: str,
     digest: str,
+    here: Here | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
     trace: bool = False,
     check: bool = False,
     debug: bool = False,
 ) -> list[ChildRequest]:
+    here = here or Here(spec.servers, spec.workers)
+
     def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
         return ChildRequest(
             role=role,
@@ -403,14 +463,14 @@ def child_requests(
             host=host,
             port=port,
             run_dir=str(run_dir.resolve()),
-            threads=max(1, (os.cpu_count() or 1) // spec.workers),
+            threads=max(1, (os.cpu_count() or 1) // max(1, here.workers)),
             trace=trace,
             check=check,
             debug=debug,
         )
 
-    servers = [request("server", n, f"s{n}", port if n == 0 else 0) for n in range(spec.servers)]
-    workers = [request("worker", n, f"worker-{n}", 0) for n in range(spec.workers)]
+    servers = [request("server", n, f"s{n}", port if n == 0 else 0) for n in range(here.servers)]
+    workers = [request("worker", n, f"worker-{n}", 0) for n in range(here.workers)]
     return servers + workers
 
 

@@ -13,7 +13,7 @@ from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
 from polyrhythm.runtime.choices import DIGESTS
 
-_LINKS = ("auto", "tcp")
+LINKS_FROM_OUTSIDE = ("auto", "tcp")
 """The lead is reached by its port, so `local` cannot be promised."""
 
 
@@ -67,8 +67,8 @@ def worker(
 
       polyrhythm worker mine.py --connect 10.0.0.5:7000 --name big-one --threads 8
     """
-    host, port = _parse_address(connect)
-    check_choice("--link", link, _LINKS)
+    host, port = parse_address(connect)
+    check_choice("--link", link, LINKS_FROM_OUTSIDE)
     check_choice("--digest", digest, DIGESTS)
     if threads is not None and threads < 1:
         raise UsageError(f"--threads is {threads}: it must be at least 1")
@@ -101,7 +101,7 @@ def worker(
     )
 
 
-def _parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise UsageError(f"--connect {text!r} is not understood: give HOST:PORT of a running job")

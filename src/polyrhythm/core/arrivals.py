@@ -68,6 +68,15 @@ class Arrivals:
         self._drop(_key(message))
         return Complete(coming.trailer, coming.round)
 
+    def late(self, holders: frozenset[int]) -> tuple[set[int], set[int]]:
+        """Workers whose trailer is here, and the servers that have not reported their slices."""
+        workers, servers = set[int](), set[int]()
+        for (worker, _, _), coming in self._coming.items():
+            if coming.trailer is not None:
+                workers.add(worker)
+                servers |= holders - coming.servers
+        return workers, servers
+
     def forget(self, worker: int, incarnation: int) -> None:
         for key in [key for key in self._coming if key[:2] == (worker, incarnation)]:
             self._drop(key)

@@ -1,8 +1,8 @@
 """The lead's door: who may come in at all, and who waits outside.
 
-*Whoever knocks must speak this protocol and belong to this job; a worker that names no job takes
-whichever is here. Workers wait until every server is
-here, because they are told of all of them when they are admitted.*
+*Whoever knocks must speak this protocol and belong to this job; who names no job takes whichever is
+here. Workers wait until every server is here, because they are told of all of them when they are
+admitted.*
 """
 
 from polyrhythm.wire.messages import PROTOCOL, ServerBonjour, WorkerBonjour
@@ -18,8 +18,7 @@ class Door:
         """Why this stranger cannot come in, whatever goes on inside."""
         if bonjour.protocol != PROTOCOL:
             return f"it speaks protocol {bonjour.protocol}, this job speaks {PROTOCOL}"
-        anywhere = isinstance(bonjour, WorkerBonjour) and not bonjour.job
-        if bonjour.job != self.job and not anywhere:
+        if bonjour.job and bonjour.job != self.job:
             return "it belongs to another job"
         return None
 

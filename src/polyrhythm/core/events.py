@@ -135,3 +135,4 @@ class Reporting(Event, frozen=True):
 
 class Leaving(Event, frozen=True):
     reason: str
+    failed: bool = False

@@ -7,7 +7,7 @@ it keeps has files of its own, each with its rule: `door`, `membership`, `suspic
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
@@ -48,6 +48,10 @@ _WORTH_SAYING_NS = 10**9
 _LOOK_EVERY_NS = 250 * 10**6
 
 
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
 class LeadMachine:
     def __init__(self, job: m.JobSpec) -> None:
         self.job = job
@@ -66,6 +70,10 @@ class LeadMachine:
         self._tally = Tally()
         self._wake_at_ns: int | None = None
         self._said_ns = 0
+        self._moved_ns = 0
+        """When a contribution was last complete, or a fold begun."""
+        self._empty_handed: set[int] = set()
+        """Workers that have had nothing to contribute so far, and of whom that was noted."""
         self._look_ns = 0
         self._ending: Reason | None = None
         self._ended = False
@@ -95,7 +103,7 @@ class LeadMachine:
     def why(self) -> Waiting:
         placing, opening = self._placing, self._opening
         if self._rounds.open:
-            return self._policy.why()
+            return self._why_of_servers() or self._policy.why()
         if placing.spec is not None and not placing.all_placed:
             return Waiting(Reason("placing"), opening.since_ns)
         if placing.seeder is not None and not placing.all_seeded:
@@ -103,6 +111,24 @@ class LeadMachine:
             return Waiting(seeding, opening.since_ns)
         gathering = Reason("gathering", {"missing": opening.missing(len(self._attached()))})
         return Waiting(gathering, opening.since_ns, opening.until_ns)
+
+    def _why_of_servers(self) -> Waiting | None:
+        """A server owes a fold, or what everybody who is missing has sent to it: then it is the
+        server that is waited for, and no worker."""
+        holders = self._placing.holders
+        if self._rounds.folding:
+            late = _names(map(server_name, sorted(self._rounds.late(holders))))
+            folding = Reason("folding", {"round": self._rounds.round, "servers": late})
+            return Waiting(folding, self._moved_ns)
+        workers, servers = self._arrivals.late(holders)
+        paced = self._policy.why()
+        held = _names(map(worker_name, sorted(workers)))
+        if not workers or paced.reason.fields.get("missing", held) != held:
+            return None
+        late = _names(map(server_name, sorted(servers)))
+        return Waiting(
+            Reason("unreported", {"held": held, "servers": late}), self._moved_ns, paced.until_ns
+        )
 
     def check(self) -> None:
         self._sharing.check()
@@ -118,12 +144,20 @@ class LeadMachine:
         if fault is not None:
             self._refuse(link, f"{bonjour.name} was refused: {fault}")
             return
-        if bonjour.server in self._placing.addresses:
-            self._refuse(link, f"server s{bonjour.server} is in this job already")
+        server = self._placing.seat(bonjour.server)
+        if server is None:
+            taken = bonjour.server in self._placing.addresses
+            full = f"{bonjour.name} was refused: the job has its {self.job.servers} server(s)"
+            self._refuse(
+                link, f"server s{bonjour.server} is in this job already" if taken else full
+            )
             return
-        self._out.append(Bind(link, server_name(bonjour.server)))
-        self._placing.addresses[bonjour.server] = bonjour.address
-        self._note("server-joined", server=bonjour.server)
+        self._out.append(Bind(link, server_name(server)))
+        if bonjour.server < 0:
+            admitted = m.Admitted(term=_TERM, server=server, job=self.job, servers=())
+            self._out.append(Send(server_name(server), admitted))
+        self._placing.addresses[server] = bonjour.address
+        self._note("server-joined", server=server)
         if self._placing.gathered:
             for waiting, worker in self._door.open():
                 self._admit(waiting, worker, now_ns)
@@ -194,14 +228,20 @@ class LeadMachine:
 
     def _on_leave(self, message: m.Leave, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is not None:
-            self._remove(member, message.reason or "it was done", now_ns)
+        if member is None:
+            return
+        self._remove(member, message.reason or "it was done", now_ns)
+        if message.failed and self.job.on_error == "end" and not self._ended:
+            fields = {"name": member.name, "detail": message.reason}
+            self._finish(Reason("worker-failed", fields), now_ns, failed=True)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._door.leave(event.peer)
         server, worker = server_number(event.peer), worker_number(event.peer)
         member = self.view.at(worker) if worker is not None else None
-        if server is not None and server in self._placing.addresses:
+        if server is not None and self._placing.vacate(server):
+            self._note("server-left", server=server, reason=event.reason)
+        elif server is not None and server in self._placing.addresses:
             reason = Reason("server-died", {"server": server, "detail": event.reason})
             self._finish(reason, now_ns, failed=True)
         elif member is not None and event.incarnation in (0, member.incarnation):
@@ -330,6 +370,7 @@ class LeadMachine:
     def _count(self, complete: Complete | None, now_ns: int) -> None:
         if complete is None:
             return
+        self._moved_ns = now_ns
         trailer = complete.trailer
         self._tally.count(trailer, self._sharing.commit(trailer))
         member = self.view.get(trailer.worker, trailer.incarnation)
@@ -367,6 +408,7 @@ class LeadMachine:
         if self._arrivals.awaits(*member.key):
             member.confirms = message.lease  # what it visited before is not counted yet
         else:
+            self._note_empty_handed(member)
             self._confirm_lease(member, message.lease, now_ns)
         if self._sharing.outdated(member, message.lease):
             self._call_back(member, now_ns)
@@ -380,6 +422,11 @@ class LeadMachine:
         busy = moving or self._arrivals.any
         if not busy and all(member.resting for member in self.view.members()):
             self._finish(Reason("idle", {"rounds": _IDLE_ROUNDS}), now_ns, failed=True)
+
+    def _note_empty_handed(self, member: Member) -> None:
+        if member.worker not in self._tally.workers and member.worker not in self._empty_handed:
+            self._empty_handed.add(member.worker)
+            self._note("empty-handed", worker=member.worker, name=member.name)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         self._evict_the_silent(now_ns)
@@ -443,6 +490,7 @@ class LeadMachine:
         self, release: frozenset[int], reason: Reason, now_ns: int, *, last: bool = False
     ) -> None:
         members = self.view.specs()
+        self._moved_ns = now_ns
         self._rounds.begin_fold(release, reason, members)
         self._departures.told()
         self._frozen = last

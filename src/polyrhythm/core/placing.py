@@ -43,6 +43,19 @@ class Placing:
     def all_seeded(self) -> bool:
         return self.spec is not None and self._seeded >= self.holders
 
+    def seat(self, asked: int) -> int | None:
+        """The number of a server that comes: the one it asks for, or, if it leaves that open, the
+        highest free one, because the lead's host numbers its own from 0. None: there is no seat."""
+        free = [number for number in range(self._awaited) if number not in self.addresses]
+        return max(free, default=None) if asked < 0 else asked if asked in free else None
+
+    def vacate(self, server: int) -> bool:
+        """A server is gone. True if nobody was told of it: then another may take its seat."""
+        if self.gathered or server not in self.addresses:
+            return False
+        del self.addresses[server]
+        return True
+
     def place(self, spec: ModelSpec) -> None:
         """Cut the first worker's model and route its slices."""
         self.spec = spec

@@ -63,6 +63,10 @@ class Rounds:
         self._folding = None
         return True
 
+    def late(self, holders: frozenset[int]) -> frozenset[int]:
+        """Servers that owe the fold."""
+        return holders - (holders if self._folding is None else self._folding)
+
     def folded_one(self, server: int) -> None:
         """Without rounds: a server has folded a contribution."""
         self.folds[server] = self.folds.get(server, 0) + 1

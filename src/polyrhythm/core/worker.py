@@ -423,7 +423,7 @@ class WorkerMachine:
         self._tell_lead(m.Report(**self._identity(), metrics=event.metrics))
 
     def _on_leaving(self, event: ev.Leaving, now_ns: int) -> None:
-        self._tell_lead(m.Leave(**self._identity(), reason=event.reason))
+        self._tell_lead(m.Leave(**self._identity(), reason=event.reason, failed=event.failed))
         self._enter(State.ENDED, now_ns)
         self._out.append(End(Reason("refused", {"detail": event.reason})))
 

@@ -24,6 +24,7 @@ from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server import ServerNode
 from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.wire.messages import Address
 
 
 class _Control:
@@ -84,10 +85,7 @@ def _serve(request: ChildRequest, control: _Control) -> int:
     listeners = Listeners(request.host, request.port)
     control.tell(Told(address=listeners.address))
     lead = request.number == 0
-    journal = FileJournal(Path(request.run_dir) / "journal.jsonl") if lead else None
-    if journal is not None:
-        address = listeners.address
-        journal.note("listening", host=address.host, port=address.port, job=request.job.job)
+    journal = _journal(request, listeners.address) if lead else None
     node = ServerNode(
         request.number,
         request.job,
@@ -104,18 +102,28 @@ def _serve(request: ChildRequest, control: _Control) -> int:
         assert told.lead is not None
         node.reach_lead(SocketDialer(request.link), told.lead)
     control.watch()
-    while not node.ended.wait(1.0):
-        pass  # wakes up so that signals are handled
+    while not node.ended.wait(1.0):  # wakes up so that signals are handled
+        if journal is not None and journal.fault is not None:
+            node.stop(journal.fault)
     outcome = node.outcome
     assert outcome is not None
-    if lead:
-        failed = str(outcome.reason) if outcome.failed else None
+    if journal is not None:
+        failed = journal.fault or (str(outcome.reason) if outcome.failed else None)
         control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
     node.close()
     listeners.close()
     if journal is not None:
         journal.close()
     return 0
+
+
+def _journal(request: ChildRequest, address: Address) -> FileJournal:
+    try:
+        journal = FileJournal(Path(request.run_dir) / "journal.jsonl")
+    except OSError as error:
+        raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
+    journal.note("listening", host=address.host, port=address.port, job=request.job.job)
+    return journal
 
 
 def _work(request: ChildRequest, control: _Control) -> int:

@@ -68,8 +68,10 @@ class _StoppedWhileStarting(Exception):
 
 class LocalEngine:
     """Runs one job. `say` is handed one line for each thing the user should know at once;
-    `tick` is called a few times a second while the job runs. `respawn`: workers that die are
-    started again."""
+    `tick` is called a few times a second while the job runs; `listening` is told where the lead
+    can be reached. `respawn`: workers that die are started again. `awaits_others`: workers come
+    from elsewhere too, so a job without any is the lead's to judge. `end_on_error`: a worker that
+    fails ends the job."""
 
     def __init__(
         self,
@@ -79,6 +81,9 @@ class LocalEngine:
         tick: Callable[[], None] = lambda: None,
         preload: str = "",
         respawn: bool = False,
+        listening: Callable[[Address], None] = lambda address: None,
+        awaits_others: bool = False,
+        end_on_error: bool = False,
     ) -> None:
         self._servers = [request for request in requests if request.role == "server"]
         self._workers = [request for request in requests if request.role == "worker"]
@@ -86,6 +91,9 @@ class LocalEngine:
         self._tick = tick
         self._preload = preload
         self._respawn = Respawn() if respawn else None
+        self._listening = listening
+        self._awaits_others = awaits_others
+        self._end_on_error = end_on_error
         self._due: dict[str, tuple[int, Child]] = {}
         """Workers that died: when to start them again."""
         self._members = Members(Path(self._servers[0].run_dir) / "journal.jsonl")
@@ -107,6 +115,7 @@ class LocalEngine:
             try:
                 self._start_nursery()
                 addresses = self._start_servers()
+                self._listening(addresses[0])
                 for request in self._workers:
                     self._start_worker(msgspec.structs.replace(request, lead=addresses[0]))
                 self._starting = False
@@ -248,6 +257,9 @@ class LocalEngine:
             self._run.worker_failures[name] = _how(child)
             if self._respawn is not None and not over:
                 self._plan_again(self._respawn, child)
+            elif self._end_on_error and not over:
+                self._run.failed = f"{name} failed, and with it the job: {_how(child)}"
+                self._stop()
             else:
                 self._unsaid[name] = _how(child)
                 self._unsaid_since = time.monotonic()
@@ -290,7 +302,8 @@ class LocalEngine:
         """Nobody left to work, or somebody who does not end: help it along."""
         workers = [c for c in self._children.values() if c.request.role == "worker"]
         servers = [c for c in self._children.values() if c.request.role == "server"]
-        over = not any(child.alive for child in workers) and not self._due
+        others = bool(self._due) or self._awaits_others
+        over = not others and not any(child.alive for child in workers)
         if not over or self._members.present():
             self._over_since = time.monotonic()
         unsaid = time.monotonic() > self._over_since + _LAST_WORD_S

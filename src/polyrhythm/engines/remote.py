@@ -12,13 +12,12 @@ from polyrhythm.engines.work import TOLD, presence, settle_in, train
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import host_identity
+from polyrhythm.io.tcp import ANY_HOST
 from polyrhythm.learn.load import JOBS, check_job, load_main
 from polyrhythm.runtime.dial import SocketDialer
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
-
-_ANY_HOST = ("0.0.0.0", "::")
 
 
 class _DialerFromOutside(SocketDialer):
@@ -29,7 +28,7 @@ class _DialerFromOutside(SocketDialer):
         self._host = host
 
     def dial(self, address: Address, peer: str) -> Link:
-        if address.host in _ANY_HOST:
+        if address.host in ANY_HOST:
             address = msgspec.structs.replace(address, host=self._host)
         return super().dial(address, peer)
 

@@ -40,7 +40,7 @@ def _die(args: threading.ExceptHookArgs) -> None:
 @contextlib.contextmanager
 def presence(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
     """However the body ends, the worker leaves with its reason; `signals` ask it to."""
-    reason = ""
+    reason, failed = "", False
     _heed(node, signals)
     try:
         yield
@@ -50,12 +50,12 @@ def presence(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> Iterator[
         if not node.asked:
             raise  # who was told to leave may find the job gone: that is no failure
     except BaseException as error:
-        reason = f"it failed: {error}"
+        reason, failed = f"it failed: {error}", True
         raise
     finally:
         for number in signals:
             signal.signal(number, signal.SIG_IGN)  # it is leaving already
-        node.leave(reason)
+        node.leave(reason, failed=failed)
         node.close()
 
 

@@ -109,6 +109,11 @@ class StreamLink:
     def fileno(self) -> int:
         return self._sock.fileno()
 
+    @property
+    def host_here(self) -> str:
+        """The address of this machine's end."""
+        return str(self._sock.getsockname()[0])
+
     def agree(self, digest: Digest, limits: Limits) -> None:
         self._digest = digest
         self._decoder.agree(digest)

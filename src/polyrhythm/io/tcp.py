@@ -12,6 +12,8 @@ from polyrhythm.wire.digests import Buffer
 from polyrhythm.wire.frames import Frame
 from polyrhythm.wire.messages import Message
 
+ANY_HOST = ("0.0.0.0", "::")
+"""To listen there is to listen on every address of a machine; nobody can be reached there."""
 CONNECT_TIMEOUT_S = 10.0
 STUCK_S = 60
 """A peer that takes nothing for this long is cut off."""
@@ -54,10 +56,26 @@ def dial_tcp(host: str, port: int, peer: str) -> StreamLink:
         sock = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
     except OSError as error:
         raise LinkError(
-            f"could not reach {peer} at {host}:{port}: {error.strerror or error};"
-            " check that it runs and that this address is open to you"
+            f"could not reach {peer} at {host}:{port}: {error.strerror or error}; {_advice(host)}"
         ) from None
     return tcp_link(sock, peer)
+
+
+def _advice(host: str) -> str:
+    if is_loopback(host):
+        return (
+            "check that it runs and the port; if it is on another machine, let it listen on an"
+            " address of that machine (--host)"
+        )
+    return (
+        "check the host and the port, that it runs, that no firewall is in between, and that it"
+        " listens on that address (--host)"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine itself is reached there."""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

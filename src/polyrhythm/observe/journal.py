@@ -4,6 +4,7 @@ Each line has `at_s` (seconds since the run began), `what`, and the fields of th
 clock that a journal reads is the machine's, or a simulation's virtual one.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,8 +34,13 @@ class MemoryJournal:
 
 
 class FileJournal:
+    """A journal on disk. *A line that cannot be written is lost, and so are all after it: `fault`
+    says why.* Whoever keeps the journal looks at that; who only notes something never fails."""
+
     def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self.fault: str | None = None
+        self._path = path
         self._file: IO[bytes] = path.open("ab")
         self._clock = clock
         self._began_ns = clock()
@@ -44,12 +50,16 @@ class FileJournal:
         at_s = round((self._clock() - self._began_ns) / 1e9, 6)
         line = _encode({"at_s": at_s, "what": what, **fields})
         with self._lock:
-            if not self._file.closed:
+            if self._file.closed or self.fault is not None:
+                return
+            try:
                 self._file.write(line + b"\n")
                 self._file.flush()
+            except OSError as error:
+                self.fault = f"cannot write {self._path}: {error.strerror}"
 
     def close(self) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):  # what is left over could not be written
             self._file.close()
 
 

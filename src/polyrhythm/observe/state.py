@@ -83,6 +83,8 @@ class WorkerState:
     waited_for_s: float = 0.0
     """How long it was named in `waiting` lines: waits of more than a second only."""
     joins: int = 1
+    empty_handed: bool = False
+    """It has had no points to visit so far, so it rests."""
     left_s: float | None = None
     left: str | None = None
     """Why it left; None while it is there."""
@@ -220,6 +222,10 @@ class RunState:
             self.servers.append(line["server"])
         self.silent.pop(line["server"], None)
 
+    def _server_left(self, line: dict[str, Any]) -> None:
+        if line["server"] in self.servers:
+            self.servers.remove(line["server"])
+
     def _silent(self, line: dict[str, Any]) -> None:
         self.silent[line["server"]] = self.at_s
 
@@ -294,6 +300,7 @@ class RunState:
             if state is None:
                 continue
             state.totals = sample[number]
+            state.empty_handed = state.empty_handed and not state.totals.contributions
             state.recent = state.totals.since(before.get(number, _NOTHING))
             state.recent_s = self.at_s - max(before_s, state.joined_s)
             state.clock = fields.get("clock", state.clock)
@@ -337,6 +344,10 @@ class RunState:
     def _refused(self, line: dict[str, Any]) -> None:
         self.refused.append(line["reason"])
 
+    def _empty_handed(self, line: dict[str, Any]) -> None:
+        if line["worker"] in self.workers:
+            self.workers[line["worker"]].empty_handed = True
+
     def _chunks(self, line: dict[str, Any]) -> None:
         moved = line.get("moved", 0)
         self.moved_chunks += moved if isinstance(moved, int) else len(moved)
@@ -349,6 +360,7 @@ class RunState:
 
     _HANDLERS: ClassVar[dict[str, Callable[["RunState", dict[str, Any]], None]]] = {
         "server-joined": _server_joined,
+        "server-left": _server_left,
         "silent": _silent,
         "listening": _listening,
         "linked": _linked,
@@ -362,6 +374,7 @@ class RunState:
         "reported": _reported,
         "refused": _refused,
         "chunks": _chunks,
+        "empty-handed": _empty_handed,
         "ended": _ended,
     }
 

@@ -121,6 +121,9 @@ class Teller:
     def _server_joined(self, line: dict[str, Any]) -> list[Sentence]:
         return [self._say(f"server s{line['server']} is there", ())]
 
+    def _server_left(self, line: dict[str, Any]) -> list[Sentence]:
+        return [self._say(f"server s{line['server']} is gone; another may take its place", ())]
+
     def _listening(self, line: dict[str, Any]) -> list[Sentence]:
         return [
             self._say(f"others may join: polyrhythm worker --connect {self.state.listening}", ())
@@ -197,6 +200,10 @@ class Teller:
         self._reports[line["worker"]] = Sentence(self.state.at_s, text, about, routine=True)
         return []
 
+    def _empty_handed(self, line: dict[str, Any]) -> list[Sentence]:
+        text = f"{line['name']} has no points to visit: there are fewer than workers; it rests"
+        return [self._say(text, {line["worker"]})]
+
     def _chunks(self, line: dict[str, Any]) -> list[Sentence]:
         moved = line.get("moved", 0)
         chunks = counted(moved if isinstance(moved, int) else len(moved), "chunk")
@@ -215,6 +222,7 @@ class Teller:
 
     _HANDLERS: ClassVar[dict[str, Callable[["Teller", dict[str, Any]], list[Sentence]]]] = {
         "server-joined": _server_joined,
+        "server-left": _server_left,
         "listening": _listening,
         "silent": _silent,
         "placed": _placed,
@@ -226,6 +234,7 @@ class Teller:
         "waiting": _waiting,
         "reported": _reported,
         "chunks": _chunks,
+        "empty-handed": _empty_handed,
         "refused": _refused,
         "ended": _ended,
     }

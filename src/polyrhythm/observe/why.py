@@ -5,8 +5,10 @@ from typing import Any
 
 from polyrhythm.observe.state import RunState, WaitingState
 from polyrhythm.observe.words import counted, duration, listed, reason_in_words
+from polyrhythm.wire.messages import JobSpec
 
 RULES = {
+    "servers": "workers are admitted once every server of the job is there",
     "joining": "a worker works once the lead has admitted it",
     "placing": "training begins once every server has made room for its slices",
     "seeding": "training begins from the parameters of the first worker",
@@ -19,6 +21,7 @@ RULES = {
     "restarting": "a worker N steps ahead of the slowest stops; when all have, clocks restart",
     "waits": "a worker goes on after the fold",
     "folding": "a round is over when every server that holds slices has folded",
+    "unreported": "a contribution counts when every server that holds slices has all of its own",
     "window": "a worker has at most two contributions that are not acknowledged",
     "timer-empty": "a round without any contribution is not folded",
 }
@@ -27,7 +30,8 @@ _REMEDIES = {
     "placing": ("look for a server that is short of memory or stopped",),
     "seeding": ("look at that worker: it sends the whole model once",),
     "gathering": (
-        "start the missing workers, or wait: training begins without them at the start timeout",
+        "start the missing workers: polyrhythm worker --connect {listening}",
+        "or wait: training begins with those present at the start timeout",
         "next time give a shorter --start-timeout or fewer --workers",
     ),
     "round": (
@@ -38,6 +42,8 @@ _REMEDIES = {
     "stale": _SPEEDS,
     "restarting": _SPEEDS,
     "folding": ("look for a server that is stopped or short of memory: all others wait for it",),
+    "unreported": ("look for a server that is stopped, short of memory, or behind a slow link",),
+    "servers": ("start the missing servers: polyrhythm server --connect {listening}",),
     "window": ("the servers are behind: more --servers, or --kind local --local-steps 8",),
 }
 _SILENCE_S = 3.0
@@ -62,28 +68,54 @@ class Explanation:
         return asdict(self)
 
 
-def explain(state: RunState, now_s: float | None = None) -> Explanation:
+def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = None) -> Explanation:
     """What a run that has not ended waits for; `now_s`: the present as a moment of its journal."""
     waiting = state.waiting
     now_s = max(state.at_s, state.at_s if now_s is None else now_s)
     if waiting is None:
-        return Explanation(_at_work(state, now_s))
+        gathering = None if job is None or state.opened_s is not None else _gathering(state, job)
+        return gathering or Explanation(_at_work(state, now_s))
     return Explanation(
         what=reason_in_words(waiting.code, waiting.fields, state),
-        missing=tuple(state.name_of(worker) for worker in waiting.missing),
+        missing=(*map(state.name_of, waiting.missing), *_servers(waiting)),
         held=tuple(state.name_of(worker) for worker in _held(state, waiting)),
         since_s=waiting.since_s,
         waited_s=now_s - waiting.since_s,
         until_s=waiting.until_s,
         left_s=None if waiting.until_s is None else max(0.0, waiting.until_s - now_s),
         rule=RULES.get(waiting.code),
-        remedies=_REMEDIES.get(waiting.code, ()),
+        remedies=_remedies(waiting.code, state),
     )
+
+
+def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
+    """Before the lead has anybody to speak of: which servers are not there, or no worker is."""
+    missing = tuple(f"s{n}" for n in range(job.servers) if n not in state.servers)
+    if not state.servers or (not missing and state.members):
+        return None
+    code = "servers" if missing else "gathering"
+    what = (
+        f"waiting for {listed(missing)}: {len(state.servers)} of {job.servers} servers are there"
+        if missing
+        else f"waiting for workers: none of {job.workers} has joined yet"
+    )
+    return Explanation(what, missing=missing, rule=RULES[code], remedies=_remedies(code, state))
+
+
+def _remedies(code: str, state: RunState) -> tuple[str, ...]:
+    listening = state.listening or "HOST:PORT"
+    return tuple(text.format(listening=listening) for text in _REMEDIES.get(code, ()))
+
+
+def _servers(waiting: WaitingState) -> tuple[str, ...]:
+    """The servers that are waited for, as the lead names them."""
+    servers = waiting.fields.get("servers")
+    return tuple(servers.split(", ")) if isinstance(servers, str) else ()
 
 
 def _held(state: RunState, waiting: WaitingState) -> tuple[int, ...]:
     """Who waits: whom the lead names, else all who are not missing."""
-    if waiting.held or not waiting.missing:
+    if waiting.held or not (waiting.missing or _servers(waiting)):
         return waiting.held
     return tuple(w.worker for w in state.present if w.worker not in waiting.missing)
 
@@ -95,7 +127,13 @@ def _at_work(state: RunState, now_s: float) -> str:
     if now_s > state.at_s + _SILENCE_S:
         silence = duration(now_s - state.at_s)
         return f"nothing has come for {silence} after round {state.round}; {workers} in the job"
-    return f"nothing is being waited for: round {state.round}, {workers} at work"
+    at_work = f"nothing is being waited for: round {state.round}, "
+    resting = [worker.name for worker in state.present if worker.empty_handed]
+    if not resting:
+        return f"{at_work}{workers} at work"
+    busy = counted(state.members - len(resting), "worker")
+    rest = "rests" if len(resting) == 1 else "rest"
+    return f"{at_work}{busy} at work; {listed(resting)} {rest}: there are fewer points than workers"
 
 
 def in_sentences(explanation: Explanation) -> list[str]:

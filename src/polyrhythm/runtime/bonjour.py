@@ -49,8 +49,7 @@ def await_bonjour(link: Link, job: str) -> m.WorkerBonjour | m.ServerBonjour:
             f"{message.name} speaks protocol {message.protocol}, this job speaks {m.PROTOCOL};"
             " install the same version of polyrhythm on both sides"
         )
-    anywhere = isinstance(message, m.WorkerBonjour) and not message.job
-    if message.job != job and not anywhere:
+    if message.job and message.job != job:
         raise FrameError(f"{message.name} was refused: it belongs to another job")
     return message
 

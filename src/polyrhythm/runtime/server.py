@@ -137,6 +137,10 @@ class ServerNode:
             digests=offers(self._options.digest, link.kind),
         )
         introduce(link, bonjour)
+        self.heed_lead(link)
+
+    def heed_lead(self, link: Link) -> None:
+        """Do what the lead says over this link, which is agreed on."""
         self._peers.add(link)
         if not self._read_by_poller(link):
             threading.Thread(target=self._read, args=(link,), name="read-lead", daemon=True).start()

@@ -358,8 +358,8 @@ class WorkerNode:
     def report(self, metrics: dict[str, float]) -> None:
         self._driver.post(_ME, ev.Reporting(metrics))
 
-    def leave(self, reason: str) -> None:
-        self._driver.post(_ME, ev.Leaving(reason))
+    def leave(self, reason: str, *, failed: bool = False) -> None:
+        self._driver.post(_ME, ev.Leaving(reason, failed))
 
     def ask_to_leave(self) -> None:
         """From any thread: the user's loop is to contribute what it has, and end."""

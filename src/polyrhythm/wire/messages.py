@@ -126,6 +126,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float | None = None
     path: str = ""
     """Where the job's file lies on the host that began it; empty for a built-in job."""
+    on_error: str = "go-on"
+    """What the others do when a worker's code raises: `go-on`, or `end` with the job."""
     staging: dict[str, str] = {}
     """What makes equal machines differ, by flag (`learn/staging.py`)."""
     interval: str = "auto"
@@ -187,6 +189,9 @@ class SegmentWithdrawn(Message, frozen=True, kw_only=True):
 
 
 class Admitted(Message, frozen=True, kw_only=True):
+    """What the job is. A worker links to all its servers; a server that left its number open finds
+    it in `server`."""
+
     job: JobSpec
     servers: tuple[Address, ...]
 
@@ -226,7 +231,10 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
+    """`failed`: the user's code raised."""
+
     reason: str = ""
+    failed: bool = False
 
 
 class Evicted(Message, frozen=True, kw_only=True):

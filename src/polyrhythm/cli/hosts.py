@@ -1,0 +1,67 @@
+"""Which processes of a job this command starts, and what other machines run for the rest."""
+
+import socket
+from dataclasses import dataclass
+
+from polyrhythm.errors import UsageError
+from polyrhythm.io.tcp import ANY_HOST, is_loopback
+from polyrhythm.observe.words import counted
+from polyrhythm.wire.messages import Address, JobSpec
+
+_FAR_AWAY = ("192.0.2.1", 9)
+"""An address that nobody has; asking for the way there sends nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """How many of a job's servers and workers are this machine's own."""
+
+    servers: int
+    workers: int
+
+    @classmethod
+    def of(cls, job: JobSpec, servers: int | None, workers: int | None) -> "Here":
+        here = cls(
+            job.servers if servers is None else servers,
+            job.workers if workers is None else workers,
+        )
+        if not 1 <= here.servers <= job.servers:
+            raise UsageError(
+                f"--local-servers is {here.servers}: give 1 to {job.servers} (--servers); the lead"
+                " runs in the first, on this machine"
+            )
+        if not 0 <= here.workers <= job.workers:
+            raise UsageError(
+                f"--local-workers is {here.workers}: give 0 to {job.workers} (--workers)"
+            )
+        return here
+
+    def invitation(self, job: JobSpec, address: Address) -> list[str]:
+        """Who else must come, and the very command that brings one of them."""
+        host = _way_out() if address.host in ANY_HOST else address.host
+        there = f"{host}:{address.port}"
+        insecure = "" if is_loopback(host) else " --insecure"
+        file = f"{job.name} " if job.path else ""
+        lines = []
+        if missing := job.servers - self.servers:
+            command = f"polyrhythm server --connect {there}{insecure}"
+            lines.append(f"waiting for {_from_elsewhere(missing, 'server')}: {command}")
+        if missing := job.workers - self.workers:
+            command = f"polyrhythm worker {file}--connect {there}"
+            lines.append(f"waiting for {_from_elsewhere(missing, 'worker')}: {command}")
+        return lines
+
+
+def _from_elsewhere(count: int, noun: str) -> str:
+    each = "" if count == 1 else ", once for each"
+    return f"{counted(count, noun)} from elsewhere; run there{each}"
+
+
+def _way_out() -> str:
+    """This machine's address on its way to others."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR_AWAY)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()  # it has no way out: others here know it by its name

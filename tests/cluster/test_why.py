@@ -1,0 +1,127 @@
+"""`polyrhythm why` names who is waited for, and the rule, in runs where that is known beforehand."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from processes import Command, wait_until
+
+from polyrhythm.cli.status import explanation_of
+from polyrhythm.observe.runs import load_run
+from polyrhythm.observe.story import tell
+from polyrhythm.observe.why import RULES, Explanation
+
+ONE_SERVER = ("--rounds", 1_000_000, "--servers", 1, "--quiet")
+SLOW = ("--workers", 2, "--min-step", "200ms", "--slow", "1=40x")
+FEW_POINTS = """
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(8, 4)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    for points, _ in worker.batches((torch.ones(2, 8), torch.zeros(2)), batch_size=1):
+        model(points).sum().backward()
+        optimizer.step()
+"""
+
+
+def why(command: Command, told: Callable[[Explanation], bool]) -> Explanation:
+    """What is said of a running job, once it says what is looked for."""
+
+    def ask() -> Explanation | None:
+        command.assert_alive()
+        explanation = explanation_of(load_run(command.run_dir))
+        return explanation if told(explanation) else None
+
+    wait_until(command.run_dir.is_dir, "it has begun")
+    found = wait_until(ask, "it says what it waits for")
+    assert isinstance(found, Explanation)
+    return found
+
+
+def bound_s(explanation: Explanation) -> float:
+    """How long this is waited for at the most."""
+    assert explanation.since_s is not None and explanation.until_s is not None
+    return explanation.until_s - explanation.since_s
+
+
+def test_a_slow_worker(tmp_path: Path, long_job: Path) -> None:
+    with Command(long_job, *ONE_SERVER, *SLOW, "--timer", "50s", cwd=tmp_path) as command:
+        said = why(command, lambda said: bool(said.missing))
+        assert said.missing == ("worker-1",) and said.held == ("worker-0",)
+        assert said.rule == RULES["round"] and said.what.endswith("waits for worker-1")
+        assert bound_s(said) == pytest.approx(50.0)
+
+
+def test_a_slow_worker_that_others_may_not_outrun(tmp_path: Path, long_job: Path) -> None:
+    with Command(long_job, *ONE_SERVER, *SLOW, "--sync", "ssp:1", cwd=tmp_path) as command:
+        said = why(command, lambda said: bool(said.missing))
+        assert said.missing == ("worker-1",) and said.held == ("worker-0",)
+        assert said.rule == RULES["stale"] and said.until_s is None
+
+
+def test_a_timer_that_is_about_to_fire(tmp_path: Path, long_job: Path) -> None:
+    with Command(long_job, *ONE_SERVER, *SLOW, "--timer", "3s", cwd=tmp_path) as command:
+        said = why(command, lambda said: bool(said.missing))
+        assert said.missing == ("worker-1",) and bound_s(said) == pytest.approx(3.0)
+        fired = "the timer fired: round 1 closed without worker-1"
+        wait_until(
+            lambda: any(fired in sentence for sentence in tell(command.journal())), "it fires"
+        )
+
+
+def test_a_stopped_worker(tmp_path: Path, long_job: Path) -> None:
+    with Command(long_job, *ONE_SERVER, "--workers", 2, cwd=tmp_path) as command:
+        command.await_round(1)
+        os.kill(command.workers()[1], signal.SIGSTOP)
+        said = why(command, lambda said: bool(said.missing))
+        assert said.missing == ("worker-1",) and said.held == ("worker-0",)
+        assert said.rule == RULES["round"]
+        wait_until(lambda: command.journal("evicted"), "its silence is noticed")
+        said = why(command, lambda said: not said.missing)
+        assert said.what.endswith("1 worker at work")
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_stopped_server(tmp_path: Path, long_job: Path, sync: str) -> None:
+    flags = ("--rounds", 1_000_000, "--servers", 2, "--workers", 2, "--quiet", "--sync", sync)
+    with Command(long_job, *flags, cwd=tmp_path) as command:
+        command.await_round(1)
+        os.kill(command.servers()[1], signal.SIGSTOP)
+        said = why(command, lambda said: bool(said.missing))
+        assert said.missing == ("s1",) and set(said.held) == {"worker-0", "worker-1"}
+        assert said.rule in (RULES["unreported"], RULES["folding"])
+
+
+def test_a_member_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -> None:
+    flags = ("--workers", 2, "--local-workers", 1, "--start-timeout", 100)
+    with Command(long_job, *ONE_SERVER, *flags, cwd=tmp_path) as command:
+        said = why(command, lambda said: said.until_s is not None)
+        assert said.what == "waiting for 1 more worker(s) before round 1 opens"
+        assert said.rule == RULES["gathering"] and bound_s(said) == pytest.approx(100.0)
+        assert f"polyrhythm worker --connect {command.address()}" in said.remedies[0]
+
+
+def test_a_server_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -> None:
+    flags = ("--rounds", 5, "--servers", 3, "--local-servers", 2, "--workers", 1)
+    with Command(long_job, *flags, cwd=tmp_path) as command:
+        wait_until(lambda: len(command.journal("server-joined")) == 2, "two of three are there")
+        said = why(command, lambda said: bool(said.missing))
+        assert said.what == "waiting for s2: 2 of 3 servers are there"
+        assert said.missing == ("s2",) and said.rule == RULES["servers"]
+        assert f"polyrhythm server --connect {command.address()}" in said.remedies[0]
+
+
+def test_a_worker_that_never_got_data(tmp_path: Path) -> None:
+    job = tmp_path / "few.py"
+    job.write_text(FEW_POINTS)
+    flags = ("--epochs", 1_000_000, "--servers", 1, "--workers", 3, "--quiet")
+    with Command(job, *flags, cwd=tmp_path) as command:
+        command.await_round(1)
+        (idle,) = wait_until(lambda: command.journal("empty-handed"), "one has nothing to visit")
+        said = why(command, lambda said: "rests" in said.what)
+        rests = f"2 workers at work; {idle['name']} rests: there are fewer points than workers"
+        assert said.what.endswith(rests) and not said.missing
