@@ -1,7 +1,8 @@
 """A `polyrhythm` command as the operating system sees it: its processes, sockets and memory.
 
 Every process of a command inherits a mark in its environment, by which /proc finds it, whoever its
-parent is by then.
+parent is by then. Every command records traces, and a test that passed has them played into fresh
+machines: what really happened must have followed from the events alone.
 """
 
 import os
@@ -15,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.observe.journal import read_journal
+from polyrhythm.runtime.trace import replay
 
 CLI = Path(sys.executable).with_name("polyrhythm")
 _MARK = "POLYRHYTHM_TEST_MARK"
 _TCP_LISTEN = "0A"
+_MOST_STEPS = 20_000
+"""Of each trace: about two seconds' worth. A longer one is played as far as that."""
 
 
 def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
@@ -44,8 +48,10 @@ def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.Comple
 class Command:
     """A running `polyrhythm train ... --name run` in `cwd`; a context manager that leaves nothing."""
 
-    def __init__(self, *args: object, cwd: Path) -> None:
+    def __init__(self, *args: object, cwd: Path, trace: bool = True) -> None:
+        """`trace`: record traces, and replay them unless the test fails."""
         self.cwd = cwd
+        self._traces = trace
         self.run_dir = cwd / "runs" / "run"
         self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
         name, _, value = self._mark.decode().partition("=")
@@ -54,7 +60,10 @@ class Command:
         self._stderr = (cwd / "stderr.txt").open("w+")
         self._stdout = (cwd / "stdout.txt").open("w+")
         self.process = subprocess.Popen(
-            [str(CLI), "train", *(str(arg) for arg in args), "--name", "run"],
+            [
+                *(str(CLI), "train", *(str(arg) for arg in args)),
+                *("--name", "run", *(["--trace"] if trace else [])),
+            ],
             cwd=cwd,
             env=self._env,
             stdout=self._stdout,
@@ -65,7 +74,7 @@ class Command:
     def __enter__(self) -> "Command":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: object, *_: object) -> None:
         for pid in [self.process.pid, *self.pids()]:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -78,6 +87,10 @@ class Command:
             joiner.stderr.close()
         self._stdout.close()
         self._stderr.close()
+        if failure is None and self._traces:
+            for trace in sorted(self.run_dir.glob("*.trace")):
+                if trace.stat().st_size:  # else it was killed before it had written anything
+                    replay(trace, _MOST_STEPS)
 
     # -- processes -----------------------------------------------------------------------------
 
@@ -137,7 +150,10 @@ class Command:
     def join(self, *args: object) -> subprocess.Popen[str]:
         """A `polyrhythm worker` that joins this command's job; it ends with the test."""
         joiner = subprocess.Popen(
-            [str(CLI), "worker", "--connect", self.address(), *(str(arg) for arg in args)],
+            [
+                *(str(CLI), "worker", "--connect", self.address(), *(str(arg) for arg in args)),
+                *(["--trace", str(self.run_dir)] if self._traces else []),
+            ],
             cwd=self.cwd,
             env=self._env,
             stdout=subprocess.DEVNULL,
@@ -161,7 +177,9 @@ class Command:
         return f"{listening['host']}:{listening['port']}"
 
     def joined(self, name: str) -> list[dict[str, Any]]:
-        return [line for line in self.journal("joined") if line["name"] == name]
+        """Every time that a worker of this name came, the first and again."""
+        came = self.journal("joined") + self.journal("rejoined")
+        return [line for line in came if line["name"] == name]
 
     def left(self, name: str) -> list[str]:
         """The reasons with which workers of this name left."""

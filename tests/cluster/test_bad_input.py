@@ -43,6 +43,7 @@ def refused(tmp_path: Path, *args: object) -> str:
         (["--timer", "-3s"], ["--timer '-3s'"]),
         (["--link", "foo"], ["--link 'foo'", "auto, tcp, local"]),
         (["--digest", "foo"], ["--digest 'foo'", "xxh3"]),
+        (["--updater", "subtraction"], ["--updater 'subtraction'", "optimizer, addition"]),
         (["--wire-dtype", "int4"], ["--wire-dtype 'int4'", "bf16"]),
         (["--workers", "0"], ["--workers is 0"]),
         (["--servers", "0"], ["--servers is 0"]),

@@ -240,6 +240,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         command.await_round(0)
         yield command
         command.assert_alive()
+        before = totals_of(command, "worker-0")["contributions"]
+        wait_until(
+            lambda: totals_of(command, "worker-0")["contributions"] > before, "the job is unharmed"
+        )
+        assert not command.left("worker-0")
+        assert len(command.joined("worker-0")) == 1
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
@@ -266,6 +272,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
 def test_a_taken_name(running: Command) -> None:
     line = refused(join(running, "--name", "worker-0"))
     assert "worker-0 was refused: a worker with this name is in the job" in line
+    assert any(said["reason"] in line for said in running.journal("refused"))
 
 
 def test_another_job(running: Command) -> None:
@@ -308,6 +315,7 @@ def test_code_that_is_not_here(running: Command) -> None:
         (["--connect", "h:1", "--digest", "md5"], "--digest 'md5' is not known"),
         (["--connect", "h:1", "--threads", "0"], "--threads is 0"),
         (["--connect", "h:1", "--name", ""], "--name is empty"),
+        (["--connect", "h:1", "--trace", "nowhere"], "--trace nowhere: there is no such folder"),
         (["--connect", "h:1", "missing.py"], "cannot read missing.py"),
         (["--connect", "h:1", "--slow", "fast"], "--slow 'fast' is not understood"),
     ],

@@ -29,7 +29,14 @@ from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
 from polyrhythm.observe.summary import described, summarise
-from polyrhythm.runtime.choices import ASYNC_SCALES, DIGESTS, LINKS, ON_ERROR, WIRE_DTYPES
+from polyrhythm.runtime.choices import (
+    ASYNC_SCALES,
+    DIGESTS,
+    LINKS,
+    ON_ERROR,
+    UPDATERS,
+    WIRE_DTYPES,
+)
 from polyrhythm.wire.messages import Address, JobSpec
 
 
@@ -101,6 +108,13 @@ def train(
     local_steps: Annotated[
         int, typer.Option(help="Kind local: steps between two contributions.")
     ] = 1,
+    updater: Annotated[
+        str,
+        typer.Option(
+            help="What servers do with contributions: optimizer (a step of the job's own; kind"
+            " local: the average), or addition (summed as they are: for counting, sums, tests)."
+        ),
+    ] = "optimizer",
     link: Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")] = "auto",
     digest: Annotated[
         str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")
@@ -259,6 +273,7 @@ def train(
         start_timeout_s=start_timeout,
         wire_dtype=wire_dtype,
         in_place=in_place,
+        updater=updater,
         options=options,
         async_scale=async_scale,
         interval=interval,
@@ -344,6 +359,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
         ("--async-scale", spec.async_scale, ASYNC_SCALES),
         ("--on-error", spec.on_error, ON_ERROR),
+        ("--updater", spec.updater, UPDATERS),
     ):
         check_choice(flag, text, known)
     _check_targets(spec)

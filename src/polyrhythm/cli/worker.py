@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,6 +56,9 @@ def worker(
     tenant: Annotated[
         bool, typer.Option("--tenant", help="Staging: another process keeps a core busy.")
     ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Record every event and effect in this folder.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Join a running job as one more worker, train with it, and leave when it ends.
@@ -76,6 +80,8 @@ def worker(
         raise UsageError("--name is empty: give this worker a name")
     if job:
         check_job(job)
+    if trace is not None and not trace.is_dir():
+        raise UsageError(f"--trace {trace}: there is no such folder")
     said = {
         "min-step": min_step,
         "slow": slow,
@@ -98,6 +104,7 @@ def worker(
         digest=digest,
         threads=threads,
         staging=staging,
+        trace_dir=trace,
     )
 
 

@@ -144,6 +144,16 @@ class WorkerMachine:
         return len(self._linked) == self._servers > 0
 
     @property
+    def unacknowledged(self) -> int:
+        """How many contributions of this incarnation servers may still read."""
+        return len(self._unacknowledged)
+
+    @property
+    def acknowledged(self) -> int:
+        """The last contribution of this incarnation that every server has acknowledged."""
+        return min(self._unacknowledged, default=self._sequence + 1) - 1
+
+    @property
     def _rounds(self) -> bool:
         return self.job is None or has_rounds(self.job.sync)
 

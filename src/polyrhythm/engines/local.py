@@ -308,10 +308,12 @@ class LocalEngine:
             self._over_since = time.monotonic()
         unsaid = time.monotonic() > self._over_since + _LAST_WORD_S
         if over and unsaid and self._run.ended is None and self._stopping_since is None:
-            if self._run.worker_failures:
-                failures = "; ".join(_in_words(self._run.worker_failures))
-                self._run.failed = f"no worker is left: {failures}"
+            failures = {child.request.name: _how(child) for child in workers if child.status}
+            if failures:
+                self._run.failed = f"no worker is left: {'; '.join(_in_words(failures))}"
                 self._unsaid.clear()
+            elif self._respawn is not None:  # the lead would wait for others, who do not come
+                self._run.failed = "every worker left before the goal"
             else:
                 self._run.failed = "every worker ended before round 1 had opened"
             self._stop()

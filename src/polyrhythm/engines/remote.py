@@ -45,13 +45,13 @@ def run_remote(
     digest: str = "auto",
     threads: int | None = None,
     staging: Mapping[str, str] | None = None,
+    trace_dir: Path | None = None,
 ) -> None:
     """Join the job whose lead is at host:port, train, and leave. `job` insists on one by its id;
     `file` is this host's copy of the job's code."""
     settle_in()
-    node = WorkerNode(
-        name, job, _DialerFromOutside(link, host), NodeOptions(digest=digest, link=link)
-    )
+    options = NodeOptions(digest=digest, link=link, trace_dir=trace_dir)
+    node = WorkerNode(name, job, _DialerFromOutside(link, host), options)
     try:
         with presence(node, (signal.SIGTERM, signal.SIGINT)):
             spec = node.join(Address(host, port, "", ""))

@@ -96,6 +96,18 @@ class Worker:
         """How many rounds have been folded into the parameters at hand."""
         return self._node.version
 
+    @property
+    def incarnation(self) -> int:
+        """Who this worker is in the job now: another number after it was evicted and came back."""
+        return self._node.incarnation
+
+    @property
+    def acknowledged(self) -> int:
+        """How many contributions of this incarnation are in the parameters of every server for
+        sure. Those that follow may be; what an earlier incarnation had not seen here never counts
+        on."""
+        return self._node.acknowledged
+
     def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Exchange:
         """Join the job with this model: its parameters become the job's, and the optimizer that
         comes back exchanges them. The first worker's model and numbers count; others must match."""
@@ -169,8 +181,9 @@ class Worker:
         return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
-        """The buffers that contributions leave from, used in turn, a tensor per flat space each.
-        A gradient that already lies there is sent without a copy."""
+        """The buffers that contributions leave from, a tensor per flat space each. With rounds and
+        without a timer the first two are used in turn. A gradient that already lies there is sent
+        without a copy."""
         return self._node.push_buffers()
 
     def report(self, **metrics: float) -> None:

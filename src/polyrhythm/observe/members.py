@@ -12,7 +12,7 @@ class Members:
 
     def present(self) -> frozenset[str]:
         for line in self._reader.new_lines():
-            if line["what"] == "joined":
+            if line["what"] in ("joined", "rejoined"):
                 self._names.add(line["name"])
             elif line["what"] == "left":
                 self._names.discard(line["name"])

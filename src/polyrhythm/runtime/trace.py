@@ -5,6 +5,7 @@ Played into fresh machines it must give the same effects; that is what makes a m
 
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,7 +61,7 @@ class Trace:
     """Writes the origins of a process's machines, then a step per event."""
 
     def __init__(self, path: Path, origins: Sequence[Origin]) -> None:
-        self._file: IO[bytes] = path.open("wb")
+        self._file = _open_fresh(path)
         self._lock = threading.Lock()
         self._put(tuple(origins))
 
@@ -76,6 +77,17 @@ class Trace:
     def close(self) -> None:
         with self._lock:
             self._file.close()
+
+
+def _open_fresh(path: Path) -> IO[bytes]:
+    """Who is started again writes beside the traces of its earlier lives: a.trace, a.2.trace."""
+    lives = chain((path,), (path.with_stem(f"{path.stem}.{life}") for life in count(2)))
+    for place in lives:
+        try:
+            return place.open("xb")
+        except FileExistsError:
+            continue
+    raise AssertionError  # there is always another number
 
 
 def _flat(effects: Sequence[Effect]) -> tuple[tuple[str, bytes], ...]:
@@ -101,14 +113,14 @@ def _records(path: Path) -> Iterator[bytes]:
         at += 4 + size
 
 
-def replay(path: Path) -> int:
-    """Play a trace into fresh machines; returns the number of steps, or raises at the first whose
-    effects are not the recorded ones."""
+def replay(path: Path, most: int | None = None) -> int:
+    """Play a trace, or its first `most` steps, into fresh machines; returns the number of steps,
+    or raises at the first whose effects are not the recorded ones."""
     records = _records(path)
     origins = msgspec.msgpack.decode(next(records), type=tuple[Origin, ...])
     machines = {origin.machine: origin.build() for origin in origins}
     steps = 0
-    for record in records:
+    for record in islice(records, most):
         step = msgspec.msgpack.decode(record, type=Step)
         event = msgspec.msgpack.decode(step.body, type=_KINDS[step.event])
         effects = _flat(machines[step.machine].handle(event, step.now_ns))

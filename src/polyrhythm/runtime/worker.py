@@ -7,6 +7,7 @@ thread to thread on the way of a contribution. While it computes nothing is read
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out, pack
 from polyrhythm.core.sync.choose import trains_through
-from polyrhythm.core.worker import State, WorkerMachine
+from polyrhythm.core.worker import WINDOW, State, WorkerMachine
 from polyrhythm.errors import FrameError, JobFailed, LinkError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
@@ -34,7 +35,8 @@ from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
 
 _ME = "worker"
-_PUSH_BUFFERS = 2
+_PUSH_BUFFERS = WINDOW + 1
+"""What is unacknowledged belongs to the servers, and one more is filled meanwhile."""
 _SETTLE_NS = 250_000_000
 _BAD_PEER = (FrameError, LinkError)
 
@@ -77,7 +79,8 @@ class WorkerNode:
         self._trace: Trace | None = None
         if options.trace_dir is not None:
             origin = Origin(_ME, "worker", -1, name, m.JobSpec(job=job))
-            self._trace = Trace(options.trace_dir / f"{name}.trace", [origin])
+            file = f"{name.replace('/', '_')}.trace"
+            self._trace = Trace(options.trace_dir / file, [origin])
         self._peers = Peers()
         self._poller = Poller()
         self._driver = Driver(
@@ -92,6 +95,7 @@ class WorkerNode:
         self._push: list[_PushBuffer] = []
         self._turn = 0
         self._sent = 0
+        self._lent: deque[int] = deque(maxlen=WINDOW)
         self._expected: int | None = None
         self._resumed = False
         self._failure: str | None = None
@@ -244,6 +248,14 @@ class WorkerNode:
         return self.lease
 
     @property
+    def incarnation(self) -> int:
+        return self._machine.incarnation
+
+    @property
+    def acknowledged(self) -> int:
+        return self._machine.acknowledged
+
+    @property
     def push(self) -> list[torch.Tensor]:
         """The push buffers to fill for the next contribution, one per space."""
         return self._push[self._turn].tensors
@@ -281,7 +293,7 @@ class WorkerNode:
             *probe,
         )
         self._sent = self._turn
-        self._turn = (self._turn + 1) % _PUSH_BUFFERS
+        self._lent.append(self._turn)
         if wait:
             self._exchange(event, began_ns)
         elif not self._parting:
@@ -290,6 +302,7 @@ class WorkerNode:
             self._waited_ns = 0
             self._resumed_ns = time.monotonic_ns()
             self._transferred_ns = self._resumed_ns - began_ns
+        self._turn = self._next_buffer()
 
     def look(self) -> bool:
         """Take in what has come, without waiting: whether the next version is here."""
@@ -328,6 +341,15 @@ class WorkerNode:
 
     def ask_for_barrier(self) -> None:
         self._driver.post(_ME, ev.PassedAll())
+
+    def _next_buffer(self) -> int:
+        """The first two in turn, and the third when a server may still read the one whose turn it
+        is; so its memory is only taken by who runs ahead of its acknowledgements."""
+        unacknowledged = self._machine.unacknowledged
+        busy = list(self._lent)[-unacknowledged:] if unacknowledged else []
+        other: int = 1 - self._turn if self._turn < 2 else 0
+        choices: list[int] = [other, *range(_PUSH_BUFFERS)]
+        return next(buffer for buffer in choices if buffer not in busy)
 
     def abstain(self, reason: str, lease: int) -> None:
         self._exchange(ev.Exhausted(reason, lease), time.monotonic_ns())

@@ -22,7 +22,7 @@ def main(worker: Worker) -> None:
     optimizer = worker.attach(model, torch.optim.SGD([parameter], lr=1.0))
     private = torch.full((nbytes // 4,), value)
     if in_place:
-        for buffer in worker.push_buffers():
+        for buffer in worker.push_buffers()[:2]:
             buffer[0].fill_(value)
     began_s = 0.0
     while not worker.stopped:

@@ -1,0 +1,1 @@
+"""What unequal company costs: slow members, deaths, silence, and joining."""

@@ -1,0 +1,186 @@
+"""What unequal company costs: slow members, deaths, silence, and joining.
+
+    python -m benchmarks.membership [--repeat 3] [--seconds 10] [--json out.json]
+
+Four workers whose steps take 10 ms, one of them four times as long. Contributions per second are
+shown as a share of what the policy could reach: 325 under asp, 100 under ssp:8 and bsp, where the
+slow one sets the pace. A death costs the others the longest pause between two of their steps around
+it; steps of 10 ms and the respawned are left as they are. Medians of `--repeat`, one after the other.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from polyrhythm.learn.data.catalogue import known
+from polyrhythm.learn.data.places import find, places
+
+CLI = Path(sys.executable).with_name("polyrhythm")
+STEPS = Path(__file__).with_name("steps.py")
+REACHABLE = {"asp": 325.0, "ssp:8": 100.0, "bsp": 100.0}
+STAGE = ("--workers", "4", "--servers", "2", "--min-step", "10ms", "--timer", "off")
+SETTLED = 300
+"""Steps of every worker before anything befalls them: by then the lead knows their heartbeats."""
+RECOVERED = 50
+"""Steps of every other after that."""
+DEADLINE_S = 120.0
+
+
+def contributions_per_s(job: str, sync: str, seconds: float) -> float:
+    flags = ("--sync", sync, "--slow", "3=4x", "--max-seconds", str(seconds), "--json")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [CLI, "train", job, *STAGE, *flags],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=seconds + DEADLINE_S,
+            check=True,
+        )
+    return float(json.loads(done.stdout)["contributions_per_s"])
+
+
+class Company:
+    """The workers of a running job, seen through the files that they write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def steps_of(self, name: str) -> list[int]:
+        path = self.folder / f"{name}.steps"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [int(line) for line in lines]
+
+    def await_steps(self, names: Sequence[str], count: int) -> None:
+        self.until(lambda: all(len(self.steps_of(name)) >= count for name in names))
+
+    def until(self, done: Callable[[], Any]) -> None:
+        until_s = time.monotonic() + DEADLINE_S
+        while not done():
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"nothing came of it within {DEADLINE_S:.0f} s")
+            time.sleep(0.01)
+
+    def hit(self, name: str, number: signal.Signals) -> int:
+        """When it was hit."""
+        pid = int((self.folder / f"{name}.pid").read_text())
+        now_ns = time.monotonic_ns()
+        os.kill(pid, number)
+        return now_ns
+
+    def longest_pause_s(self, names: Sequence[str], since_ns: int) -> float:
+        """The longest that any of them went without a step, since then."""
+        pauses = []
+        for name in names:
+            before = [ns for ns in self.steps_of(name) if ns <= since_ns][-1:]
+            after = [ns for ns in self.steps_of(name) if ns > since_ns]
+            times = before + after
+            pauses += [b - a for a, b in itertools.pairwise(times)]
+        return max(pauses) / 1e9
+
+    def address(self) -> str:
+        lines = (self.folder / "runs" / "run" / "journal.jsonl").read_text().splitlines()
+        listening = next(line for line in map(json.loads, lines) if line["what"] == "listening")
+        return f"{listening['host']}:{listening['port']}"
+
+
+@contextlib.contextmanager
+def running(sync: str) -> Iterator[Company]:
+    """A job in full swing."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("--sync", sync, "--max-seconds", "600", "--name", "run", "--quiet")
+        process = subprocess.Popen(
+            [CLI, "train", STEPS, *STAGE, *flags],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            company = Company(Path(folder))
+            company.await_steps([f"worker-{n}" for n in range(4)], SETTLED)
+            yield company
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def cost_of(number: signal.Signals, sync: str) -> float:
+    """What it costs the others that one is hit by this signal."""
+    others = ["worker-0", "worker-2", "worker-3"]
+    with running(sync) as company:
+        hit_ns = company.hit("worker-1", number)
+
+        def settled() -> bool:
+            done = [[ns for ns in company.steps_of(name) if ns > hit_ns] for name in others]
+            return all(len(steps) >= RECOVERED for steps in done)
+
+        company.until(settled)
+        return company.longest_pause_s(others, hit_ns)
+
+
+def seconds_to_join(sync: str) -> float:
+    with running(sync) as company:
+        began_ns = time.monotonic_ns()
+        guest = subprocess.Popen(
+            [CLI, "worker", "--connect", company.address(), "--name", "guest"],
+            cwd=company.folder,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            company.await_steps(["guest"], 1)
+            return (company.steps_of("guest")[0] - began_ns) / 1e9
+        finally:
+            guest.kill()
+            guest.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each throughput run")
+    parser.add_argument("--json", type=Path, help="write all numbers here too")
+    args = parser.parse_args()
+    job = "mnist-lr" if find(known("mnist"), places(None, os.environ)) is not None else "digits"
+    measures: dict[str, Callable[[], float]] = {
+        **{
+            f"{sync}: share of {reachable:.0f} contributions/s": (
+                lambda sync=sync, reachable=reachable: (
+                    contributions_per_s(job, sync, args.seconds) / reachable
+                )
+            )
+            for sync, reachable in REACHABLE.items()
+        },
+        **{
+            f"{sync}: {what}, pause of the others in s": (
+                lambda number=number, sync=sync: cost_of(number, sync)
+            )
+            for what, number in (("kill -9", signal.SIGKILL), ("SIGSTOP", signal.SIGSTOP))
+            for sync in REACHABLE
+        },
+        "asp: command to first contribution of a joiner in s": lambda: seconds_to_join("asp"),
+    }
+    found: dict[str, list[float]] = {what: [] for what in measures}
+    for _ in range(args.repeat):
+        for what, measure in measures.items():
+            found[what].append(measure())
+    print(f"{'':54} {'median':>8} {'least':>8} {'most':>8}   ({job}, {args.repeat} times)")
+    for what, values in found.items():
+        numbers = (statistics.median(values), min(values), max(values))
+        print(f"{what:54} " + " ".join(f"{number:8.3f}" for number in numbers))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

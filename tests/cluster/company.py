@@ -1,0 +1,160 @@
+"""Unequal company: the workers of a running job, and what befalls them.
+
+A fault is a generator that goes on until the job has recovered from it, so that several can be under
+way at once. It looks at what happened and never sleeps to make it so. Workers say who they are in
+`NAME.pid`, and what they sent and saw acknowledged in `NAME.book`.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from processes import Command, wait_until
+
+from polyrhythm.observe.journal import JournalReader
+
+Fault = Iterator[None]
+
+
+class Book:
+    """What one worker wrote down, in all its lives."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self.sent: list[int] = []
+        self.acknowledged: list[int] = []
+
+    def look(self) -> None:
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.decode().splitlines():
+            what, _, number = line.partition(" ")
+            (self.sent if what == "sent" else self.acknowledged).append(int(number))
+
+
+class Company:
+    def __init__(self, command: Command, rng: random.Random) -> None:
+        self.command = command
+        self.books: dict[str, Book] = {}
+        self.lines: list[dict[str, Any]] = []
+        self.gone: set[str] = set()
+        self._rng = rng
+        self._journal = JournalReader(command.run_dir / "journal.jsonl")
+        self._under_way: dict[str, Fault] = {}
+        self._guests = 0
+
+    # -- what is to be seen --------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Take in what was written since."""
+        self.lines += self._journal.new_lines()
+        for path in self.command.cwd.glob("*.book"):
+            self.books.setdefault(path.stem, Book(path)).look()
+
+    def look(self) -> None:
+        """Read on, and let every fault that is under way go on."""
+        self.command.assert_alive()
+        self.read()
+        for name, fault in list(self._under_way.items()):
+            if next(fault, self) is self:
+                del self._under_way[name]
+
+    def until(self, done: Callable[[], Any], what: str) -> None:
+        def looked() -> Any:
+            self.look()
+            return done()
+
+        wait_until(looked, f"{what}; under way: {sorted(self._under_way)}")
+
+    def until_calm(self) -> None:
+        self.until(lambda: not self._under_way, "everybody has recovered")
+
+    def until_progress(self, count: int) -> None:
+        wanted = self.acknowledged() + count
+        self.until(lambda: self.acknowledged() >= wanted, f"{count} more are acknowledged")
+
+    def acknowledged(self) -> int:
+        return sum(len(book.acknowledged) for book in self.books.values())
+
+    def told(self, what: str, name: str) -> int:
+        return sum(line["what"] == what and line.get("name") == name for line in self.lines)
+
+    def pid_of(self, name: str) -> int:
+        return int((self.command.cwd / f"{name}.pid").read_text() or 0)
+
+    def present(self) -> list[str]:
+        """Who may be hit: it trains, and nothing befalls it yet."""
+        return sorted(set(self.books) - self.gone - set(self._under_way))
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def befall(self, kind: str) -> None:
+        """Begin a fault of this kind with somebody; of those who are present, two stay well."""
+        if kind == "join":
+            name = f"guest-{3 + self._guests}"
+            self._guests += 1
+            self._under_way[name] = self._join(name)
+            return
+        if len(self.present()) < 3:
+            self.until_calm()
+        guests = [name for name in self.present() if name.startswith("guest")]
+        name = self._rng.choice(guests if guests and kind == "leave" else self.present())
+        begin = {"kill": self._kill, "stop": self._stop, "pause": self._pause, "leave": self._leave}
+        self._under_way[name] = begin[kind](name)
+        next(self._under_way[name], None)
+
+    def _contributes(self, name: str) -> Fault:
+        before = len(self.books[name].acknowledged)
+        while len(self.books[name].acknowledged) <= before:
+            yield
+
+    def _kill(self, name: str) -> Fault:
+        pid = self.pid_of(name)
+        os.kill(pid, signal.SIGKILL)
+        if name.startswith("guest"):
+            self.gone.add(name)  # nobody starts it again
+            return
+        while self.pid_of(name) in (pid, 0):
+            yield
+        yield from self._contributes(name)
+
+    def _stop(self, name: str) -> Fault:
+        """Longer than the suspicion time, whatever that is by then."""
+        before, pid = self.told("evicted", name), self.pid_of(name)
+        os.kill(pid, signal.SIGSTOP)
+        while self.told("evicted", name) == before:
+            yield
+        came = self.told("rejoined", name)
+        os.kill(pid, signal.SIGCONT)
+        while self.told("rejoined", name) == came:
+            yield
+        yield from self._contributes(name)
+
+    def _pause(self, name: str) -> Fault:
+        """Shorter than the suspicion time, in all likelihood."""
+        pid, until_s = self.pid_of(name), time.monotonic() + self._rng.uniform(0.02, 0.5)
+        os.kill(pid, signal.SIGSTOP)
+        while time.monotonic() < until_s:
+            yield
+        os.kill(pid, signal.SIGCONT)
+        yield from self._contributes(name)
+
+    def _join(self, name: str) -> Fault:
+        self.command.join("--name", name, "--link", self._rng.choice(["auto", "tcp"]))
+        while name not in self.books:
+            yield
+        yield from self._contributes(name)
+
+    def _leave(self, name: str) -> Fault:
+        self.gone.add(name)
+        os.kill(self.pid_of(name), signal.SIGTERM)
+        while not self.told("left", name):
+            yield

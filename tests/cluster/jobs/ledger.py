@@ -1,0 +1,47 @@
+"""A job that counts. Contribution n of worker w adds 1 to element (w, n mod columns) of a block that
+is repeated in every slice; what was sent, and what was seen acknowledged, is written down.
+
+Every block is a group of its own, so that it is a slice of its own. A worker is numbered by its name,
+and goes on counting where its last life ended.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+ROWS = 12
+SLICES = 6
+
+
+def main(worker):
+    row = int(worker.name.rpartition("-")[2])
+    columns = int(worker.options["columns"])
+    blocks = [torch.nn.Parameter(torch.zeros(ROWS, columns)) for _ in range(SLICES)]
+    groups = [{"params": [block]} for block in blocks]
+    optimizer = worker.attach(torch.nn.ParameterList(blocks), torch.optim.SGD(groups, lr=1.0))
+    path = Path(f"{worker.name}.book")
+    number = path.read_text().count("sent") if path.exists() else 0
+    made, seen, incarnation = [], 0, worker.incarnation
+    Path(f"{worker.name}.pid").write_text(str(os.getpid()))
+    with path.open("a", buffering=1) as book:
+        while not worker.stopped:
+            one = torch.zeros(ROWS, columns)
+            one[row, number % columns] = 1
+            for block in blocks:
+                block.grad = one
+            book.write(f"sent {number}\n")
+            optimizer.step(points=1)
+            if worker.incarnation == incarnation:
+                made.append(number)
+            else:  # it was evicted: what it had not seen acknowledged by then may be lost
+                made, seen, incarnation = [], 0, worker.incarnation
+            while seen < worker.acknowledged:
+                book.write(f"acknowledged {made[seen]}\n")
+                seen += 1
+            number += 1
+            if os.path.exists("finish"):
+                worker.report(accuracy=1.0)
+    final = torch.stack([block.detach() for block in blocks]).numpy()
+    np.save(f"{worker.name}.final.npy", final)

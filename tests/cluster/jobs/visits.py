@@ -1,0 +1,26 @@
+"""A job over 2,003 points that takes its time until the file `go` is there, and says what it does."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+POINTS = 2003
+
+
+def main(worker):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 4)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    Path(f"{worker.name}.pid").write_text(str(os.getpid()))
+    number = 0
+    with open(f"{worker.name}.book", "a", buffering=1) as book:
+        for (points,) in worker.batches((torch.ones(POINTS, 8),), batch_size=5):
+            time.sleep(0 if os.path.exists("go") else 0.05)
+            while number > 300 and not os.path.exists("go"):
+                time.sleep(0.01)
+            model(points).sum().backward()
+            optimizer.step()
+            book.write(f"acknowledged {number}\n")
+            number += 1

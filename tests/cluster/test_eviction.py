@@ -1,0 +1,65 @@
+"""Who is silent for too long is evicted, and comes back as somebody new; every point still counts as
+often as there are passes."""
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from company import Company
+from jobs.visits import POINTS
+from processes import Command
+
+JOB = Path(__file__).parent / "jobs" / "visits.py"
+PASSES = 3
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:4", "asp"])
+def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -> None:
+    flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
+    with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
+        company = Company(command, random.Random(0))
+        company.until(lambda: len(company.books) == 3, "all three train")
+        company.until_progress(10)
+        pid = company.pid_of("worker-1")
+        os.kill(pid, signal.SIGSTOP)
+        company.until(lambda: company.told("evicted", "worker-1"), "it is evicted")
+        company.until_progress(30)  # with no timer to help: nobody waits for it
+        before = len(company.books["worker-1"].acknowledged)
+        os.kill(pid, signal.SIGCONT)
+        company.until(lambda: company.told("rejoined", "worker-1"), "it is back")
+        company.until(
+            lambda: len(company.books["worker-1"].acknowledged) > before + 1, "it contributes again"
+        )
+        (tmp_path / "go").touch()
+        assert command.wait(60) == 0, command.stderr()
+        result = json.loads(command.stdout())
+        evicted = next(line for line in command.journal("evicted") if line["name"] == "worker-1")
+        came = command.joined("worker-1")
+    assert result["passes"] == PASSES
+    assert result["points"] == PASSES * POINTS, "every point as often as there are passes"
+    assert sum(worker["points"] for worker in result["per_worker"].values()) == result["points"]
+    assert evicted["silent_s"] >= evicted["limit_s"] > 0
+    assert evicted["derivation"].startswith(f"{evicted['limit_s']:.2f} s = ")
+    assert command.left("worker-1")[0] == "it was silent for too long"
+    assert [line["what"] for line in came] == ["joined", *["rejoined"] * (len(came) - 1)]
+    epochs = [line["epoch"] for line in came]
+    assert epochs == sorted(set(epochs)), "each time it is a new incarnation"
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:4"])
+def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
+    flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
+    with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
+        company = Company(command, random.Random(0))
+        company.until(lambda: len(company.books) == 3, "all three train")
+        os.kill(company.pid_of("worker-1"), signal.SIGKILL)
+        company.until(lambda: company.told("left", "worker-1"), "its link has ended")
+        company.until_progress(30)
+        assert not company.told("evicted", "worker-1"), "the end of a link is death at once"
+        (tmp_path / "go").touch()
+        assert command.wait(60) == 0, command.stderr()
+    result = json.loads(command.stdout())
+    assert result["points"] == PASSES * POINTS, "the dead one's points were visited by others"

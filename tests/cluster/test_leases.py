@@ -1,0 +1,78 @@
+"""What a stopped reader costs a server: one version's memory, until it is gone."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+from company import Company
+from jobs.torn import LENGTH
+from processes import Command
+from test_torn import JOB, READER, trap
+
+SLICES = 4
+NBYTES = SLICES * LENGTH * 4
+WORKERS = 3
+PUSH_BUFFERS = 3
+"""Of a worker: two that are unacknowledged, and one being filled."""
+
+
+def versions_of(server: int) -> int:
+    """How many versions a server has memory for: what it may write to, unlike what workers push."""
+    found = 0
+    for line in Path(f"/proc/{server}/maps").read_text().splitlines():
+        span, rights, *_ = line.split()
+        first, end = (int(address, 16) for address in span.split("-"))
+        found += "/memfd:" in line and rights == "rw-s" and end - first >= NBYTES
+    return found
+
+
+def shared_nbytes(server: int) -> int:
+    """Mapped and touched: its versions, and what workers push."""
+    lines = Path(f"/proc/{server}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssShmem"))
+
+
+def most_versions(readers: int) -> int:
+    """The current one, one per reader, and a spare."""
+    return readers + 2
+
+
+def most_nbytes(workers: int) -> float:
+    """Versions and push buffers; half a version for what they are rounded up to."""
+    return (most_versions(workers) + PUSH_BUFFERS * workers + 0.5) * NBYTES
+
+
+def test_memory_grows_by_a_version_and_shrinks_again(tmp_path: Path) -> None:
+    flags = ["--sync", "asp", "--link", "local", "--set", f"slices={SLICES}", "--servers", 1]
+    flags += ["--updater", "addition", "--workers", WORKERS, "--target-accuracy", 1.0, "--json"]
+    with Command(JOB, *flags, cwd=tmp_path) as command:
+        company = Company(command, random.Random(0))
+        company.until(lambda: len(company.books) == WORKERS, "all train")
+        server = command.servers()[0]
+        reader = trap(company)
+        most = 0
+
+        def others_went_on() -> bool:
+            nonlocal most
+            most = max(most, versions_of(server))
+            return company.told("evicted", READER) > 0 and company.acknowledged() >= wanted
+
+        wanted = company.acknowledged() + 60
+        company.until(others_went_on, "the others go on, and it is evicted")
+        assert 1 < most <= most_versions(WORKERS)
+        assert shared_nbytes(server) <= most_nbytes(WORKERS)
+        os.kill(reader, signal.SIGKILL)
+        left = WORKERS - 1
+
+        def shrunk() -> bool:
+            few = versions_of(server) <= most_versions(left)
+            return few and shared_nbytes(server) <= most_nbytes(left)
+
+        company.until(shrunk, "its memory is given back")
+        most, wanted = 0, company.acknowledged() + 60
+        company.until(others_went_on, "the others go on")
+        assert most <= most_versions(left), "and it does not come back"
+        (tmp_path / "finish").touch()
+        assert command.wait(60) == 0, command.stderr()
+        assert not (tmp_path / "torn").exists()
