@@ -124,8 +124,8 @@ def test_at_most_two_contributions_are_unacknowledged() -> None:
         hand.land(sequence)
     assert of(hand.compute(), fx.PushSlices) == []
     assert hand.why() == "two contributions are unacknowledged"
-    assert hand.tell(m.Acknowledged(server=0, sequence=1)) == []
-    pushes = of(hand.tell(m.Acknowledged(server=1, sequence=1)), fx.PushSlices)
+    assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
+    pushes = of(hand.tell(m.Acknowledged(**WHO, server=1, sequence=1)), fx.PushSlices)
     assert [push.sequence for push in pushes] == [3, 3]
 
 

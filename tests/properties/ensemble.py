@@ -203,8 +203,9 @@ class Ensemble:
         self.stores: dict[int, Store] = {}
         self.lives: list[Life] = []
         self.alias: dict[str, str] = {}
-        self.holds: dict[tuple[Any, str], str] = {}
-        """At the lead or a server: over which link a peer is reached."""
+        self.incarnations: dict[str, int] = {}
+        self.holds: dict[tuple[int, str], str] = {}
+        """At a server: over which link a peer is reached."""
         self.kept: set[str] = set()
         """Links of sleepers that keep what is on its way."""
         self.links: dict[Any, deque[tuple[Any, ...]]] = {}
@@ -394,9 +395,25 @@ class Ensemble:
         life.rejoined += 1
         life.sent, life.last = set(), None
         life.tickets.clear()
+        received = self._received(life)
         self._hang_up(life, reason)
         life.link = f"link-{len(self.alias) + 1}"
         self._knock(life)
+        for event in received:
+            self._worker(life, event)
+
+    def _received(self, life: Life) -> list[Any]:
+        """What has been read from its links already, and will be handled whatever happens."""
+        found = []
+        for where in (LEAD, *range(self.job.servers)):
+            queue = self.links.get((where, life.link), ())
+            for item in list(queue)[: self.rng.randint(0, 3)]:
+                if item[0] == "worker":
+                    found.append(item[2])
+                elif item[0] == "latest" and self.by_reference:
+                    _, _, server, effect, _ = item
+                    found.append(ev.Landed(server, m.EVERY_SLICE, effect.ticket, effect.sequence))
+        return found
 
     def _deliver(self, queue: deque[tuple[Any, ...]]) -> None:
         kind, *what = queue.popleft()
@@ -423,14 +440,11 @@ class Ensemble:
 
     def _take_closed(self, queue: Any, where: Any, link: str, reason: str) -> None:
         peer = self.alias.get(link, link)
-        if self.holds.get((where, peer), link) != link:
-            return  # it came back over another one
-        self.holds.pop((where, peer), None)
-        closed = ev.LinkClosed(peer, reason)
-        if where == LEAD:
-            self._lead(closed)
-        else:
-            self._server(where, closed)
+        if where == LEAD:  # which may notice only after the peer came back
+            self._lead(ev.LinkClosed(peer, reason, self.incarnations.get(link, 0)))
+        elif self.holds.get((where, peer), link) == link:
+            self.holds.pop((where, peer), None)
+            self._server(where, ev.LinkClosed(peer, reason))
 
     def _take_seed(self, queue: deque[Any], server: int, message: m.Seed) -> None:
         seeded = self.stores[server].seed(message)
@@ -547,9 +561,9 @@ class Ensemble:
                         self._note_promises(message)
                     self.evictions += isinstance(message, m.Evicted)
                     self._lead_sends(to, message)
-                case fx.Bind(link, peer):
+                case fx.Bind(link, peer, incarnation):
                     self.alias[link] = peer
-                    self.holds[LEAD, peer] = link
+                    self.incarnations[link] = incarnation
                 case fx.Drop(peer, reason):
                     life = self._life_at(peer)
                     if life is not None:

@@ -16,7 +16,7 @@ from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.versions import SliceVersions
 from polyrhythm.wire import messages as m
 
-SEEDS = settings.default.max_examples
+SEEDS = settings.default.max_examples // 2
 SYNCS = ["asp", "ssp:1", "ssp-restart:2"]
 ROUNDS = 4
 

@@ -91,6 +91,16 @@ def test_other_words_are_signs_of_life_but_no_beats() -> None:
     assert list(pulse.gaps) == [SECOND_NS] * 3
 
 
+def test_a_rhythm_that_becomes_known_brings_the_time_nearer() -> None:
+    found = Suspicion(BEAT_S)
+    found.expect(0, 0)
+    assert found.wake_at() == 10 * SECOND_NS
+    for beat in range(1, 5):
+        found.beat(0, beat * SECOND_NS // 2)
+    assert found.wake_at() == 4 * SECOND_NS
+    assert found.silent(4 * SECOND_NS) == [0]
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2_000)), min_size=1, max_size=60))
 def test_the_silent_are_found_when_it_is_time_and_not_before(beats: list[tuple[int, int]]) -> None:
     """The twin: look at every pulse, every time. Who is found is forgotten, as an evicted one is."""

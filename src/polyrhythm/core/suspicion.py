@@ -13,7 +13,7 @@ from math import sqrt
 _GAPS = 20
 _SPREADS = 4
 _WAY_NS = 500_000_000
-_UNKNOWN_FACTOR = 10
+_UNKNOWN_FACTOR = 20
 """Before three gaps are known: so many times the heartbeat that was agreed on."""
 _FEW = 3
 

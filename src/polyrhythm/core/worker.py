@@ -312,7 +312,8 @@ class WorkerMachine:
             self._out.append(Send(server_name(server), pulled))
 
     def _on_acknowledged(self, message: m.Acknowledged, now_ns: int) -> None:
-        self._acknowledge(message.server, message.sequence, now_ns)
+        if message.incarnation == self.incarnation:
+            self._acknowledge(message.server, message.sequence, now_ns)
 
     def _acknowledge(self, server: int, sequence: int, now_ns: int) -> None:
         for mine in [mine for mine in self._unacknowledged if mine <= sequence]:
@@ -341,6 +342,8 @@ class WorkerMachine:
             self._pull_latest(after=self._sequence)
 
     def _on_release(self, message: m.Release, now_ns: int) -> None:
+        if message.incarnation != self.incarnation:
+            return
         self._term, self._view = message.term, message.view
         self._terms = message
         if message.stop:
@@ -366,6 +369,8 @@ class WorkerMachine:
         self._tell_lead(m.Asking(**self._identity(), round=self._landing.version + 1))
 
     def _on_landed(self, event: ev.Landed, now_ns: int) -> None:
+        if not self._routed:
+            return  # it was read for an incarnation that is over
         self._landing.land(event.server, event.slice, event.round)
         self._acknowledge(event.server, event.sequence, now_ns)
         self._resume_if_whole(now_ns)

@@ -1,0 +1,439 @@
+"""Policies without rounds: what the lead, the server and the worker do, event by event."""
+
+import pytest
+from stage import ADDRESS, Stage, of, sent, spec
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Effect
+from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.worker import State, WorkerMachine
+from polyrhythm.wire import messages as m
+
+
+def ended(effects: list[Effect]) -> str | None:
+    return next((str(end.reason) for end in of(effects, fx.End)), None)
+
+
+def enrol(stage: Stage, *workers: int, points: int = 64) -> dict[int, m.Leased]:
+    leases = {}
+    for worker in workers:
+        (leases[worker],) = sent(stage.tell(m.Enrol(**stage.who(worker), points=points)), m.Leased)
+    return leases
+
+
+def whole(lease: m.Leased, passes: int = 1) -> tuple[m.Progress, ...]:
+    return tuple(m.Progress(chunk.chunk, passes, 0) for chunk in lease.chunks)
+
+
+# -- the lead: who goes on -------------------------------------------------------------------------
+
+
+def test_asp_says_nothing_to_who_contributes() -> None:
+    stage = Stage(workers=2, sync="asp").begin()
+    for sequence in range(1, 20):
+        assert of(stage.contribute(0, sequence), fx.Send) == []
+    assert stage.why == "nobody is held back"
+
+
+def test_ssp_holds_the_fast_until_the_slow_arrives() -> None:
+    stage = Stage(workers=2, sync="ssp:1").begin()
+    (release,) = sent(stage.contribute(0, 1), m.Release)
+    assert (release.worker, release.pushed) == (0, True), "it has asked for its parameters"
+    assert sent(stage.contribute(0, 2), m.Release) == []
+    assert stage.why == "w0 are more than 1 step(s) ahead of w1 (clock 0)"
+    releases = sent(stage.contribute(1, 1), m.Release)
+    assert [(release.worker, release.pushed) for release in releases] == [(0, False), (1, True)]
+
+
+def test_ssp_lets_the_fast_go_when_the_slow_dies() -> None:
+    stage = Stage(workers=2, sync="ssp:1").begin()
+    stage.contribute(0, 1)
+    stage.contribute(0, 2)
+    (fold,) = sent(stage.closed("w1"), m.Fold)
+    assert [member.worker for member in fold.members] == [0]
+    assert [release.worker for release in sent(stage.folded(1), m.Release)] == [0]
+
+
+def test_ssp_restart_lets_all_go_together() -> None:
+    stage = Stage(workers=2, sync="ssp-restart:2").begin()
+    assert sent(stage.contribute(0, 1), m.Release)
+    assert sent(stage.contribute(0, 2), m.Release) == []
+    assert stage.why == "w0 stopped 2 step(s) ahead; clocks restart when w1 arrive"
+    releases = sent(stage.contribute(1, 1), m.Release)
+    assert [release.worker for release in releases] == [0, 1]
+
+
+def test_a_joiner_goes_on_when_every_server_knows_it() -> None:
+    stage = Stage(workers=1, servers=2, sync="ssp:1").begin()
+    for sequence in range(1, 6):
+        stage.contribute(0, sequence)
+    stage.knock("late")
+    folds = sent(stage.attach(1), m.Fold)
+    assert [fold.round for fold in folds] == [1, 1]
+    assert not folds[0].last and folds[0].readers == ()
+    assert sent(stage.tell(m.Folded(server=0, round=1)), m.Release) == []
+    (release,) = sent(stage.tell(m.Folded(server=1, round=1)), m.Release)
+    assert (release.worker, release.pushed) == (1, False)
+    assert sent(stage.contribute(0, 6), m.Release), "it starts at the members' minimum"
+
+
+def test_one_turn_at_a_time() -> None:
+    stage = Stage(workers=1, sync="asp").begin()
+    for name in ("anna", "bert", "cleo"):
+        stage.knock(name)
+    assert sent(stage.attach(1), m.Fold)
+    assert sent(stage.attach(2), m.Fold) == []
+    assert sent(stage.attach(3), m.Fold) == []
+    effects = stage.folded(1)
+    assert [release.worker for release in sent(effects, m.Release)] == [1]
+    (fold,) = sent(effects, m.Fold)
+    assert [member.worker for member in fold.members] == [0, 1, 2, 3]
+    assert [release.worker for release in sent(stage.folded(2), m.Release)] == [2, 3]
+
+
+# -- the lead: goals -------------------------------------------------------------------------------
+
+
+def test_as_many_contributions_as_members_are_a_round() -> None:
+    stage = Stage(workers=3, sync="asp", rounds=2).begin()
+    for sequence in range(1, 6):
+        assert sent(stage.contribute(0, sequence), m.Fold) == []
+    (fold,) = sent(stage.contribute(1, 1), m.Fold)
+    assert fold.last
+    releases = sent(stage.folded(1), m.Release)
+    assert [(release.worker, release.stop) for release in releases] == [
+        (0, True),
+        (1, True),
+        (2, True),
+    ]
+    assert releases[0].reason == "the job reached its goal: 2 rounds"
+
+
+def test_members_count_as_they_are_when_a_contribution_is() -> None:
+    """One alone, then one of two: a half, and another half is missing."""
+    stage = Stage(workers=1, sync="asp", rounds=2).begin()
+    assert sent(stage.contribute(0, 1), m.Fold) == []
+    stage.knock("late")
+    stage.attach(1)
+    stage.folded(1)
+    assert sent(stage.contribute(0, 2), m.Fold) == []
+    assert sent(stage.contribute(1, 1), m.Fold)[0].last
+
+
+def test_the_goal_is_every_point_visited() -> None:
+    stage = Stage(workers=2, sync="asp", epochs=1).begin()
+    leases = enrol(stage, 0, 1)
+    assert sent(stage.contribute(0, 1, progress=whole(leases[0])), m.Fold) == []
+    (fold,) = sent(stage.contribute(1, 1, progress=whole(leases[1])), m.Fold)
+    assert fold.last
+    (release, _) = sent(stage.folded(1), m.Release)
+    assert release.reason == "the job reached its goal: 1 passes over the data"
+
+
+def test_a_goal_reached_while_the_view_turns_is_followed_by_the_last_fold() -> None:
+    stage = Stage(workers=1, sync="asp", rounds=2).begin()
+    stage.contribute(0, 1)
+    stage.knock("late")
+    (turn,) = sent(stage.attach(1), m.Fold)
+    assert not turn.last
+    stage.contribute(0, 2)
+    assert sent(stage.contribute(0, 3), m.Fold) == []
+    effects = stage.folded(1)
+    assert sent(effects, m.Release) == [], "they could read what is still being folded"
+    (last,) = sent(effects, m.Fold)
+    assert last.last
+    assert {release.worker for release in sent(stage.folded(2), m.Release)} == {0, 1}
+
+
+def test_what_is_counted_after_the_goal_does_not_end_it_again() -> None:
+    stage = Stage(workers=1, sync="asp", rounds=1).begin()
+    assert sent(stage.contribute(0, 1), m.Fold)
+    assert sent(stage.contribute(0, 2), m.Fold) == []
+
+
+def test_epochs_without_batches_end_with_a_reason() -> None:
+    effects = Stage(workers=1, sync="asp", epochs=1).begin().contribute(0, 1)
+    reason = ended(effects)
+    assert reason is not None and reason.startswith("--epochs counts passes over worker.batches()")
+
+
+def test_rounds_without_batches_are_fine() -> None:
+    stage = Stage(workers=1, sync="asp", epochs=1, rounds=5).begin()
+    assert ended(stage.contribute(0, 1)) is None
+
+
+# -- the lead: resting -----------------------------------------------------------------------------
+
+
+def test_one_who_rests_holds_nobody_back() -> None:
+    stage = Stage(workers=2, sync="ssp:0").begin()
+    enrol(stage, 0, 1)
+    assert sent(stage.contribute(0, 1), m.Release) == []
+    (release,) = sent(stage.tell(m.Abstained(**stage.who(1), lease=1)), m.Release)
+    assert release.worker == 0
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:1", "ssp-restart:1"])
+def test_one_who_rests_comes_back_when_chunks_arrive(sync: str) -> None:
+    stage = Stage(workers=2, sync=sync).begin()
+    leases = enrol(stage, 0, 1)
+    stage.tell(m.Abstained(**stage.who(0), lease=leases[0].number))
+    stage.closed("w1")
+    effects = stage.folded(1)
+    (lease,) = sent(effects, m.Leased, "w0")
+    assert len(lease.chunks) == 32
+    (release,) = sent(effects, m.Release, "w0")
+    assert not release.pushed
+    assert effects.index(fx.Send("w0", lease)) < effects.index(fx.Send("w0", release))
+
+
+def test_one_who_rests_comes_back_when_its_chunks_crossed_its_word() -> None:
+    stage = Stage(workers=2, sync="asp").begin()
+    leases = enrol(stage, 0, 1)
+    stage.closed("w1")
+    assert sent(stage.folded(1), m.Leased, "w0")
+    late = m.Abstained(**stage.who(0), lease=leases[0].number)
+    effects = stage.tell(late)
+    assert [release.worker for release in sent(effects, m.Release)] == [0]
+    assert ended(effects) is None
+
+
+def test_when_all_rest_and_nothing_is_on_its_way_the_job_ends_as_idle() -> None:
+    stage = Stage(workers=2, sync="asp", epochs=1).begin()
+    leases = enrol(stage, 0, 1)
+    assert ended(stage.tell(m.Abstained(**stage.who(0), lease=leases[0].number))) is None
+    reason = ended(stage.tell(m.Abstained(**stage.who(1), lease=leases[1].number)))
+    assert reason is not None and reason.startswith("nobody had anything to contribute")
+
+
+def test_it_is_not_idle_while_a_contribution_is_on_its_way() -> None:
+    stage = Stage(workers=1, servers=2, sync="asp", epochs=1).begin()
+    who = stage.who(0)
+    (lease,) = enrol(stage, 0).values()
+    stage.tell(m.Trailer(**who, sequence=1, weight=1.0, progress=whole(lease)))
+    stage.tell(m.Arrived(**who, server=0, sequence=1, round=1))
+    assert ended(stage.tell(m.Abstained(**who, lease=lease.number))) is None
+    folds = sent(stage.tell(m.Arrived(**who, server=1, sequence=1, round=1)), m.Fold)
+    assert folds and folds[0].last
+
+
+def test_it_is_idle_when_what_was_on_its_way_did_not_help() -> None:
+    stage = Stage(workers=1, servers=2, sync="asp", epochs=1).begin()
+    who = stage.who(0)
+    (lease,) = enrol(stage, 0).values()
+    stage.tell(m.Trailer(**who, sequence=1, weight=1.0))
+    stage.tell(m.Arrived(**who, server=0, sequence=1, round=1))
+    stage.tell(m.Abstained(**who, lease=lease.number))
+    reason = ended(stage.tell(m.Arrived(**who, server=1, sequence=1, round=1)))
+    assert reason is not None and reason.startswith("nobody had anything to contribute")
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+ANNA, BERT = m.MemberSpec(0, 1, "anna"), m.MemberSpec(1, 2, "bert")
+
+
+class Seat:
+    """The only server."""
+
+    def __init__(self, *members: m.MemberSpec) -> None:
+        self.server = ServerMachine(0, m.JobSpec(job="j", sync="asp"))
+        self.tell(m.Place(term=1, routing=1, spec=spec((8,)), routes=(m.Route(0),)))
+        self.tell(ev.SliceSeeded(0, 1))
+        self.tell(m.Fold(term=1, round=0, members=members or (ANNA, BERT)))
+
+    def tell(self, event: object) -> list[Effect]:
+        effects = list(self.server.handle(event, 1))
+        self.server.check()
+        return effects
+
+    def pull(self, sequence: int, ticket: int) -> list[Effect]:
+        return self.tell(m.Pull(worker=0, incarnation=1, round=ticket, sequence=sequence))
+
+
+def published(effects: list[Effect]) -> list[tuple[int, int, int]]:
+    return [(p.worker, p.ticket, p.sequence) for p in of(effects, fx.PublishLatest)]
+
+
+def test_a_pull_is_answered_when_its_own_contribution_is_in() -> None:
+    seat = Seat()
+    assert published(seat.pull(0, 1)) == [(0, 1, 0)]
+    assert seat.pull(1, 2) == []
+    effects = seat.tell(ev.Contributed(0, 1, 1, 1))
+    assert published(effects) == [(0, 2, 1)]
+    assert sent(effects, m.Acknowledged) == [], "the answer acknowledges"
+    assert [arrived.sequence for arrived in sent(effects, m.Arrived, "lead")] == [1]
+
+
+def test_a_contribution_that_nobody_waits_for_is_acknowledged() -> None:
+    seat = Seat()
+    effects = seat.tell(ev.Contributed(0, 1, 1, 1))
+    assert [ack.sequence for ack in sent(effects, m.Acknowledged, "w0")] == [1]
+    assert published(seat.pull(1, 1)) == [(0, 1, 1)]
+
+
+def test_a_repetition_is_acknowledged_only_when_it_is_in() -> None:
+    seat = Seat()
+    assert seat.tell(ev.Repeated(0, 1, 1)) == []
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    assert [a.sequence for a in sent(seat.tell(ev.Repeated(0, 1, 1)), m.Acknowledged)] == [1]
+
+
+def test_a_turn_folds_nothing_and_is_confirmed_at_once() -> None:
+    effects = Seat(ANNA).tell(m.Fold(term=1, round=1, members=(ANNA, BERT)))
+    assert of(effects, fx.StartFold) == []
+    assert of(effects, fx.Enlist) == [fx.Enlist((ANNA, BERT))]
+    assert [folded.round for folded in sent(effects, m.Folded, "lead")] == [1]
+
+
+def test_the_last_fold_freezes_and_answers_everybody() -> None:
+    seat = Seat()
+    assert seat.pull(1, 1) == []
+    effects = seat.tell(m.Fold(term=1, round=1, members=(ANNA, BERT), last=True))
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(fx.Freeze) < kinds.index(fx.PublishLatest)
+    assert published(effects) == [(0, 1, 0)]
+    assert published(seat.pull(7, 2)) == [(0, 2, 0)], "nothing more will be in"
+
+
+def test_readers_are_remembered_until_they_have_copied_or_are_gone() -> None:
+    seat = Seat()
+    pulled = m.Pulled(worker=0, incarnation=1, round=5)
+    assert of(seat.tell(pulled), fx.Unlease) == [fx.Unlease(0, 5)]
+    assert of(seat.tell(ev.Sent(0, 6)), fx.Unlease) == [fx.Unlease(0, 6)]
+    assert of(seat.tell(ev.LinkClosed("w0", "it died")), fx.Unlease) == [fx.Unlease(0, None)]
+
+
+def test_what_the_evicted_gave_is_neither_reported_nor_acknowledged() -> None:
+    seat = Seat()
+    seat.tell(m.Fold(term=1, round=1, members=(BERT,)))
+    assert seat.tell(ev.Contributed(0, 1, 1, 1)) == []
+    assert seat.tell(ev.Repeated(0, 1, 1)) == []
+    assert seat.pull(0, 1) == []
+
+
+def test_a_new_incarnation_begins_with_nothing_acknowledged() -> None:
+    seat = Seat()
+    seat.tell(ev.Contributed(0, 1, 7, 1))
+    seat.tell(m.Fold(term=1, round=1, members=(m.MemberSpec(0, 5, "anna"), BERT)))
+    pull = m.Pull(worker=0, incarnation=5, round=1, sequence=1)
+    assert seat.tell(pull) == [], "its first contribution is not in"
+    assert published(seat.tell(ev.Contributed(0, 5, 1, 1))) == [(0, 1, 1)]
+
+
+# -- the worker ------------------------------------------------------------------------------------
+
+WHO = {"worker": 3, "incarnation": 4}
+
+
+class Hand:
+    """Worker w3 in a job of two servers."""
+
+    def __init__(self, sync: str) -> None:
+        self.worker = WorkerMachine("anna")
+        job = m.JobSpec(job="j", servers=2, sync=sync)
+        self.tell(m.Admitted(**WHO, job=job, servers=(ADDRESS, ADDRESS)))
+        self.tell(ev.Attaching(spec()))
+        self.tell(ev.Linked(0))
+        self.tell(ev.Linked(1))
+        self.tell(m.Routing(**WHO, routing=1, routes=(m.Route(0), m.Route(1))))
+
+    def tell(self, event: object) -> list[Effect]:
+        effects = list(self.worker.handle(event, 1))
+        self.worker.check()
+        return effects
+
+    def release(self, *, pushed: bool = False, stop: bool = False) -> list[Effect]:
+        return self.tell(m.Release(**WHO, round=0, pushed=pushed, stop=stop))
+
+    def land(self, ticket: int, sequence: int = 0) -> list[Effect]:
+        self.tell(ev.Landed(0, m.EVERY_SLICE, ticket, sequence))
+        return self.tell(ev.Landed(1, m.EVERY_SLICE, ticket, sequence))
+
+    def begin(self) -> "Hand":
+        self.release()
+        self.land(1)
+        assert self.worker.state is State.COMPUTING
+        return self
+
+    def compute(self) -> list[Effect]:
+        return self.tell(ev.Computed(0, 8.0, (0.1,), None, 0, 0, 0, (), 6))
+
+
+def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
+    return [(pull.round, pull.sequence) for pull in sent(effects, m.Pull)]
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:1", "ssp-restart:1"])
+def test_it_asks_for_the_parameters_behind_its_contribution(sync: str) -> None:
+    effects = Hand(sync).begin().compute()
+    assert pulls(effects) == [(2, 1), (2, 1)]
+    kinds = [type(effect) for effect in effects]
+    last_push = max(index for index, kind in enumerate(kinds) if kind is fx.PushSlices)
+    assert last_push < effects.index(fx.Send("s0", sent(effects, m.Pull)[0]))
+    (trailer,) = sent(effects, m.Trailer)
+    assert trailer.lease == 6
+
+
+def test_asp_goes_on_when_the_parameters_are_here() -> None:
+    hand = Hand("asp").begin()
+    hand.compute()
+    effects = hand.land(2, 1)
+    assert of(effects, fx.Resume) == [fx.Resume(2, False)]
+    assert [pulled.round for pulled in sent(effects, m.Pulled)] == [2, 2]
+
+
+@pytest.mark.parametrize("first", ["word", "parameters"])
+def test_ssp_needs_the_leads_word_too(first: str) -> None:
+    hand = Hand("ssp:1").begin()
+    hand.compute()
+    if first == "word":
+        assert of(hand.release(pushed=True), fx.Resume) == []
+        assert of(hand.land(2, 1), fx.Resume) == [fx.Resume(2, False)]
+    else:
+        assert of(hand.land(2, 1), fx.Resume) == []
+        assert of(hand.release(pushed=True), fx.Resume) == [fx.Resume(2, False)]
+
+
+def test_one_who_was_held_asks_again_for_what_the_others_made_meanwhile() -> None:
+    hand = Hand("ssp:1").begin()
+    hand.compute()
+    hand.land(2, 1)
+    effects = hand.release(pushed=False)
+    assert pulls(effects) == [(3, 1), (3, 1)]
+    assert of(effects, fx.Resume) == []
+    assert of(hand.land(3, 1), fx.Resume) == [fx.Resume(3, False)]
+
+
+def test_an_answer_to_an_earlier_question_does_not_count() -> None:
+    hand = Hand("ssp:1").begin()
+    hand.compute()
+    hand.release(pushed=False)
+    assert of(hand.land(2, 1), fx.Resume) == []
+    assert of(hand.land(3, 1), fx.Resume) == [fx.Resume(3, False)]
+
+
+def test_it_rests_and_comes_back_with_a_new_read() -> None:
+    hand = Hand("asp").begin()
+    effects = hand.tell(ev.Exhausted("nothing left", 6))
+    assert [abstained.lease for abstained in sent(effects, m.Abstained)] == [6]
+    assert hand.worker.state is State.RESTING and pulls(effects) == []
+    assert pulls(hand.release()) == [(2, 0), (2, 0)]
+    assert of(hand.land(2), fx.Resume) == [fx.Resume(2, False)]
+
+
+def test_at_the_end_it_reads_once_more() -> None:
+    hand = Hand("asp").begin()
+    hand.compute()
+    assert pulls(hand.release(stop=True)) == [(3, 1), (3, 1)]
+    assert of(hand.land(2, 1), fx.Resume) == [], "that was asked before the end"
+    assert of(hand.land(3, 1), fx.Resume) == [fx.Resume(3, True)]
+
+
+def test_what_it_computes_when_the_job_ends_is_not_sent() -> None:
+    hand = Hand("asp").begin()
+    assert hand.release(stop=True) == []
+    effects = hand.compute()
+    assert of(effects, fx.PushSlices) == [] and pulls(effects) == [(2, 0), (2, 0)]
+    assert of(hand.land(2), fx.Resume) == [fx.Resume(2, True)]
