@@ -365,8 +365,15 @@ def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
     return [(pull.round, pull.sequence) for pull in sent(effects, m.Pull)]
 
 
-@pytest.mark.parametrize("sync", ["asp", "ssp:1", "ssp-restart:1"])
-def test_it_asks_for_the_parameters_behind_its_contribution(sync: str) -> None:
+def test_asp_asks_for_the_parameters_ahead_of_its_contribution() -> None:
+    effects = Hand("asp").begin().compute()
+    assert pulls(effects) == [(2, 0), (2, 0)], "whatever is in them"
+    kinds = [type(effect) for effect in effects]
+    assert effects.index(fx.Send("s1", sent(effects, m.Pull)[1])) < kinds.index(fx.PushSlices)
+
+
+@pytest.mark.parametrize("sync", ["ssp:1", "ssp-restart:1"])
+def test_under_a_bound_it_asks_for_the_parameters_behind_its_contribution(sync: str) -> None:
     effects = Hand(sync).begin().compute()
     assert pulls(effects) == [(2, 1), (2, 1)]
     kinds = [type(effect) for effect in effects]
