@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TORTURE ?= 50
 
-.PHONY: setup run test check docs bench torture clean
+.PHONY: setup run test check docs picture bench newcomer torture clean
 
 setup: $(READY)
 
@@ -31,12 +31,24 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# docs/cli.md is what the commands say of themselves.
+# docs/cli.md is what the commands say of themselves; the policies are drawn from simulated runs.
 docs: $(READY)
 	$(BIN)/python -m tools.cli_docs
+	$(BIN)/python -m tools.timelines
+
+# The picture in the README, of a run that takes place now.
+picture: $(READY)
+	$(BIN)/python -m tools.terminal_picture docs/pictures/run.svg --title polyrhythm -- \
+	  $(BIN)/polyrhythm train mnist-lr --workers 4 --sync asp --min-step 10ms --slow 3=4x \
+	  --target-accuracy 0.92
 
 bench: $(BENCH_READY)
+	$(BIN)/python -m benchmarks.stragglers --readme
 	$(BIN)/python -m benchmarks.exchange --readme
+
+# What README and guide tell people to type, typed in a fresh clone.
+newcomer: $(READY)
+	$(BIN)/python -m tools.newcomer
 
 # The properties of this repository, many times longer.
 torture: $(READY)

@@ -18,11 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import readme
 from polyrhythm.cli.bench import parse_size
 
 HERE = Path(__file__).parent
-README = HERE.parent.parent / "README.md"
-BEGIN, END = "<!-- exchange:begin -->", "<!-- exchange:end -->"
 WORKERS = 4
 TIMEOUT_S = 240
 OURS: dict[str, list[str]] = {
@@ -59,7 +58,7 @@ def _rounds(nbytes: int) -> tuple[int, int]:
 
 def _call(command: list[str]) -> dict[str, Any]:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=README.parent
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=readme.ROOT
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -142,12 +141,6 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def write_readme(text: str) -> None:
-    before, _, rest = README.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    README.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
@@ -162,7 +155,7 @@ def main() -> None:
         args.json.write_text(json.dumps(result, indent=1))
     print(table(result))
     if args.readme:
-        write_readme(table(result))
+        readme.write("exchange", table(result))
 
 
 if __name__ == "__main__":

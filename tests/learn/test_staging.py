@@ -151,3 +151,22 @@ def test_padding_counts_as_computing(kind: str) -> None:
     computed_ns = {names[worker]: totals[worker]["compute_ns"] for worker in totals}
     assert computed_ns["worker-0"] >= 4 * steps * 4 * MS
     assert computed_ns["worker-1"] >= 4 * steps * 12 * MS
+
+
+def test_time_passed_over_is_not_taken_for_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns, slept = [0], []
+
+    def sleep_until(until_ns: int) -> None:
+        slept.append(until_ns - now_ns[0])
+        now_ns[0] = until_ns
+
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr("polyrhythm.learn.staging._sleep_until", sleep_until)
+    pacer = Pacer(plan(min_step="10ms").of("worker-0"))
+    now_ns[0] += 2 * MS
+    pacer.pace(1)
+    pacer.resume()
+    now_ns[0] += 7 * MS  # an examination takes 5 of them
+    pacer.pass_over(5 * MS)
+    pacer.pace(1)
+    assert slept == [8 * MS, 8 * MS]

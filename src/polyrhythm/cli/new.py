@@ -34,6 +34,12 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
+def accuracy(model: nn.Module, points: torch.Tensor, labels: torch.Tensor) -> float:
+    """Your test. If the model has dropout or BatchNorm: model.eval() before, model.train() after."""
+    with torch.no_grad():
+        return (model(points).argmax(1) == labels).float().mean().item()
+
+
 def main(worker: pr.Worker) -> None:
     """What every worker runs: an ordinary torch loop."""
     points, labels = load()
@@ -46,11 +52,10 @@ def main(worker: pr.Worker) -> None:
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()
         optimizer.step(objective=loss)
+        # Now and then, on one worker: what --target-accuracy looks at.
+        worker.examine(accuracy=lambda: accuracy(model, points[TRAIN:], labels[TRAIN:]))
     # All workers hold the same model now. What is reported stands in the summary.
-    model.eval()
-    with torch.no_grad():
-        right = model(points[TRAIN:]).argmax(1) == labels[TRAIN:]
-    worker.report(accuracy=right.float().mean().item())
+    worker.report(accuracy=accuracy(model, points[TRAIN:], labels[TRAIN:]))
 '''
 
 _TEST = '''"""The job learns: two workers and a server inside this process."""
@@ -63,9 +68,10 @@ from polyrhythm.wire.messages import JobSpec
 
 def test_it_learns():
     run = run_inline(JobSpec(job="test", workers=2, servers=1, epochs=2), job.main, timeout_s=60)
-    reports = [line["metrics"] for line in run.journal if line["what"] == "reported"]
-    assert len(reports) == 2
-    assert all(report["accuracy"] > 0.9 for report in reports)
+    reports = [line for line in run.journal if line["what"] == "reported"]
+    last = {line["worker"]: line["metrics"]["accuracy"] for line in reports}
+    assert len(last) == 2
+    assert min(last.values()) > 0.9
 '''
 
 _README = """# {name}

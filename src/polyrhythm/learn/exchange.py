@@ -181,6 +181,12 @@ class Exchange(torch.optim.Optimizer):
         """Steps were taken that no contribution has counted."""
         return self._step > 0
 
+    def pass_over(self, nanoseconds: int) -> None:
+        """So long the user's code did something else than computing a step."""
+        self._node.pass_over(nanoseconds)
+        if self._pacer is not None:
+            self._pacer.pass_over(nanoseconds)
+
     def contribute_rest(self) -> None:
         """Nothing more comes: contribute what was visited since the last contribution."""
         self.settle()

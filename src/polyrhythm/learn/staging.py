@@ -144,6 +144,10 @@ class Pacer:
             _sleep_until(now_ns + pad_ns)
         self._since_ns = time.monotonic_ns()
 
+    def pass_over(self, nanoseconds: int) -> None:
+        """So much of the time since `resume` was not computing."""
+        self._since_ns += nanoseconds
+
     def resume(self) -> None:
         """The exchange is over: computing begins."""
         self._counted = 0.0

@@ -29,21 +29,25 @@ def train(
     images: Images,
     batch_size: int,
 ) -> None:
-    """Train until the job ends, then report the accuracy on the test images."""
+    """Train until the job ends, and report the accuracy on the test images now and then and at
+    the end."""
     exchange = worker.attach(model, optimizer)
     for batch, targets in worker.batches((images.train_x, images.train_y), batch_size):
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         exchange.step(objective=loss)
+        worker.examine(accuracy=lambda: accuracy(model, images.test_x, images.test_y))
     worker.report(accuracy=accuracy(model, images.test_x, images.test_y))
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
     """The share of images whose most likely class is the right one."""
+    training = model.training
     model.eval()
     right = 0
     with torch.inference_mode():
         for first in range(0, len(labels), _TEST_BATCH):
             batch = slice(first, first + _TEST_BATCH)
             right += int((model(images[batch]).argmax(1) == labels[batch]).sum())
+    model.train(training)
     return right / len(labels)

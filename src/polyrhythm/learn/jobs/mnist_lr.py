@@ -8,11 +8,19 @@ from polyrhythm.learn.jobs.images import Pixels, train
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 5, "data": ["mnist"]}
+BATCH_SIZE = 64
+
+
+def build() -> nn.Module:
+    return nn.Sequential(Pixels(), nn.Flatten(), nn.Linear(784, 10))
+
+
+def choose_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=5e-3)
 
 
 def main(worker: Worker) -> None:
     images = read_mnist(worker.data("mnist"))
     torch.manual_seed(worker.seed)
-    model = nn.Sequential(Pixels(), nn.Flatten(), nn.Linear(784, 10))
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    train(worker, model, optimizer, images, batch_size=64)
+    model = build()
+    train(worker, model, choose_optimizer(model), images, BATCH_SIZE)

@@ -1,0 +1,15 @@
+"""The README's tables: each stands between markers, and its benchmark writes it there."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+
+def write(name: str, text: str) -> None:
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, found, rest = README.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"README.md has no place for this table: {begin} and {end}")
+    README.write_text(f"{before}{begin}\n{text}\n{end}{after}")

@@ -1,0 +1,188 @@
+"""One of four workers is four times slower: who is how soon at 92%, and what do the others do?
+
+    python -m benchmarks.stragglers [--reps 5] [--json out.json] [--readme]
+
+All of our policies, Ray's synchronous and asynchronous parameter server and DDP train `mnist-lr`
+(`digits`, where no MNIST is found: $POLYRHYTHM_DATA, or ../shared/data) under the same conditions:
+see `task.py`. All systems run once, then all of them again, `--reps` times, so that a noisy minute
+hits all alike; medians are reported. Time counts from the first step to the examination that found
+the target reached; contributions per second over that time, and batches: a contribution of `psp` or
+`fsp` is several of them, or a part of one. `--readme` writes the table between the
+markers in README.md and draws docs/pictures/stragglers.svg. Needs the extra `bench` (Ray).
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import readme
+from benchmarks.stragglers.picture import draw
+from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, batch_size
+
+POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp --kind local", "fsp")
+"""What `--sync` is given. A policy that needs more flags has them after a space."""
+PEERS = {
+    "Ray, synchronous": ["ray_peer", "sync"],
+    "Ray, asynchronous": ["ray_peer", "async"],
+    "torch DDP (gloo)": ["ddp_peer"],
+}
+TARGET = 0.92
+LIMIT_S = 90.0
+"""Training time after which a system has not reached the target."""
+START_S = 60.0
+"""What starting and ending may take on top."""
+_SHOWN = "The same as bars: seconds to the target, and batches computed per second"
+_RATES = ("contributions_per_s", "batches_per_s")
+PICTURE = readme.ROOT / "docs" / "pictures" / "stragglers.svg"
+
+
+def find_data() -> str:
+    """The job that there is data for; $POLYRHYTHM_DATA points at it from now on."""
+    for place in (os.environ.get("POLYRHYTHM_DATA"), str(readme.ROOT.parent / "shared" / "data")):
+        if place and (Path(place) / "mnist").is_dir():
+            os.environ["POLYRHYTHM_DATA"] = place
+            return "mnist-lr"
+    return "digits"
+
+
+def _call(command: list[str]) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S + START_S,
+            check=False,
+            cwd=readme.ROOT,
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"it was not done after {LIMIT_S + START_S:.0f} s"}
+    if done.returncode:
+        return {"failed": done.stderr.strip()[-500:] or f"it ended with {done.returncode}"}
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def ours(policy: str, job: str, seed: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        run = _call(
+            [
+                *(str(Path(sys.executable).parent / "polyrhythm"), "train", job),
+                *("--workers", str(WORKERS), "--servers", "1", "--sync", *policy.split()),
+                *("--min-step", MIN_STEP, "--slow", SLOW, "--seed", str(seed)),
+                *("--target-accuracy", str(TARGET), "--max-seconds", str(LIMIT_S)),
+                *("--runs-dir", folder, "--json"),
+            ]
+        )
+    if not run.get("failed"):
+        run["batches_per_s"] = run["points_per_s"] / batch_size(job)
+    return run
+
+
+def peer(words: list[str], job: str, seed: int) -> dict[str, Any]:
+    module, *mode = words
+    return _call(
+        [
+            *(sys.executable, "-m", f"benchmarks.stragglers.{module}", *mode),
+            *("--job", job, "--seed", str(seed)),
+            *("--target", str(TARGET), "--max-seconds", str(LIMIT_S)),
+        ]
+    )
+
+
+def measure(job: str, reps: int, say: Callable[[str], None]) -> dict[str, Any]:
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for rep in range(reps):
+        for policy in POLICIES:
+            name = f"polyrhythm, {policy.split()[0]}"
+            runs.setdefault(name, []).append(ours(policy, job, rep))
+            _tell(say, rep, reps, runs)
+        for name, words in PEERS.items():
+            runs.setdefault(name, []).append(peer(words, job, rep))
+            _tell(say, rep, reps, runs)
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "job": job,
+        "target": TARGET,
+        "reps": reps,
+        "runs": {name: [_kept(run) for run in all_] for name, all_ in runs.items()},
+        "medians": {name: _medians(all_) for name, all_ in runs.items()},
+    }
+
+
+def _tell(say: Callable[[str], None], rep: int, reps: int, runs: dict[str, Any]) -> None:
+    name = max(runs, key=lambda name: (len(runs[name]), list(runs).index(name)))
+    say(f"{rep + 1}/{reps} {name}: {_kept(runs[name][-1])}")
+
+
+def _kept(run: dict[str, Any]) -> dict[str, Any]:
+    if run.get("failed"):
+        return {"failed": run["failed"]}
+    return {name: run[name] for name in ("seconds_to_target", *_RATES)}
+
+
+def _medians(runs: list[dict[str, Any]]) -> dict[str, float | None]:
+    """A run that failed or did not reach the target took for ever."""
+    seconds = statistics.median(
+        math.inf
+        if run.get("failed") or run["seconds_to_target"] is None
+        else run["seconds_to_target"]
+        for run in runs
+    )
+    well = [run for run in runs if not run.get("failed")]
+    return {
+        "seconds_to_target": seconds if math.isfinite(seconds) else None,
+        **{name: statistics.median(run[name] for run in well) if well else None for name in _RATES},
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    rows = [
+        f"`{result['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, medians of"
+        f" {result['reps']} ({result['machine']}); {MOST_PER_S} batches a second if nobody ever"
+        " waited:",
+        "",
+        f"| | seconds to {result['target']:.0%} | contributions/s | batches/s | of what is possible |",
+        "|---|---|---|---|---|",
+    ]
+    for name, median in result["medians"].items():
+        seconds, rate = median["seconds_to_target"], median["batches_per_s"]
+        cells = [
+            f"**{name}**" if name.startswith("polyrhythm") else name,
+            f"over {LIMIT_S:.0f}" if seconds is None else f"{seconds:.1f}",
+            *("-" if median[name] is None else f"{median[name]:.0f}" for name in _RATES),
+            "-" if rate is None else f"{rate / MOST_PER_S:.0%}",
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--readme", action="store_true")
+    args = parser.parse_args()
+    if args.reps < 1:
+        parser.error("--reps must be at least 1")
+    result = measure(find_data(), args.reps, lambda line: print(line, file=sys.stderr, flush=True))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1))
+    print(table(result))
+    if args.readme:
+        shown = f"![{_SHOWN}]({PICTURE.relative_to(readme.ROOT)})"
+        readme.write("stragglers", f"{table(result)}\n\n{shown}")
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        PICTURE.write_text(draw(result, LIMIT_S, MOST_PER_S))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""DistributedDataParallel on gloo: every process steps the same optimizer on the mean gradient.
+
+A hook stands where DDP sends its bucket of gradients: when it is called the backward pass is over,
+so it takes the rest of the step's time and then lets DDP's own all-reduce go. (A model this small is
+one bucket.) The optimizer's step, like our servers' fold, comes on top of the padded time.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from benchmarks.stragglers.task import WORKERS, Examiner, Task, answer
+
+_LOOK_S = 0.01
+
+
+def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=WORKERS,
+        timeout=timedelta(seconds=120),
+    )
+    images = task.images()
+    plain, optimizer = task.build()
+    model = nn.parallel.DistributedDataParallel(plain)
+    dist.barrier()
+    if rank == 0:
+        began.value = time.monotonic_ns()
+    examiner = Examiner(task, plain, images) if rank == 0 else None
+    pacer = task.pacer(rank)
+
+    def padded(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+        pacer.pace(task.batch_size)
+        return allreduce_hook(None, bucket)  # type: ignore[arg-type]
+
+    model.register_comm_hook(None, padded)
+    for batch, labels in task.batches(images, rank):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if examiner is not None:
+            steps.value += 1
+            examiner.look()
+        pacer.resume()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", type=float, required=True)
+    parser.add_argument("--max-seconds", type=float, required=True)
+    args = parser.parse_args()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    context = mp.get_context("spawn")
+    steps, began = context.Value("q", 0), context.Value("q", 0)
+    with tempfile.TemporaryDirectory() as folder:
+        task = Task(args.job, args.seed, args.target, Path(folder) / "verdict")
+        store = f"{folder}/store"
+        processes = [
+            context.Process(target=member, args=(rank, task, store, steps, began), daemon=True)
+            for rank in range(WORKERS)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            until_s = float("inf")
+            while not task.verdict.exists() and time.monotonic() < until_s:
+                if not all(process.is_alive() for process in processes):
+                    sys.exit("a process failed; its error is on stderr")
+                if began.value and until_s == float("inf"):
+                    until_s = time.monotonic() + args.max_seconds
+                time.sleep(_LOOK_S)
+            print(answer(task, began.value, WORKERS * steps.value), flush=True)
+        finally:
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The task that all systems are given, so that none has an easier one.
+
+The model, the optimizer, the batch size, the data and the test are those of our own job. A step's
+computing (forward and backward) is padded by the product's own `Pacer`: 10 ms, four times that on
+the last worker. Worker 0 examines the model on the whole test set by the product's own timetable,
+between two steps, outside what is padded; the target is reached when it says so. Peers leave that
+moment in a file, because none of them has a word for it.
+"""
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from polyrhythm.learn.data.images import Images, read_mnist
+from polyrhythm.learn.examining import Examinations
+from polyrhythm.learn.jobs.images import accuracy
+from polyrhythm.learn.load import JOBS
+from polyrhythm.learn.staging import Pacer, Staging
+
+WORKERS = 4
+MIN_STEP = "10ms"
+SLOW = f"{WORKERS - 1}=4x"
+MOST_PER_S = (WORKERS - 1) * 100 + 25
+"""Batches a second if nobody ever waited and nothing but computing took time."""
+
+
+def batch_size(job: str) -> int:
+    return int(importlib.import_module(JOBS[job]).BATCH_SIZE)
+
+
+@dataclass(frozen=True)
+class Task:
+    job: str
+    seed: int
+    target: float
+    verdict: Path
+    """Where worker 0 leaves word of the target."""
+
+    @property
+    def _module(self) -> Any:
+        return importlib.import_module(JOBS[self.job])
+
+    @property
+    def batch_size(self) -> int:
+        return batch_size(self.job)
+
+    def build(self) -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(self.seed)
+        model = self._module.build()
+        return model, self._module.choose_optimizer(model)
+
+    def images(self) -> Images:
+        if self.job == "digits":
+            return self._module.load()  # type: ignore[no-any-return]
+        return read_mnist(Path(os.environ["POLYRHYTHM_DATA"]) / "mnist")
+
+    def pacer(self, rank: int) -> Pacer:
+        staging = Staging.parse({"min-step": MIN_STEP, "slow": SLOW}, WORKERS)
+        return Pacer(staging.of(f"worker-{rank}"))
+
+    def batches(self, images: Images, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """This worker's share of the points, reshuffled every pass, for ever."""
+        generator = torch.Generator().manual_seed(self.seed)
+        share = torch.randperm(len(images.train_y), generator=generator)[rank::WORKERS]
+        while True:
+            order = share[torch.randperm(len(share), generator=generator)]
+            for first in range(0, len(order), self.batch_size):
+                indices = order[first : first + self.batch_size]
+                yield images.train_x[indices], images.train_y[indices]
+
+
+class Examiner:
+    """Worker 0's second duty."""
+
+    def __init__(self, task: Task, model: nn.Module, images: Images) -> None:
+        self._task = task
+        self._model = model
+        self._images = images
+        self._times = Examinations(time.monotonic_ns())
+
+    def look(self) -> None:
+        began_ns = time.monotonic_ns()
+        if not self._times.due(began_ns):
+            return
+        found = accuracy(self._model, self._images.test_x, self._images.test_y)
+        now_ns = time.monotonic_ns()
+        self._times.done(began_ns, now_ns)
+        if found >= self._task.target and not self._task.verdict.exists():
+            whole = self._task.verdict.with_suffix(".part")
+            whole.write_text(json.dumps({"at_ns": now_ns, "accuracy": found}))
+            whole.rename(self._task.verdict)
+
+
+def answer(task: Task, began_ns: int, contributions: int) -> str:
+    """What a peer prints: the same words as `polyrhythm train --json`."""
+    seconds = (time.monotonic_ns() - began_ns) / 1e9
+    reached = json.loads(task.verdict.read_text()) if task.verdict.exists() else None
+    return json.dumps(
+        {
+            "seconds_to_target": (reached["at_ns"] - began_ns) / 1e9 if reached else None,
+            "accuracy": reached["accuracy"] if reached else None,
+            "contributions_per_s": contributions / seconds,
+            "batches_per_s": contributions / seconds,
+        }
+    )

@@ -1,0 +1,67 @@
+"""What the pages tell people to type can be typed, and what they link to is there."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from polyrhythm.cli.main import app
+from tools.newcomer import PAGES, ROOT, blocks
+
+KNOWN = {"cd", "sleep", "wait", "kill", "cat", "ls", "python", "head", "echo", "export"}
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+TARGET = re.compile(r"^([a-z][\w-]*):", re.MULTILINE)
+COMMANDS = [
+    (f"{page}:{block.line}", command.strip())
+    for page in PAGES
+    for block in blocks(page)
+    for line in block.lines
+    for command in re.split(r"&&|\|\||[;|&]", line)
+    if command.strip()
+]
+
+
+def parse(words: list[str]) -> None:
+    """As the program would, without doing anything."""
+    command: Any = get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    if words != ["--help"]:
+        command.make_context("polyrhythm", words)
+
+
+def test_there_is_something_to_type() -> None:
+    assert {where.partition(":")[0] for where, _ in COMMANDS} == set(PAGES)
+
+
+@pytest.mark.parametrize(("where", "command"), COMMANDS)
+def test_every_command_is_understood(where: str, command: str) -> None:
+    words = shlex.split(command)
+    while "=" in words[0]:
+        del words[0]
+    program, *rest = words
+    if program == "polyrhythm":
+        parse(rest)
+    elif program == "make":
+        assert set(rest) <= set(TARGET.findall((ROOT / "Makefile").read_text()))
+    else:
+        assert program in KNOWN, where
+
+
+def test_a_flag_that_does_not_exist_is_noticed() -> None:
+    with pytest.raises(Exception, match="--wrokers"):
+        parse(["train", "digits", "--wrokers", "3"])
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted(["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]),
+)
+def test_what_a_page_links_to_is_there(page: str) -> None:
+    path = ROOT / page
+    links = [link for link in LINK.findall(path.read_text()) if "://" not in link]
+    missing = [link for link in links if not (path.parent / Path(link)).exists()]
+    assert not missing

@@ -1,0 +1,109 @@
+"""The newcomer's path: what README.md and docs/guide.md tell people to type is typed.
+
+    python -m tools.newcomer            # as `make newcomer`: in a fresh clone, from `make run` on
+    python -m tools.newcomer --here     # with the polyrhythm that is installed here; make is left out
+
+Every fenced block of `sh` is run as printed, by bash, in the order of the page; the first command
+that fails ends it. The README is followed in a clone of the last commit, the guide in an empty folder.
+A block below the line `<!-- newcomer: not run, BECAUSE -->` is passed over. Blocks know nothing of
+each other but the files that they leave.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/guide.md")
+TIMEOUT_S = 900.0
+_BLOCK = re.compile(
+    r"^(?P<skip><!-- newcomer: not run, (?P<why>.*?) -->\n+)?```sh\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    text: str
+    not_run: str | None
+    """Why it is passed over."""
+
+    @property
+    def lines(self) -> list[str]:
+        """Its commands, continued lines joined, without comments."""
+        whole = self.text.replace("\\\n", " ")
+        stripped = (re.sub(r"(^|\s)#.*", "", line).strip() for line in whole.splitlines())
+        return [line for line in stripped if line]
+
+
+def blocks(page: str) -> Iterator[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for match in _BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start("text")) + 1
+        yield Block(page, line, match["text"], match["why"])
+
+
+def run(block: Block, folder: Path, path: str) -> int:
+    """Run it where the newcomer would be; everything that it started ends with it."""
+    process = subprocess.Popen(
+        ["bash", "-e", "-o", "pipefail", "-c", block.text],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        print(f"{block.page}:{block.line}: not done after {TIMEOUT_S:.0f} s", file=sys.stderr)
+        return 124
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # nothing was left running
+        process.wait()
+
+
+def follow(page: str, folder: Path, path: str, *, here: bool) -> None:
+    for block in blocks(page):
+        where = f"{page}:{block.line}"
+        make = any(line.startswith("make ") for line in block.lines)
+        why = block.not_run or ("--here" if here and make else None)
+        if why is not None:
+            print(f"== {where}: not run ({why})", flush=True)
+            continue
+        print(f"== {where}\n{block.text.rstrip()}", flush=True)
+        began_s = time.monotonic()
+        code = run(block, folder, path)
+        if code:
+            sys.exit(f"{where} failed with status {code}:\n{block.text}")
+        print(f"== {where}: well after {time.monotonic() - began_s:.1f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--here", action="store_true", help="use the polyrhythm installed here")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="newcomer-") as scratch:
+        clone, empty = Path(scratch) / "polyrhythm", Path(scratch) / "empty"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        empty.mkdir()
+        programs = Path(sys.executable).parent if args.here else clone / ".venv" / "bin"
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        for page, folder in zip(PAGES, (clone, empty), strict=True):
+            follow(page, folder, path, here=args.here)
+
+
+if __name__ == "__main__":
+    main()
