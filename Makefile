@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TORTURE ?= 50
+SCHEDULES ?= 5
 
-.PHONY: setup run test check docs picture bench newcomer torture clean
+.PHONY: setup run test check docs picture bench newcomer torture torture-cluster clean
 
 setup: $(READY)
 
@@ -53,6 +54,10 @@ newcomer: $(READY)
 # The properties of this repository, many times longer.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance --timeout 3600
+
+# More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.
+torture-cluster: $(READY)
+	POLYRHYTHM_TORTURE=$(SCHEDULES) $(BIN)/python -m pytest tests/cluster/test_ledger.py tests/cluster/test_torn.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -11,7 +11,7 @@ from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.trace import Step, replay
+from polyrhythm.runtime.trace import Origin, Step, Trace, replay
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -87,3 +87,18 @@ def test_a_trace_that_was_cut_short_replays_up_to_there(traces: list[Path], tmp_
     short = tmp_path / "short.trace"
     short.write_bytes(data[:-3])
     assert replay(short) == replay(traces[0]) - 1
+
+
+def test_each_life_has_a_trace_of_its_own(tmp_path: Path) -> None:
+    for _ in range(3):
+        origin = Origin("worker", "worker", -1, "worker-1", JobSpec(job="j"))
+        Trace(tmp_path / "worker-1.trace", [origin]).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "worker-1.2.trace",
+        "worker-1.3.trace",
+        "worker-1.trace",
+    ]
+
+
+def test_a_long_trace_can_be_played_in_part(traces: list[Path]) -> None:
+    assert replay(traces[0], most=5) == 5 < replay(traces[0])

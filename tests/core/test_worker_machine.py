@@ -129,6 +129,23 @@ def test_at_most_two_contributions_are_unacknowledged() -> None:
     assert [push.sequence for push in pushes] == [3, 3]
 
 
+def test_it_knows_what_every_server_has_acknowledged() -> None:
+    hand = Hand().begin()
+    for sequence in (1, 2):
+        hand.compute()
+        hand.release(sequence)
+        hand.land(sequence)
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 2)
+    hand.tell(m.Acknowledged(server=0, sequence=2))
+    hand.tell(m.Acknowledged(server=1, sequence=1))
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (1, 1)
+    hand.tell(m.Acknowledged(server=1, sequence=2))
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (2, 0)
+    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.compute()
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 0), "it is somebody new"
+
+
 def test_parameters_acknowledge_too() -> None:
     hand = Hand().begin()
     hand.compute()
