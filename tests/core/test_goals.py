@@ -86,3 +86,15 @@ def test_the_reason_has_words() -> None:
     job = goals(rounds=1)
     job.folded(1, 0)
     assert str(job.reached(0)) == "the job reached its goal: 1 rounds"
+
+
+def test_a_small_change_in_a_full_pass_is_a_goal() -> None:
+    goals = Goals(JobSpec(job="j", target_change=0.01))
+    for passes, objective in ((0, 1.0), (1, 0.5), (1, 0.499)):
+        goals.measured(objective)
+        goals.folded(passes, passes)
+        assert goals.reached(0) is None, "no full pass lies between these"
+    goals.measured(0.495)
+    goals.folded(2, 2)
+    reached = goals.reached(0)
+    assert reached is not None and "less than 0.01" in str(reached)

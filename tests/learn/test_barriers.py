@@ -120,3 +120,17 @@ def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
     assert tensor.tolist() == [10.5, 20.5, 30.5, 40.5]
     model.fill_changes(sent)
     assert sent[0][:4].tolist() == [0.5] * 4, "the next contribution carries it"
+
+
+@pytest.mark.parametrize("sync", ["bspb", "bspv"])
+def test_whole_batches_and_batches_of_a_size_that_is_found(sync: str) -> None:
+    fit = Fit()
+    done = run(fit, sync=sync, rounds=60)
+    assert done.outcome is not None and not done.outcome.failed
+    assert all(close(weight, 0.3) for weight in fit.final)
+    assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
+    told = [line["code"] for line in done.journal if line["what"] == "policy"]
+    assert ("batch-measuring" in told) == (sync == "bspv")
+    (last,) = [line for line in done.journal if line["what"] == "rounds"][-1:]
+    if sync == "bspb":
+        assert last["passes"] == 60, "a round is a pass"

@@ -148,6 +148,10 @@ def train(
     target_objective: Annotated[
         float | None, typer.Option(help="End when the objective is at most this.")
     ] = None,
+    target_change: Annotated[
+        float | None,
+        typer.Option(help="End when the objective changes by less than this in a full pass."),
+    ] = None,
     max_seconds: Annotated[
         float | None, typer.Option(help="End so many seconds after round 1 opened.")
     ] = None,
@@ -251,7 +255,7 @@ def train(
     check_job(job)
     if job in HIDDEN:
         raise UsageError(f"{job!r} is not a job to train: see 'polyrhythm bench exchange --help'")
-    goals = (rounds, epochs, target_accuracy, target_objective, max_seconds)
+    goals = (rounds, epochs, target_accuracy, target_objective, target_change, max_seconds)
     defaults = defaults_of(job)
     if all(goal is None for goal in goals):
         epochs = defaults.get("epochs")
@@ -284,6 +288,7 @@ def train(
         on_error=on_error,
         target_accuracy=target_accuracy,
         target_objective=target_objective,
+        target_change=target_change,
         max_seconds=max_seconds,
         path="" if job in JOBS else str(Path(job).resolve()),
         staging=_staging_flags(min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant),
@@ -389,6 +394,8 @@ def _check_targets(spec: JobSpec) -> None:
         raise UsageError(f"--target-accuracy is {accuracy}: give a share of 1, such as 0.95")
     if objective is not None and not math.isfinite(objective):
         raise UsageError(f"--target-objective is {objective}: give a number, such as 0.3")
+    if spec.target_change is not None and not 0 < spec.target_change < math.inf:
+        raise UsageError(f"--target-change is {spec.target_change}: give a number, such as 0.001")
     if seconds is not None and not 0 < seconds < math.inf:
         raise UsageError(f"--max-seconds is {seconds}: give seconds, such as 60")
 

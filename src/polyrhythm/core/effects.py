@@ -202,6 +202,7 @@ class Resume(Effect, frozen=True):
     steps: int = 0
     interval_ns: int = 0
     probe: tuple[int, int] = (0, 0)
+    points: int = 0
     anew: bool = False
 
 

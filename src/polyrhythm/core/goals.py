@@ -2,7 +2,8 @@
 
 *Seconds count from the opening of round 1. Accuracy is the mean of what each present worker reported
 last, so that one lucky worker does not end the job of all. The objective is a mean that the lead
-hands in; it should span many points, because one batch may be lucky too.*
+hands in; it should span many points, because one batch may be lucky too. Its change is looked at once
+per full pass of the slowest: after a short interval any change is small (FSP §5.3).*
 """
 
 import math
@@ -19,6 +20,8 @@ class Goals:
         self._objective: float | None = None
         self._accuracies: dict[int, float] = {}
         self._until_ns: int | None = None
+        self._pass_objective: float | None = None
+        self._change: float | None = None
 
     # -- what it is told -----------------------------------------------------------------------
 
@@ -28,6 +31,10 @@ class Goals:
             self._until_ns = now_ns + round(self._job.max_seconds * 1e9)
 
     def folded(self, rounds: int, passes: int) -> None:
+        if passes > self._passes and self._objective is not None:
+            if self._pass_objective is not None:
+                self._change = abs(self._objective - self._pass_objective)
+            self._pass_objective = self._objective
         self._rounds, self._passes = rounds, passes
 
     def measured(self, objective: float | None) -> None:
@@ -74,6 +81,9 @@ class Goals:
         target, objective = self._job.target_objective, self._objective
         if target is not None and objective is not None and objective <= target:
             return f"objective {objective:.4f}, wanted {target:g}"
+        bound = self._job.target_change
+        if bound is not None and self._change is not None and self._change < bound:
+            return f"the objective changed by {self._change:.2g} in a pass, less than {bound:g}"
         return None
 
     def _by_time(self, now_ns: int) -> str | None:

@@ -351,11 +351,11 @@ class LeadMachine:
         return known or self._departures.pending(worker, incarnation)
 
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
-        member = self.view.get(message.worker, message.incarnation)
-        if member is None:
+        if not self._heeds(message.worker, message.incarnation):
             return
         self._suspicion.spoke(message.worker, now_ns)
-        if not 0 < message.weight < math.inf:
+        member = self.view.get(message.worker, message.incarnation)
+        if member is not None and not 0 < message.weight < math.inf:
             fault = f"{member.name}'s contribution weighs {message.weight}"
             self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
             return
@@ -594,6 +594,7 @@ class LeadMachine:
             pushed=member.worker in readers,
             steps=terms.steps,
             interval_ns=terms.interval_ns,
+            points=terms.points,
             probe=self._rounds.part_of(member.worker) if terms.probe else (0, 0),
             **stop,
         )

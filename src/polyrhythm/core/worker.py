@@ -426,7 +426,13 @@ class WorkerMachine:
         self._first = False
         self._out.append(
             Resume(
-                self._resumed, self._stop, terms.steps, terms.interval_ns, terms.probe, anew=first
+                self._resumed,
+                self._stop,
+                terms.steps,
+                terms.interval_ns,
+                terms.probe,
+                terms.points,
+                anew=first,
             )
         )
         if not self._rounds:

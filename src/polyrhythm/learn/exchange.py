@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from polyrhythm.core.sync.choose import is_timed, trains_through
+from polyrhythm.core.sync.choose import gathers, is_timed, trains_through
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.probe import NOT_PROBED, Probe
@@ -63,6 +63,7 @@ class Exchange(torch.optim.Optimizer):
         self._local = job.kind == "local"
         self._through = trains_through(job.sync)
         self._timed = is_timed(job.sync)
+        self._gathers = gathers(job.sync)
         self._steps = max(1, job.local_steps) if self._local else 1
         self._step = 0
         self._micro_ns = 0
@@ -113,7 +114,7 @@ class Exchange(torch.optim.Optimizer):
         self._step += 1
         if self._pacer is not None:
             self._pacer.pace(self._visited())
-        if self._timed:
+        if self._gathers:
             self._end_micro_batch()
         elif self._through and self._on_its_way and self._node.look():
             self._rebase()
@@ -134,9 +135,18 @@ class Exchange(torch.optim.Optimizer):
         if self._timed:
             over = node.computed_ns() >= node.terms.interval_ns
             return over or node.hurried or self._passed_all()
+        if self._gathers:
+            return self.missing() <= 0
         if self._through:
             return self._step >= node.terms.steps and not self._on_its_way
         return self._step % self._steps == 0
+
+    def missing(self) -> float:
+        """How many points are still to be visited before the next contribution, where that is
+        what counts."""
+        wanted = self._node.terms.points
+        everything = self._visits.everything or self._visited()
+        return (everything if wanted < 0 else min(wanted, everything)) - self._visited()
 
     def _passed_all(self) -> bool:
         """Every point of the lease was visited since the parameters came: ask for the barrier."""
@@ -210,7 +220,7 @@ class Exchange(torch.optim.Optimizer):
         with torch.no_grad():
             if self._local:
                 self._flat.fill_changes(self._node.push)
-            elif self._timed and self._step:
+            elif self._gathers and self._step:
                 self._flat.fill_gathered(self._node.push, weight)
             else:
                 self._flat.fill_gradients(self._node.push)

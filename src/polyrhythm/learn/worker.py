@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from polyrhythm.core.sync.choose import is_timed
+from polyrhythm.core.sync.choose import gathers, is_timed
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
@@ -166,7 +166,7 @@ class Worker:
                 self._visits.drop()
             self._visits.begin(lease.number)
             self._visits.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
-            indices, progress = points.next(batch_size if micro is None else micro.size)
+            indices, progress = points.next(self._count_next(batch_size, micro))
             if not len(indices):
                 self._exchange.settle()
                 if self._visits.pending:
@@ -185,6 +185,16 @@ class Worker:
         """The folder of a data set that is known by name (`polyrhythm data list`), from
         `--data-dir` or wherever else it is found; a small one is fetched if it is nowhere."""
         return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
+
+    def _count_next(self, batch_size: int, micro: MicroBatch | None) -> int:
+        """How many points the next batch has: as the user says, or less where rounds end by the
+        clock or by a number of points."""
+        assert self._exchange is not None
+        if micro is not None:
+            return micro.size
+        if gathers(self._job.sync):
+            return max(1, min(batch_size, int(self._exchange.missing())))
+        return batch_size
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
         """The buffers that contributions leave from, a tensor per flat space each. With rounds and

@@ -215,6 +215,8 @@ class ServerNode:
         """Its peer came back over another link: this one has ended without our noticing."""
         if link is not None:
             self._driver.post(self.name, ev.LinkClosed(link.peer, "it came back", link.incarnation))
+            if isinstance(link, StreamLink):
+                self._poller.remove(link)
             hang_up(link)
 
     # -- what comes in -------------------------------------------------------------------------

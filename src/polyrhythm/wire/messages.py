@@ -134,6 +134,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     coordination: str = "semi"
     most_steps: int = 64
     probe_points: int = 2048
+    target_change: float | None = None
+    """End when the objective changes by less than this in a full pass."""
 
 
 # -- the link ----------------------------------------------------------------------------------
@@ -311,6 +313,8 @@ class Release(Message, frozen=True, kw_only=True):
     interval_ns: int = 0
     probe: tuple[int, int] = (0, 0)
     """Evaluate the probe sample's part n of m first; of 0: do not."""
+    points: int = 0
+    """Contribute after so many points; -1: after all that this worker has."""
 
 
 class Pause(Message, frozen=True, kw_only=True):

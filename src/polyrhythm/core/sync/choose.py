@@ -1,5 +1,7 @@
 """From the text of `--sync` to a policy, or a clear refusal."""
 
+from polyrhythm.core.sync.batched import Batched
+from polyrhythm.core.sync.batchsize import BatchSize
 from polyrhythm.core.sync.bsp import Bsp
 from polyrhythm.core.sync.fsp import Fsp
 from polyrhythm.core.sync.interval import parse_interval
@@ -12,9 +14,9 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
 KINDS = ("gradient", "local")
-SYNCS = "bsp, psp, fsp, ssp:S (S steps ahead of the slowest), ssp-restart:S, asp"
+SYNCS = "bsp, psp, fsp, ssp:S (S steps ahead of the slowest), ssp-restart:S, asp, bspb, bspv"
 COORDINATIONS = ("central", "semi")
-_WITH_ROUNDS = ("bsp", "psp", "fsp")
+_WITH_ROUNDS = ("bsp", "psp", "fsp", "bspb", "bspv")
 
 
 def has_rounds(sync: str) -> bool:
@@ -37,6 +39,11 @@ def asks_before_steps(sync: str) -> bool:
     return sync != "asp"
 
 
+def gathers(sync: str) -> bool:
+    """Whether several batches of the user's loop make one contribution, at the same parameters."""
+    return sync in ("fsp", "bspb", "bspv")
+
+
 def choose_policy(job: JobSpec) -> SyncPolicy:
     sync, kind = job.sync, job.kind
     policy = _policy(job)
@@ -54,6 +61,10 @@ def _policy(job: JobSpec) -> SyncPolicy:
     match name, colon:
         case "bsp", "":
             return Bsp(Timer.parse(job.timer))
+        case "bspb", "":
+            return Batched(Timer.parse(job.timer), None)
+        case "bspv", "":
+            return Batched(Timer.parse(job.timer), BatchSize())
         case "psp", "":
             if job.most_steps < 1:
                 raise UsageError(f"--most-steps is {job.most_steps}: it must be at least 1")

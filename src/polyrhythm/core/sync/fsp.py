@@ -22,37 +22,10 @@ from polyrhythm.core.sync.policy import (
     Terms,
     Tick,
 )
+from polyrhythm.core.sync.reading import Reading
 from polyrhythm.core.sync.timer import Timer
-from polyrhythm.wire.messages import Trailer
 
 _PAUSE = Reason("interval-over")
-
-
-class _Measuring:
-    """What the trailers of a round say about its objective and its micro-batches."""
-
-    def __init__(self) -> None:
-        self._losses = self._points = 0.0
-        self._probes = self._probed = 0.0
-        self._micro_ns = 0.0
-
-    def count(self, trailer: Trailer) -> None:
-        self._micro_ns = max(self._micro_ns, trailer.compute_ns / max(1, trailer.steps))
-        if trailer.probe is not None:
-            self._probes += trailer.probe * trailer.probe_points
-            self._probed += trailer.probe_points
-        if trailer.objective is not None:
-            self._losses += trailer.objective * trailer.weight
-            self._points += trailer.weight
-
-    def result(self, interval_ns: int, phi_ns: int) -> Measured:
-        """The probe sample's loss if it was asked for, else that of the points just visited."""
-        objective = None
-        if self._probed:
-            objective = self._probes / self._probed
-        elif self._points:
-            objective = self._losses / self._points
-        return Measured(interval_ns, phi_ns, objective, round(self._micro_ns), None)
 
 
 class Fsp:
@@ -73,7 +46,7 @@ class Fsp:
         self._arrivals: dict[int, int] = {}
         self._phi_ns = 0
         """The mean over workers from pause to resume, of the last round."""
-        self._measuring = _Measuring()
+        self._reading = Reading()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
@@ -85,7 +58,7 @@ class Fsp:
                     interval_ns = self._terms.interval_ns
                     self._lateness.arrived(worker, self._opened_ns, interval_ns, now_ns)
                 if trailer is not None:
-                    self._measuring.count(trailer)
+                    self._reading.count(trailer)
             case Left(worker):
                 self._arrivals.pop(worker, None)
                 self._lateness.forget(worker)
@@ -121,8 +94,10 @@ class Fsp:
     def _close(self) -> Reason | None:
         """The fold is decided: what this round measured decides over the next one's interval."""
         self._pause_ns = None
-        measured, self._measuring = self._measuring, _Measuring()
-        said = self._interval.closed(measured.result(self._worked_ns, self._phi_ns))
+        reading, self._reading = self._reading, Reading()
+        said = self._interval.closed(
+            Measured(self._worked_ns, self._phi_ns, reading.objective, reading.micro_ns)
+        )
         self._terms = self._interval.next()
         return said
 

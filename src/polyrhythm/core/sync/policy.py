@@ -82,15 +82,18 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """When a worker that is released contributes next: after so many steps, after so long; 0: as
-    its user's loop says. `probe`: evaluate the probe sample first."""
+    """When a worker that is released contributes next: after so many steps, after so long, after so
+    many points; 0: as its user's loop says. `probe`: evaluate the probe sample first."""
 
     steps: int = 0
     interval_ns: int = 0
+    points: int = 0
     probe: bool = False
 
 
 AS_IT_LIKES = Terms()
+EVERYTHING = -1
+"""In place of a number of points: all that the worker has."""
 
 
 PolicyEvent: TypeAlias = Joined | Left | Arrived | Abstained | Returned | Asked | Opened | Tick

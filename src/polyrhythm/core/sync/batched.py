@@ -1,0 +1,52 @@
+"""BSPB and BSPV: BSP whose batches are all of a worker's points, or of a size that is found at the
+start by cost and benefit. They are the baselines that FSP is compared with (FSP §6.1)."""
+
+from dataclasses import replace
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.batchsize import WHOLE, BatchSize, MeasuredBatch
+from polyrhythm.core.sync.bsp import Bsp
+from polyrhythm.core.sync.policy import EVERYTHING, Arrived, Decision, Opened, PolicyEvent, Terms
+from polyrhythm.core.sync.reading import Reading
+from polyrhythm.core.sync.timer import Timer
+
+
+class Batched:
+    kinds = frozenset({"gradient", "statistics"})
+    rounds = True
+
+    def __init__(self, timer: Timer, size: BatchSize | None) -> None:
+        """`size` None: whole batches."""
+        self._barrier = Bsp(timer)
+        self._size = size
+        self._terms = WHOLE if size is None else size.next()
+        self._opened_ns = 0
+        self._reading = Reading()
+        self._most = 0.0
+
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        match event:
+            case Opened(_):
+                self._opened_ns = now_ns
+            case Arrived(_, _, trailer) if trailer is not None:
+                self._reading.count(trailer)
+                self._most = max(self._most, trailer.weight)
+        decision = self._barrier.on(event, now_ns)
+        if decision.fold and self._size is not None:
+            return replace(decision, said=self._close(self._size, now_ns))
+        return decision
+
+    def _close(self, size: BatchSize, now_ns: int) -> Reason | None:
+        asked = self._terms.points or 0
+        most = round(self._most) if self._most < asked else 2 * asked
+        measured = MeasuredBatch(now_ns - self._opened_ns, self._reading.objective, most)
+        self._reading, self._most = Reading(), 0.0
+        said = size.closed(measured)
+        self._terms = size.next()
+        return said
+
+    def terms(self, worker: int) -> Terms:
+        return Terms(points=self._terms.points or EVERYTHING, probe=self._terms.probe)
+
+    def why(self) -> Waiting:
+        return self._barrier.why()

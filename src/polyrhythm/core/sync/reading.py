@@ -1,0 +1,31 @@
+"""What the trailers of a round say about its objective and its micro-batches."""
+
+from polyrhythm.wire.messages import Trailer
+
+
+class Reading:
+    def __init__(self) -> None:
+        self._losses = self._points = 0.0
+        self._probes = self._probed = 0.0
+        self._micro_ns = 0.0
+
+    def count(self, trailer: Trailer) -> None:
+        self._micro_ns = max(self._micro_ns, trailer.compute_ns / max(1, trailer.steps))
+        if trailer.probe is not None:
+            self._probes += trailer.probe * trailer.probe_points
+            self._probed += trailer.probe_points
+        if trailer.objective is not None:
+            self._losses += trailer.objective * trailer.weight
+            self._points += trailer.weight
+
+    @property
+    def objective(self) -> float | None:
+        """The probe sample's loss if it was asked for, else that of the points just visited."""
+        if self._probed:
+            return self._probes / self._probed
+        return self._losses / self._points if self._points else None
+
+    @property
+    def micro_ns(self) -> int:
+        """The longest micro-batch."""
+        return round(self._micro_ns)
