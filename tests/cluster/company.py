@@ -97,7 +97,7 @@ class Company:
     # -- faults --------------------------------------------------------------------------------
 
     def befall(self, kind: str) -> None:
-        """Begin a fault of this kind with somebody; of those who are present, two stay well."""
+        """Begin a fault of this kind with somebody, while two others are well if there are as many."""
         if kind == "join":
             name = f"guest-{3 + self._guests}"
             self._guests += 1
