@@ -59,10 +59,12 @@ class Command:
         self._joiners: list[subprocess.Popen[str]] = []
         self._stderr = (cwd / "stderr.txt").open("w+")
         self._stdout = (cwd / "stdout.txt").open("w+")
+        bounded = "--rounds" in args or "--epochs" in args  # it ends even if the test is killed
         self.process = subprocess.Popen(
             [
                 *(str(CLI), "train", *(str(arg) for arg in args)),
                 *("--name", "run", *(["--trace"] if trace else [])),
+                *(("--max-seconds", "600") if bounded else ()),
             ],
             cwd=cwd,
             env=self._env,
