@@ -133,8 +133,7 @@ class Exchange(torch.optim.Optimizer):
         if node.asked:
             return True
         if self._timed:
-            over = node.computed_ns() >= node.terms.interval_ns
-            return over or node.hurried or self._passed_all()
+            return node.interval_over() or node.hurried or self._passed_all()
         if self._gathers:
             return self.missing() <= 0
         if self._through:
@@ -243,6 +242,7 @@ class Exchange(torch.optim.Optimizer):
         self._gathered = 0.0
         if self.probe is not None and self._node.terms.probe[1]:
             self._node.pass_over(self.probe.evaluate(*self._node.terms.probe))
+        self._node.begin_interval()
 
     def _check_numbers(self) -> None:
         """Only rates travel: another number that changes here would not change on the servers."""

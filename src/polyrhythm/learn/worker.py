@@ -160,6 +160,7 @@ class Worker:
         self._exchange.micro = micro
         lease = self._node.enrol(_count(dataset))
         points = self._points = self._points or Points(lease)
+        self._node.begin_interval()
         while not self.stopped:
             lease = self._node.lease or lease
             if points.take(lease):

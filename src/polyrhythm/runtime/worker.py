@@ -109,6 +109,7 @@ class WorkerNode:
         self._closing = False
         self._lead: m.Address | None = None
         self._parting = False
+        self._interval_ns = 0
 
     def _settle(self) -> None:
         """Everything at hand is done: it leaves, and the user's thread looks at what it waits for."""
@@ -338,6 +339,13 @@ class WorkerNode:
     def computed_ns(self) -> int:
         """How long the user's code has had the parameters."""
         return time.monotonic_ns() - self._resumed_ns
+
+    def begin_interval(self) -> None:
+        """Where rounds end by the clock: it begins to run."""
+        self._interval_ns = time.monotonic_ns()
+
+    def interval_over(self) -> bool:
+        return time.monotonic_ns() - self._interval_ns >= self.terms.interval_ns
 
     def ask_for_barrier(self) -> None:
         self._driver.post(_ME, ev.PassedAll())

@@ -32,7 +32,9 @@ def train(
     """Train until the job ends, and report the accuracy on the test images now and then and at
     the end."""
     exchange = worker.attach(model, optimizer)
-    for batch, targets in worker.batches((images.train_x, images.train_y), batch_size):
+    train_set = (images.train_x, images.train_y)
+    worker.probe(train_set, lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
+    for batch, targets in worker.batches(train_set, batch_size):
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         exchange.step(objective=loss)
