@@ -57,7 +57,7 @@ torture: $(READY)
 
 # More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.
 torture-cluster: $(READY)
-	POLYRHYTHM_TORTURE=$(SCHEDULES) $(BIN)/python -m pytest tests/cluster/test_ledger.py tests/cluster/test_torn.py
+	POLYRHYTHM_TORTURE=$(SCHEDULES) $(BIN)/python -m pytest tests/cluster/test_ledger_processes.py tests/cluster/test_torn.py
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
