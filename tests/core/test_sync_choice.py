@@ -160,6 +160,10 @@ def test_every_reason_can_be_put_into_words() -> None:
         "silent_s": 1.5,
         "derivation": "1 s = 1 s",
         **dict.fromkeys(NUMBERS, 1.0),
+        "steps": "4 of w0; 1 of w2",
+        "usage": 0.97,
+        **dict.fromkeys(("horizon_ms", "interval_ms", "before_ms", "phi_ms"), 12.5),
+        **dict.fromkeys(("gain", "promised"), 0.01),
     }
     for code in WORDS:
         text = str(Reason(code, fields))

@@ -52,4 +52,5 @@ def test_workers_totals_are_since_the_beginning() -> None:
         "compute_ns": 6,
         "wait_ns": 4,
         "transfer_ns": 2,
+        "redone_ns": 0,
     }

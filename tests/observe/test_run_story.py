@@ -101,6 +101,29 @@ def test_a_long_wait_is_told_once_and_the_timer_names_the_missing() -> None:
     ]
 
 
+def test_a_timer_line_may_name_the_missing_itself() -> None:
+    assert after_opening({**rounds(5.0, 4, reason="timer"), "missing": "w1, w3"}) == [
+        "   5.0 s  rounds 1 to 4 are folded",
+        "   5.0 s  the timer fired: round 4 closed without worker-1 and worker-3",
+    ]
+
+
+def test_what_a_policy_changes_about_itself() -> None:
+    fields = {"horizon_ms": 80.0, "steps": "4 of w0, w1; 1 of w2", "usage": 0.98}
+    assert after_opening(line(5.0, "policy", code="plan", fields=fields)) == [
+        "   5.0 s  steps until all meet again, every 80 ms: 4 of worker-0, worker-1; 1 of worker-2"
+        " (98% of the time computing)"
+    ]
+
+
+def test_the_end_says_who_gave_how_much() -> None:
+    both = {"0": totals(4, 1.0, 1.0, 2.0), "1": totals(2, 3.0, 0.0, 1.0)}
+    assert after_opening(rounds(5.0, 4, both), ended(7.0))[-1] == (
+        "   7.0 s  contributions, and the share of the time computing: 4 of worker-0 (25%) and 2 of"
+        " worker-1 (75%)"
+    )
+
+
 def test_a_short_wait_is_not_told() -> None:
     assert after_opening(waiting(6.0, 2.9, [2])) == []
 

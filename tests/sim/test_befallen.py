@@ -3,7 +3,7 @@
 import pytest
 from runs import Run
 
-SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2"]
+SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2", "psp", "fsp"]
 JOB = """
 [job]
 epochs = 2
@@ -204,6 +204,9 @@ def test_many_faults_at_once(sync: str, seed: int) -> None:
         f"""
         [job]
         sync = "{sync}"
+        kind = "local"
+        interval = "25ms"
+        coordination = "{("semi", "central")[seed % 2]}"
         epochs = 2
         points = 1500
         batch = 7

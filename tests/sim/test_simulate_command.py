@@ -74,7 +74,7 @@ def test_the_summary_is_that_of_a_real_run(
     out, err = capsys.readouterr()
     assert out.startswith("mine: the job reached its goal: 1 passes over the data\n")
     assert "over simulated links" in out
-    assert "worker-1 left: " in err
+    assert "worker-1 died: its link ended" in err
     kinds = {line["what"] for line in read_journal(tmp_path / "runs" / "run" / "journal.jsonl")}
     assert {"server-joined", "joined", "linked", "placed", "rounds", "left", "ended"} <= kinds
 

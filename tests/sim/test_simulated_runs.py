@@ -253,9 +253,9 @@ def test_a_machine_that_asks_to_be_woken_for_ever_is_noticed(
         Run(PLAIN)
 
 
-def test_workers_count_their_steps() -> None:
+def test_workers_count_their_contributions() -> None:
     run = Run(PLAIN)
     worker = run.simulation.workers["worker-0"]
     assert isinstance(worker, WorkerProcess)
-    assert worker.steps == run.result["per_worker"]["worker-0"]["contributions"]
+    assert worker.contributions == run.result["per_worker"]["worker-0"]["contributions"]
     assert worker.failure is None

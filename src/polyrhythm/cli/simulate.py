@@ -11,17 +11,32 @@ from polyrhythm.cli.train import make_run_dir
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
 from polyrhythm.observe.journal import FileJournal, Journal, read_journal
 from polyrhythm.observe.progress import Progress
-from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
+from polyrhythm.observe.runs import (
+    JOURNAL,
+    find_run,
+    load_run,
+    write_job,
+    write_process,
+    write_result,
+)
 from polyrhythm.observe.summary import described, summarise
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.scenario import read_scenario
+from polyrhythm.sim.recorded import scenario_of
+from polyrhythm.sim.scenario import Scenario, read_scenario, with_policy
 from polyrhythm.sim.simulation import Simulation
 
 
 def simulate(
     scenario: Annotated[
-        Path, typer.Argument(help="A scenario: FILE.toml with a job, workers and events.")
-    ],
+        Path | None, typer.Argument(help="A scenario: FILE.toml with a job, workers and events.")
+    ] = None,
+    from_run: Annotated[
+        str | None,
+        typer.Option(help="Instead of a file: a recorded run, by its name or folder."),
+    ] = None,
+    sync: Annotated[
+        str | None, typer.Option(help="Another policy than that of the file or the run.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all that is random in the run.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
@@ -37,19 +52,22 @@ def simulate(
 ) -> None:
     """Run a job's own machines in virtual time, with workers, links and faults from a file.
 
-    The same file and seed give the same run. Times in the summary are virtual.
+    The same file and seed give the same run. Times in the summary are virtual. A recorded run tells
+    how long its workers' steps and exchanges took: see what another policy would make of them.
 
     Examples:
 
       polyrhythm simulate scenarios/straggler.toml
 
       polyrhythm simulate scenarios/a-death.toml --seed 7 --check --json
+
+      polyrhythm simulate --from-run runs/digits-1 --sync asp
     """
-    script = read_scenario(scenario)
+    script, source = _script(scenario, from_run, sync, runs_dir)
     if seed < 0:
         raise UsageError(f"--seed is {seed}: it must be at least 0")
-    spec = script.job_spec(scenario.stem)
-    run_dir = make_run_dir(runs_dir, name, str(scenario))
+    spec = script.job_spec(Path(source[0]).stem)
+    run_dir = make_run_dir(runs_dir, name, source[0])
     write_process(run_dir)
     write_job(run_dir, spec)
     clock = Clock()
@@ -62,7 +80,7 @@ def simulate(
         with progress:
             end = simulation.run()
     except InvariantBroken as error:
-        again = shlex.join(["polyrhythm", "simulate", str(scenario), "--seed", str(seed)])
+        again = shlex.join(["polyrhythm", "simulate", *source[1:], "--seed", str(seed)])
         raise InvariantBroken(f"{error}; see it again with: {again} --check --debug") from error
     finally:
         journal.close()
@@ -79,6 +97,25 @@ def simulate(
         progress.finish(result, run_dir)
     if end.failed:
         raise JobFailed(str(end.reason))
+
+
+def _script(
+    scenario: Path | None, from_run: str | None, sync: str | None, runs_dir: Path
+) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario; what it is called, and the words of the command line that named it."""
+    policy = () if sync is None else ("--sync", sync)
+    if (scenario is None) == (from_run is None):
+        raise UsageError("give a scenario, or --from-run with a recorded run")
+    if scenario is not None:
+        script = read_scenario(scenario)
+        if sync is not None:
+            script = with_policy(script, sync)
+        return script, (str(scenario), str(scenario), *policy)
+    run = load_run(find_run(runs_dir, from_run))
+    if run.job is None:
+        raise UsageError(f"{run.path} does not say what its job was")
+    script = scenario_of(run.state, run.job, sync or run.job.sync)
+    return script, (run.name, "--from-run", str(run.path), *policy)
 
 
 class _Watched:

@@ -96,9 +96,11 @@ class LeadMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        pace_ns = self._wake_at_ns if self._rounds.open else self._opening.wake_at()
-        wakes = (pace_ns, self._suspicion.wake_at(), self._departures.wake_at())
-        return min((wake for wake in wakes if wake is not None), default=None)
+        wake_ns = self._wake_at_ns if self._rounds.open else self._opening.wake_at()
+        for other_ns in (self._suspicion.wake_at(), self._departures.wake_at()):
+            if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
+                wake_ns = other_ns
+        return wake_ns
 
     def why(self) -> Waiting:
         placing, opening = self._placing, self._opening
@@ -109,7 +111,7 @@ class LeadMachine:
         if placing.seeder is not None and not placing.all_seeded:
             seeding = Reason("seeding", {"worker": worker_name(placing.seeder)})
             return Waiting(seeding, opening.since_ns)
-        gathering = Reason("gathering", {"missing": opening.missing(len(self._attached()))})
+        gathering = Reason("gathering", {"missing": opening.missing(self.view.attached)})
         return Waiting(gathering, opening.since_ns, opening.until_ns)
 
     def _why_of_servers(self) -> Waiting | None:
@@ -204,7 +206,7 @@ class LeadMachine:
         elif (fault := difference(self._placing.spec, message.spec)) is not None:
             self._refuse_member(member, f"{member.name}'s model differs: {fault}", now_ns)
             return
-        member.attached = True
+        self.view.attach(member)
         if self._placing.all_placed:
             self._route(member)
             if not self._rounds.open:
@@ -420,11 +422,12 @@ class LeadMachine:
             return
         moving = self._sharing.moving or self._rounds.folding or self._departures.any
         busy = moving or self._arrivals.any
-        if not busy and all(member.resting for member in self.view.members()):
+        if not busy and self.view.all_rest():
             self._finish(Reason("idle", {"rounds": _IDLE_ROUNDS}), now_ns, failed=True)
 
     def _note_empty_handed(self, member: Member) -> None:
-        if member.worker not in self._tally.workers and member.worker not in self._empty_handed:
+        new = member.worker not in self._tally.workers and member.worker not in self._empty_handed
+        if new and not self._sharing.moving:  # otherwise some may be on their way to it
             self._empty_handed.add(member.worker)
             self._note("empty-handed", worker=member.worker, name=member.name)
 
@@ -444,10 +447,10 @@ class LeadMachine:
         return [member for member in self.view.members() if member.attached]
 
     def _open_if_ready(self, now_ns: int) -> None:
-        entering = self._attached()
-        ready = self._placing.all_seeded and self._opening.due(len(entering))
+        ready = self._placing.all_seeded and self._opening.due(self.view.attached)
         if self._rounds.open or not ready:
             return
+        entering = self._attached()
         for member in entering:
             member.entered = True
             self._policy.on(sync.Joined(member.worker), now_ns)
@@ -562,6 +565,8 @@ class LeadMachine:
         goal = self._goals.reached(now_ns)
         line = self._tally.close(round_, reason, self._sharing.passes, now_ns, goal is not None)
         if line is not None:
+            if reason == "timer":
+                line["missing"] = self._rounds.reason.fields["missing"]
             self._note("rounds", **line)
             self._goals.measured(line["objective"])
         return goal or self._goals.reached(now_ns)

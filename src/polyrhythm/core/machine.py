@@ -39,6 +39,8 @@ WORDS = {
     "stale": "{held} are more than {bound} step(s) ahead of {missing} (clock {clock})",
     "restarting": "{held} stopped {bound} step(s) ahead; clocks restart when {missing} arrive",
     "restart": "all {members} member(s) have stopped: clocks restart",
+    "plan": "steps until all meet again, every {horizon_ms:.0f} ms: {steps} ({usage:.0%} of the time"
+    " computing)",
     "interval-over": "the interval is over: all contribute what they have",
     "on-arrival": "contributions are folded as they come",
     "waits": "waiting for the fold of round {round}",

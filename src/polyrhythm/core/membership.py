@@ -34,6 +34,8 @@ class Member:
 class View:
     def __init__(self) -> None:
         self.epoch = 0
+        self.attached = 0
+        """How many have handed in the job's model."""
         self._members: dict[int, Member] = {}
         self._ids: dict[str, int] = {}
 
@@ -62,6 +64,13 @@ class View:
     def members(self) -> list[Member]:
         return list(self._members.values())
 
+    def all_rest(self) -> bool:
+        return all(member.resting for member in self._members.values())
+
+    def attach(self, member: Member) -> None:
+        self.attached += not member.attached
+        member.attached = True
+
     def admit(self, name: str, now_ns: int) -> Member:
         self.epoch += 1
         worker = self._ids.setdefault(name, len(self._ids))
@@ -72,6 +81,7 @@ class View:
         member = self._members.pop(worker, None)
         if member is not None:
             self.epoch += 1
+            self.attached -= member.attached
         return member
 
     def specs(self) -> tuple[MemberSpec, ...]:

@@ -22,6 +22,8 @@ class Rounds:
         self.folds: dict[int, int] = {}
         """Per server, how often it had something to fold."""
         self._enlisted: frozenset[tuple[int, int]] = frozenset()
+        self._ranks: dict[int, int] | None = None
+        """Per member its place among all, once somebody has asked."""
         self._folding: set[int] | None = None
 
     @property
@@ -46,6 +48,7 @@ class Rounds:
         self.release, self.reason = release, reason
         before = self._enlisted
         self._enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
+        self._ranks = None
         self.readers = frozenset(
             worker for worker, _ in self._enlisted & before if worker in release
         )
@@ -77,8 +80,10 @@ class Rounds:
 
     def part_of(self, worker: int) -> tuple[int, int]:
         """Which part of how many a member has in what is shared by all: (n, m)."""
-        members = sorted(number for number, _ in self._enlisted)
-        return (members.index(worker), len(members)) if worker in members else (0, 0)
+        if self._ranks is None:
+            members = sorted(number for number, _ in self._enlisted)
+            self._ranks = {number: rank for rank, number in enumerate(members)}
+        return (self._ranks[worker], len(self._ranks)) if worker in self._ranks else (0, 0)
 
     def check(self, holders: frozenset[int]) -> None:
         if self._folding is not None and not self._folding <= holders:

@@ -203,11 +203,12 @@ class ServerMachine:
         fold, self._folding = self._folding, None
         assert fold is not None
         self._since_ns = now_ns
-        readers = dict.fromkeys(worker for worker in fold.readers if worker in self._members)
+        readers = [worker for worker in fold.readers if worker in self._members]
+        pushed = frozenset(readers)
         for worker, (sequence, round_) in list(self._arrived.items()):
             if round_ <= fold.round:
                 del self._arrived[worker]
-                if worker in readers:
+                if worker in pushed:
                     self._acknowledged[worker] = sequence
                 else:
                     self._acknowledge(worker, sequence)

@@ -1,15 +1,19 @@
 """What rounds have been given, rolled up: one journal line for many routine rounds.
 
-A line is due a second after the last one, when a round closed for an unusual reason, or at the end.
+*Redone is computing on points that were not counted, because they were not the worker's any more:
+others visit them again. What somebody computed who died before it contributed, nobody knows.* A
+line is due a second after the last one, when a round closed for an unusual reason, or at the end.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from polyrhythm.core.sync.prediction import resource_usage
 from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
-_ROUTINE = ("all-arrived", "on-arrival")
+_ON_ARRIVAL = "on-arrival"
+_ROUTINE = ("all-arrived", _ON_ARRIVAL)
 
 
 @dataclass(slots=True)
@@ -21,6 +25,17 @@ class WorkerTotals:
     compute_ns: int = 0
     wait_ns: int = 0
     transfer_ns: int = 0
+    redone_ns: int = 0
+
+    def fields(self) -> dict[str, int]:
+        return {
+            "contributions": self.contributions,
+            "points": self.points,
+            "compute_ns": self.compute_ns,
+            "wait_ns": self.wait_ns,
+            "transfer_ns": self.transfer_ns,
+            "redone_ns": self.redone_ns,
+        }
 
 
 @dataclass(slots=True)
@@ -33,6 +48,9 @@ class _Span:
     objective: float = 0.0
     objective_weight: float = 0.0
     longest_ns: int = 0
+    usage: float = 0.0
+    """Eq. 1 of PSP, summed over rounds."""
+    usages: int = 0
 
 
 @dataclass(slots=True)
@@ -42,6 +60,8 @@ class Tally:
     _line_ns: int = 0
     _round_ns: int = 0
     _round: int = 0
+    _computed_ns: list[int] = field(default_factory=list)
+    """What each contribution of this round took."""
 
     def count(self, trailer: Trailer, points: int) -> None:
         totals = self.workers.setdefault(trailer.worker, WorkerTotals())
@@ -50,6 +70,9 @@ class Tally:
         totals.compute_ns += trailer.compute_ns
         totals.wait_ns += trailer.wait_ns
         totals.transfer_ns += trailer.transfer_ns
+        if points < trailer.weight:
+            totals.redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
+        self._computed_ns.append(trailer.compute_ns)
         span = self._span
         span.contributions += 1
         span.points += points
@@ -73,6 +96,10 @@ class Tally:
         if round_ > self._round or not self._round_ns:
             span.rounds += round_ - self._round
             self._round, self._round_ns = round_, now_ns
+            if self._computed_ns and reason != _ON_ARRIVAL:
+                span.usage += resource_usage(self._computed_ns)
+                span.usages += 1
+            self._computed_ns.clear()
         if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
             return None
         return self.line(round_, reason, passes, now_ns)
@@ -89,7 +116,8 @@ class Tally:
             "points": span.points,
             "objective": objective,
             "longest_s": span.longest_ns / 1e9,
+            "usage": span.usage / span.usages if span.usages else None,
             "passes": passes,
             "reason": reason,
-            "workers": {worker: asdict(totals) for worker, totals in self.workers.items()},
+            "workers": {worker: totals.fields() for worker, totals in self.workers.items()},
         }

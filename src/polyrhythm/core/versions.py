@@ -6,9 +6,13 @@ the memory behind them and makes a slot when it is first named.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 from polyrhythm.errors import InvariantBroken
+
+_CURRENT_AND_SPARE = 2
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Versions:
@@ -33,7 +37,7 @@ class Versions:
 
     def surplus(self) -> tuple[int, ...]:
         """Slots that nobody needs, but for one spare: the next slow reader will want it."""
-        if len(self._made) <= 2:
+        if len(self._made) <= _CURRENT_AND_SPARE:
             return ()
         idle = sorted(self._made - {self.slot, self._fill, *self._readers})[1:]
         self._made.difference_update(idle)
@@ -104,7 +108,8 @@ class SliceVersions:
 
     def __init__(self, slices: Sequence[int]) -> None:
         self._slots = dict.fromkeys(slices, 0)
-        self._leases: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._leases: dict[int, dict[int, tuple[int, ...]]] = {}
+        """Per reader and ticket, the slots of all slices."""
         self._readers: Counter[tuple[int, int]] = Counter()
         self._made = {0}
 
@@ -129,7 +134,7 @@ class SliceVersions:
         """`reader` is sent every slice as it is now, and may look until `release`; its slots. What
         it asked for before may still be leaving for it, and stays leased."""
         slots = tuple(self._slots.values())
-        self._leases[reader, ticket] = slots
+        self._leases.setdefault(reader, {})[ticket] = slots
         for held in zip(self._slots, slots, strict=True):
             self._readers[held] += 1
         return slots
@@ -137,12 +142,14 @@ class SliceVersions:
     def release(self, reader: int, ticket: int | None) -> None:
         """`reader` has copied what it got with `ticket`, and needs nothing before it either; None:
         it is gone."""
-        for key in [key for key in self._leases if key[0] == reader]:
-            if ticket is None or key[1] <= ticket:
-                for held in zip(self._slots, self._leases.pop(key), strict=True):
-                    self._readers[held] -= 1
-                    if not self._readers[held]:
-                        del self._readers[held]
+        leases = self._leases.get(reader)
+        if leases is None:
+            return
+        for old in [old for old in leases if ticket is None or old <= ticket]:
+            for held in zip(self._slots, leases.pop(old), strict=True):
+                _drop(self._readers, held)
+        if not leases:
+            del self._leases[reader]
 
     @property
     def used(self) -> set[int]:
@@ -151,13 +158,25 @@ class SliceVersions:
 
     def surplus(self) -> tuple[int, ...]:
         """Slots that nobody needs, but for one spare: the next slow reader will want it."""
+        if len(self._made) <= _CURRENT_AND_SPARE:
+            return ()
         idle = sorted(self._made - self.used)[1:]
         self._made.difference_update(idle)
         return tuple(idle)
 
     def check(self) -> None:
         leased = Counter(
-            held for slots in self._leases.values() for held in zip(self._slots, slots, strict=True)
+            held
+            for leases in self._leases.values()
+            for slots in leases.values()
+            for held in zip(self._slots, slots, strict=True)
         )
         if leased != self._readers:
             raise InvariantBroken("leases of slices were miscounted")
+
+
+def _drop(readers: Counter[Key], key: Key) -> None:
+    """One reader less."""
+    readers[key] -= 1
+    if not readers[key]:
+        del readers[key]

@@ -57,6 +57,8 @@ class WorkerMachine:
     def __init__(self, name: str) -> None:
         self.name = name
         self.job: m.JobSpec | None = None
+        self._rounds = True
+        self._asks = True
         self._spec: m.ModelSpec | None = None
         self._points: int | None = None
         self._user_computes = False
@@ -153,10 +155,6 @@ class WorkerMachine:
         """The last contribution of this incarnation that every server has acknowledged."""
         return min(self._unacknowledged, default=self._sequence + 1) - 1
 
-    @property
-    def _rounds(self) -> bool:
-        return self.job is None or has_rounds(self.job.sync)
-
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         if self._next_beat_ns is not None and now_ns >= self._next_beat_ns:
             self._next_beat_ns = now_ns + self._beat_ns
@@ -174,6 +172,8 @@ class WorkerMachine:
     def _on_admitted(self, message: m.Admitted, now_ns: int) -> None:
         self.worker, self.incarnation = message.worker, message.incarnation
         self.job = message.job
+        self._rounds = has_rounds(message.job.sync)
+        self._asks = self._rounds or asks_before_steps(message.job.sync)
         self._term, self._view = message.term, message.view
         self._servers = len(message.servers)
         self._next_beat_ns = now_ns + self._beat_ns
@@ -238,13 +238,11 @@ class WorkerMachine:
             self._contribute(event, now_ns)
 
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
-        assert self.job is not None
         self._sequence += 1
         self._unacknowledged[self._sequence] = set(self._landing.slices)
-        asks = self._rounds or asks_before_steps(self.job.sync)
         if self._rounds:
             self._expect_next(now_ns)
-        elif not asks:
+        elif not self._asks:
             self._allowed = True
             self._pull_latest(after=0)  # ahead of the slices: it does not wait for its own fold
         round_ = self._landing.version + 1
@@ -280,7 +278,7 @@ class WorkerMachine:
                 probe_ns=event.probe_ns,
             )
         )
-        if asks and not self._rounds:
+        if self._asks and not self._rounds:
             self._allowed = False
             self._pull_latest(after=self._sequence)
 

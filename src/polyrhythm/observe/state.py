@@ -32,6 +32,8 @@ class Totals:
     compute_s: float = 0.0
     wait_s: float = 0.0
     transfer_s: float = 0.0
+    redone_s: float = 0.0
+    """Of the computing, what others do again."""
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "Totals":
@@ -41,6 +43,7 @@ class Totals:
             fields.get("compute_ns", 0) / 1e9,
             fields.get("wait_ns", 0) / 1e9,
             fields.get("transfer_ns", 0) / 1e9,
+            fields.get("redone_ns", 0) / 1e9,
         )
 
     def since(self, before: "Totals") -> "Totals":
@@ -50,6 +53,7 @@ class Totals:
             self.compute_s - before.compute_s,
             self.wait_s - before.wait_s,
             self.transfer_s - before.transfer_s,
+            self.redone_s - before.redone_s,
         )
 
     @property
@@ -147,6 +151,8 @@ class RunState:
     contributions: int = 0
     points: int = 0
     objective: float | None = None
+    usage: float | None = None
+    """The mean over rounds of what PSP's Eq. 1 says; None where there are none."""
     nbytes: int = 0
     """Of the model."""
     slices: dict[int, int] = field(default_factory=dict)
@@ -173,6 +179,7 @@ class RunState:
     _accuracy_sum: Fraction = Fraction(0)
     """Exact, so that the mean of equals is their value."""
     _accuracy_count: int = 0
+    _used_rounds: int = 0
     _samples: deque[tuple[float, dict[int, Totals]]] = field(default_factory=deque)
 
     # -- what follows from it ------------------------------------------------------------------
@@ -279,6 +286,11 @@ class RunState:
             self._wait_on(self.waiting, self.at_s)
             self.waiting = None
         self.worked_s = self.at_s
+        if (usage := line.get("usage")) is not None:
+            before, rounds = self._used_rounds, line.get("rounds", 0)
+            self._used_rounds += rounds
+            whole = (self.usage or 0.0) * before + usage * rounds
+            self.usage = whole / max(1, self._used_rounds)
         self.round, self.passes = line["round"], line.get("passes", self.passes)
         self.contributions += line.get("contributions", 0)
         self.points += line.get("points", 0)
@@ -312,8 +324,8 @@ class RunState:
             fields,
             self.at_s - line.get("since_s", 0.0),
             None if until_s is None else self.at_s + until_s,
-            _numbers(line.get("missing", fields.get("missing"))),
-            _numbers(fields.get("held")),
+            workers_named(line.get("missing", fields.get("missing"))),
+            workers_named(fields.get("held")),
             self.at_s,
         )
         self._wait_on(now, self.at_s)
@@ -379,7 +391,7 @@ class RunState:
     }
 
 
-def _numbers(workers: Any) -> tuple[int, ...]:
+def workers_named(workers: Any) -> tuple[int, ...]:
     """Workers as the lead names them: a list of numbers, or the words `w0, w2`."""
     if isinstance(workers, str):
         return tuple(int(number) for number in _WORKER.findall(workers))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from polyrhythm.observe.state import DONE, RunState, Totals
+from polyrhythm.observe.state import DONE, RunState, Totals, workers_named
 from polyrhythm.observe.words import (
     counted,
     link_ended,
@@ -24,6 +24,7 @@ from polyrhythm.observe.words import (
 
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
+_FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,8 @@ class Teller:
         return [self._say(text, {line["worker"]})]
 
     def _evicted(self, line: dict[str, Any]) -> list[Sentence]:
-        derivation = line.get("derivation")
-        because = f" ({derivation})" if derivation else ""
+        derivation = line.get("derivation") or ""
+        because = f" ({derivation.rpartition(' = ')[2]})" if derivation else ""
         text = (
             f"{line['name']} was evicted: silent for {line.get('silent_s', 0.0):.1f} s,"
             f" the limit is {line.get('limit_s', 0.0):.1f} s{because}{self._go_on()}"
@@ -176,9 +177,14 @@ class Teller:
         self._rounds_s = self.state.at_s
         if line.get("reason") != "timer":
             return []
-        names = listed(self.state.name_of(worker) for worker in self._missing)
-        without = f"closed without {names}" if self._missing else "closed; not all were waited for"
-        return [self._say(f"the timer fired: round {line['round']} {without}", self._missing)]
+        missing = workers_named(line.get("missing")) or self._missing
+        names = listed(self.state.name_of(worker) for worker in missing)
+        without = f"closed without {names}" if missing else "closed; not all were waited for"
+        return [self._say(f"the timer fired: round {line['round']} {without}", missing)]
+
+    def _policy(self, line: dict[str, Any]) -> list[Sentence]:
+        code, fields = line["code"], line.get("fields") or {}
+        return [self._say(reason_in_words(code, fields, self.state), None)]
 
     def _waiting(self, line: dict[str, Any]) -> list[Sentence]:
         waiting = self.state.waiting
@@ -218,7 +224,20 @@ class Teller:
         reason = with_names(line["reason"], self.state)
         if not reason.startswith("the job "):
             reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
-        return [self._say(reason, None)]
+        return [self._say(reason, None), *self._in_all()]
+
+    def _in_all(self) -> list[Sentence]:
+        """Who gave how much, where few enough did."""
+        gave = [worker for worker in self.state.workers.values() if worker.totals.contributions]
+        if not gave or len(gave) > _FEW:
+            return []
+        counts = listed(
+            f"{worker.totals.contributions} of {worker.name}"
+            + ("" if worker.totals.shares is None else f" ({percent(worker.totals.shares[0])})")
+            for worker in gave
+        )
+        text = f"contributions, and the share of the time computing: {counts}"
+        return [Sentence(self.state.at_s, text, _NOBODY)]
 
     _HANDLERS: ClassVar[dict[str, Callable[["Teller", dict[str, Any]], list[Sentence]]]] = {
         "server-joined": _server_joined,
@@ -231,6 +250,7 @@ class Teller:
         "left": _left,
         "evicted": _evicted,
         "rounds": _rounds,
+        "policy": _policy,
         "waiting": _waiting,
         "reported": _reported,
         "chunks": _chunks,

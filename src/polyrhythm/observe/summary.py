@@ -1,9 +1,11 @@
 """The result of a run: what `--json` prints and what people read at its end, from its state alone."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.sync.prediction import overall_usage
 from polyrhythm.observe.state import RunState, WorkerState, fold
 from polyrhythm.observe.words import counted, percent
 from polyrhythm.wire.messages import JobSpec
@@ -51,6 +53,8 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "contributions_per_s": _per_s(state.contributions, seconds),
         "bytes_pushed": round(state.contributions * carried),
         "bytes_pulled": round(state.pulls * carried),
+        "time": _time(state),
+        "resource_usage": {"per_round": state.usage, "overall": _overall(state)},
         "per_worker": {worker.name: _of_worker(worker) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
         "ended": state.ended.reason if state.ended is not None else None,
@@ -69,7 +73,27 @@ def _of_worker(worker: WorkerState) -> dict[str, Any]:
         "compute_s": totals.compute_s,
         "wait_s": totals.wait_s,
         "transfer_s": totals.transfer_s,
+        "redone_s": totals.redone_s,
     }
+
+
+def _time(state: RunState) -> dict[str, float]:
+    """Where the time of all workers went. Redone is a part of the computing."""
+    totals = [worker.totals for worker in state.workers.values()]
+    return {
+        "compute_s": math.fsum(t.compute_s for t in totals),
+        "wait_s": math.fsum(t.wait_s for t in totals),
+        "transfer_s": math.fsum(t.transfer_s for t in totals),
+        "redone_s": math.fsum(t.redone_s for t in totals),
+    }
+
+
+def _overall(state: RunState) -> float | None:
+    """Eq. 14 of PSP: the share of all workers' time that was computing."""
+    totals = [worker.totals for worker in state.workers.values() if worker.totals.busy_s]
+    if not totals:
+        return None
+    return overall_usage([t.compute_s for t in totals], [t.busy_s for t in totals])
 
 
 def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
@@ -100,11 +124,22 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
         rows.append(f"  objective {result['objective']:.4f}")
     if result["seconds_to_target"] is not None:
         rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
+    if (usage := result["resource_usage"]["overall"]) is not None:
+        rows.append(_time_row(result["time"], usage, result["resource_usage"]["per_round"]))
     rows += [_worker_row(name, worker) for name, worker in sorted(result["per_worker"].items())]
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
     rows.append(f"  folds: {folds or 'none'}")
     rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
     return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
+
+
+def _time_row(time: dict[str, float], overall: float, per_round: float | None) -> str:
+    within = "" if per_round is None else f" ({percent(per_round)} within a round's longest step)"
+    redone = f", redone {time['redone_s']:.1f} s" if time["redone_s"] else ""
+    return (
+        f"  all workers: computing {time['compute_s']:.1f} s, waiting {time['wait_s']:.1f} s,"
+        f" transferring {time['transfer_s']:.1f} s{redone}; used to {percent(overall)}{within}"
+    )
 
 
 def _worker_row(name: str, worker: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Virtual time: what is due next, in the order of time and, at one time, of being asked for."""
 
+import gc
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
@@ -25,7 +26,17 @@ class Clock:
 
     def run(self, until_ns: int) -> bool:
         """Do what is due, one after the other, until `stop` is called; False if nothing is left
-        that is due by `until_ns`."""
+        that is due by `until_ns`. Nothing that is made meanwhile refers to itself, so nobody looks
+        for such garbage: with many workers that would take a fifth of the time."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run(until_ns)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self, until_ns: int) -> bool:
         due = self._due
         self._going = True
         while due and due[0][0] <= until_ns:

@@ -8,6 +8,8 @@ from polyrhythm.wire.messages import ChunkLease, Leased, Progress
 
 class Points:
     def __init__(self) -> None:
+        self.everything = 0
+        """How many points are leased."""
         self._epochs: int | None = None
         self._chunks: dict[int, ChunkLease] = {}
         self._at: dict[int, tuple[int, int]] = {}
@@ -17,13 +19,14 @@ class Points:
         """Chunks of this pass that are not wholly visited, the next one last."""
         self._lease: Leased | None = None
 
-    def take(self, lease: Leased) -> None:
+    def take(self, lease: Leased) -> bool:
         """A new lease: a chunk begins where the lease says, or further on if this worker has been
         further and that is still on its way. After an eviction the worker is somebody new, who has
-        been nowhere."""
+        been nowhere: True."""
         if lease is self._lease:
-            return
-        if self._lease is not None and lease.incarnation != self._lease.incarnation:
+            return False
+        anew = self._lease is not None and lease.incarnation != self._lease.incarnation
+        if anew:
             self._been.clear()
         self._lease, self._epochs = lease, lease.epochs
         self._chunks = {chunk.chunk: chunk for chunk in lease.chunks}
@@ -32,6 +35,20 @@ class Points:
             for number, chunk in self._chunks.items()
         }
         self._left.clear()
+        self.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
+        return anew
+
+    def left(self, count: int) -> int:
+        """How many of up to `count` points `next` would give."""
+        if not self._left and not self._begin_pass():
+            return 0
+        found = 0
+        for number in reversed(self._left):
+            chunk = self._chunks[number]
+            found += chunk.last - chunk.first - self._at[number][1]
+            if found >= count:
+                return count
+        return found
 
     def next(self, count: int) -> tuple[int, tuple[Progress, ...]]:
         """Up to `count` points of one pass, and the progress they make. None are left: 0."""

@@ -44,10 +44,11 @@ class Process:
             return
         self._running = True
         queue, perform, clock = self._queue, self.EFFECTS, self.clock
+        handled: dict[str, Machine] = {}
         while True:
             while queue and self.alive:
                 name, event = queue.popleft()
-                machine = self.machines[name]
+                handled[name] = machine = self.machines[name]
                 effects = machine.handle(event, clock.now_ns)
                 if self.check:
                     machine.check()
@@ -57,7 +58,7 @@ class Process:
                 break
             self.settle()
         self._running = False
-        for name, machine in self.machines.items():
+        for name, machine in handled.items():
             wake_ns = machine.wake_at()
             if wake_ns is not None and wake_ns < self._sleeps_until_ns[name]:
                 self._wake_at(name, wake_ns)

@@ -15,6 +15,18 @@ from polyrhythm.wire.messages import JobSpec
 
 _ITEM_NBYTES = 4
 _TIMERS = ("auto", "off")
+_WIDEST = 3.0
+_AT_LEAST_ONE = (
+    "local_steps",
+    "servers",
+    "workers",
+    "rounds",
+    "epochs",
+    "points",
+    "batch",
+    "most_steps",
+    "probe_points",
+)
 
 
 class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,12 +51,20 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     seed: int = 0
     """Of the dealing of points. What is random in the simulation has a seed of its own."""
     heartbeat: Duration = Duration(500_000_000)
+    interval: str = "auto"
+    """Of fsp: auto, binary or a duration."""
+    coordination: str = "semi"
+    """Of fsp: who says when the interval is over, the lead (central) or every worker (semi)."""
+    most_steps: int = 64
+    """Of psp: steps of the fastest before all meet."""
+    probe_points: int = 2048
+    """The sample on which the objective is read."""
     start_timeout: Duration = Duration(60 * 10**9)
     limit: Duration = Duration(3600 * 10**9)
     """Virtual time after which a run that does not end is given up."""
 
     def __post_init__(self) -> None:
-        for name in ("local_steps", "servers", "workers", "rounds", "epochs", "points", "batch"):
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: it must be at least 1")
@@ -83,24 +103,97 @@ class LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"loss is {self.loss}: it must be at least 0 and less than 1")
 
 
+class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the objective falls (`sim/objective.py`)."""
+
+    halving: int
+    """Points that halve it, folded one by one."""
+    at_once: int
+    """So many points folded at once are worth half of that."""
+    start: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("halving", "at_once", "start"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise ValueError(f"{name} is {value}: it must be a positive number")
+
+
+class Slowing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """From then on steps take so many times as long as the table says."""
+
+    at: Duration
+    factor: float
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+
+class Stall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A pause every so many points (FSP's *Injected* straggler)."""
+
+    pause: Duration
+    points: int
+
+    def __post_init__(self) -> None:
+        if self.points < 1:
+            raise ValueError(f"points is {self.points}: it must be at least 1")
+
+
+class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Somebody who uses the same machine on and off (FSP's *Natural* straggler): while it does,
+    steps take so many times as long."""
+
+    on: Duration
+    off: Duration
+    factor: float
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+        if not self.on or not self.off:
+            raise ValueError("on and off must be longer than 0s")
+
+
 class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One worker, or a group of `count` that are alike."""
+    """One worker, or a group of `count` that are alike. A step takes `step`, varied in one way at
+    most."""
 
     step: Duration
     count: int = 1
     name: str | None = None
     step_noise: float = 0.0
-    """The standard deviation of a step's time, as a part of it."""
+    """Normal: the standard deviation of a step's time, as a part of it."""
+    step_lognormal: float = 0.0
+    """Log-normal: `step` is the median, and this the deviation of the logarithm."""
+    step_pareto: float | None = None
+    """Pareto: `step` is the shortest, and this the exponent; near 1 the tail is heavy."""
+    slows: tuple[Slowing, ...] = ()
+    stall: Stall | None = None
+    tenant: Tenant | None = None
     link: LinkTable | None = None
     join: Duration = Duration(0)
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"count is {self.count}: it must be at least 1")
+        if not self.step:
+            raise ValueError("step is 0s: it must be longer")
         if not 0 <= self.step_noise < 1:
             raise ValueError(
                 f"step_noise is {self.step_noise}: it must be at least 0 and less than 1"
             )
+        if not 0 <= self.step_lognormal <= _WIDEST:
+            raise ValueError(
+                f"step_lognormal is {self.step_lognormal}: it must be from 0 to {_WIDEST:g}"
+            )
+        if self.step_pareto is not None and not 1 < self.step_pareto < float("inf"):
+            raise ValueError(
+                f"step_pareto is {self.step_pareto}: it must be above 1, or steps have no mean"
+            )
+        if bool(self.step_noise) + bool(self.step_lognormal) + (self.step_pareto is not None) > 1:
+            raise ValueError("give one of step_noise, step_lognormal and step_pareto")
+        if [change.at for change in self.slows] != sorted(change.at for change in self.slows):
+            raise ValueError("slows must come in the order of time")
 
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -113,24 +206,24 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         if (self.factor is not None) != (self.what == "slow"):
             raise ValueError("factor goes with what = 'slow', and that needs one")
-        if self.factor is not None and not 0 < self.factor < float("inf"):
-            raise ValueError(f"factor is {self.factor}: it must be a positive number")
+        if self.factor is not None:
+            _check_factor(self.factor)
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
     """One worker, as a group's table describes it."""
 
     name: str
-    step_ns: int
-    step_noise: float
+    table: WorkersTable
     link: LinkTable
-    join_ns: int
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     job: JobTable
     workers: tuple[WorkersTable, ...]
     link: LinkTable = LinkTable()
+    objective: ObjectiveTable | None = None
+    """Without it nobody knows an objective."""
     events: tuple[Happening, ...] = ()
 
     def __post_init__(self) -> None:
@@ -155,7 +248,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 if group.name is not None and group.count > 1:
                     name = f"{group.name}-{index}"
                 link = group.link or self.link
-                found.append(WorkerSpec(name, group.step, group.step_noise, link, group.join))
+                found.append(WorkerSpec(name, group, link))
         return found
 
     def job_spec(self, name: str) -> JobSpec:
@@ -177,6 +270,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             slice_nbytes=int(job.slice),
             heartbeat_s=job.heartbeat / 1e9,
             max_seconds=job.max_time / 1e9 if job.max_time else None,
+            interval=job.interval,
+            coordination=job.coordination,
+            most_steps=job.most_steps,
+            probe_points=job.probe_points,
         )
 
 
@@ -196,6 +293,19 @@ def parse_scenario(text: bytes | str, source: str) -> Scenario:
     except (msgspec.DecodeError, UnicodeDecodeError, UsageError) as error:
         raise UsageError(f"{source}: {error}") from None
     return scenario
+
+
+def with_policy(scenario: Scenario, sync: str) -> Scenario:
+    """The same under another policy; refused where that cannot be."""
+    job = msgspec.structs.replace(scenario.job, sync=sync)
+    changed = msgspec.structs.replace(scenario, job=job)
+    choose_policy(changed.job_spec("simulated"))
+    return changed
+
+
+def _check_factor(factor: float) -> None:
+    if not 0 < factor < float("inf"):
+        raise ValueError(f"factor is {factor}: it must be a positive number")
 
 
 def _parse_quantity(kind: type[Any], value: object) -> object:

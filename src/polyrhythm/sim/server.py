@@ -20,11 +20,13 @@ from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.link import Way
 from polyrhythm.sim.memory import Memory
+from polyrhythm.sim.objective import Objective
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.witness import Witness
 from polyrhythm.wire import messages as m
 
 _Slots: TypeAlias = tuple[int, ...]
+_Sending: TypeAlias = tuple[Way, ev.Sent, _Slots, list[int] | None]
 ADDRESS = m.Address("simulated", 0, "", "")
 _FOR_THE_LEAD = frozenset(
     {
@@ -32,6 +34,7 @@ _FOR_THE_LEAD = frozenset(
         m.Enrol,
         m.Trailer,
         m.Abstained,
+        m.Asking,
         m.Report,
         m.Leave,
         m.Placed,
@@ -52,9 +55,11 @@ class ServerProcess(Process):
         *,
         journal: Journal | None,
         fold_ns_per_byte: float,
+        objective: Objective | None,
         witness: Witness | None,
     ) -> None:
-        """`journal`: only the server that runs the lead has one. `witness`: check everything."""
+        """`journal`: only the server that runs the lead has one. `objective`: it falls with what
+        is folded into the first slice. `witness`: check everything."""
         self.name = fx.server_name(server)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:
@@ -66,6 +71,7 @@ class ServerProcess(Process):
         self._job = job
         self._journal = journal
         self._leads = journal is not None
+        self._objective = objective
         self._witness = witness
         self._fold_ns_per_byte = fold_ns_per_byte
         self._peers: dict[str, Way] = {}
@@ -74,6 +80,8 @@ class ServerProcess(Process):
         self._folding = False
         self._folder_free_ns = 0
         self._after_fold: deque[m.Contribution] = deque()
+        self._leaving: dict[int, list[_Sending]] = {}
+        """By the moment at which they will have left."""
 
     def knock(self, lead: Way | None) -> None:
         """Come into the job: over a link to the lead, or at once where the lead runs here."""
@@ -180,7 +188,12 @@ class ServerProcess(Process):
 
     def _fold_slice(self, message: m.Contribution) -> None:
         self._add(message)
+        self._learn()
         self.run()
+
+    def _learn(self) -> None:
+        if self._objective is not None and (weight := self._placed().weights.get(0)) is not None:
+            self._objective.folded(weight)
 
     def _placed(self) -> Memory:
         if self.memory is None:
@@ -248,6 +261,7 @@ class ServerProcess(Process):
     def _fold(self, effect: fx.StartFold) -> None:
         self._folding = False
         weight = self._placed().fold(effect.round, effect.slot)
+        self._learn()
         if self._witness is not None:
             self._witness.folded(self._server, effect.round)
         self.put(self.name, ev.FoldDone(effect.round, weight))
@@ -284,16 +298,21 @@ class ServerProcess(Process):
             )
             left_ns = way.send(message, nbytes)
         stamps = memory.stamps(slots) if self.check else None
-        self.clock.at(left_ns, self._sent, (way, ev.Sent(effect.worker, round_), slots, stamps))
+        if left_ns not in self._leaving:
+            self._leaving[left_ns] = []
+            self.clock.at(left_ns, self._have_left, left_ns)
+        self._leaving[left_ns].append((way, ev.Sent(effect.worker, round_), slots, stamps))
 
-    def _sent(self, sending: tuple[Way, ev.Sent, _Slots, list[int] | None]) -> None:
-        way, event, slots, stamps = sending
-        peer = fx.worker_name(event.worker)
-        if self._peers.get(peer) is not way:
-            return  # its link is over, and with it the lease
-        if stamps is not None and self._placed().stamps(slots) != stamps:
-            raise InvariantBroken(f"{self.name} wrote what {peer} was reading")
-        self.post(self.name, event)
+    def _have_left(self, left_ns: int) -> None:
+        """Of a version that goes to many, many copies leave at the same moment."""
+        for way, event, slots, stamps in self._leaving.pop(left_ns):
+            peer = fx.worker_name(event.worker)
+            if self._peers.get(peer) is not way:
+                continue  # its link is over, and with it the lease
+            if stamps is not None and self._placed().stamps(slots) != stamps:
+                raise InvariantBroken(f"{self.name} wrote what {peer} was reading")
+            self.put(self.name, event)
+        self.run()
 
     def _unlease(self, effect: fx.Unlease) -> None:
         if self.memory is not None:

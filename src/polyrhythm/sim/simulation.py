@@ -12,6 +12,8 @@ from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.link import Way, link
+from polyrhythm.sim.objective import Objective
+from polyrhythm.sim.pace import Pace
 from polyrhythm.sim.scenario import Happening, LinkTable, Scenario, WorkerSpec
 from polyrhythm.sim.server import ServerProcess
 from polyrhythm.sim.witness import Witness
@@ -44,6 +46,7 @@ class Simulation:
         self._rng = random.Random(seed)
         self._check = check
         self._model = _model_of(scenario.job.model)
+        self.objective = Objective(scenario.objective) if scenario.objective else None
         witness = Witness() if check else None
         self.servers = [
             ServerProcess(
@@ -52,19 +55,21 @@ class Simulation:
                 clock,
                 journal=journal if server == 0 else None,
                 fold_ns_per_byte=1e9 / scenario.job.fold_rate,
+                objective=self.objective,
                 witness=witness,
             )
             for server in range(scenario.job.servers)
         ]
         self._cast = {spec.name: spec for spec in scenario.cast()}
+        self._began_ns = clock.now_ns
 
     def run(self) -> fx.End:
         clock, lead = self._clock, self.servers[0]
-        began_ns = clock.now_ns
+        began_ns = self._began_ns
         for server in self.servers:
             server.knock(None if server is lead else self._link(server, lead, self.scenario.link))
         for spec in self._cast.values():
-            clock.at(began_ns + spec.join_ns, self._start, spec)
+            clock.at(began_ns + spec.table.join, self._start, spec)
         for event in self.scenario.events:
             clock.at(began_ns + event.at, self._happen, event)
         if not clock.run(began_ns + self.scenario.job.limit):
@@ -95,13 +100,14 @@ class Simulation:
 
     def _start(self, spec: WorkerSpec) -> None:
         worker = WorkerProcess(
-            spec,
+            spec.name,
             self.job.job,
             self._model,
             self.scenario.job.points,
             self.scenario.job.batch,
+            Pace(spec.table, self._began_ns, self._rng),
+            self.objective,
             self._clock,
-            self._rng,
             self._dial,
             check=self._check,
         )
@@ -127,7 +133,7 @@ class Simulation:
         if worker is None or not worker.alive:
             return  # it has come to its end already
         if event.factor is not None:
-            worker.slowness = event.factor
+            worker.pace.slowness = event.factor
         else:
             _BEFALLS[event.what](worker)
 

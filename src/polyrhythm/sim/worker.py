@@ -1,25 +1,30 @@
 """A worker's process in virtual time, with a model of the user's loop above it.
 
 The loop attaches a model, enrols its data set, and then takes points, computes for as long as its
-step takes, contributes and waits, until the job stops. As in the runtime, its links are read while
-it waits and not while it computes; heartbeats leave all the time. A process that is stopped does
-nothing at all, and what comes queues up.
+steps take, contributes and waits, until the job stops. As in the runtime, its links are read while
+it waits and not while it computes; heartbeats leave all the time. Under psp it does not wait: it
+looks at its links after each step until the version has come. Under fsp it takes micro-batches,
+looks after each, and contributes when its interval is over, when it is hurried, or when it has
+passed over all of its points. A process that is stopped does nothing at all, and what comes queues
+up.
 """
 
 from collections import deque
 from collections.abc import Callable
-from math import inf
-from random import Random
+from math import ceil, inf
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.placement.slices import ITEM_NBYTES, lay_out
+from polyrhythm.core.sync.choose import is_timed, trains_through
 from polyrhythm.core.worker import State, WorkerMachine
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.link import Way
+from polyrhythm.sim.objective import Objective
+from polyrhythm.sim.pace import Pace
 from polyrhythm.sim.points import Points
 from polyrhythm.sim.process import Process
-from polyrhythm.sim.scenario import WorkerSpec
+from polyrhythm.sim.stretch import Stretch
 from polyrhythm.wire import messages as m
 
 _ME = "worker"
@@ -30,38 +35,40 @@ _SETTLE_NS = 250_000_000
 """As in the runtime: so long what was sent has to arrive, when a worker was told to leave."""
 _TOLD = "it was told to leave"
 _RATES = (0.1,)
-_LEAST_STEP = 0.1
-"""Of a step's usual time: noise takes away no more than the rest."""
+_MICRO_NS = 4_000_000
+"""A micro-batch takes about so long."""
+_FORWARD = 1 / 3
+"""Of what a point costs when it is trained on: looking at its loss."""
 
 
 class WorkerProcess(Process):
     def __init__(
         self,
-        spec: WorkerSpec,
+        name: str,
         job: str,
         model: m.ModelSpec,
         points: int | None,
         batch: int,
+        pace: Pace,
+        objective: Objective | None,
         clock: Clock,
-        rng: Random,
         dial: Callable[["WorkerProcess", int], Way],
         *,
         check: bool,
     ) -> None:
         """`dial` gives the way to a server, and is called once for each."""
-        self.machine = WorkerMachine(spec.name)
+        self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
-        self.name = spec.name
-        self.slowness = 1.0
+        self.name = name
+        self.pace = pace
         self.failure: str | None = None
-        self.steps = 0
-        self._spec = spec
+        self.contributions = 0
         self._job_id = job
         self._model = model
         self._nbytes: list[int] = []
         self._points = points
         self._batch = batch
-        self._rng = rng
+        self._objective = objective
         self._dial = dial
         self._ways: dict[int, Way] = {}
         self._backlog: deque[Callable[[], None]] = deque()
@@ -75,13 +82,39 @@ class WorkerProcess(Process):
         self._asked = False
         self._enrolling = False
         self._stopped = False
+        self._local_steps = 1
+        self._through = False
+        self._timed = False
+        self._terms = fx.Resume(-1, stop=False)
+        self._hurried = False
+        self._on_its_way = False
+        """Training through: the last contribution has not come back as a version yet."""
+        self._came = False
+        """That version has landed."""
+        self._awaiting_ns: int | None = None
+        """Since when it has nothing to do until then."""
+        self._looking = False
+        # what it computes
+        self._computing = False
+        self._stretch = Stretch(0, 1, 1)
+        self._size = batch
+        """Points of a step."""
+        self._returns_after = 0
+        """The step of the stretch after which the user's code looks up."""
+        self._call = 0
+        self._frozen_ns = 0
+        # what it visits
         self._cursor = Points()
         self._lease: m.Leased | None = None
         self._lease_number = 0
-        self._given: tuple[float, tuple[m.Progress, ...]] = (0.0, ())
-        self._computing = False
-        self._step = 0
-        self._ends_ns = 0
+        self._steps = 0
+        """Since the last contribution; so are the points and the progress."""
+        self._visited = 0
+        self._progress: dict[int, m.Progress] = {}
+        self._ever = 0
+        self._seen: float | None = None
+        self._probed: tuple[float | None, int, int] = (None, 0, 0)
+        # where the time goes
         self._resumed_ns = 0
         self._exchanges = 0
         self._sent_ns = 0
@@ -124,6 +157,8 @@ class WorkerProcess(Process):
         if not self._computing:
             self.unsettled = True
             self.run()
+        elif self._looks:
+            self._look_up()
 
     def _take(self, way: Way, message: m.Message) -> None:
         kind = type(message)
@@ -149,9 +184,11 @@ class WorkerProcess(Process):
             self._next()
         elif self._backlog and not self._computing:
             self._backlog.popleft()()
-        self.unsettled = self.alive and (
-            self._ready or (bool(self._backlog) and not self._computing)
-        )
+        elif self._looking:
+            self._looking = False
+            self._after_steps()
+        more = self._looking or (bool(self._backlog) and not self._computing)
+        self.unsettled = self.alive and (self._ready or more)
 
     # -- the user's loop -----------------------------------------------------------------------
 
@@ -170,78 +207,192 @@ class WorkerProcess(Process):
         self._enrolling = False
         self._book()
         self._began = True
-        if self._stopped or self._asked:
-            self.put(_ME, ev.Leaving(_TOLD if self._asked else ""))
-            return
-        batches = self._visit()
-        if not batches:
-            self._begin_exchange()
-            self.put(_ME, ev.Exhausted("it has visited all of its points", self._lease_number))
-            return
-        self._computing = True
-        self._ends_ns = self.clock.now_ns + batches * self._step_ns()
-        self._compute()
+        self._resumed_ns = self.clock.now_ns
+        if self._objective is not None:
+            self._seen = self._objective.value
+            self._probe(self._objective.value)
+        self._begin_steps()
 
     def _book(self) -> None:
         """Between sending and going on, what was not the parameters' coming was waiting."""
-        now_ns = self.clock.now_ns
-        if self.steps:
-            self._waited_ns = now_ns - self._left_ns - self._came_ns
+        if self.contributions:
+            self._waited_ns = self.clock.now_ns - self._left_ns - self._came_ns
             self._transferred_ns += self._came_ns
-        self._resumed_ns = now_ns
 
-    def _visit(self) -> int:
-        """Take points for one contribution; how many batches they are."""
-        job = self.machine.job
-        assert job is not None
+    def _probe(self, objective: float) -> None:
+        """Evaluate this worker's share of the probe sample if that is asked for."""
+        part, parts = self._terms.probe
+        if parts:
+            job = self.machine.job
+            assert job is not None
+            share = len(range(part, job.probe_points, parts))
+            took_ns = round(share * self.pace.point_ns(self._batch) * _FORWARD)
+            self._probed = (objective if share else None, share, took_ns)
+            self._resumed_ns += took_ns
+
+    def _begin_steps(self) -> None:
+        """The top of the user's loop: take points and compute, if there are any."""
+        if self._stopped or (self._asked and not self._steps):
+            self.put(_ME, ev.Leaving(_TOLD if self._asked else ""))
+            return
+        if self._asked:
+            self._contribute()
+            return
+        self._take_lease()
+        points = self._plan_stretch()
+        if points:
+            self._compute()
+        elif self._on_its_way:
+            self._awaiting_ns = self.clock.now_ns
+        elif self._steps:
+            self._contribute()
+        else:
+            self._begin_exchange()
+            self.put(_ME, ev.Exhausted("it has visited all of its points", self._lease_number))
+
+    def _take_lease(self) -> None:
         if self._lease is None:
-            self._given = (float(self._batch * job.local_steps), ())
-            return job.local_steps
-        self._cursor.take(self._lease)
-        self._lease_number = self._lease.number
-        visited, batches = 0, 0
-        progress: dict[int, m.Progress] = {}
-        for _ in range(job.local_steps):
-            points, steps = self._cursor.next(self._batch)
-            if not points:
-                break
-            visited, batches = visited + points, batches + 1
-            progress.update({step.chunk: step for step in steps})
-        self._given = (float(visited), tuple(progress.values()))
-        return batches
+            return
+        if self._cursor.take(self._lease):
+            self._visited, self._progress = 0, {}  # it was evicted: nobody will count that
+        if not self._visited:
+            self._lease_number = self._lease.number
 
-    def _step_ns(self) -> int:
-        usual_ns = self._spec.step_ns * self.slowness
-        if self._spec.step_noise:
-            usual_ns *= max(_LEAST_STEP, self._rng.gauss(1.0, self._spec.step_noise))
-        return int(usual_ns)
+    def _plan_stretch(self) -> int:
+        """How many points are computed on until something may have to be decided; 0: there are
+        none. All that is known now goes into the stretch."""
+        now_ns = self.clock.now_ns
+        begins_ns = max(now_ns, self._resumed_ns)
+        if self._timed:
+            point_ns = self.pace.point_ns(self._batch)
+            self._size = max(1, min(self._batch, round(_MICRO_NS / point_ns)))
+            rest_ns = self._terms.interval_ns - (begins_ns - self._resumed_ns)
+            steps = max(1, ceil(rest_ns / (self._size * point_ns)))
+            if self._lease is not None:
+                rest = self._cursor.everything - self._visited
+                steps = min(steps, max(1, -(-rest // self._size)))
+        elif self._through:
+            steps = max(1, self._terms.steps - (0 if self._on_its_way else self._steps))
+        else:
+            steps = self._local_steps - self._steps
+        points = steps * self._size
+        if self._lease is not None:
+            points = self._cursor.left(points)
+            steps = -(-points // self._size)
+        if points:
+            batches = points / self._batch if self._timed else float(steps)
+            took_ns = self.pace.stretch_ns(batches, points, self._ever, begins_ns)
+            self._stretch = Stretch(begins_ns, steps, took_ns)
+            self._returns_after = steps
+        return points
 
     def _compute(self) -> None:
-        self._step += 1
-        self.clock.at(self._ends_ns, self._computed, self._step)
+        self._computing = True
+        self._schedule()
+        if self._looks and self._backlog:
+            self._look_up()
 
-    def _computed(self, step: int) -> None:
-        if step != self._step or not self.alive:
-            return  # the process was stopped meanwhile, and takes longer
+    def _schedule(self) -> None:
+        self._call += 1
+        self.clock.at(self._stretch.end_ns(self._returns_after), self._computed, self._call)
+
+    @property
+    def _looks(self) -> bool:
+        """It looks at its links between steps."""
+        return self._timed or self._on_its_way
+
+    def _look_up(self) -> None:
+        """Something has come, and will be looked at after the step that is being computed."""
+        step = self._stretch.current(self.clock.now_ns)
+        if not self.frozen and step < self._returns_after:
+            self._returns_after = step
+            self._schedule()
+
+    def _computed(self, call: int) -> None:
+        if call != self._call or not self.alive:
+            return  # the process was stopped meanwhile and takes longer, or looks up earlier
         self._computing = False
-        self.unsettled = bool(self._backlog)
-        weight, progress = self._given
+        steps = self._returns_after
+        points = steps * self._size
+        if self._lease is not None:
+            points, progress = self._cursor.next(points)
+            self._progress.update({step.chunk: step for step in progress})
+        self._steps += steps
+        self._visited += points
+        self._ever += points
+        self.unsettled = True
+        if self._looks:
+            self._looking = True  # after what has come
+        else:
+            self._after_steps()
+        self.run()
+
+    def _after_steps(self) -> None:
+        if self._on_its_way and self._came:
+            self._rebase()
+        if not self._stopped and self._due():
+            self._contribute()
+        else:
+            self._begin_steps()
+
+    def _version_came(self) -> None:
+        assert self._awaiting_ns is not None
+        waited_ns = self.clock.now_ns - self._awaiting_ns
+        self._awaiting_ns = None
+        self._waited_ns += waited_ns
+        self._resumed_ns += waited_ns
+        self._rebase()
+        self._begin_steps()
+
+    def _rebase(self) -> None:
+        self._on_its_way = self._came = False
+        if self._objective is not None:
+            self._seen = self._objective.value
+
+    def _due(self) -> bool:
+        if self._asked:
+            return True
+        if self._timed:
+            over = self.clock.now_ns - self._resumed_ns >= self._terms.interval_ns
+            return over or self._hurried or self._passed_all()
+        if self._through:
+            return not self._on_its_way and self._steps >= self._terms.steps
+        return self._steps >= self._local_steps
+
+    def _passed_all(self) -> bool:
+        """Every point of the lease was visited since the parameters came: ask for the barrier."""
+        if self._lease is None or self._visited < self._cursor.everything:
+            return False
+        self.put(_ME, ev.PassedAll())
+        return True
+
+    def _contribute(self) -> None:
         event = ev.Computed(
-            self.steps % _PUSH_BUFFERS,
-            weight,
+            self.contributions % _PUSH_BUFFERS,
+            float(self._visited or 1),
             _RATES,
-            None,
+            self._seen,
             self.clock.now_ns - self._resumed_ns,
             self._waited_ns,
             self._transferred_ns,
-            progress,
+            tuple(self._progress.values()),
             self._lease_number,
+            max(1, self._steps),
+            *self._probed,
         )
-        self.steps += 1
+        self.contributions += 1
+        self._steps = self._visited = 0
+        self._progress = {}
+        self._probed = (None, 0, 0)
         self._begin_exchange()
         if self._asked:
+            self._on_its_way = self._came = False  # whatever comes next, it leaves with it
             self._part()
-        self.post(_ME, event)
+        self.put(_ME, event)
+        if self._through and not self._asked:
+            self._on_its_way = True
+            self._resumed_ns = self.clock.now_ns
+            self._begin_steps()
 
     def _begin_exchange(self) -> None:
         self._exchanges += 1
@@ -253,19 +404,24 @@ class WorkerProcess(Process):
     def freeze(self) -> None:
         if self.alive and not self.frozen:
             self.frozen = True
-            self._step += 1
-            self._ends_ns -= self.clock.now_ns
+            self._call += 1
+            self._frozen_ns = self.clock.now_ns
 
     def thaw(self) -> None:
         if self.alive and self.frozen:
             self.frozen = False
             if self._computing:
-                self._ends_ns += self.clock.now_ns
-                self._compute()
+                self._stretch.begins_ns += self.clock.now_ns - self._frozen_ns
+                self._schedule()
+                if self._looks:
+                    self._look_up()
             self._sleeps_until_ns[_ME] = inf
             if self._asked:
                 self._part()
             self.run()
+            wake_ns = self.machine.wake_at()
+            if wake_ns is not None and wake_ns < self._sleeps_until_ns[_ME]:
+                self._wake_at(_ME, wake_ns)
 
     def leave(self) -> None:
         """As on SIGTERM: it contributes what it has and says good-bye; not while it is stopped."""
@@ -291,7 +447,7 @@ class WorkerProcess(Process):
         if self.alive:
             self.alive = False
             for way in self._ways.values():
-                way.break_off(f"{self.name} died")
+                way.break_off(f"the link to {self.name} broke")
 
     def _close(self) -> None:
         self.alive = False
@@ -317,6 +473,8 @@ class WorkerProcess(Process):
         for server in range(len(effect.addresses)):
             if server != _LEADS:
                 self._link(server)
+        self._local_steps = job.local_steps
+        self._through, self._timed = trains_through(job.sync), is_timed(job.sync)
         if not self._attached:
             self._attached = True
             self._ready = self.unsettled = True
@@ -362,7 +520,7 @@ class WorkerProcess(Process):
                 rate=effect.rates[0],
             )
             left_ns = way.send(contribution, self._nbytes[number])
-        if left_ns > self._left_ns:
+        if left_ns > self._left_ns and not self._through:
             self._left_ns = left_ns
             self._transferred_ns = left_ns - began_ns
 
@@ -370,9 +528,20 @@ class WorkerProcess(Process):
         self._expected = effect.round
 
     def _resume(self, effect: fx.Resume) -> None:
+        self._terms = effect
+        self._hurried = False
         self._stopped = self._stopped or effect.stop
-        if not self._enrolling or self._lease is not None:
+        if self._on_its_way:
+            self._came = True
+            if self._computing:
+                self._look_up()
+            elif self._awaiting_ns is not None:
+                self._version_came()
+        elif not self._enrolling or self._lease is not None:
             self._ready = self.unsettled = True
+
+    def _hurry(self, effect: fx.Hurry) -> None:
+        self._hurried = True
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
         self._lease = effect.lease
@@ -396,6 +565,7 @@ class WorkerProcess(Process):
         fx.PushSlices: _push_slices,
         fx.Expect: _expect,
         fx.Resume: _resume,
+        fx.Hurry: _hurry,
         fx.TakeChunks: _take_chunks,
         fx.Fail: _fail,
         fx.End: _end,

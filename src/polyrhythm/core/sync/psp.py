@@ -6,11 +6,16 @@ differs is when each worker contributes (PSP §3.2, with the design's floor rule
 common multiple).
 """
 
-from polyrhythm.core.machine import Waiting
+from dataclasses import replace
+
+from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.bsp import Bsp
 from polyrhythm.core.sync.policy import Arrived, Decision, Joined, Left, PolicyEvent, Terms
-from polyrhythm.core.sync.prediction import Prediction
+from polyrhythm.core.sync.prediction import Plan, Prediction
 from polyrhythm.core.sync.timer import Timer
+
+_NAMED = 5
+"""So many workers that make the same number of steps are named; of more, how many there are."""
 
 
 class Psp:
@@ -31,12 +36,31 @@ class Psp:
             case Left(worker):
                 self._prediction.forget(worker)
         decision = self._barrier.on(event, now_ns)
-        if decision.fold:
-            self._steps = self._prediction.steps()
-        return decision
+        if not decision.fold:
+            return decision
+        before, self._steps = self._steps, self._prediction.steps()
+        plan = self._prediction.plan
+        if plan is None or self._steps == before:
+            return decision
+        return replace(decision, said=_told(plan))
 
     def terms(self, worker: int) -> Terms:
         return Terms(steps=self._steps.get(worker, 1))
 
     def why(self) -> Waiting:
         return self._barrier.why()
+
+
+def _told(plan: Plan) -> Reason:
+    groups: dict[int, list[int]] = {}
+    for worker, steps in sorted(plan.steps.items()):
+        groups.setdefault(steps, []).append(worker)
+    counts = sorted(groups, reverse=True)
+    told = "; ".join(f"{count} of {_names(groups[count])}" for count in counts)
+    fields = {"steps": told, "horizon_ms": plan.horizon / 1e6, "usage": plan.utilisation}
+    return Reason("plan", fields)
+
+
+def _names(workers: list[int]) -> str:
+    named = ", ".join(f"w{worker}" for worker in workers[:_NAMED])
+    return named if len(workers) <= _NAMED else f"{named} and {len(workers) - _NAMED} more"

@@ -1,0 +1,62 @@
+"""How long a worker's steps take: how that varies, and when its machine is slower.
+
+Steps are timed in stretches: so many steps in a row, of which only the whole matters. Noise of single
+steps averages out within a stretch as it does in a machine; what slows the machine is looked at when
+the stretch begins.
+"""
+
+from math import ceil, sqrt
+from random import Random
+
+from polyrhythm.sim.scenario import WorkersTable
+
+_LEAST = 0.1
+"""Of a step's usual time: noise takes away no more than the rest."""
+
+
+class Pace:
+    def __init__(self, table: WorkersTable, began_ns: int, rng: Random) -> None:
+        """`began_ns`: when the scenario's time is zero."""
+        self.slowness = 1.0
+        self._table = table
+        self._began_ns = began_ns
+        self._rng = rng
+
+    def stretch_ns(self, steps: float, points: float, visited: float, now_ns: int) -> int:
+        """What `steps` steps over `points` points take that begin now; `visited` are the points
+        before them."""
+        took_ns = steps * self._table.step * self.slowness * self._factor(now_ns)
+        took_ns *= self._varied(max(1.0, steps))
+        stall = self._table.stall
+        if stall is not None:
+            stalls = (visited + points) // stall.points - visited // stall.points
+            took_ns += stalls * stall.pause
+        return max(1, int(took_ns))
+
+    def point_ns(self, batch: int) -> float:
+        """What one point takes, usually."""
+        return self._table.step * self.slowness / batch
+
+    def _factor(self, now_ns: int) -> float:
+        elapsed_ns = now_ns - self._began_ns
+        factor = 1.0
+        for change in self._table.slows:
+            if elapsed_ns >= change.at:
+                factor = change.factor
+        tenant = self._table.tenant
+        if tenant is not None and elapsed_ns % (tenant.on + tenant.off) < tenant.on:
+            factor *= tenant.factor
+        return factor
+
+    def _varied(self, steps: float) -> float:
+        """The mean of so many steps' times, as a part of the usual one."""
+        table, rng = self._table, self._rng
+        if table.step_noise:
+            return max(_LEAST, rng.gauss(1.0, table.step_noise / sqrt(steps)))
+        if table.step_lognormal:
+            drawn = [rng.lognormvariate(0.0, table.step_lognormal) for _ in range(ceil(steps))]
+        elif table.step_pareto is not None:
+            drawn = [rng.paretovariate(table.step_pareto) for _ in range(ceil(steps))]
+        else:
+            return 1.0
+        return sum(drawn) / len(drawn)

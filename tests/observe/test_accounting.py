@@ -1,0 +1,79 @@
+"""Where the time went: computing, waiting, transferring, redone; and PSP's resource usage."""
+
+from pathlib import Path
+
+import pytest
+from journals import ended, opened, rounds, totals
+
+from polyrhythm.core.tally import Tally
+from polyrhythm.observe.summary import described, summarise, summary_text
+from polyrhythm.wire.messages import JobSpec, Trailer
+
+S = 10**9
+
+
+def trailer(worker: int, compute_s: float, weight: float = 10.0) -> Trailer:
+    return Trailer(
+        worker=worker,
+        weight=weight,
+        objective=None,
+        compute_ns=round(compute_s * S),
+        wait_ns=0,
+        transfer_ns=0,
+        progress=(),
+    )
+
+
+def test_eq_1_is_the_mean_over_rounds() -> None:
+    tally = Tally()
+    for round_, times in enumerate([(1.0, 2.0, 3.0), (2.0, 2.0, 2.0)], start=1):
+        for worker, seconds in enumerate(times):
+            tally.count(trailer(worker, seconds), 10)
+        line = tally.close(round_, "timer" if round_ == 2 else "all-arrived", 0, S // 2, False)
+    assert line is not None
+    assert line["usage"] == pytest.approx((6 / 9 + 1) / 2)
+
+
+def test_without_rounds_there_is_no_eq_1() -> None:
+    tally = Tally()
+    tally.count(trailer(0, 1.0), 10)
+    line = tally.close(1, "on-arrival", 0, 2 * S, False)
+    assert line is not None and line["usage"] is None
+
+
+def test_what_was_not_counted_is_done_again() -> None:
+    tally = Tally()
+    tally.count(trailer(0, 8.0, weight=100.0), 75)
+    tally.count(trailer(0, 1.0, weight=100.0), 100)
+    assert tally.workers[0].redone_ns == 2 * S
+
+
+def run_of_two() -> list[dict[str, object]]:
+    both = {"0": {**totals(4, 1.0, 1.0, 2.0), "redone_ns": S // 2}, "1": totals(2, 3.0, 0.0, 1.0)}
+    return [
+        *opened(0, 1),
+        {**rounds(3.0, 3), "rounds": 3, "usage": 0.9},
+        {**rounds(5.0, 4, both), "rounds": 1, "usage": 0.5},
+        ended(7.0),
+    ]
+
+
+def test_the_job_s_time_is_that_of_its_workers() -> None:
+    result = summarise(run_of_two())
+    assert result["time"] == {
+        "compute_s": 4.0,
+        "wait_s": 1.0,
+        "transfer_s": 3.0,
+        "redone_s": 0.5,
+    }
+    assert result["per_worker"]["worker-0"]["redone_s"] == 0.5
+    assert result["resource_usage"]["overall"] == pytest.approx(0.5), "Eq. 14"
+    assert result["resource_usage"]["per_round"] == pytest.approx(0.8), "three of 0.9, one of 0.5"
+
+
+def test_people_read_it_too(tmp_path: Path) -> None:
+    text = summary_text({**described(JobSpec(job="")), **summarise(run_of_two())}, tmp_path)
+    assert (
+        "  all workers: computing 4.0 s, waiting 1.0 s, transferring 3.0 s, redone 0.5 s;"
+        " used to 50% (80% within a round's longest step)\n" in text
+    )

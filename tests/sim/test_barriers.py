@@ -1,0 +1,102 @@
+"""psp and fsp in virtual time: who computes how long before a barrier, and who waits at it."""
+
+import pytest
+from runs import Run
+
+JOB = """
+[job]
+sync = "{sync}"
+kind = "{kind}"
+{keys}
+points = 20000
+batch = 32
+servers = 2
+model = "400kB"
+[link]
+delay = "1ms"
+bandwidth = "1Gbit"
+{more}
+"""
+TWO_SPEEDS = """
+[[workers]]
+count = 2
+step = "10ms"
+[[workers]]
+step = "30ms"
+"""
+LEARNING = "[objective]\nhalving = 20000\nat_once = 3000\n"
+
+
+def run(sync: str, keys: str, more: str = TWO_SPEEDS, kind: str = "local") -> Run:
+    return Run(JOB.format(sync=sync, kind=kind, keys=keys, more=more))
+
+
+@pytest.mark.parametrize("sync", ["psp", "fsp"])
+@pytest.mark.parametrize("keys", ["", "interval = '60ms'\ncoordination = 'central'"])
+def test_every_point_is_visited_once_a_pass(sync: str, keys: str) -> None:
+    done = run(sync, f"epochs = 2\n{keys}")
+    assert done.result["points"] == done.weight() == 40_000
+    assert len(done.given()) == done.result["contributions"]
+
+
+def test_under_psp_nobody_waits_and_the_fast_make_more_steps() -> None:
+    shares = run("psp", "rounds = 60").result["per_worker"]
+    assert all(worker["wait_s"] == 0 for worker in shares.values())
+    assert {worker["contributions"] for worker in shares.values()} == {60}
+    fast, slow = shares["worker-0"]["points"], shares["worker-2"]["points"]
+    assert fast == pytest.approx(3 * slow, rel=0.1), "1:1:3 meet after (3, 3, 1) steps"
+
+
+def test_a_worker_trains_on_while_its_contribution_is_folded() -> None:
+    """A fold as long as ten steps: the steps made meanwhile are in the next contribution."""
+    done = run("psp", "rounds = 10\nfold_rate = '2MB'", "[[workers]]\nstep = '10ms'\n")
+    assert done.result["points"] >= 9 * 10 * 32
+    assert done.result["per_worker"]["worker-0"]["wait_s"] == 0
+
+
+def test_with_nothing_left_to_train_on_it_waits_for_the_version() -> None:
+    done = run("psp", "epochs = 1\nfold_rate = '40kB'", "[[workers]]\nstep = '100us'\n")
+    assert done.result["points"] == done.weight() == 20_000
+    assert done.result["seconds"] > 2 * 5, "two folds of five seconds, the first trained through"
+
+
+def test_under_fsp_all_work_for_the_interval_and_the_fast_visit_more() -> None:
+    shares = run("fsp", "rounds = 30\ninterval = '100ms'").result["per_worker"]
+    for worker in shares.values():
+        assert worker["compute_s"] == pytest.approx(3.0, rel=0.06)
+        assert worker["wait_s"] < 0.1 * worker["compute_s"]
+    assert shares["worker-0"]["points"] == pytest.approx(3 * shares["worker-2"]["points"], rel=0.1)
+
+
+@pytest.mark.parametrize("coordination", ["central", "semi"])
+def test_who_has_passed_over_all_of_its_points_ends_the_interval(coordination: str) -> None:
+    done = run("fsp", f"rounds = 4\ninterval = '1min'\ncoordination = '{coordination}'")
+    assert done.result["seconds"] < 4 * 3, "a pass of the fast ones takes about two seconds"
+
+
+def test_a_worker_is_hurried_at_the_end_of_its_micro_batch() -> None:
+    """Central: all stop within a micro-batch of the lead's word, however long their steps are."""
+    workers = "[[workers]]\nstep = '10ms'\n[[workers]]\nstep = '3s'\n"
+    done = run("fsp", "rounds = 20\ninterval = '200ms'\ncoordination = 'central'", workers)
+    assert done.result["seconds"] < 20 * 0.32, "a point of the slow one takes 94 ms"
+
+
+def test_the_interval_follows_the_objective_and_says_so() -> None:
+    done = run("fsp", "rounds = 60\ninterval = 'auto'", LEARNING + TWO_SPEEDS)
+    codes = [line["code"] for line in done.lines("policy")]
+    assert codes[:2] == ["interval-measuring", "interval-chosen"]
+    assert "interval-stage-over" in codes, "what is left to learn gets less"
+    assert done.lines("rounds")[-1]["objective"] < 0.5
+
+
+def test_without_an_objective_it_goes_by_the_barrier_alone() -> None:
+    done = run("fsp", "rounds = 20\ninterval = 'auto'")
+    assert "interval-blind" in {line["code"] for line in done.lines("policy")}
+
+
+def test_the_objective_is_that_of_the_points_folded() -> None:
+    one_by_one = run("asp", "epochs = 1", LEARNING + TWO_SPEEDS)
+    at_once = run("fsp", "epochs = 1\ninterval = '500ms'", LEARNING + TWO_SPEEDS)
+    values = [done.simulation.objective.value for done in (one_by_one, at_once)]
+    assert values[0] == pytest.approx(0.5, abs=0.01), "a pass is a halving"
+    assert values[1] > 0.55

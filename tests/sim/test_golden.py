@@ -1,0 +1,30 @@
+"""Runs told as stories, compared with those that were read and found right.
+
+Each is a scenario of `tests/golden`, and its story lies beside it. POLYRHYTHM_UPDATE_GOLDEN=1 writes
+the stories anew: look at what changed before you keep it.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from runs import Run
+
+from polyrhythm.observe.story import tell
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SCENARIOS = sorted(GOLDEN.glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_story_is_told_as_before(path: Path) -> None:
+    told = "\n".join([*tell(Run(path.read_text()).journal.lines), ""])
+    story = path.with_suffix(".txt")
+    if os.environ.get("POLYRHYTHM_UPDATE_GOLDEN"):
+        story.write_text(told)
+    assert told == story.read_text()
+
+
+def test_there_are_stories() -> None:
+    assert len(SCENARIOS) >= 12
+    assert {path.stem for path in SCENARIOS} == {path.stem for path in GOLDEN.glob("*.txt")}

@@ -1,0 +1,72 @@
+"""Nothing acknowledged is lost and nothing is folded twice, whatever befalls workers (the design's §9).
+
+30 seeds for each policy; POLYRHYTHM_TORTURE multiplies them.
+"""
+
+import os
+
+import pytest
+from ledger import keep_books
+
+from polyrhythm.core.arrivals import Arrivals, Complete
+from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.versions import SliceVersions, Versions
+from polyrhythm.errors import InvariantBroken
+
+TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
+SEEDS = range(30 * TORTURE)
+SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp"]
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_books_balance(sync: str, seed: int) -> None:
+    try:
+        run = keep_books(sync, seed)
+    except (AssertionError, InvariantBroken) as error:
+        again = f"tests/sim/test_ledger.py::test_the_books_balance[{seed}-{sync}]"
+        command = f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{again}'"
+        raise AssertionError(f"{error}; see it again with: {command}") from error
+    assert not run.end.failed, run.end.reason
+
+
+def failure(sync: str, *, check: bool = False) -> str:
+    """Some seed must show it; unchecked, so that the books are what shows it."""
+    for seed in SEEDS:
+        try:
+            keep_books(sync, seed, check=check)
+        except (AssertionError, InvariantBroken) as error:
+            return str(error)
+    return "no seed shows it"
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_without_the_dedupe_rows_something_is_folded_twice(
+    sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(ledger: Ledger, worker: int, incarnation: int, *_: int) -> Verdict:
+        known = ledger._members.get(worker) == incarnation
+        return Verdict.NEW if known else Verdict.STRANGER
+
+    monkeypatch.setattr(Ledger, "judge", judge)
+    assert "has more than was sent" in failure(sync)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_fold_into_a_leased_version_is_seen_by_its_reader(
+    sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Versions, "leased", lambda *_: False)
+    monkeypatch.setattr(SliceVersions, "target", lambda versions, slice_: versions.slot(slice_))
+    assert "was reading" in failure(sync, check=True)
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_what_is_counted_when_it_is_sent_may_never_arrive(
+    sync: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        Arrivals, "trailer", lambda _, message, __: Complete(message, message.round)
+    )
+    monkeypatch.setattr(Arrivals, "arrived", lambda *_: None)
+    assert "lacks what was counted" in failure(sync)

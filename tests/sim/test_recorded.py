@@ -1,0 +1,83 @@
+"""What another policy would have made of a recorded run; here the recorded one is simulated, too."""
+
+import json
+from pathlib import Path
+
+import pytest
+from runs import Run
+
+from polyrhythm.cli.simulate import simulate
+from polyrhythm.errors import UsageError
+from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.observe.state import RunState, fold
+from polyrhythm.observe.summary import summarise
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.recorded import scenario_of
+from polyrhythm.sim.simulation import Simulation
+from polyrhythm.wire.messages import JobSpec
+
+RECORDED = """
+[job]
+sync = "{sync}"
+kind = "local"
+interval = "100ms"
+rounds = 150
+batch = 32
+servers = 2
+model = "1MB"
+[link]
+delay = "500us"
+bandwidth = "1Gbit"
+[[workers]]
+count = 2
+step = "20ms"
+step_noise = 0.05
+[[workers]]
+step = "70ms"
+step_noise = 0.05
+[[workers]]
+step = "30ms"
+link = {{ delay = "500us", bandwidth = "300Mbit" }}
+"""
+
+
+def usage(run: Run) -> float:
+    return float(run.result["resource_usage"]["overall"])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "other"),
+    [("bsp", "asp"), ("bsp", "psp"), ("bsp", "fsp"), ("ssp:3", "asp"), ("asp", "bsp")],
+)
+def test_a_policy_s_usage_is_foretold_from_another_s_run(recorded: str, other: str) -> None:
+    known, real = (Run(RECORDED.format(sync=sync), check=False) for sync in (recorded, other))
+    scenario = scenario_of(fold(known.journal.lines), known.simulation.job, other)
+    clock = Clock()
+    journal = MemoryJournal(clock.read)
+    Simulation(scenario, scenario.job_spec("foretold"), clock, journal).run()
+    foretold = summarise(journal.lines)["resource_usage"]["overall"]
+    assert foretold == pytest.approx(usage(real), abs=0.05)
+    assert abs(usage(known) - usage(real)) > 0.1, "they differ, so it was not easy"
+
+
+def test_a_run_without_contributions_teaches_nothing() -> None:
+    with pytest.raises(UsageError, match="no contributions"):
+        scenario_of(RunState(), JobSpec(job=""), "asp")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(RECORDED.format(sync="bsp"))
+    runs = tmp_path / "runs"
+    simulate(path, name="known", runs_dir=runs, quiet=True)
+    capsys.readouterr()
+    simulate(from_run="known", sync="asp", name="foretold", runs_dir=runs, json_=True)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["job"], result["sync"]) == ("known", "asp")
+    assert result["resource_usage"]["overall"] > 0.5
+    simulate(path, sync="asp", name="other", runs_dir=runs, json_=True)
+    assert json.loads(capsys.readouterr().out)["sync"] == "asp"
+    with pytest.raises(UsageError, match="from-run"):
+        simulate(runs_dir=runs)
+    with pytest.raises(UsageError, match="bps"):
+        simulate(path, sync="bps", runs_dir=runs)
