@@ -119,12 +119,12 @@ def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_a_contribution_counts_for_one_of_the_members(workers: int, kind: str) -> None:
-    assert moved_by_one(workers, "asp", kind) == pytest.approx(-0.5 / workers)
+    assert moved_by_one(workers, "ssp:2", kind) == pytest.approx(-0.5 / workers)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_or_for_all_of_it_if_so_asked(kind: str) -> None:
-    assert moved_by_one(3, "asp", kind, async_scale="none") == pytest.approx(-0.5)
+    assert moved_by_one(3, "ssp:2", kind, async_scale="none") == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("sync", ["ssp:2", "ssp-restart:2"])

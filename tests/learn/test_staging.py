@@ -96,8 +96,8 @@ def test_what_cannot_be_meant(flags: dict[str, str], words: str) -> None:
 
 
 def test_a_pacer_never_ends_a_step_early() -> None:
-    pacer = Pacer(plan(min_step="3ms").of("worker-0"))
     began_ns = time.monotonic_ns()
+    pacer = Pacer(plan(min_step="3ms").of("worker-0"))
     for step in range(1, 6):
         pacer.pace(step)
         assert time.monotonic_ns() - began_ns >= step * 3 * MS

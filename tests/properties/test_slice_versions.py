@@ -12,6 +12,7 @@ from polyrhythm.core.versions import SliceVersions, Versions
 
 SLICES = (2, 5, 7)
 READERS = 4
+ANSWERS = 2
 HUNT = settings(
     max_examples=500, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
 )
@@ -28,8 +29,8 @@ class SliceReaders(RuleBasedStateMachine):
         self.versions = self.versions_class(SLICES)
         self.memory: dict[int, dict[int, int]] = {0: dict.fromkeys(SLICES, 0)}
         self.folds = dict.fromkeys(SLICES, 0)
-        self.reading: dict[int, tuple[int, dict[int, tuple[int, int]]]] = {}
-        """Per reader its ticket, and per slice the slot and what must be found there."""
+        self.reading: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+        """Per reader and ticket: per slice the slot and what must be found there."""
         self.ticket = 0
 
     @rule(slice_=st.sampled_from(SLICES))
@@ -41,26 +42,34 @@ class SliceReaders(RuleBasedStateMachine):
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:
+        """It may ask again while the answer before is still on its way."""
+        if len(self.tickets(reader)) == ANSWERS:
+            return
         self.ticket += 1
         slots = self.versions.lease(reader, self.ticket)
         seen = {
             slice_: (slot, self.folds[slice_]) for slice_, slot in zip(SLICES, slots, strict=True)
         }
-        self.reading[reader] = (self.ticket, seen)
+        self.reading[reader, self.ticket] = seen
+
+    def tickets(self, reader: int) -> list[int]:
+        return sorted(ticket for who, ticket in self.reading if who == reader)
 
     @rule(reader=readers, early=st.booleans())
     def pulled(self, reader: int, early: bool) -> None:
-        """`early`: it is said of what came before this."""
-        if reader in self.reading:
-            ticket, _ = self.reading[reader]
-            self.versions.release(reader, ticket - early)
-            if not early:
-                del self.reading[reader]
+        """`early`: it is said of the first of two answers."""
+        if tickets := self.tickets(reader):
+            upto = tickets[0] if early else tickets[-1]
+            self.versions.release(reader, upto)
+            for ticket in tickets:
+                if ticket <= upto:
+                    del self.reading[reader, ticket]
 
     @rule(reader=readers)
     def closed(self, reader: int) -> None:
         self.versions.release(reader, None)
-        self.reading.pop(reader, None)
+        for ticket in self.tickets(reader):
+            del self.reading[reader, ticket]
 
     @rule()
     def free(self) -> None:
@@ -70,7 +79,7 @@ class SliceReaders(RuleBasedStateMachine):
 
     def needed(self) -> set[int]:
         current = {self.versions.slot(slice_) for slice_ in SLICES}
-        leased = {slot for _, seen in self.reading.values() for slot, _ in seen.values()}
+        leased = {slot for seen in self.reading.values() for slot, _ in seen.values()}
         return current | leased
 
     @invariant()
@@ -79,14 +88,14 @@ class SliceReaders(RuleBasedStateMachine):
         for slice_ in SLICES:
             found = self.memory.get(self.versions.slot(slice_), {}).get(slice_)
             assert found == self.folds[slice_], "the current slices are not there"
-        for _, seen in self.reading.values():
+        for seen in self.reading.values():
             for slice_, (slot, what) in seen.items():
                 assert self.memory[slot][slice_] == what, "a leased slice was overwritten"
 
     @invariant()
     def slots_are_few(self) -> None:
         assert self.versions.used == self.needed()
-        assert len(self.memory) <= READERS + 2, "more slots than readers can need"
+        assert len(self.memory) <= ANSWERS * READERS + 2, "more slots than readers can need"
 
 
 TestSliceReaders = SliceReaders.TestCase
