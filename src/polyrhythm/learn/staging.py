@@ -130,6 +130,8 @@ class Pacer:
         self._began_ns = self._since_ns = time.monotonic_ns()
         self._visited = 0.0
         self._counted = 0.0
+        self._overslept_ns = 0
+        """How much longer than asked the last pause was: the next is shorter by that."""
 
     def pace(self, points: float) -> None:
         """A step is computed, and `points` were visited since `resume`: take the rest of its time."""
@@ -140,9 +142,11 @@ class Pacer:
         )
         self._visited += new
         self._counted = points
+        until_ns = now_ns + max(0, pad_ns - self._overslept_ns)
         if pad_ns:
-            _sleep_until(now_ns + pad_ns)
+            _sleep_until(until_ns)
         self._since_ns = time.monotonic_ns()
+        self._overslept_ns = min(pad_ns, self._since_ns - until_ns) if pad_ns else 0
 
     def pass_over(self, nanoseconds: int) -> None:
         """So much of the time since `resume` was not computing."""
