@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from staged_run import Run
 
 from polyrhythm.core.arrivals import Complete
 from polyrhythm.core.lead import LeadMachine
@@ -22,7 +23,6 @@ from polyrhythm.core.worker import WorkerMachine
 from polyrhythm.sim.link import Way
 from polyrhythm.sim.memory import Given, Memory
 from polyrhythm.wire.messages import Contribution, Message
-from runs import Run
 
 _K = 211
 _REPEATED = 0.05

@@ -1,8 +1,7 @@
 """psp and fsp in virtual time: who computes how long before a barrier, and who waits at it."""
 
 import pytest
-
-from runs import Run
+from staged_run import Run
 
 JOB = """
 [job]

@@ -1,8 +1,7 @@
 """What befalls workers: they crash, are stopped and continued, leave, slow down and join."""
 
 import pytest
-
-from runs import Run
+from staged_run import Run
 
 SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2", "psp", "fsp"]
 JOB = """

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from staged_run import Run
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.lead import LeadMachine
@@ -24,7 +25,6 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server import ServerNode
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
-from runs import Run
 
 POINTS, BATCH, ROUNDS, TIMER_S = 600, 10, 6, 2.0
 PATIENCE_S = 60.0

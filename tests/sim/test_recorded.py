@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from staged_run import Run
 
 from polyrhythm.cli.simulate import simulate
 from polyrhythm.errors import UsageError
@@ -14,7 +15,6 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.recorded import scenario_of
 from polyrhythm.sim.simulation import Simulation
 from polyrhythm.wire.messages import JobSpec
-from runs import Run
 
 RECORDED = """
 [job]

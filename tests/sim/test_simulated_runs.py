@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from staged_run import Run
 
 from polyrhythm.errors import InvariantBroken, JobFailed
 from polyrhythm.sim.scenario import read_scenario
 from polyrhythm.sim.worker import WorkerProcess
-from runs import Run
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 PLAIN = """
