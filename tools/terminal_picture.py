@@ -88,7 +88,9 @@ def record(command: list[str], columns: int, rows: int, at_s: float | None) -> l
     if child.poll() is None and at_s is not None:
         child.send_signal(signal.SIGINT)
     os.close(terminal)
-    child.wait(_TIMEOUT_S)
+    status = child.wait(_TIMEOUT_S)
+    if status and at_s is None:
+        sys.exit(f"the command failed ({status}): {' '.join(screen.lines).strip()}")
     return screen.lines
 
 

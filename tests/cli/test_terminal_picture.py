@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from tools.terminal_picture import Screen, picture, record
 
 
@@ -19,3 +21,8 @@ def test_a_command_is_run_in_a_terminal() -> None:
     assert "title" in svg
     assert "red" in svg
     assert "\x1b" not in svg
+
+
+def test_there_is_no_picture_of_a_command_that_failed() -> None:
+    with pytest.raises(SystemExit, match="the command failed"):
+        record(["sh", "-c", "echo oh no; exit 3"], 40, 10, None)
