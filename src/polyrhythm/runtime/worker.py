@@ -317,7 +317,9 @@ class WorkerNode:
         began_ns = time.monotonic_ns()
         self._wait(lambda: self._resumed or self._let_go(began_ns))
         self._parting = self.asked
-        self._waited_ns += time.monotonic_ns() - began_ns
+        took_ns = time.monotonic_ns() - began_ns
+        self._waited_ns += took_ns
+        self._resumed_ns += took_ns
 
     def rebase(self) -> None:
         """Move the parameters to the version that came aside, keeping what was learned since the
