@@ -15,11 +15,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.clocks import Clocks
+from polyrhythm.core.sync.onarrival import OnArrival
 from polyrhythm.core.sync.restart import Restart
 from polyrhythm.core.sync.staleness import Staleness
+from polyrhythm.core.sync.turning import Turning
 
-Policy = Staleness | Restart
 SEARCH = settings(stateful_step_count=40)
 HUNT = settings(
     SEARCH, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
@@ -30,7 +33,9 @@ HUNT = settings(
 class Gate(RuleBasedStateMachine):
     """What the lead tells a policy, beside what every worker is doing."""
 
-    policy_class: ClassVar[type[Policy]]
+    gate: ClassVar[type[Staleness | Restart]]
+    clocks_class: ClassVar[type[Clocks]] = Clocks
+    turning_class: ClassVar[type[Turning]] = Turning
     bounds: ClassVar[tuple[int | None, ...]]
     asks = True
     """A worker that has contributed waits for the lead's word."""
@@ -50,7 +55,9 @@ class Gate(RuleBasedStateMachine):
     @initialize(data=st.data(), workers=st.integers(1, 4))
     def begin(self, data: st.DataObject, workers: int) -> None:
         self.bound = data.draw(st.sampled_from(self.bounds))
-        self.policy = self.policy_class(self.bound)  # type: ignore[arg-type]
+        self.policy = OnArrival(self.gate(self.bound))  # type: ignore[arg-type]
+        self.policy.clocks = self.clocks_class()
+        self.policy._turning = self.turning_class()
         for _ in range(workers):
             decision = self.policy.on(sync.Joined(self.workers), self.now_ns)
             assert not decision.fold and not decision.release
@@ -162,7 +169,7 @@ class Gate(RuleBasedStateMachine):
 
 
 class Ssp(Gate):
-    policy_class = Staleness
+    gate = Staleness
     bounds = (0, 1, 3)
 
     @invariant()
@@ -182,7 +189,7 @@ class Ssp(Gate):
 
 
 class Asp(Gate):
-    policy_class = Staleness
+    gate = Staleness
     bounds = (None,)
     asks = False
 
@@ -193,7 +200,7 @@ class Asp(Gate):
 
 
 class SspRestart(Gate):
-    policy_class = Restart
+    gate = Restart
     bounds = (0, 1, 3)
 
     def tell(self, event: sync.PolicyEvent) -> sync.Decision:
@@ -227,28 +234,26 @@ def hunt(policy: type[Gate], **changes: object) -> None:
     run_state_machine_as_test(type("Mutant", (policy,), changes), settings=HUNT)
 
 
-class JoinsAtZero(Staleness):
-    def _enter(self, workers: frozenset[int]) -> None:
+class JoinsAtZero(Clocks):
+    def enter(self, workers: frozenset[int]) -> None:
         for worker in workers:
-            self.clocks.put(worker, 0)
+            self._at.put(worker, 0)
 
 
 def test_the_gap_grows_when_joiners_start_at_nothing() -> None:
     with pytest.raises(AssertionError, match="the gap of clocks is"):
-        hunt(Ssp, policy_class=JoinsAtZero)
+        hunt(Ssp, clocks_class=JoinsAtZero)
 
 
 class LooksAtWhoArrives(Staleness):
-    def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        others, self._held = self._held, set()
-        decision = super().on(event, now_ns)
-        self._held |= others & set(self.clocks.everybody())
-        return decision
+    def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
+        self._least = clocks.least
+        return super().open(clocks, now_ns)
 
 
 def test_wake_ups_are_lost_when_only_the_arriving_is_looked_at() -> None:
     with pytest.raises(AssertionError, match="may go, but nobody tells them|all wait for nobody"):
-        hunt(Ssp, policy_class=LooksAtWhoArrives)
+        hunt(Ssp, gate=LooksAtWhoArrives)
 
 
 def test_asp_holds_somebody_when_there_is_a_bound() -> None:
@@ -256,66 +261,65 @@ def test_asp_holds_somebody_when_there_is_a_bound() -> None:
         hunt(Asp, bounds=(0,))
 
 
-class ComesBackFirst(Staleness):
+class ComesBackWhereItWas(Clocks):
     """One who rested keeps the clock it had when it went."""
 
-    def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        floor = self._floor
-        if isinstance(event, sync.Returned):
-            self._floor = 0
-        decision = super().on(event, now_ns)
-        self._floor = max(floor, self._floor)
-        return decision
+    def come_back(self, worker: int) -> bool:
+        floor, self._floor = self._floor, 0
+        came = super().come_back(worker)
+        self._floor = floor
+        return came
 
 
 def test_the_gap_grows_when_one_who_rested_comes_back_where_it_was() -> None:
     with pytest.raises(AssertionError, match="the gap of clocks is"):
-        hunt(Ssp, policy_class=ComesBackFirst)
+        hunt(Ssp, clocks_class=ComesBackWhereItWas)
 
 
-class TurnsForget(Staleness):
-    def __init__(self, bound: int | None) -> None:
-        super().__init__(bound)
-        self._turning.leave = self._turning._joining.discard  # type: ignore[method-assign]
-        self._turning.join = self._turning._joining.add  # type: ignore[method-assign]
+class ForgetfulTurning(Turning):
+    def join(self, worker: int) -> None:
+        self._joining.add(worker)
+
+    def leave(self, worker: int) -> None:
+        self._joining.discard(worker)
 
 
 def test_joiners_wait_for_ever_when_nothing_turns_the_view() -> None:
     with pytest.raises(AssertionError, match="a joiner waits for no turn"):
-        hunt(Ssp, policy_class=TurnsForget)
+        hunt(Ssp, turning_class=ForgetfulTurning)
 
 
 class GoesOnRegardless(Restart):
-    def _arrive(self, worker: int, now_ns: int) -> frozenset[int]:
+    def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
         stopped, self._stopped = self._stopped, set()
-        released = super()._arrive(worker, now_ns)
+        super().arrive(worker, clocks, now_ns)
         self._stopped |= stopped
-        return released
 
 
 def test_somebody_goes_on_when_who_has_stopped_is_not_looked_at() -> None:
     with pytest.raises(AssertionError, match="not all are released together"):
-        hunt(SspRestart, policy_class=GoesOnRegardless)
+        hunt(SspRestart, gate=GoesOnRegardless)
 
 
-class KeepsClocks(Restart):
-    def _restart(self) -> frozenset[int]:
-        released, self._stopped = frozenset(self._stopped), set()
-        return released
+class KeepsRunning(Clocks):
+    def restart(self) -> None:
+        pass
 
 
 def test_clocks_differ_when_a_restart_does_not_restart_them() -> None:
     with pytest.raises(AssertionError, match="clocks differ|the gap of clocks"):
-        hunt(SspRestart, policy_class=KeepsClocks)
+        hunt(SspRestart, clocks_class=KeepsRunning)
 
 
-class ReleasesWhoArrived(Restart):
-    def _restart(self) -> frozenset[int]:
-        released = super()._restart()
+class ReleasesOne(Restart):
+    def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
+        released, reason = super().open(clocks, now_ns)
+        if reason.code != "restart":
+            return released, reason
         self._stopped = set(released) - {max(released)}
-        return frozenset((max(released),))
+        return frozenset((max(released),)), reason
 
 
 def test_some_are_left_behind_when_a_restart_releases_only_one() -> None:
     with pytest.raises(AssertionError, match="not all are released together"):
-        hunt(SspRestart, policy_class=ReleasesWhoArrived)
+        hunt(SspRestart, gate=ReleasesOne)

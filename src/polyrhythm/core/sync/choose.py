@@ -5,6 +5,7 @@ from polyrhythm.core.sync.batchsize import BatchSize
 from polyrhythm.core.sync.bsp import Bsp
 from polyrhythm.core.sync.fsp import Fsp
 from polyrhythm.core.sync.interval import parse_interval
+from polyrhythm.core.sync.onarrival import OnArrival
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.psp import Psp
 from polyrhythm.core.sync.restart import Restart
@@ -78,11 +79,11 @@ def _policy(job: JobSpec) -> SyncPolicy:
             interval = parse_interval(job.interval)
             return Fsp(Timer.parse(job.timer), interval, semi=job.coordination == "semi")
         case "asp", "":
-            return Staleness(None)
+            return OnArrival(Staleness(None))
         case "ssp", ":":
-            return Staleness(_bound(sync, bound))
+            return OnArrival(Staleness(_bound(sync, bound)))
         case "ssp-restart", ":":
-            return Restart(_bound(sync, bound))
+            return OnArrival(Restart(_bound(sync, bound)))
     raise UsageError(f"--sync {sync!r} is not known: choose one of {SYNCS}")
 
 
