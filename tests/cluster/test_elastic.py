@@ -134,8 +134,13 @@ def test_the_job_outlives_its_own_workers_while_a_guest_is_there(counting: Path)
 
 @pytest.mark.parametrize(
     ("flags", "a_step"),
-    [([], 2), (["--kind", "local", "--local-steps", 1000], 2)],
-    ids=["gradient", "local"],
+    [
+        ([], 2),
+        (["--kind", "local", "--local-steps", 1000], 2),
+        (["--sync", "asp"], 2),
+        (["--sync", "psp", "--kind", "local"], 2),
+    ],
+    ids=["gradient", "local", "asp", "psp"],
 )
 def test_who_is_told_to_leave_contributes_what_it_has(
     counting: Path, flags: list[object], a_step: int

@@ -157,6 +157,7 @@ def test_every_reason_can_be_put_into_words() -> None:
         "held": "w5",
         "bound": 2,
         "clock": 9,
+        "unacknowledged": 2,
         "silent_s": 1.5,
         "derivation": "1 s = 1 s",
         **dict.fromkeys(NUMBERS, 1.0),

@@ -4,7 +4,7 @@ from stage import ADDRESS, of, sent, spec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.worker import WINDOW, State, WorkerMachine
+from polyrhythm.core.worker import SETTLE_NS, WINDOW, State, WorkerMachine
 from polyrhythm.wire import messages as m
 
 ROUTES = (m.Route(0), m.Route(1), m.Route(0))
@@ -17,8 +17,8 @@ class Hand:
     def __init__(self) -> None:
         self.worker = WorkerMachine("anna")
 
-    def tell(self, event: object) -> list:
-        effects = list(self.worker.handle(event, 1))
+    def tell(self, event: object, now_ns: int = 1) -> list:
+        effects = list(self.worker.handle(event, now_ns))
         self.worker.check()
         return effects
 
@@ -203,6 +203,70 @@ def test_leaving_says_so_and_ends() -> None:
     effects = Hand().begin().tell(ev.Leaving("done"))
     assert sent(effects, m.Leave, "lead")[0].reason == "done"
     assert of(effects, fx.End)
+
+
+def test_who_is_told_to_leave_contributes_and_is_let_go() -> None:
+    hand = Hand().begin()
+    assert hand.tell(ev.LeaveAsked()) == [], "its user's code computes"
+    effects = hand.compute()
+    assert of(effects, fx.PushSlices) and of(effects, fx.LetGo)
+    assert of(effects, fx.Expect)[-1] == fx.Expect(None), "nothing lands under the user's code"
+    assert hand.why() == "it was told to leave, and ends its work"
+
+
+def test_who_waits_is_let_go_but_not_in_the_middle_of_a_version() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.tell(ev.Landed(1, m.EVERY_SLICE, 1, 1))
+    assert hand.tell(ev.LeaveAsked()) == []
+    hand.tell(ev.Landed(0, 0, 1, 1))
+    effects = hand.tell(ev.Landed(0, 2, 1, 1))
+    assert of(effects, fx.LetGo) and of(effects, fx.Resume) == []
+
+
+def leaving() -> Hand:
+    """Told to leave; what it sent last is on its way."""
+    hand = Hand().begin()
+    hand.tell(ev.LeaveAsked())
+    hand.compute()
+    assert sent(hand.tell(ev.Leaving("told")), m.Leave) == []
+    assert hand.why() == "it leaves when 1 contribution(s) are acknowledged"
+    return hand
+
+
+def test_it_leaves_when_every_server_has_acknowledged() -> None:
+    hand = leaving()
+    assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
+    effects = hand.tell(ev.Skipped(1, 1))  # a version that came with the fold acknowledges too
+    assert sent(effects, m.Leave, "lead")[0].reason == "told" and of(effects, fx.End)
+
+
+def test_it_leaves_in_the_end_though_nobody_acknowledges() -> None:
+    hand = leaving()
+    until_ns = 1 + SETTLE_NS
+    assert hand.worker.why().until_ns == until_ns
+    assert sent(hand.tell(ev.Tick(), until_ns - 1), m.Leave) == []
+    assert hand.worker.wake_at() == until_ns, "before its next heartbeat"
+    assert sent(hand.tell(ev.Tick(), until_ns), m.Leave, "lead")
+
+
+def test_who_leaves_does_not_wait_for_what_can_never_come() -> None:
+    for event in (
+        ev.Leaving("told twice", at_once=True),
+        m.Evicted(**WHO, reason="it was silent"),
+        ev.LinkClosed("s1", "it died"),
+        ev.LinkClosed("lead", "it died"),
+    ):
+        assert of(leaving().tell(event), fx.End), event
+
+
+def test_who_is_told_to_leave_does_not_come_back_after_an_eviction() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.LeaveAsked())
+    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    effects = hand.compute()
+    assert of(effects, fx.LetGo) and of(effects, fx.Rejoin) == []
+    assert of(hand.tell(ev.Leaving("told")), fx.End)
 
 
 def test_refusals_stops_and_lost_links_reach_the_users_code() -> None:

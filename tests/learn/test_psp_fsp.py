@@ -99,7 +99,8 @@ def test_the_interval_is_found_with_the_probe_sample() -> None:
     assert told[:2] == ["interval-measuring", "interval-chosen"]
 
 
-def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
+def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
+    """One step was sent, and another was taken since."""
     tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
     spec = ModelSpec(
         (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
@@ -107,10 +108,23 @@ def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
     layout = lay_out(spec, 1, 1 << 20)
     model = FlatModel(layout, [tensor], "same", aside=True)
     model.remember(parameters=True)
-    tensor += 1.0  # one step, which is sent
+    tensor += 1.0
     sent = [torch.zeros(layout.spaces[0].length)]
     model.fill_changes(sent)
-    tensor += 0.5  # another, while the first is on its way
+    tensor += 0.5
+    return tensor, model, sent
+
+
+def test_who_leaves_before_the_version_comes_sends_nothing_twice() -> None:
+    _, model, sent = on_its_way()
+    model.leave_out(sent)
+    model.fill_changes(sent)
+    assert sent[0][:4].tolist() == [0.5] * 4
+
+
+def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
+    tensor, model, sent = on_its_way()
+    layout = model.layout
     new = torch.tensor([10.0, 20.0, 30.0, 40.0])
     padded = torch.zeros(layout.spaces[0].length)
     padded[:4] = new

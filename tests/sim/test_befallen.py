@@ -3,6 +3,8 @@
 import pytest
 from staged_run import Run
 
+from polyrhythm.core.worker import SETTLE_NS
+
 SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2", "psp", "fsp"]
 JOB = """
 [job]
@@ -125,10 +127,20 @@ def test_who_leaves_says_so_and_nothing_of_it_is_lost() -> None:
 
 
 def test_who_is_told_to_leave_does_not_wait_for_the_slow() -> None:
-    run = happen("500ms slow worker-1 400", "520ms leave worker-0")
+    run = happen("500ms slow worker-1 600", "520ms leave worker-0")
     left = run.lines("left")[0]
     assert left["name"] == "worker-0"
-    assert left["at_s"] == pytest.approx(0.52 + 0.25, abs=0.05), "what it sent has had its time"
+    settled_s = 0.52 + SETTLE_NS / 1e9
+    assert left["at_s"] == pytest.approx(settled_s, abs=0.05), "what it sent has had its time"
+    assert run.result["points"] == run.weight() == 4000
+
+
+def test_who_is_told_to_leave_goes_when_its_last_contribution_is_acknowledged() -> None:
+    run = happen("500ms slow worker-1 100", "520ms leave worker-0")
+    left = run.lines("left")[0]
+    folded_s = next(line["at_s"] for line in run.lines("rounds") if line["at_s"] > 0.53)
+    assert 0.5 < left["at_s"] - 0.52 < SETTLE_NS / 1e9, "the round was a long one"
+    assert left["at_s"] == pytest.approx(folded_s, abs=0.01), "it is over when that is"
     assert run.result["points"] == run.weight() == 4000
 
 

@@ -206,6 +206,10 @@ class Resume(Effect, frozen=True):
     anew: bool = False
 
 
+class LetGo(Effect, frozen=True):
+    """The user's code, which was told to leave, need not wait for a version."""
+
+
 class Hurry(Effect, frozen=True):
     """The interval is over: let the user's code contribute what it has."""
 

@@ -129,10 +129,24 @@ class Landed(Event, frozen=True):
     sequence: int
 
 
+class Skipped(Event, frozen=True):
+    """A slice came that is not awaited. It acknowledges all the same."""
+
+    server: int
+    sequence: int
+
+
 class Reporting(Event, frozen=True):
     metrics: dict[str, float]
 
 
+class LeaveAsked(Event, frozen=True):
+    """Somebody wants this worker to leave: its user's code need not wait for others any more."""
+
+
 class Leaving(Event, frozen=True):
+    """The user's code has ended; `at_once`: what is not acknowledged is not waited for."""
+
     reason: str
     failed: bool = False
+    at_once: bool = False

@@ -49,6 +49,8 @@ WORDS = {
     "resting": "it has visited all of its points and waits for others",
     "rejoining": "it was silent for too long and joins again",
     "window": "two contributions are unacknowledged",
+    "parting": "it was told to leave, and ends its work",
+    "settling": "it leaves when {unacknowledged} contribution(s) are acknowledged",
     "computing": "the worker is computing on version {round}",
     "folding": "the servers fold round {round}",
     "unreported": "{servers} has not reported what {held} contributed",

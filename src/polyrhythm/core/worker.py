@@ -7,7 +7,8 @@ a bound with its own contribution in them and when the lead lets it, otherwise a
 rounds a contribution says that the version it was computed on is no longer read; otherwise a worker
 says so with `Pulled`.
 
-*One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped.*
+*One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped. One
+who is told to leave waits for nobody, but leaves with nothing unacknowledged, if that comes in time.*
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from polyrhythm.core.effects import (
     Expect,
     Fail,
     Hurry,
+    LetGo,
     PushSlices,
     Rejoin,
     Resume,
@@ -41,6 +43,9 @@ from polyrhythm.wire import messages as m
 WINDOW = 2
 _LAST_WORD_NS = 5 * 10**9
 """For the lead to say why a server's link ended, before this worker gives up."""
+SETTLE_NS = 5 * 10**9
+"""For what a leaving worker sent to be acknowledged. With rounds that is when others have contributed
+too; what has arrived by then counts all the same."""
 
 
 class State(Enum):
@@ -50,6 +55,8 @@ class State(Enum):
     WAITING = "waiting"
     RESTING = "resting"
     COMPUTING = "computing"
+    PARTING = "parting"
+    LEAVING = "leaving"
     ENDED = "ended"
 
 
@@ -66,6 +73,11 @@ class WorkerMachine:
         """Why this incarnation is over, while the user's code still computes."""
         self._left_because = ""
         """Why the last incarnation was over."""
+        self._asked = False
+        """It was told to leave."""
+        self._leaving: ev.Leaving | None = None
+        self._settled_ns = 0
+        """When it leaves at the latest, once it is leaving."""
         self._ticket = 0
         self._since_ns = 0
         self._out: list[Effect] = []
@@ -110,9 +122,12 @@ class WorkerMachine:
     def wake_at(self) -> int | None:
         if self.state is State.ENDED:
             return None
+        wakes_ns = [self._next_beat_ns]
         if self._parted is not None:
-            return min(self._parted[1], self._next_beat_ns or self._parted[1])
-        return self._next_beat_ns
+            wakes_ns.append(self._parted[1])
+        if self.state is State.LEAVING:
+            wakes_ns.append(self._settled_ns)
+        return min((wake_ns for wake_ns in wakes_ns if wake_ns is not None), default=None)
 
     def why(self) -> Waiting:
         match self.state:
@@ -130,6 +145,11 @@ class WorkerMachine:
                 reason = Reason("resting")
             case State.COMPUTING:
                 reason = Reason("computing", {"round": self._landing.version})
+            case State.PARTING:
+                reason = Reason("parting")
+            case State.LEAVING:
+                settling = Reason("settling", {"unacknowledged": self.unacknowledged})
+                return Waiting(settling, self._since_ns, self._settled_ns)
             case State.ENDED:
                 reason = Reason("none")
         return Waiting(reason, self._since_ns)
@@ -161,6 +181,8 @@ class WorkerMachine:
             self._out.append(Beat(m.Alive(**self._identity())))
         if self._parted is not None and now_ns >= self._parted[1]:
             self._fail(self._parted[0], now_ns)
+        elif self.state is State.LEAVING and now_ns >= self._settled_ns:
+            self._depart(now_ns)
 
     @property
     def _beat_ns(self) -> int:
@@ -227,7 +249,7 @@ class WorkerMachine:
     def _on_computed(self, event: ev.Computed, now_ns: int) -> None:
         self._user_computes = False
         if self._gone is not None:
-            self._rejoin(self._gone, now_ns)
+            self._come_back(self._gone, now_ns)
             return
         self._enter(State.WAITING, now_ns)
         if self._stop:
@@ -236,13 +258,14 @@ class WorkerMachine:
             self._held = event
         else:
             self._contribute(event, now_ns)
+        self._let_go_if_asked(now_ns)
 
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
         self._sequence += 1
         self._unacknowledged[self._sequence] = set(self._landing.slices)
         if self._rounds:
             self._expect_next(now_ns)
-        elif not self._asks:
+        elif not self._asks and not self._parts:
             self._allowed = True
             self._pull_latest(after=0)  # ahead of the slices: it does not wait for its own fold
         round_ = self._landing.version + 1
@@ -278,14 +301,14 @@ class WorkerMachine:
                 probe_ns=event.probe_ns,
             )
         )
-        if self._asks and not self._rounds:
+        if self._asks and not self._rounds and not self._parts:
             self._allowed = False
             self._pull_latest(after=self._sequence)
 
     def _on_exhausted(self, event: ev.Exhausted, now_ns: int) -> None:
         self._user_computes = False
         if self._gone is not None:
-            self._rejoin(self._gone, now_ns)
+            self._come_back(self._gone, now_ns)
             return
         if self._stop:
             self._enter(State.WAITING, now_ns)
@@ -303,6 +326,7 @@ class WorkerMachine:
             **self._identity(), round=round_, reason=event.reason, lease=event.lease
         )
         self._tell_lead(abstained)
+        self._let_go_if_asked(now_ns)
 
     def _say_pulled(self) -> None:
         pulled = m.Pulled(**self._identity(), round=self._landing.version)
@@ -322,6 +346,12 @@ class WorkerMachine:
         if self._held is not None and len(self._unacknowledged) < WINDOW:
             held, self._held = self._held, None
             self._contribute(held, now_ns)
+        if self.state is State.LEAVING and not self._unacknowledged:
+            self._depart(now_ns)
+
+    def _on_skipped(self, event: ev.Skipped, now_ns: int) -> None:
+        if self._routed:
+            self._acknowledge(event.server, event.sequence, now_ns)
 
     # -- going on ------------------------------------------------------------------------------
 
@@ -329,6 +359,8 @@ class WorkerMachine:
         self._out.append(Expect(round_))
 
     def _expect_next(self, now_ns: int) -> None:
+        if self._parts:
+            return
         self._expect(max(self._landing.version, 0))
         self._resume_if_whole(now_ns)
 
@@ -397,6 +429,9 @@ class WorkerMachine:
     def _resume_if_whole(self, now_ns: int) -> None:
         if self.state not in (State.WAITING, State.PLACING) or self._held is not None:
             return
+        self._let_go_if_asked(now_ns)
+        if self.state is State.PARTING:
+            return
         if self._points is not None and not self._leased:
             return
         if self._may_go_on():
@@ -441,10 +476,40 @@ class WorkerMachine:
     def _on_reporting(self, event: ev.Reporting, now_ns: int) -> None:
         self._tell_lead(m.Report(**self._identity(), metrics=event.metrics))
 
+    @property
+    def _parts(self) -> bool:
+        """It waits for no version any more. One who reads in place must: what it reads changes."""
+        in_place = self.job is not None and self.job.in_place
+        return self._asked and not self._stop and not in_place
+
+    def _on_leave_asked(self, event: ev.LeaveAsked, now_ns: int) -> None:
+        self._asked = True
+        self._let_go_if_asked(now_ns)
+
+    def _let_go_if_asked(self, now_ns: int) -> None:
+        """Not in the middle of a version: the user's code may look at its parameters once more."""
+        if self._parts and not self._user_computes and self._landing.whole:
+            self._user_computes = True
+            self._enter(State.PARTING, now_ns)
+            self._expect(None)
+            self._out.append(LetGo())
+
     def _on_leaving(self, event: ev.Leaving, now_ns: int) -> None:
-        self._tell_lead(m.Leave(**self._identity(), reason=event.reason, failed=event.failed))
+        self._leaving = event
+        at_once = event.at_once or event.failed or self._stop or self._gone is not None
+        if at_once or not self._unacknowledged:
+            self._depart(now_ns)
+        elif self.state is not State.LEAVING:
+            self._enter(State.LEAVING, now_ns)
+            self._settled_ns = now_ns + SETTLE_NS
+            self._expect(None)
+
+    def _depart(self, now_ns: int) -> None:
+        assert self._leaving is not None
+        reason, failed = self._leaving.reason, self._leaving.failed
+        self._tell_lead(m.Leave(**self._identity(), reason=reason, failed=failed))
         self._enter(State.ENDED, now_ns)
-        self._out.append(End(Reason("refused", {"detail": event.reason})))
+        self._out.append(End(Reason("refused", {"detail": reason})))
 
     def _on_stop(self, message: m.Stop, now_ns: int) -> None:
         self._fail(message.reason, now_ns, stopped=True)
@@ -458,6 +523,9 @@ class WorkerMachine:
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         reason = f"{self.name} lost its link to {event.peer}: {event.reason}"
+        if self.state is State.LEAVING:
+            self._depart(now_ns)  # nobody is left to acknowledge what that one has
+            return
         begun = self._resumed >= 0 and not self._stop
         if self.state is State.JOINING and self._left_because:
             self._fail(f"{self._left_because}; {event.reason}", now_ns)
@@ -470,8 +538,18 @@ class WorkerMachine:
 
     def _lose_place(self, reason: str, now_ns: int) -> None:
         """This incarnation is over. Not before the user's code has stopped using the parameters."""
-        if self._user_computes:
+        if self.state is State.LEAVING:
+            self._depart(now_ns)
+        elif self._user_computes:
             self._gone = reason
+        else:
+            self._come_back(reason, now_ns)
+
+    def _come_back(self, reason: str, now_ns: int) -> None:
+        """Unless it was told to leave: then it has nothing to come back for."""
+        if self._parts:
+            self._gone = reason
+            self._let_go_if_asked(now_ns)
         else:
             self._rejoin(reason, now_ns)
 
@@ -520,6 +598,8 @@ class WorkerMachine:
         ev.PassedAll: _on_passed_all,
         ev.Landed: _on_landed,
         ev.Reporting: _on_reporting,
+        ev.Skipped: _on_skipped,
+        ev.LeaveAsked: _on_leave_asked,
         ev.Leaving: _on_leaving,
         m.Stop: _on_stop,
         m.Refusal: _on_refusal,

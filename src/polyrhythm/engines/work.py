@@ -64,7 +64,7 @@ def _heed(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> None:
 
     def leave_at_once() -> None:
         try:
-            node.leave(TOLD)
+            node.leave(TOLD, at_once=True)
             node.close()
         finally:
             os._exit(0)

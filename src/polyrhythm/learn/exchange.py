@@ -174,7 +174,8 @@ class Exchange(torch.optim.Optimizer):
             self._node.rebase()
 
     def settle(self) -> None:
-        """Nothing is left to train on: if a version is still to come, wait for it."""
+        """Nothing is left to train on: if a version is still to come, wait for it, unless this
+        worker was told to leave."""
         if self._on_its_way:
             self._node.await_version()
             if self._node.look():
@@ -213,6 +214,8 @@ class Exchange(torch.optim.Optimizer):
         self._points = None
         self._check_numbers()
         self._check_frozen()
+        if self._on_its_way:  # it was told to leave before the version came
+            self._node.leave_out()
         rates = tuple(float(group["lr"]) for group in self.param_groups)
         objective = sum(self._objective) / len(self._objective) if self._objective else None
         self._objective.clear()

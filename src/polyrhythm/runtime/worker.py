@@ -37,7 +37,6 @@ from polyrhythm.wire import messages as m
 _ME = "worker"
 _PUSH_BUFFERS = WINDOW + 1
 """What is unacknowledged belongs to the servers, and one more is filled meanwhile."""
-_SETTLE_NS = 250_000_000
 _BAD_PEER = (FrameError, LinkError)
 
 
@@ -108,6 +107,8 @@ class WorkerNode:
         self._transferred_ns = 0
         self._closing = False
         self._lead: m.Address | None = None
+        self._let_go = False
+        """It was told to leave, and need not wait for a version."""
         self._parting = False
         self._interval_ns = 0
 
@@ -199,6 +200,7 @@ class WorkerNode:
 
     def _take_slice(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
         if not self._awaited(message):
+            self._driver.put(_ME, ev.Skipped(message.server, message.sequence))
             return
         if self._model is None or self._layout is None or payload is None:
             raise FrameError("parameters came before the model was attached")
@@ -315,8 +317,7 @@ class WorkerNode:
     def await_version(self) -> None:
         """It trained through, and has nothing left to train on until the next version is here."""
         began_ns = time.monotonic_ns()
-        self._wait(lambda: self._resumed or self._let_go(began_ns))
-        self._parting = self.asked
+        self._wait(lambda: self._resumed or self._let_go)
         took_ns = time.monotonic_ns() - began_ns
         self._waited_ns += took_ns
         self._resumed_ns += took_ns
@@ -333,6 +334,11 @@ class WorkerNode:
         took_ns = time.monotonic_ns() - began_ns
         self._transferred_ns += took_ns
         self._resumed_ns += took_ns
+
+    def leave_out(self) -> None:
+        """What the last contribution had is not in the next one, though no version came back."""
+        assert self._model is not None
+        self._model.leave_out(self._push[self._sent].tensors)
 
     def pass_over(self, nanoseconds: int) -> None:
         """So much of the time since it resumed was not computing."""
@@ -371,7 +377,7 @@ class WorkerNode:
         self._first_landing_ns = 0
         self._driver.post(_ME, event)
         sent_ns = time.monotonic_ns()
-        self._wait(lambda: self._resumed or self._let_go(sent_ns))
+        self._wait(lambda: self._resumed or self._let_go)
         self._parting = self.asked
         self._book()
         landing_ns = max(sent_ns, self._first_landing_ns or self._resumed_ns)
@@ -390,21 +396,16 @@ class WorkerNode:
     def report(self, metrics: dict[str, float]) -> None:
         self._driver.post(_ME, ev.Reporting(metrics))
 
-    def leave(self, reason: str, *, failed: bool = False) -> None:
-        self._driver.post(_ME, ev.Leaving(reason, failed))
+    def leave(self, reason: str, *, failed: bool = False, at_once: bool = False) -> None:
+        """Leave when what was sent is acknowledged, or has been waited for long enough."""
+        self._driver.post(_ME, ev.Leaving(reason, failed, at_once))
+        while self._machine.state is not State.ENDED and not at_once:
+            self._poller.poll(1.0)
 
     def ask_to_leave(self) -> None:
         """From any thread: the user's loop is to contribute what it has, and end."""
         self.asked = True
-        self._poller.wake()
-
-    def _let_go(self, sent_ns: int) -> bool:
-        """Told to leave, it does not wait for the others once what it sent has had time to arrive.
-        A version that has begun to land is awaited, and so is one that is read in place."""
-        assert self.job is not None
-        if not self.asked or self._first_landing_ns or self.job.in_place:
-            return False
-        return time.monotonic_ns() > sent_ns + _SETTLE_NS
+        self._driver.post(_ME, ev.LeaveAsked())
 
     def _begin(self, done: Callable[[], bool]) -> None:
         """Wait for something without which there is no loop that could end in order."""
@@ -416,7 +417,7 @@ class WorkerNode:
         while not done():
             if self._failure is not None:
                 raise (JobFailed if self._all_stopped else Refused)(self._failure)
-            self._poller.poll(_SETTLE_NS / 1e9 if self.asked else 1.0)
+            self._poller.poll(1.0)
 
     # -- what the machine wants done -----------------------------------------------------------
 
@@ -540,6 +541,9 @@ class WorkerNode:
         self.stopped = self.stopped or effect.stop
         self._resumed = True
 
+    def _allow_to_go(self, effect: fx.LetGo) -> None:
+        self._let_go = True
+
     def _hurry(self, effect: fx.Hurry) -> None:
         self.hurried = True
 
@@ -576,6 +580,7 @@ _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.PushSlices: WorkerNode._push_slices,
     fx.Expect: WorkerNode._expect,
     fx.Resume: WorkerNode._resume,
+    fx.LetGo: WorkerNode._allow_to_go,
     fx.Hurry: WorkerNode._hurry,
     fx.TakeChunks: WorkerNode._take_chunks,
     fx.Fail: WorkerNode._fail,

@@ -31,8 +31,6 @@ _ME = "worker"
 _LEADS = 0
 """The server that runs the lead."""
 _PUSH_BUFFERS = 2
-_SETTLE_NS = 250_000_000
-"""As in the runtime: so long what was sent has to arrive, when a worker was told to leave."""
 _TOLD = "it was told to leave"
 _RATES = (0.1,)
 _MICRO_NS = 4_000_000
@@ -116,8 +114,6 @@ class WorkerProcess(Process):
         self._probed: tuple[float | None, int, int] = (None, 0, 0)
         # where the time goes
         self._resumed_ns = 0
-        self._exchanges = 0
-        self._sent_ns = 0
         self._left_ns = 0
         self._landed_ns = 0
         self._came_ns = 0
@@ -171,6 +167,7 @@ class WorkerProcess(Process):
 
     def _take_slice(self, way: Way, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
+            self.put(_ME, ev.Skipped(message.server, message.sequence))
             return
         now_ns = self.clock.now_ns
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * way.ns_per_byte)
@@ -387,7 +384,6 @@ class WorkerProcess(Process):
         self._begin_exchange()
         if self._asked:
             self._on_its_way = self._came = False  # whatever comes next, it leaves with it
-            self._part()
         self.put(_ME, event)
         if self._through and not self._asked:
             self._on_its_way = True
@@ -395,8 +391,7 @@ class WorkerProcess(Process):
             self._begin_steps()
 
     def _begin_exchange(self) -> None:
-        self._exchanges += 1
-        self._left_ns = self._sent_ns = self.clock.now_ns
+        self._left_ns = self.clock.now_ns
         self._waited_ns = self._transferred_ns = self._came_ns = 0
 
     # -- what befalls it -----------------------------------------------------------------------
@@ -430,18 +425,7 @@ class WorkerProcess(Process):
             self._part()
 
     def _part(self) -> None:
-        if not self._began:
-            self.post(_ME, ev.Leaving(_TOLD))
-        elif not self._computing:
-            until_ns = max(self.clock.now_ns, self._sent_ns + _SETTLE_NS)
-            self.clock.at(until_ns, self._let_go, self._exchanges)
-
-    def _let_go(self, exchange: int) -> None:
-        """It does not wait for the others once what it sent has had time to arrive; but a version
-        that has begun to land is awaited."""
-        waits = self.alive and not (self.frozen or self._computing or self._came_ns)
-        if waits and exchange == self._exchanges:
-            self.post(_ME, ev.Leaving(_TOLD))
+        self.post(_ME, ev.LeaveAsked() if self._began else ev.Leaving(_TOLD))
 
     def crash(self) -> None:
         if self.alive:
@@ -540,6 +524,11 @@ class WorkerProcess(Process):
         elif not self._enrolling or self._lease is not None:
             self._ready = self.unsettled = True
 
+    def _let_go(self, effect: fx.LetGo) -> None:
+        if not self._computing:
+            self._ready = self.unsettled = True
+            self._next = self._begin_steps
+
     def _hurry(self, effect: fx.Hurry) -> None:
         self._hurried = True
 
@@ -565,6 +554,7 @@ class WorkerProcess(Process):
         fx.PushSlices: _push_slices,
         fx.Expect: _expect,
         fx.Resume: _resume,
+        fx.LetGo: _let_go,
         fx.Hurry: _hurry,
         fx.TakeChunks: _take_chunks,
         fx.Fail: _fail,

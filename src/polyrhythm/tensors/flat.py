@@ -102,6 +102,12 @@ class FlatModel:
                 torch.maximum(flat, here, out=flat)
             base.copy_(here)
 
+    def leave_out(self, sent: Sequence[torch.Tensor]) -> None:
+        """What was sent is not sent again, though no version has come back: base <- base + sent."""
+        for index, space in enumerate(self.layout.spaces):
+            if space.length and self._base[index].is_floating_point():
+                self._base[index].add_(sent[index])
+
     def remember(self, *, parameters: bool) -> None:
         """Keep buffers, and parameters if asked, as they are now: the base of changes."""
         for index, space in enumerate(self.layout.spaces):
