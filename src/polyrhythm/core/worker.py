@@ -429,8 +429,7 @@ class WorkerMachine:
     def _resume_if_whole(self, now_ns: int) -> None:
         if self.state not in (State.WAITING, State.PLACING) or self._held is not None:
             return
-        self._let_go_if_asked(now_ns)
-        if self.state is State.PARTING:
+        if self._let_go_if_asked(now_ns):
             return
         if self._points is not None and not self._leased:
             return
@@ -486,13 +485,15 @@ class WorkerMachine:
         self._asked = True
         self._let_go_if_asked(now_ns)
 
-    def _let_go_if_asked(self, now_ns: int) -> None:
+    def _let_go_if_asked(self, now_ns: int) -> bool:
         """Not in the middle of a version: the user's code may look at its parameters once more."""
-        if self._parts and not self._user_computes and self._landing.whole:
-            self._user_computes = True
-            self._enter(State.PARTING, now_ns)
-            self._expect(None)
-            self._out.append(LetGo())
+        if not self._parts or self._user_computes or not self._landing.whole:
+            return False
+        self._user_computes = True
+        self._enter(State.PARTING, now_ns)
+        self._expect(None)
+        self._out.append(LetGo())
+        return True
 
     def _on_leaving(self, event: ev.Leaving, now_ns: int) -> None:
         self._leaving = event
