@@ -4,7 +4,7 @@ from stage import ADDRESS, of, sent, spec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.worker import SETTLE_NS, WINDOW, State, WorkerMachine
+from polyrhythm.core.worker import SETTLE_NS, State, WorkerMachine
 from polyrhythm.wire import messages as m
 
 ROUTES = (m.Route(0), m.Route(1), m.Route(0))
@@ -118,12 +118,12 @@ def test_a_contribution_goes_to_all_servers_and_its_trailer_to_the_lead() -> Non
 
 def test_at_most_two_contributions_are_unacknowledged() -> None:
     hand = Hand().begin()
-    for sequence in range(1, WINDOW + 1):
+    for sequence in range(1, m.WINDOW + 1):
         assert of(hand.compute(), fx.PushSlices)
         hand.release(sequence)
         hand.land(sequence)
     assert of(hand.compute(), fx.PushSlices) == []
-    assert hand.why() == "two contributions are unacknowledged"
+    assert hand.why() == "anna waits: s0, s1 has not acknowledged its last two contributions"
     assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
     pushes = of(hand.tell(m.Acknowledged(**WHO, server=1, sequence=1)), fx.PushSlices)
     assert [push.sequence for push in pushes] == [3, 3]

@@ -170,3 +170,14 @@ def test_time_passed_over_is_not_taken_for_computing(monkeypatch: pytest.MonkeyP
     pacer.pass_over(5 * MS)
     pacer.pace(1)
     assert slept == [8 * MS, 8 * MS]
+
+
+def test_folds_of_a_server_take_longer() -> None:
+    staging = Staging.parse({"slow-fold": "0=500ms,2=1s"}, 1, 3)
+    assert [staging.fold_pause_s(server) for server in range(3)] == [0.5, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("text", ["500ms", "0=", "0=soon", "3=500ms"])
+def test_what_is_no_server_or_no_pause(text: str) -> None:
+    with pytest.raises(UsageError, match="--slow-fold"):
+        Staging.parse({"slow-fold": text}, 1, 3)

@@ -202,6 +202,10 @@ def train(
         list[str] | None,
         typer.Option(help="Staging: another process beside worker-2: 2 (repeatable)."),
     ] = None,
+    slow_fold: Annotated[
+        list[str] | None,
+        typer.Option(help="Staging: folds of server s0 take longer by: 0=500ms (repeatable)."),
+    ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
     ] = False,
@@ -291,7 +295,9 @@ def train(
         target_change=target_change,
         max_seconds=max_seconds,
         path="" if job in JOBS else str(Path(job).resolve()),
-        staging=_staging_flags(min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant),
+        staging=_staging_flags(
+            min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
+        ),
     )
     check_spec(spec, link, digest)
     check_host(host, insecure)
@@ -380,7 +386,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         )
     if spec.in_place:
         _check_in_place(spec, link)
-    Staging.parse(spec.staging, spec.workers)
+    Staging.parse(spec.staging, spec.workers, spec.servers)
 
 
 def check_choice(flag: str, text: str, known: Sequence[str]) -> None:
@@ -428,9 +434,9 @@ def _parse_options(pairs: list[str]) -> dict[str, str]:
     return options
 
 
-def _staging_flags(min_step: str | None, **of_workers: list[str] | None) -> dict[str, str]:
+def _staging_flags(min_step: str | None, **of_some: list[str] | None) -> dict[str, str]:
     flags = {} if min_step is None else {"min-step": min_step}
-    for name, items in of_workers.items():
+    for name, items in of_some.items():
         if items:
             flags[name.replace("_", "-")] = ",".join(items)
     return flags

@@ -6,7 +6,7 @@ that is gone had sent still counts until every server knows that it is gone.*
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from polyrhythm.errors import InvariantBroken
@@ -68,11 +68,14 @@ class Arrivals:
         self._drop(_key(message))
         return Complete(coming.trailer, coming.round)
 
-    def late(self, holders: frozenset[int]) -> tuple[set[int], set[int]]:
-        """Workers whose trailer is here, and the servers that have not reported their slices."""
+    def late(
+        self, holders: frozenset[int], among: Container[int] | None = None
+    ) -> tuple[set[int], set[int]]:
+        """Workers whose trailer is here, `among` these if so asked, and the servers that have not
+        reported their slices."""
         workers, servers = set[int](), set[int]()
         for (worker, _, _), coming in self._coming.items():
-            if coming.trailer is not None:
+            if coming.trailer is not None and (among is None or worker in among):
                 workers.add(worker)
                 servers |= holders - coming.servers
         return workers, servers

@@ -3,7 +3,7 @@
 It never sees a tensor. It counts what servers and workers report, asks the policy, and gives the
 one word `Fold` that servers act on; it is a machine of its own even where there is one server. What
 it keeps has files of its own, each with its rule: `door`, `membership`, `suspicion`, `placing`,
-`opening`, `arrivals`, `rounds`, `departures`, `course`, `data/sharing`, `tally`.
+`opening`, `arrivals`, `windows`, `rounds`, `departures`, `course`, `data/sharing`, `tally`.
 """
 
 import math
@@ -38,6 +38,7 @@ from polyrhythm.core.suspicion import Suspicion
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.core.tally import Tally
+from polyrhythm.core.windows import Windows
 from polyrhythm.wire import messages as m
 
 _TERM = 1
@@ -61,6 +62,7 @@ class LeadMachine:
         self._placing = Placing(job.servers, job.slice_nbytes)
         self._opening = Opening(job.workers, job.start_timeout_s)
         self._arrivals = Arrivals()
+        self._windows = Windows(m.WINDOW)
         self._rounds = Rounds()
         self._course = Course()
         self._goals = Goals(job)
@@ -122,6 +124,9 @@ class LeadMachine:
             late = _names(map(server_name, sorted(self._rounds.late(holders))))
             folding = Reason("folding", {"round": self._rounds.round, "servers": late})
             return Waiting(folding, self._moved_ns)
+        if not self._policy.rounds and (full := self._windows.full()) is not None:
+            workers, since_ns = full
+            return Waiting(Reason("window", self._late_to(workers)), since_ns)
         workers, servers = self._arrivals.late(holders)
         paced = self._policy.why()
         held = _names(map(worker_name, sorted(workers)))
@@ -131,6 +136,11 @@ class LeadMachine:
         return Waiting(
             Reason("unreported", {"held": held, "servers": late}), self._moved_ns, paced.until_ns
         )
+
+    def _late_to(self, workers: set[int]) -> dict[str, Any]:
+        _, servers = self._arrivals.late(self._placing.holders, workers)
+        held = _names(map(worker_name, sorted(workers)))
+        return {"held": held, "servers": _names(map(server_name, sorted(servers)))}
 
     def check(self) -> None:
         self._sharing.check()
@@ -254,6 +264,7 @@ class LeadMachine:
     def _remove(self, member: Member, reason: str, now_ns: int) -> None:
         self.view.remove(member.worker)
         self._suspicion.forget(member.worker)
+        self._windows.forget(*member.key)
         self._goals.left(member.worker)
         self._note("left", worker=member.worker, name=member.name, reason=reason)
         if self._placing.lose(member.worker):
@@ -361,6 +372,8 @@ class LeadMachine:
             fault = f"{member.name}'s contribution weighs {message.weight}"
             self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
             return
+        if not self._policy.rounds:
+            self._windows.sent(message.worker, message.incarnation, message.sequence, now_ns)
         self._count(self._arrivals.trailer(message, self._placing.holders), now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
@@ -374,6 +387,7 @@ class LeadMachine:
             return
         self._moved_ns = now_ns
         trailer = complete.trailer
+        self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
         self._tally.count(trailer, self._sharing.commit(trailer))
         member = self.view.get(trailer.worker, trailer.incarnation)
         if member is not None:

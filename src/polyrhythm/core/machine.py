@@ -48,7 +48,7 @@ WORDS = {
     "reading": "waiting for the servers' answer",
     "resting": "it has visited all of its points and waits for others",
     "rejoining": "it was silent for too long and joins again",
-    "window": "two contributions are unacknowledged",
+    "window": "{held} waits: {servers} has not acknowledged its last two contributions",
     "parting": "it was told to leave, and ends its work",
     "settling": "it leaves when {unacknowledged} contribution(s) are acknowledged",
     "computing": "the worker is computing on version {round}",

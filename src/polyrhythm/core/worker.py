@@ -40,7 +40,6 @@ from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
-WINDOW = 2
 _LAST_WORD_NS = 5 * 10**9
 """For the lead to say why a server's link ended, before this worker gives up."""
 SETTLE_NS = 5 * 10**9
@@ -136,7 +135,9 @@ class WorkerMachine:
             case State.PLACING:
                 reason = Reason("placing")
             case State.WAITING if self._held is not None:
-                reason = Reason("window")
+                late = sorted(set().union(*self._unacknowledged.values()))
+                servers = ", ".join(map(server_name, late))
+                reason = Reason("window", {"held": self.name, "servers": servers})
             case State.WAITING if not self._rounds:
                 reason = Reason("reading" if self._allowed else "gate")
             case State.WAITING:
@@ -155,7 +156,7 @@ class WorkerMachine:
         return Waiting(reason, self._since_ns)
 
     def check(self) -> None:
-        if len(self._unacknowledged) > WINDOW:
+        if len(self._unacknowledged) > m.WINDOW:
             raise InvariantBroken(f"{len(self._unacknowledged)} contributions unacknowledged")
         if self.state is State.COMPUTING and not self._landing.whole:
             raise InvariantBroken("computing on a mixture of versions")
@@ -254,7 +255,7 @@ class WorkerMachine:
         self._enter(State.WAITING, now_ns)
         if self._stop:
             self._read_final(now_ns)
-        elif len(self._unacknowledged) >= WINDOW:
+        elif len(self._unacknowledged) >= m.WINDOW:
             self._held = event
         else:
             self._contribute(event, now_ns)
@@ -343,7 +344,7 @@ class WorkerMachine:
             waiting.discard(server)
             if not waiting:
                 del self._unacknowledged[mine]
-        if self._held is not None and len(self._unacknowledged) < WINDOW:
+        if self._held is not None and len(self._unacknowledged) < m.WINDOW:
             held, self._held = self._held, None
             self._contribute(held, now_ns)
         if self.state is State.LEAVING and not self._unacknowledged:

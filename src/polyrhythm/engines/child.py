@@ -18,6 +18,7 @@ from polyrhythm.engines.requests import ChildRequest, Told, pack_line
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.learn.load import load_main
+from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
 from polyrhythm.runtime.dial import SocketDialer
 from polyrhythm.runtime.door import Listeners
@@ -73,11 +74,15 @@ def run_child(request: ChildRequest, sock: socket.socket) -> int:
 
 
 def _options(request: ChildRequest) -> NodeOptions:
+    server = request.role == "server"
     return NodeOptions(
         digest=request.digest,
         link=request.link,
         check=request.check,
         trace_dir=Path(request.run_dir) if request.trace else None,
+        fold_pause_s=Staging.parse(request.job.staging).fold_pause_s(request.number)
+        if server
+        else 0,
     )
 
 

@@ -17,6 +17,7 @@ from polyrhythm.engines.work import settle_in
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import ANY_HOST, dial_tcp
+from polyrhythm.learn.staging import Staging
 from polyrhythm.runtime.bonjour import introduce, offers
 from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
@@ -56,7 +57,11 @@ def serve_remote(
         admitted.job,
         address,
         lead=False,
-        options=NodeOptions(digest=digest, link=link),
+        options=NodeOptions(
+            digest=digest,
+            link=link,
+            fold_pause_s=Staging.parse(admitted.job.staging).fold_pause_s(admitted.server),
+        ),
         shared=link != "tcp",
     )
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -32,6 +32,7 @@ _SHAPES_OF_WORKERS = {
     "stall": "WORKER=PAUSE/POINTS such as 3=32ms/1000",
     "tenant": "a worker's number such as 2",
 }
+_OF_A_SERVER = re.compile(r"(?P<server>\d+)=(?P<pause>.+)", re.ASCII)
 _OF_WORKERS = ("slow", "slow-at", "stall", "tenant")
 """What is said of one worker; `min-step` is said of all."""
 
@@ -81,11 +82,15 @@ class Staging:
 
     everybody: Stage = Stage()
     stages: dict[int, Stage] = field(default_factory=dict)
+    fold_pauses_ns: dict[int, int] = field(default_factory=dict)
+    """Per server, how much longer its folds take."""
 
     @classmethod
-    def parse(cls, flags: Mapping[str, str], workers: int | None = None) -> "Staging":
-        """From what the command line says, flag by flag, items divided by commas. `workers` is how
-        many there are to speak of, where that is to be checked."""
+    def parse(
+        cls, flags: Mapping[str, str], workers: int | None = None, servers: int | None = None
+    ) -> "Staging":
+        """From what the command line says, flag by flag, items divided by commas. `workers` and
+        `servers` are how many there are to speak of, where that is to be checked."""
         everybody = Stage()
         if "min-step" in flags:
             text = flags["min-step"]
@@ -106,7 +111,11 @@ class Staging:
                 said.add((flag, worker))
                 stage = stages.get(worker, everybody)
                 stages[worker] = _amend(stage, flag, value, item, _SHAPES_OF_WORKERS)
-        return cls(everybody, stages)
+        items = flags.get("slow-fold", "").split(",")
+        return cls(everybody, stages, dict(_fold_pause(item, servers) for item in items if item))
+
+    def fold_pause_s(self, server: int) -> float:
+        return self.fold_pauses_ns.get(server, 0) / 1e9
 
     def of(self, name: str) -> Stage:
         """The stage of the worker with this name; `worker-3` is number 3."""
@@ -203,6 +212,23 @@ def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, s
         raise UsageError(
             f"--{flag} {said!r} is not understood: give {shapes[flag]} ({error})"
         ) from None
+
+
+def _fold_pause(item: str, servers: int | None) -> tuple[int, int]:
+    """The server that an item speaks of, and how much longer its folds take."""
+    match = _OF_A_SERVER.fullmatch(item.strip())
+    try:
+        if match is None:
+            raise ValueError("it names a server")
+        server, pause_ns = int(match["server"]), parse_duration(match["pause"])
+    except ValueError as error:
+        shape = "SERVER=PAUSE such as 0=500ms"
+        raise UsageError(
+            f"--slow-fold {item!r} is not understood: give {shape} ({error})"
+        ) from None
+    if servers is not None and server >= servers:
+        raise UsageError(f"--slow-fold {item!r}: there is no server {server}; --servers {servers}")
+    return server, pause_ns
 
 
 def _factor(text: str) -> float:

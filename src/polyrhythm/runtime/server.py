@@ -6,6 +6,7 @@ process, and everything else goes over links.
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -271,6 +272,8 @@ class ServerNode:
             if done is not None:
                 done.set()
             if event is not None:
+                if not self._rounds:
+                    self._pause()
                 self._driver.post(self.name, event)
 
     # -- what machines want done ---------------------------------------------------------------
@@ -319,7 +322,8 @@ class ServerNode:
             self._job,
             lambda nbytes: Segment(nbytes, shared=self._shared),
         )
-        if self._holdings.nbytes > _SMALL_NBYTES and self._lanes is None:
+        slow = self._holdings.nbytes > _SMALL_NBYTES or self._options.fold_pause_s > 0
+        if slow and self._lanes is None:
             cores = os.cpu_count() or 1
             if self._rounds:
                 self._lanes = Lanes(cores, lambda: torch.set_num_threads(1), self._add_gathered)
@@ -343,8 +347,14 @@ class ServerNode:
 
     def _fold(self, effect: fx.StartFold) -> None:
         weight = self._placed().fold(effect.round, effect.slot, effect.fill)
+        self._pause()
         self._folds += 1
         self._driver.post(self.name, ev.FoldDone(effect.round, weight))
+
+    def _pause(self) -> None:
+        """Staging: this server takes longer for a fold."""
+        if self._options.fold_pause_s:
+            time.sleep(self._options.fold_pause_s)
 
     def _publish(self, effect: fx.Publish) -> None:
         link = self._peers.get(fx.worker_name(effect.worker))

@@ -19,7 +19,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out, pack
 from polyrhythm.core.sync.choose import trains_through
-from polyrhythm.core.worker import WINDOW, State, WorkerMachine
+from polyrhythm.core.worker import State, WorkerMachine
 from polyrhythm.errors import FrameError, JobFailed, LinkError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
@@ -35,7 +35,7 @@ from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
 
 _ME = "worker"
-_PUSH_BUFFERS = WINDOW + 1
+_PUSH_BUFFERS = m.WINDOW + 1
 """What is unacknowledged belongs to the servers, and one more is filled meanwhile."""
 _BAD_PEER = (FrameError, LinkError)
 
@@ -94,7 +94,7 @@ class WorkerNode:
         self._push: list[_PushBuffer] = []
         self._turn = 0
         self._sent = 0
-        self._lent: deque[int] = deque(maxlen=WINDOW)
+        self._lent: deque[int] = deque(maxlen=m.WINDOW)
         self._expected: int | None = None
         self._resumed = False
         self._failure: str | None = None

@@ -14,6 +14,8 @@ from polyrhythm.wire.events import EventType
 PROTOCOL = 1
 EVERY_SLICE = -1
 """In place of a slice's number: all slices that this server holds, side by side."""
+WINDOW = 2
+"""So many contributions of a worker may be unacknowledged."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
