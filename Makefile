@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TORTURE ?= 50
 SCHEDULES ?= 5
+SEED ?= $(shell date +%s)
 
 .PHONY: setup run test check docs picture bench newcomer torture torture-cluster clean
 
@@ -51,9 +52,11 @@ bench: $(BENCH_READY)
 newcomer: $(READY)
 	$(BIN)/python -m tools.newcomer
 
-# The properties of this repository, many times longer.
+# The properties of this repository and the simulated ledger, many times longer. Each time other
+# examples are tried; what fails is listed with the command that shows it again.
 torture: $(READY)
-	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance --timeout 3600
+	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
+	  tests/sim/test_simulated_ledger.py --timeout 3600 --hypothesis-seed $(SEED)
 
 # More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.
 torture-cluster: $(READY)

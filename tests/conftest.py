@@ -1,10 +1,12 @@
 """How long properties search, and where data sets are.
 
-POLYRHYTHM_TORTURE multiplies the number of examples.
+POLYRHYTHM_TORTURE multiplies the number of examples. They are other ones each time then, chosen by a
+seed; what fails is listed at the end with the command that shows it again.
 """
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -20,6 +22,20 @@ settings.register_profile(
     derandomize=TORTURE == 1,
 )
 settings.load_profile("polyrhythm")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    seed = config.getoption("--hypothesis-seed")
+    failed = terminalreporter.stats.get("failed", [])
+    if TORTURE == 1 or seed is None or not failed:
+        return
+    terminalreporter.section("to see it again")
+    for report in failed:
+        terminalreporter.write_line(
+            f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{report.nodeid}'"
+            f" -n 0 --hypothesis-seed {seed}"
+        )
+
 
 REAL_DATA = Path(os.environ.get("POLYRHYTHM_DATA") or Path(__file__).parents[2] / "shared" / "data")
 

@@ -4,6 +4,7 @@
 """
 
 import os
+from pathlib import Path
 
 import pytest
 from ledger import keep_books
@@ -24,7 +25,7 @@ def test_the_books_balance(sync: str, seed: int) -> None:
     try:
         run = keep_books(sync, seed)
     except (AssertionError, InvariantBroken) as error:
-        again = f"tests/sim/test_ledger.py::test_the_books_balance[{seed}-{sync}]"
+        again = f"tests/sim/{Path(__file__).name}::test_the_books_balance[{seed}-{sync}]"
         command = f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{again}'"
         raise AssertionError(f"{error}; see it again with: {command}") from error
     assert not run.end.failed, run.end.reason
