@@ -12,7 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrhythm.cli.train import check_spec, child_requests
+from polyrhythm.cli import flags
+from polyrhythm.cli.checks import check_spec
+from polyrhythm.cli.hosts import child_requests
 from polyrhythm.engines.local import BEYOND_CACHE, LocalEngine
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal
@@ -59,16 +61,14 @@ def exchange(
             help="Copy nothing: read and write shared memory.",
         ),
     ] = False,
-    digest: Annotated[
-        str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")
-    ] = "auto",
+    digest: flags.Digest = "auto",
     rounds: Annotated[
         int | None, typer.Option(help="Rounds to measure; default: about a second's worth.")
     ] = None,
     warmup: Annotated[int, typer.Option(help="Rounds before measuring begins.")] = 5,
     bare: Annotated[bool, typer.Option(help="Measure the bare loop of the same path too.")] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: flags.Debug = False,
 ) -> None:
     """Push and pull without computing; the final sum is verified."""
     nbytes = parse_size(size)

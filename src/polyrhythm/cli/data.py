@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
+from polyrhythm.cli.flags import Debug
 from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.data.catalogue import SETS, DataSet, File, known
 from polyrhythm.learn.data.checksums import is_right
@@ -20,7 +21,6 @@ data = typer.Typer(no_args_is_help=True)
 _DataDir = Annotated[
     Path | None, typer.Option(help="A folder of data sets, looked through before all others.")
 ]
-_Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
 @data.callback()
@@ -99,7 +99,7 @@ def fetch(
     names: Annotated[list[str], typer.Argument(help="The sets to fetch: see 'data list'.")],
     data_dir: _DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Download data sets and verify them. Files that are there and right are left alone.
 
@@ -124,7 +124,7 @@ def check(
         list[str] | None, typer.Argument(help="The sets to check; default: all that are found.")
     ] = None,
     data_dir: _DataDir = None,
-    debug: _Debug = False,
+    debug: Debug = False,
 ) -> None:
     """Compare every file of the data sets with its checksum.
 

@@ -1,8 +1,12 @@
 """Which processes of a job this command starts, and what other machines run for the rest."""
 
+import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import UsageError
 from polyrhythm.io.tcp import ANY_HOST, is_loopback
 from polyrhythm.observe.words import counted
@@ -50,6 +54,43 @@ class Here:
             command = f"polyrhythm worker {file}--connect {there}"
             lines.append(f"waiting for {_from_elsewhere(missing, 'worker')}: {command}")
         return lines
+
+
+def child_requests(
+    spec: JobSpec,
+    run_dir: Path,
+    *,
+    link: str,
+    digest: str,
+    here: Here | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    trace: bool = False,
+    check: bool = False,
+    debug: bool = False,
+) -> list[ChildRequest]:
+    here = here or Here(spec.servers, spec.workers)
+
+    def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
+        return ChildRequest(
+            role=role,
+            number=number,
+            name=name,
+            job=spec,
+            link=link,
+            digest=digest,
+            host=host,
+            port=port,
+            run_dir=str(run_dir.resolve()),
+            threads=max(1, (os.cpu_count() or 1) // max(1, here.workers)),
+            trace=trace,
+            check=check,
+            debug=debug,
+        )
+
+    servers = [request("server", n, f"s{n}", port if n == 0 else 0) for n in range(here.servers)]
+    workers = [request("worker", n, f"worker-{n}", 0) for n in range(here.workers)]
+    return servers + workers
 
 
 def _from_elsewhere(count: int, noun: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from polyrhythm.cli.flags import Debug
 from polyrhythm.errors import UsageError
 
 _JOB = '''"""Three clouds of points in the plane, told apart by a small network."""
@@ -96,7 +97,7 @@ __pycache__/
 
 def new(
     name: Annotated[str, typer.Argument(help="The project's name, or a path that ends in it.")],
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Write a small project that works: a job, its test and a README.
 

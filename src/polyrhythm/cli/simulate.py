@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrhythm.cli.train import make_run_dir
+from polyrhythm.cli import flags
+from polyrhythm.cli.folders import make_run_dir, writing
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
 from polyrhythm.observe.journal import FileJournal, Journal, read_journal
 from polyrhythm.observe.progress import Progress
@@ -48,7 +49,7 @@ def simulate(
         bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: flags.Debug = False,
 ) -> None:
     """Run a job's own machines in virtual time, with workers, links and faults from a file.
 
@@ -68,10 +69,11 @@ def simulate(
         raise UsageError(f"--seed is {seed}: it must be at least 0")
     spec = script.job_spec(Path(source[0]).stem)
     run_dir = make_run_dir(runs_dir, name, source[0])
-    write_process(run_dir)
-    write_job(run_dir, spec)
     clock = Clock()
-    journal = FileJournal(run_dir / JOURNAL, clock.read)
+    with writing(run_dir):
+        write_process(run_dir)
+        write_job(run_dir, spec)
+        journal = FileJournal(run_dir / JOURNAL, clock.read)
     progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
     simulation = Simulation(
         script, spec, clock, _Watched(journal, progress), seed=seed, check=check
@@ -90,7 +92,10 @@ def simulate(
         **summarise(read_journal(run_dir / JOURNAL), spec),
         "failed": str(end.reason) if end.failed else None,
     }
-    write_result(run_dir, result)
+    if journal.fault is not None:
+        raise UsageError(journal.fault)
+    with writing(run_dir):
+        write_result(run_dir, result)
     if json_:
         print(json.dumps(result))
     else:

@@ -1,42 +1,29 @@
 """`polyrhythm train`: one command from a job's name to a trained model and its summary."""
 
 import contextlib
-import datetime
 import json
-import math
-import os
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from polyrhythm.cli import flags
+from polyrhythm.cli.checks import check_host, check_port, check_spec
 from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.cli.data import fetch_for
-from polyrhythm.cli.hosts import Here
-from polyrhythm.core.sync.choose import choose_policy, has_rounds
+from polyrhythm.cli.folders import make_run_dir, writing
+from polyrhythm.cli.hosts import Here, child_requests
 from polyrhythm.engines.local import LocalEngine, LocalRun
-from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import PolyrhythmError, UsageError
-from polyrhythm.io.tcp import is_loopback
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
-from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
 from polyrhythm.observe.summary import described, summarise
-from polyrhythm.runtime.choices import (
-    ASYNC_SCALES,
-    DIGESTS,
-    LINKS,
-    ON_ERROR,
-    UPDATERS,
-    WIRE_DTYPES,
-)
 from polyrhythm.wire.messages import Address, JobSpec
 
 
@@ -116,9 +103,7 @@ def train(
         ),
     ] = "optimizer",
     link: Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")] = "auto",
-    digest: Annotated[
-        str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")
-    ] = "auto",
+    digest: flags.Digest = "auto",
     wire_dtype: Annotated[
         str, typer.Option(help="How float32 parameters travel: same, or bf16.")
     ] = "same",
@@ -230,7 +215,7 @@ def train(
         bool,
         typer.Option("--show-config", help="Print every setting and where it came from, and end."),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: flags.Debug = False,
 ) -> None:
     """Train a model on several worker and server processes of this machine.
 
@@ -248,10 +233,11 @@ def train(
 
       polyrhythm train digits --target-accuracy 0.95 --max-seconds 60
 
+      polyrhythm train digits --workers 4 --min-step 10ms --slow 3=4x --sync asp
+
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
     the file of --config. Of rounds, epochs, targets and seconds, the first that is reached ends
     the job. While it runs, ask it from another terminal: polyrhythm status, why, story.
-      polyrhythm train digits --workers 4 --min-step 10ms --slow 3=4x --respawn
     """
     if show_config:
         _show_config(ctx, as_json=json_)
@@ -301,6 +287,7 @@ def train(
     )
     check_spec(spec, link, digest)
     check_host(host, insecure)
+    check_port(port)
     here = Here.of(spec, local_servers, local_workers)
     fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
@@ -350,80 +337,6 @@ def train(
     end_with(run)
 
 
-def check_spec(spec: JobSpec, link: str, digest: str) -> None:
-    """Everything about a job that can be refused before a process is started."""
-    choose_policy(spec)
-    for flag, value in (
-        ("--workers", spec.workers),
-        ("--servers", spec.servers),
-        ("--local-steps", spec.local_steps),
-        ("--rounds", spec.rounds),
-        ("--epochs", spec.epochs),
-        ("--most-steps", spec.most_steps),
-        ("--probe-points", spec.probe_points),
-    ):
-        if value is not None and value < 1:
-            raise UsageError(f"{flag} is {value}: it must be at least 1")
-    for flag, text, known in (
-        ("--link", link, LINKS),
-        ("--digest", digest, DIGESTS),
-        ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
-        ("--async-scale", spec.async_scale, ASYNC_SCALES),
-        ("--on-error", spec.on_error, ON_ERROR),
-        ("--updater", spec.updater, UPDATERS),
-    ):
-        check_choice(flag, text, known)
-    _check_targets(spec)
-    if not 0 < spec.start_timeout_s < math.inf:
-        raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
-    if spec.seed < 0:
-        raise UsageError(f"--seed is {spec.seed}: it must be at least 0")
-    if spec.kind != "local" and spec.local_steps != 1:
-        raise UsageError("--local-steps goes with --kind local")
-    if spec.respawn and spec.on_error == "end":
-        raise UsageError(
-            "--respawn starts a worker that fails again: it goes with --on-error go-on"
-        )
-    if spec.in_place:
-        _check_in_place(spec, link)
-    Staging.parse(spec.staging, spec.workers, spec.servers)
-
-
-def check_choice(flag: str, text: str, known: Sequence[str]) -> None:
-    if text not in known:
-        raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
-
-
-def _check_targets(spec: JobSpec) -> None:
-    accuracy, objective, seconds = spec.target_accuracy, spec.target_objective, spec.max_seconds
-    if accuracy is not None and not 0 < accuracy <= 1:
-        raise UsageError(f"--target-accuracy is {accuracy}: give a share of 1, such as 0.95")
-    if objective is not None and not math.isfinite(objective):
-        raise UsageError(f"--target-objective is {objective}: give a number, such as 0.3")
-    if spec.target_change is not None and not 0 < spec.target_change < math.inf:
-        raise UsageError(f"--target-change is {spec.target_change}: give a number, such as 0.001")
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise UsageError(f"--max-seconds is {seconds}: give seconds, such as 60")
-
-
-def check_host(host: str, insecure: bool) -> None:
-    if is_loopback(host) or insecure:
-        return
-    raise UsageError(
-        f"--host {host} can be reached from other machines, and links are neither encrypted nor"
-        " authenticated yet: say --insecure if everybody there may join and read this job"
-    )
-
-
-def _check_in_place(spec: JobSpec, link: str) -> None:
-    ok = spec.kind == "gradient" and spec.servers == 1 and has_rounds(spec.sync)
-    if not ok or link == "tcp" or spec.wire_dtype != "same":
-        raise UsageError(
-            "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"
-            " a policy with rounds (bsp), a local link and --wire-dtype same"
-        )
-
-
 def _parse_options(pairs: list[str]) -> dict[str, str]:
     options = {}
     for pair in pairs:
@@ -440,67 +353,6 @@ def _staging_flags(min_step: str | None, **of_some: list[str] | None) -> dict[st
         if items:
             flags[name.replace("_", "-")] = ",".join(items)
     return flags
-
-
-def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
-    if name is None:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{Path(job).stem}-{stamp}-{uuid.uuid4().hex[:4]}"
-    if not name or "/" in name or name.startswith("."):
-        raise UsageError(f"--name {name!r} cannot be a folder's name")
-    path = runs_dir / name
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        raise UsageError(f"there is a run {name!r} already: choose another --name") from None
-    except OSError as error:
-        raise UsageError(f"cannot make {path}: {error.strerror}") from None
-    return path
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot write to {path}: {error.strerror}") from None
-
-
-def child_requests(
-    spec: JobSpec,
-    run_dir: Path,
-    *,
-    link: str,
-    digest: str,
-    here: Here | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    trace: bool = False,
-    check: bool = False,
-    debug: bool = False,
-) -> list[ChildRequest]:
-    here = here or Here(spec.servers, spec.workers)
-
-    def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
-        return ChildRequest(
-            role=role,
-            number=number,
-            name=name,
-            job=spec,
-            link=link,
-            digest=digest,
-            host=host,
-            port=port,
-            run_dir=str(run_dir.resolve()),
-            threads=max(1, (os.cpu_count() or 1) // max(1, here.workers)),
-            trace=trace,
-            check=check,
-            debug=debug,
-        )
-
-    servers = [request("server", n, f"s{n}", port if n == 0 else 0) for n in range(here.servers)]
-    workers = [request("worker", n, f"worker-{n}", 0) for n in range(here.workers)]
-    return servers + workers
 
 
 def result_of(run: LocalRun, spec: JobSpec, run_dir: Path) -> dict[str, Any]:

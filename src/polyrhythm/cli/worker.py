@@ -8,14 +8,11 @@ from typing import Annotated
 
 import typer
 
-from polyrhythm.cli.train import check_choice
+from polyrhythm.cli import flags
+from polyrhythm.cli.checks import check_way_in
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
-from polyrhythm.runtime.choices import DIGESTS
-
-LINKS_FROM_OUTSIDE = ("auto", "tcp")
-"""The lead is reached by its port, so `local` cannot be promised."""
 
 
 def worker(
@@ -23,21 +20,13 @@ def worker(
         str,
         typer.Argument(help="The job's code on this machine, where it is not found by itself."),
     ] = "",
-    connect: Annotated[
-        str, typer.Option(help="HOST:PORT, as 'polyrhythm train' says at its start.")
-    ] = "",
+    connect: flags.Connect = "",
     name: Annotated[
         str | None, typer.Option(help="This worker's name; default: the host's and a number.")
     ] = None,
-    job_id: Annotated[
-        str, typer.Option("--job", help="Join this job only: its id, as job.json has it.")
-    ] = "",
-    link: Annotated[
-        str, typer.Option(help="Links: auto (shared memory where it can), or tcp.")
-    ] = "auto",
-    digest: Annotated[
-        str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")
-    ] = "auto",
+    job_id: flags.JobId = "",
+    link: flags.LinkFromOutside = "auto",
+    digest: flags.Digest = "auto",
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch; default: this worker's share of cores.")
     ] = None,
@@ -59,7 +48,7 @@ def worker(
     trace: Annotated[
         Path | None, typer.Option(help="Record every event and effect in this folder.")
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: flags.Debug = False,
 ) -> None:
     """Join a running job as one more worker, train with it, and leave when it ends.
 
@@ -71,9 +60,7 @@ def worker(
 
       polyrhythm worker mine.py --connect 10.0.0.5:7000 --name big-one --threads 8
     """
-    host, port = parse_address(connect)
-    check_choice("--link", link, LINKS_FROM_OUTSIDE)
-    check_choice("--digest", digest, DIGESTS)
+    host, port = check_way_in(connect, link, digest)
     if threads is not None and threads < 1:
         raise UsageError(f"--threads is {threads}: it must be at least 1")
     if name is not None and not name.strip():
@@ -106,10 +93,3 @@ def worker(
         staging=staging,
         trace_dir=trace,
     )
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"--connect {text!r} is not understood: give HOST:PORT of a running job")
-    return host.strip("[]"), int(port)

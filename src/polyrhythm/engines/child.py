@@ -108,12 +108,13 @@ def _serve(request: ChildRequest, control: _Control) -> int:
         node.reach_lead(SocketDialer(request.link), told.lead)
     control.watch()
     while not node.ended.wait(1.0):  # wakes up so that signals are handled
-        if journal is not None and journal.fault is not None:
-            node.stop(journal.fault)
+        if journal is not None and (fault := journal.fault or node.fault) is not None:
+            node.stop(fault)
     outcome = node.outcome
     assert outcome is not None
     if journal is not None:
-        failed = journal.fault or (str(outcome.reason) if outcome.failed else None)
+        fault = journal.fault or node.fault
+        failed = fault or (str(outcome.reason) if outcome.failed else None)
         control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
     node.close()
     listeners.close()

@@ -62,6 +62,9 @@ def run_remote(
     except JobFailed as error:
         say(f"left: the job has ended: {error}")
         return
+    finally:
+        if node.fault is not None:
+            say(f"its trace ends early: {node.fault}")
     say(f"left: {TOLD}" if node.asked else f"left: {_why(node)}")
 
 

@@ -91,8 +91,12 @@ def write_process(run_dir: Path) -> None:
 def write_result(run_dir: Path, result: dict[str, Any]) -> None:
     """The last word; it appears whole or not at all."""
     part = run_dir / f"{_RESULT}.part"
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
-    part.replace(run_dir / _RESULT)
+    try:
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+        part.replace(run_dir / _RESULT)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 # -- what others read ----------------------------------------------------------------------------

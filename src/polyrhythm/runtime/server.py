@@ -420,6 +420,11 @@ class ServerNode:
 
     # -- the end -------------------------------------------------------------------------------
 
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot record what happens any more."""
+        return None if self._trace is None else self._trace.fault
+
     def stop(self, reason: str) -> None:
         """Ask the lead to end the job, or end this server if the lead is elsewhere."""
         if self._leads:

@@ -17,7 +17,7 @@ from polyrhythm.core.lead import LeadMachine
 from polyrhythm.core.machine import Effect, Event, Machine
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.worker import WorkerMachine
-from polyrhythm.errors import InvariantBroken
+from polyrhythm.errors import InvariantBroken, UsageError
 from polyrhythm.wire import messages
 from polyrhythm.wire.messages import JobSpec, Message
 
@@ -58,9 +58,11 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trace:
-    """Writes the origins of a process's machines, then a step per event."""
+    """Writes the origins of a process's machines, then a step per event. *A step that cannot be
+    written is lost, and so are all after it: `fault` says why.* Recording never fails."""
 
     def __init__(self, path: Path, origins: Sequence[Origin]) -> None:
+        self.fault: str | None = None
         self._file = _open_fresh(path)
         self._lock = threading.Lock()
         self._put(tuple(origins))
@@ -71,12 +73,22 @@ class Trace:
     def _put(self, value: Any) -> None:
         body = _encode(value)
         with self._lock:
-            if not self._file.closed:
+            if self._file.closed or self.fault is not None:
+                return
+            try:
                 self._file.write(len(body).to_bytes(4, "little") + body)
+            except OSError as error:
+                self._lose(error)
 
     def close(self) -> None:
         with self._lock:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        self.fault = self.fault or f"cannot write {self._file.name}: {error.strerror}"
 
 
 def _open_fresh(path: Path) -> IO[bytes]:
@@ -87,6 +99,8 @@ def _open_fresh(path: Path) -> IO[bytes]:
             return place.open("xb")
         except FileExistsError:
             continue
+        except OSError as error:
+            raise UsageError(f"cannot write {place}: {error.strerror}") from None
     raise AssertionError  # there is always another number
 
 

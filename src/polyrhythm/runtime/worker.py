@@ -557,6 +557,11 @@ class WorkerNode:
     def _end(self, effect: fx.End) -> None:
         pass  # nothing is left to do: the user's code has ended, or will hear why it must
 
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot record what happens any more."""
+        return None if self._trace is None else self._trace.fault
+
     def close(self) -> None:
         self._closing = True
         self._driver.close()

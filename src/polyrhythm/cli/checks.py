@@ -1,0 +1,119 @@
+"""What can be refused about a command before a process is started: one line each."""
+
+import math
+from collections.abc import Sequence
+
+from polyrhythm.core.sync.choose import choose_policy, has_rounds
+from polyrhythm.errors import UsageError
+from polyrhythm.io.tcp import is_loopback
+from polyrhythm.learn.staging import Staging
+from polyrhythm.runtime.choices import (
+    ASYNC_SCALES,
+    DIGESTS,
+    LINKS,
+    ON_ERROR,
+    UPDATERS,
+    WIRE_DTYPES,
+)
+from polyrhythm.wire.messages import JobSpec
+
+_LINKS_FROM_OUTSIDE = ("auto", "tcp")
+"""The lead is reached by its port, so `local` cannot be promised."""
+
+
+def check_spec(spec: JobSpec, link: str, digest: str) -> None:
+    """Everything about a job that can be refused before a process is started."""
+    choose_policy(spec)
+    for flag, value in (
+        ("--workers", spec.workers),
+        ("--servers", spec.servers),
+        ("--local-steps", spec.local_steps),
+        ("--rounds", spec.rounds),
+        ("--epochs", spec.epochs),
+        ("--most-steps", spec.most_steps),
+        ("--probe-points", spec.probe_points),
+    ):
+        if value is not None and value < 1:
+            raise UsageError(f"{flag} is {value}: it must be at least 1")
+    for flag, text, known in (
+        ("--link", link, LINKS),
+        ("--digest", digest, DIGESTS),
+        ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
+        ("--async-scale", spec.async_scale, ASYNC_SCALES),
+        ("--on-error", spec.on_error, ON_ERROR),
+        ("--updater", spec.updater, UPDATERS),
+    ):
+        check_choice(flag, text, known)
+    _check_targets(spec)
+    if not 0 < spec.start_timeout_s < math.inf:
+        raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
+    if spec.seed < 0:
+        raise UsageError(f"--seed is {spec.seed}: it must be at least 0")
+    if spec.kind != "local" and spec.local_steps != 1:
+        raise UsageError("--local-steps goes with --kind local")
+    if spec.respawn and spec.on_error == "end":
+        raise UsageError(
+            "--respawn starts a worker that fails again: it goes with --on-error go-on"
+        )
+    if spec.in_place:
+        _check_in_place(spec, link)
+    Staging.parse(spec.staging, spec.workers, spec.servers)
+
+
+def check_choice(flag: str, text: str, known: Sequence[str]) -> None:
+    if text not in known:
+        raise UsageError(f"{flag} {text!r} is not known: choose one of {', '.join(known)}")
+
+
+def _check_targets(spec: JobSpec) -> None:
+    accuracy, objective, seconds = spec.target_accuracy, spec.target_objective, spec.max_seconds
+    if accuracy is not None and not 0 < accuracy <= 1:
+        raise UsageError(f"--target-accuracy is {accuracy}: give a share of 1, such as 0.95")
+    if objective is not None and not math.isfinite(objective):
+        raise UsageError(f"--target-objective is {objective}: give a number, such as 0.3")
+    if spec.target_change is not None and not 0 < spec.target_change < math.inf:
+        raise UsageError(f"--target-change is {spec.target_change}: give a number, such as 0.001")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError(f"--max-seconds is {seconds}: give seconds, such as 60")
+
+
+def _check_in_place(spec: JobSpec, link: str) -> None:
+    ok = spec.kind == "gradient" and spec.servers == 1 and has_rounds(spec.sync)
+    if not ok or link == "tcp" or spec.wire_dtype != "same":
+        raise UsageError(
+            "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"
+            " a policy with rounds (bsp), a local link and --wire-dtype same"
+        )
+
+
+def check_host(host: str, insecure: bool) -> None:
+    if is_loopback(host) or insecure:
+        return
+    raise UsageError(
+        f"--host {host} can be reached from other machines, and links are neither encrypted nor"
+        " authenticated yet: say --insecure if everybody there may join and read this job"
+    )
+
+
+def check_way_in(connect: str, link: str, digest: str) -> tuple[str, int]:
+    """What `polyrhythm worker` and `polyrhythm server` say of the job they come to: its address."""
+    address = _parse_address(connect)
+    check_choice("--link", link, _LINKS_FROM_OUTSIDE)
+    check_choice("--digest", digest, DIGESTS)
+    return address
+
+
+def check_port(port: int) -> None:
+    if not 0 <= port < 65536:
+        raise UsageError(f"--port is {port}: give one below 65536, or 0 for any free one")
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        what = f"--connect {text!r} is not understood" if text else "--connect is missing"
+        raise UsageError(
+            f"{what}: give HOST:PORT of a running job, as 'polyrhythm train' says at its start and"
+            " 'polyrhythm status' repeats"
+        )
+    return host.strip("[]"), int(port)
