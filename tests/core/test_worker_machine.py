@@ -293,3 +293,18 @@ def test_it_says_which_fold_it_waits_for() -> None:
     hand = Hand().begin()
     hand.compute()
     assert hand.why() == "waiting for the fold of round 1"
+
+
+def test_who_is_evicted_while_it_waits_for_its_chunks_joins_again() -> None:
+    """Its request has reached a lead that did not know it any more: nothing would come."""
+    hand = Hand().begin()
+    hand.tell(ev.Enrolling(9))
+    assert of(hand.tell(m.Evicted(**WHO, reason="it was silent")), fx.Rejoin)
+
+
+def test_who_has_its_chunks_computes_until_it_says_otherwise() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.Enrolling(9))
+    hand.tell(m.Leased(points=9, seed=0, chunks=(), incarnation=hand.worker.incarnation))
+    assert of(hand.tell(m.Evicted(**WHO, reason="it was silent")), fx.Rejoin) == []
+    assert of(hand.compute(), fx.Rejoin)

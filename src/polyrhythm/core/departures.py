@@ -16,7 +16,8 @@ class Departures:
         self._grace_ns = round(grace_s * 1e9)
         self._leaving: set[Holder] = set()
         self._telling: set[Holder] = set()
-        self._asleep: set[int] = set()
+        self._asleep: dict[int, int] = {}
+        """Who was evicted, and which incarnation that was."""
         self._back_until_ns = 0
         self._until_ns: int | None = None
 
@@ -40,19 +41,20 @@ class Departures:
     def pending(self, worker: int, incarnation: int) -> bool:
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
-    def falls_asleep(self, worker: int) -> None:
-        self._asleep.add(worker)
+    def falls_asleep(self, worker: int, incarnation: int) -> None:
+        self._asleep[worker] = incarnation
 
-    def hung_up(self, worker: int, now_ns: int) -> bool:
-        """Whether that was one who was evicted: it has woken to join again, or it is dead."""
-        asleep = worker in self._asleep
+    def hung_up(self, worker: int, incarnation: int, now_ns: int) -> bool:
+        """Whether that was one who was evicted: it has woken to join again, or it is dead. The end
+        of a link that it had before says nothing."""
+        asleep = worker in self._asleep and incarnation in (0, self._asleep[worker])
         if asleep:
-            self._asleep.remove(worker)
+            del self._asleep[worker]
             self._back_until_ns = now_ns + _COMES_BACK_NS
         return asleep
 
     def came(self, worker: int) -> None:
-        self._asleep.discard(worker)
+        self._asleep.pop(worker, None)
         self._until_ns = None
 
     def deserted(self, now_ns: int) -> bool:

@@ -258,7 +258,7 @@ class LeadMachine:
             self._finish(reason, now_ns, failed=True)
         elif member is not None and event.incarnation in (0, member.incarnation):
             self._remove(member, event.reason, now_ns)
-        elif worker is not None and self._departures.hung_up(worker, now_ns):
+        elif worker is not None and self._departures.hung_up(worker, event.incarnation, now_ns):
             self._end_if_deserted(now_ns)
 
     def _remove(self, member: Member, reason: str, now_ns: int) -> None:
@@ -304,7 +304,7 @@ class LeadMachine:
             reason = str(Reason("silent", fields))
             self._note("evicted", name=member.name, limit_s=pulse.limit_ns() / 1e9, **fields)
             self._tell(member, m.Evicted(**self._identity(member), reason=reason))
-            self._departures.falls_asleep(worker)
+            self._departures.falls_asleep(*member.key)
             self._remove(member, "it was silent for too long", now_ns)
 
     def _say_what_is_awaited(self, now_ns: int) -> None:

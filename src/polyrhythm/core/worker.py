@@ -232,8 +232,8 @@ class WorkerMachine:
 
     def _on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         self._points = event.points
-        if self._gone is not None:  # the user's code waits, so the parameters may change
-            self._user_computes = False
+        self._user_computes = False  # it waits for its chunks, so the parameters may change
+        if self._gone is not None:
             self._rejoin(self._gone, now_ns)
         elif self._routed:  # otherwise it is rejoining, and enrols when it is routed
             self._tell_lead(m.Enrol(**self._identity(), points=event.points))
@@ -242,6 +242,7 @@ class WorkerMachine:
         if message.incarnation != self.incarnation:
             return
         self._leased = True
+        self._user_computes = self._user_computes or self.state is State.COMPUTING
         self._out.append(TakeChunks(message))
         self._resume_if_whole(now_ns)
 
