@@ -1,9 +1,9 @@
 """One story, two interpreters: over the runtime's nodes and links, and in the simulator, the lead
 decides the same.
 
-In the runtime a conductor lets workers take their steps one after the other, and goes on when the lead
-has counted each; nothing is timed but the barrier's timer. In the simulator the same order follows
-from how long steps take.
+In the simulator the story follows from how long steps take. What workers did there, and how much had
+been decided by then, is the score: in the runtime a conductor lets workers do the same one after the
+other, each when as much has been decided. Nothing is timed there but the barrier's timer.
 """
 
 import threading
@@ -16,6 +16,7 @@ import torch
 from staged_run import Run
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
 from polyrhythm.core.lead import LeadMachine
 from polyrhythm.engines.inline import Hub
 from polyrhythm.learn.worker import Worker
@@ -26,11 +27,12 @@ from polyrhythm.runtime.server import ServerNode
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
 
-POINTS, BATCH, ROUNDS, TIMER_S = 600, 10, 6, 2.0
-PATIENCE_S = 60.0
-SIMULATED = f"""
+POINTS, BATCH, TIMER_S = 600, 10, 2.0
+PATIENCE_S = 30.0
+JOB = f"""
 [job]
-rounds = {ROUNDS}
+sync = "{{sync}}"
+rounds = {{rounds}}
 points = {POINTS}
 batch = {BATCH}
 servers = 2
@@ -43,10 +45,12 @@ delay = "100us"
 [[workers]]
 step = "10ms"
 [[workers]]
-step = "20ms"
+step = "{{second}}"
 [[workers]]
-step = "30ms"
+step = "{{third}}"
 join = "5ms"
+"""
+WITH_A_TIMER = """
 [[events]]
 at = "57ms"        # round 3: the first has contributed, the third has not
 what = "crash"
@@ -62,18 +66,58 @@ worker = "worker-2"
 """
 
 
+WITHOUT = """
+[[events]]
+at = "57ms"        # the third has begun, and the second is in a step
+what = "crash"
+worker = "worker-1"
+"""
+
+
+def bsp() -> str:
+    return JOB.format(sync="bsp", rounds=6, second="20ms", third="30ms") + WITH_A_TIMER
+
+
+def without_rounds(sync: str) -> str:
+    """Steps that do not end together, so that there is one order of events."""
+    return JOB.format(sync=sync, rounds=8, second="23ms", third="37ms") + WITHOUT
+
+
 class Decisions:
-    """What the lead decides, without times."""
+    """What the lead decides, without times, and what workers did for it: the score."""
 
     def __init__(self) -> None:
         self.made: list[tuple[Any, ...]] = []
-        self.heard: Counter[type] = Counter()
-        self.counted = 0
+        self.score: list[tuple[str, int, int]] = []
+        """What, who, and how many decisions were made before."""
+        self.done: Counter[tuple[str, int]] = Counter()
         self._changed = threading.Condition()
         self._folded = -1
 
+    def takes(self, lead: LeadMachine, event: Any) -> None:
+        """Before the lead has handled it."""
+        match event:
+            case ev.WorkerKnocked(bonjour=bonjour):
+                number = int(bonjour.name.removeprefix("worker-"))
+                self.score.append(("join", number, len(self.made)))
+            case m.Attach(worker=worker):  # then it has joined, and the next may come
+                self.done["join", worker] += 1
+            case m.Enrol(worker=worker):
+                self._did("enrol", worker)
+            case m.Abstained(worker=worker):
+                self._did("abstain", worker)
+            case m.Leave(worker=worker):
+                self._did("leave", worker)
+            case ev.LinkClosed(peer=peer):
+                worker = fx.worker_number(peer)
+                if worker is not None and lead.view.at(worker) is not None:
+                    self._did("crash", worker)
+
+    def _did(self, what: str, worker: int) -> None:
+        self.score.append((what, worker, len(self.made)))
+        self.done[what, worker] += 1
+
     def took(self, lead: LeadMachine, event: Any, effects: Any) -> None:
-        self.heard[type(event)] += 1
         released: dict[str, m.Release] = {}
         for effect in effects:
             if isinstance(effect, fx.Note):
@@ -108,21 +152,19 @@ class Decisions:
             members = [member.name for member in fold.members]
             self.made.append(("fold", fold.round, reason, members, fold.readers))
 
-    def count(self) -> None:
-        self.counted += 1
+    def count(self, worker: int) -> None:
+        self._did("step", worker)
 
-    def take(self) -> list[tuple[Any, ...]]:
-        """What was decided in a run that is over; what comes now is another."""
-        made, self.made, self._folded = self.made, [], -1
-        self.heard.clear()
-        return made
+    def take(self) -> tuple[list[tuple[Any, ...]], list[tuple[str, int, int]]]:
+        """What was decided and done in a run that is over; what comes now is another."""
+        made, score = self.made, self.score
+        self.made, self.score, self._folded = [], [], -1
+        self.done.clear()
+        return made, score
 
     def wait_for(self, done: Callable[[], bool], what: str) -> None:
         with self._changed:
             assert self._changed.wait_for(done, PATIENCE_S), f"{what}: {self.made}"
-
-    def has(self, *beginning: Any) -> bool:
-        return any(made[: len(beginning)] == beginning for made in self.made)
 
 
 @pytest.fixture
@@ -131,13 +173,14 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
     handle, count = LeadMachine.handle, LeadMachine._count
 
     def handle_watched(lead: LeadMachine, event: Any, now_ns: int) -> Any:
+        found.takes(lead, event)
         effects = handle(lead, event, now_ns)
         found.took(lead, event, effects)
         return effects
 
     def count_watched(lead: LeadMachine, complete: Any, now_ns: int) -> None:
         if complete is not None:
-            found.count()
+            found.count(complete.trailer.worker)
         count(lead, complete, now_ns)
 
     monkeypatch.setattr(LeadMachine, "handle", handle_watched)
@@ -166,8 +209,10 @@ class Conducted:
             self._main(Worker(self.node, self.node.join(self._hub.address(0))))
             self._await_turn()
             self.node.leave("")
-        except Crashed:
-            pass
+        except Exception:
+            if not self._dead:
+                raise
+            return  # whatever it was doing when its links ended
         self.node.close()
 
     def _main(self, worker: Worker) -> None:
@@ -185,21 +230,8 @@ class Conducted:
         if self._dead:
             raise Crashed
 
-    def go_on(self, done: Callable[[], bool], what: str) -> None:
-        """Let it go on, and wait for what comes of it."""
-        self._turns.release()
-        self._decisions.wait_for(done, what)
-
-    def enrol(self, peer: str) -> None:
-        self.go_on(lambda: self._decisions.has("leased", peer), f"{peer} has no lease")
-
-    def step(self) -> None:
-        """Its contribution is counted."""
-        counted = self._decisions.counted
-        self.go_on(lambda: self._decisions.counted > counted, "it is not counted")
-
-    def leave(self, name: str) -> None:
-        self.go_on(lambda: self._decisions.has("left", name), f"{name} does not leave")
+    def go_on(self, turns: int = 1) -> None:
+        self._turns.release(turns)
 
     def crash(self) -> None:
         """Its links end, and it says nothing."""
@@ -208,12 +240,51 @@ class Conducted:
         self._turns.release()
 
 
-def conduct(decisions: Decisions) -> None:
+class Conductor:
+    """Lets workers do what the score says, each when as much has been decided as there."""
+
+    def __init__(self, hub: Hub, decisions: Decisions) -> None:
+        self._hub, self._decisions = hub, decisions
+        self.workers: list[Conducted] = []
+
+    def play(self, score: list[tuple[str, int, int]]) -> None:
+        wanted: Counter[tuple[str, int]] = Counter()
+        for what, worker, decided in score:
+            wanted[what, worker] += 1
+            self._await_decisions(decided, f"{what} of worker-{worker} is not due")
+            self._let(what, worker)
+            self._await_deed(what, worker, wanted[what, worker])
+
+    def _await_decisions(self, count: int, what: str) -> None:
+        self._decisions.wait_for(lambda: len(self._decisions.made) >= count, what)
+
+    def _await_deed(self, what: str, worker: int, times: int) -> None:
+        self._decisions.wait_for(
+            lambda: self._decisions.done[what, worker] >= times,
+            f"{what} of worker-{worker} does not come",
+        )
+
+    def _let(self, what: str, worker: int) -> None:
+        match what:
+            case "join":
+                self.workers.append(Conducted(f"worker-{worker}", self._hub, self._decisions))
+            case "enrol" | "step":
+                self.workers[worker].go_on()
+            case "leave":  # it may be in a step that came too late
+                self.workers[worker].go_on(turns=2)
+            case "crash":
+                self.workers[worker].crash()
+            case "abstain":
+                pass  # nobody tells it to
+
+
+def conduct(sync: str, rounds: int, score: list[tuple[str, int, int]], found: Decisions) -> None:
     job = m.JobSpec(
         job="",
         workers=2,
         servers=2,
-        rounds=ROUNDS,
+        sync=sync,
+        rounds=rounds,
         timer=f"{TIMER_S}s",
         heartbeat_s=20.0,
     )
@@ -221,12 +292,11 @@ def conduct(decisions: Decisions) -> None:
     options = NodeOptions(check=True)
     for server in range(job.servers):
         lead = server == 0
-        address = hub.address(server)
         hub.servers.append(
             ServerNode(
                 server,
                 job,
-                address,
+                hub.address(server),
                 lead=lead,
                 options=options,
                 journal=journal if lead else None,
@@ -234,62 +304,41 @@ def conduct(decisions: Decisions) -> None:
             )
         )
     hub.servers[1].reach_lead(hub, hub.address(0))
-
-    def join(name: str) -> Conducted:
-        heard = decisions.heard[m.Attach]
-        worker = Conducted(name, hub, decisions)
-        decisions.wait_for(lambda: decisions.heard[m.Attach] > heard, f"{name} is not in")
-        return worker
-
-    def folded(round_: int, *, stop: bool = False) -> None:
-        decisions.wait_for(lambda: decisions.has("released", (round_, stop)), f"round {round_}")
-
+    conductor = Conductor(hub, found)
     try:
-        first = join("worker-0")
-        second = join("worker-1")
-        folded(0)
-        first.enrol("w0")
-        second.enrol("w1")
-        third = join("worker-2")
-        first.step()
-        second.step()
-        folded(1)
-        third.enrol("w2")
-        decisions.wait_for(lambda: decisions.heard[m.Abstained] > 0, "it has nothing to do yet")
-        first.step()
-        second.step()
-        folded(2)
-        first.step()
-        second.crash()
-        decisions.wait_for(lambda: decisions.has("left", "worker-1"), "it has not died")
-        third.step()
-        folded(3)
-        first.step()
-        folded(4)  # by the timer
-        first.step()
-        third.step()
-        folded(5)
-        first.step()
-        third.step()
-        folded(ROUNDS, stop=True)
-        first.leave("worker-0")
-        third.leave("worker-2")
+        conductor.play(score)
         assert hub.servers[0].ended.wait(PATIENCE_S)
-        for worker in (first, second, third):
+        for worker in conductor.workers:
             worker.thread.join(PATIENCE_S)
     finally:
         for node in hub.servers:
             node.close()
 
 
+@pytest.mark.parametrize(
+    ("sync", "scenario", "rounds"),
+    [
+        ("bsp", bsp(), 6),
+        ("asp", without_rounds("asp"), 8),
+        ("ssp:1", without_rounds("ssp:1"), 8),
+        ("ssp-restart:2", without_rounds("ssp-restart:2"), 8),
+    ],
+    ids=["bsp", "asp", "ssp", "ssp-restart"],
+)
 def test_the_lead_decides_the_same_in_the_runtime_and_in_the_simulator(
-    decisions: Decisions,
+    decisions: Decisions, sync: str, scenario: str, rounds: int
 ) -> None:
-    Run(SIMULATED)
-    simulated = decisions.take()
-    conduct(decisions)
-    assert decisions.take() == simulated
-    codes = [made[2] for made in simulated if made[0] == "fold"]
-    assert codes == ["opened", *["all-arrived"] * 3, "timer", *["all-arrived"] * 2]
+    Run(scenario)
+    simulated, score = decisions.take()
+    conduct(sync, rounds, score, decisions)
+    conducted, _ = decisions.take()
+    assert conducted == simulated
     assert ("left", "worker-1", "died") in simulated
     assert ("joined", "worker-2") in simulated
+    assert simulated[-1] == ("ended", f"the job reached its goal: {rounds} rounds", rounds)
+    codes = [made[2] for made in simulated if made[0] == "fold"]
+    if sync == "bsp":
+        assert codes == ["opened", *["all-arrived"] * 3, "timer", *["all-arrived"] * 2]
+    else:
+        assert codes == ["opened", "turn", "turn", "goal"]
+        assert {worker for what, worker, _ in score if what == "step"} == {0, 1, 2}
