@@ -498,6 +498,8 @@ def test_a_knock_while_the_job_ends_is_refused() -> None:
     stage.contribute(0, 1)
     stage.folded(1)
     assert refusal(stage.knock("late"), "link-late") == "late was refused: the job is ending"
+    words = str(stage.lead.why().reason)
+    assert words.startswith("the goal is reached: w0") and words.endswith("end their work")
 
 
 def test_the_death_of_a_server_ends_the_job_with_one_reason() -> None:

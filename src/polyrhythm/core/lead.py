@@ -106,6 +106,9 @@ class LeadMachine:
 
     def why(self) -> Waiting:
         placing, opening = self._placing, self._opening
+        if self._ending is not None and not self._rounds.folding:
+            present = _names(worker_name(member.worker) for member in self.view.members())
+            return Waiting(Reason("ending", {"workers": present}), self._moved_ns)
         if self._rounds.open:
             return self._why_of_servers() or self._policy.why()
         if placing.spec is not None and not placing.all_placed:

@@ -55,6 +55,7 @@ WORDS = {
     "folding": "the servers fold round {round}",
     "unreported": "{servers} has not reported what {held} contributed",
     "goal": "the job reached its goal: {goal}",
+    "ending": "the goal is reached: {workers} end their work",
     "lead-gone": "the lead is gone: {detail}",
     "silent": "w{worker} has been silent for {silent_s:.2f} s; suspect after {derivation}",
     "server-died": "server s{server} died ({detail}); without replicas its slices are lost",

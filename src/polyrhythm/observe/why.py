@@ -23,6 +23,7 @@ RULES = {
     "folding": "a round is over when every server that holds slices has folded",
     "unreported": "a contribution counts when every server that holds slices has all of its own",
     "window": "a worker has at most two contributions that are not acknowledged",
+    "ending": "a job ends when every worker has left; what `main` does after its loop is part of that",
     "timer-empty": "a round without any contribution is not folded",
 }
 _SPEEDS = ("let the fast run further ahead: a larger bound in --sync ssp:N, or --sync asp",)
@@ -43,6 +44,7 @@ _REMEDIES = {
     "restarting": _SPEEDS,
     "folding": ("look for a server that is stopped or short of memory: all others wait for it",),
     "unreported": ("look for a server that is stopped, short of memory, or behind a slow link",),
+    "ending": ("wait, or let `main` do less after its loop",),
     "servers": ("start the missing servers: polyrhythm server --connect {listening}",),
     "window": ("the servers are behind: more --servers, or --kind local --local-steps 8",),
 }

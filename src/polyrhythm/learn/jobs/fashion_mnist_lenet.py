@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from polyrhythm.learn.data.images import read_mnist
-from polyrhythm.learn.jobs.images import Pixels, train
+from polyrhythm.learn.jobs.images import Pixels, train_on
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 5, "data": ["fashion-mnist"]}
@@ -20,9 +19,9 @@ def build() -> nn.Module:
     )
 
 
+def choose_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+
+
 def main(worker: Worker) -> None:
-    images = read_mnist(worker.data("fashion-mnist"))
-    torch.manual_seed(worker.seed)
-    model = build()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    train(worker, model, optimizer, images, batch_size=64)
+    train_on(worker, "fashion-mnist", build, choose_optimizer)

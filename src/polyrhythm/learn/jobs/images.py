@@ -1,12 +1,15 @@
 """What the jobs on images share: pixels as numbers, the training loop, and the test at its end."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
-from polyrhythm.learn.data.images import Images
+from polyrhythm.learn.data.images import Images, read_cifar10, read_mnist
 from polyrhythm.learn.worker import Worker
 
 _TEST_BATCH = 1_000
+_READERS = {"mnist": read_mnist, "fashion-mnist": read_mnist, "cifar10": read_cifar10}
 
 
 class Pixels(nn.Module):
@@ -22,23 +25,40 @@ class Pixels(nn.Module):
         return images.float().mul_(self._scale).add_(self._shift)
 
 
+def train_on(
+    worker: Worker,
+    data_set: str,
+    build: Callable[[], nn.Module],
+    choose_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    batch_size: int = 64,
+    examined: int | None = None,
+) -> None:
+    """Train on a set that is known by name."""
+    images = _READERS[data_set](worker.data(data_set))
+    torch.manual_seed(worker.seed)
+    model = build()
+    train(worker, model, choose_optimizer(model), images, batch_size, examined)
+
+
 def train(
     worker: Worker,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     images: Images,
     batch_size: int,
+    examined: int | None = None,
 ) -> None:
-    """Train until the job ends, and report the accuracy on the test images now and then and at
-    the end."""
+    """Train until the job ends, and report the accuracy on the test images now and then, on the
+    first `examined` of them if so said, and on all at the end."""
     exchange = worker.attach(model, optimizer)
     train_set = (images.train_x, images.train_y)
+    some_x, some_y = images.test_x[:examined], images.test_y[:examined]
     worker.probe(train_set, lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
     for batch, targets in worker.batches(train_set, batch_size):
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         exchange.step(objective=loss)
-        worker.examine(accuracy=lambda: accuracy(model, images.test_x, images.test_y))
+        worker.examine(accuracy=lambda: accuracy(model, some_x, some_y))
     worker.report(accuracy=accuracy(model, images.test_x, images.test_y))
 
 

@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from polyrhythm.learn.data.images import read_mnist
-from polyrhythm.learn.jobs.images import Pixels, train
+from polyrhythm.learn.jobs.images import Pixels, train_on
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 5, "data": ["mnist"]}
@@ -20,7 +19,4 @@ def choose_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def main(worker: Worker) -> None:
-    images = read_mnist(worker.data("mnist"))
-    torch.manual_seed(worker.seed)
-    model = build()
-    train(worker, model, choose_optimizer(model), images, BATCH_SIZE)
+    train_on(worker, "mnist", build, choose_optimizer, BATCH_SIZE)
