@@ -100,7 +100,7 @@ def test_a_wait_is_over(after: dict[str, object], waits: bool) -> None:
 def test_waiting_is_booked_on_the_missing_once() -> None:
     notes = [waiting(5.0 + s, 1.0 + s, [1]) for s in range(3)]
     state = fold([*opened(0, 1), *notes, rounds(7.5, 5)])
-    assert state.workers[1].waited_for_s == pytest.approx(3.5), "from 4.0 to 7.5"
+    assert state.workers[1].waited_for_s == pytest.approx(2.5), "from the first word, 5.0, to 7.5"
     assert state.workers[0].waited_for_s == 0.0
 
 
@@ -155,3 +155,11 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b'{"at_s":1.0,"what":"joined","worker":0,"name":"a"}\n{"at_s":2.0,"wh')
     assert fold(read_journal(path)).at_s == 1.0
+
+
+def test_where_all_are_missing_nobody_is_waited_for() -> None:
+    """A step that takes long, of everybody: nobody has anything to wait for."""
+    lines = [waiting(5.0, 4.0, [0, 1]), waiting(6.0, 5.0, [0, 1]), waiting(7.0, 6.0, [1])]
+    state = fold([*opened(0, 1), *lines, waiting(8.0, 7.0, [1])])
+    assert state.workers[0].waited_for_s == 0.0
+    assert state.workers[1].waited_for_s == pytest.approx(1.0), "since worker-0 was there"

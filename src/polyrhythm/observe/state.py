@@ -332,13 +332,14 @@ class RunState:
         self.waiting = now
 
     def _wait_on(self, waiting: WaitingState, until_s: float) -> None:
-        """Book the time since the last word about this wait on those who were missing."""
-        from_s = waiting.since_s
-        if self.waiting is not None:
-            from_s = max(from_s, self.waiting.seen_s)
-        for worker in waiting.missing:
-            if worker in self.workers:
-                self.workers[worker].waited_for_s += max(0.0, until_s - from_s)
+        """Book the time since the last word about this wait on those who were missing then and
+        still are. Before the first word they may have been as busy as the others were; and where
+        all are missing nobody waits."""
+        before = self.waiting
+        if before is None or len(before.missing) >= self.members:
+            return
+        for worker in set(waiting.missing) & set(before.missing) & self.workers.keys():
+            self.workers[worker].waited_for_s += max(0.0, until_s - before.seen_s)
 
     def _reported(self, line: dict[str, Any]) -> None:
         worker = self.workers.get(line["worker"])
