@@ -26,6 +26,7 @@ LINES: list[dict[str, Any]] = [
     {"at_s": 1.0, "what": "rounds", "round": 0, **ROUNDS, "workers": {}},
     {"at_s": 4.0, "what": "rounds", "round": 30, **ROUNDS, "objective": 0.5, "workers": WORKERS},
 ]
+LISTENING = {"at_s": 0.0, "what": "listening", "host": "127.0.0.1", "port": 7000, "job": "j"}
 WAITING = {
     "at_s": 9.0,
     "what": "waiting",
@@ -46,7 +47,7 @@ ENDED = {
 @pytest.fixture
 def running(write_run: Write) -> Path:
     """A run that waits, and lives as long as this process."""
-    path = write_run("now", [*LINES, WAITING], name="digits", rounds=60)
+    path = write_run("now", [LISTENING, *LINES, WAITING], name="digits", rounds=60)
     runs.write_process(path)
     return path
 
@@ -57,6 +58,7 @@ def test_status_of_a_running_job(call: Call, running: Path) -> None:
     assert "round 30" in text and "objective 0.5000" in text and "left" in text
     assert "worker-1" in text and "100%" in text
     assert "round 31 waits for worker-1: ask 'polyrhythm why'" in text
+    assert text.endswith("others may join: polyrhythm worker --connect 127.0.0.1:7000\n")
 
 
 def test_status_as_json(call: Call, running: Path) -> None:

@@ -15,95 +15,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from polyrhythm.observe.worker import NOTHING, Totals, WorkerState
+
 _RECENT_S = 10.0
 """Speeds are those of the last ten seconds."""
 _WAITING_HOLDS_S = 2.5
 """The lead repeats once a second what is waited for; what it does not repeat is over."""
 DONE = "it was done"
 _WORKER = re.compile(r"\bw(\d+)\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What one worker has done since the job began."""
-
-    contributions: int = 0
-    points: int = 0
-    compute_s: float = 0.0
-    wait_s: float = 0.0
-    transfer_s: float = 0.0
-    redone_s: float = 0.0
-    """Of the computing, what others do again."""
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> "Totals":
-        return cls(
-            fields.get("contributions", 0),
-            fields.get("points", 0),
-            fields.get("compute_ns", 0) / 1e9,
-            fields.get("wait_ns", 0) / 1e9,
-            fields.get("transfer_ns", 0) / 1e9,
-            fields.get("redone_ns", 0) / 1e9,
-        )
-
-    def since(self, before: "Totals") -> "Totals":
-        return Totals(
-            self.contributions - before.contributions,
-            self.points - before.points,
-            self.compute_s - before.compute_s,
-            self.wait_s - before.wait_s,
-            self.transfer_s - before.transfer_s,
-            self.redone_s - before.redone_s,
-        )
-
-    @property
-    def busy_s(self) -> float:
-        return self.compute_s + self.wait_s + self.transfer_s
-
-    @property
-    def shares(self) -> tuple[float, float, float] | None:
-        """Of its time: computing, waiting, transferring."""
-        whole = self.busy_s
-        if whole <= 0:
-            return None
-        return self.compute_s / whole, self.wait_s / whole, self.transfer_s / whole
-
-
-_NOTHING = Totals()
-
-
-@dataclass(slots=True)
-class WorkerState:
-    worker: int
-    name: str
-    joined_s: float
-    incarnation: int | None = None
-    clock: int | None = None
-    totals: Totals = _NOTHING
-    recent: Totals = _NOTHING
-    """Over the last seconds, of which there are `recent_s`."""
-    recent_s: float = 0.0
-    reports: dict[str, float] = field(default_factory=dict)
-    waited_for_s: float = 0.0
-    """How long it was named in `waiting` lines: waits of more than a second only."""
-    joins: int = 1
-    empty_handed: bool = False
-    """It has had no points to visit so far, so it rests."""
-    left_s: float | None = None
-    left: str | None = None
-    """Why it left; None while it is there."""
-
-    @property
-    def present(self) -> bool:
-        return self.left is None
-
-    @property
-    def contributions_per_s(self) -> float:
-        return self.recent.contributions / self.recent_s if self.recent_s else 0.0
-
-    @property
-    def points_per_s(self) -> float:
-        return self.recent.points / self.recent_s if self.recent_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +232,7 @@ class RunState:
                 continue
             state.totals = sample[number]
             state.empty_handed = state.empty_handed and not state.totals.contributions
-            state.recent = state.totals.since(before.get(number, _NOTHING))
+            state.recent = state.totals.since(before.get(number, NOTHING))
             state.recent_s = self.at_s - max(before_s, state.joined_s)
             state.clock = fields.get("clock", state.clock)
 

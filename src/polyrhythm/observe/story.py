@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from polyrhythm.observe.state import DONE, RunState, Totals, workers_named
+from polyrhythm.observe.state import DONE, RunState, workers_named
 from polyrhythm.observe.words import (
     counted,
     link_ended,
@@ -21,6 +21,7 @@ from polyrhythm.observe.words import (
     size,
     with_names,
 )
+from polyrhythm.observe.worker import Totals
 
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0

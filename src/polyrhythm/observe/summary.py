@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.core.sync.prediction import overall_usage
-from polyrhythm.observe.state import RunState, WorkerState, fold
+from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.words import counted, percent
+from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.runs import Run
-from polyrhythm.observe.state import RunState, WorkerState
+from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import counted, duration, listed, parting, percent, reason_in_words
+from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
 _COLUMNS = (
@@ -113,6 +114,8 @@ def status(run: Run) -> RenderableType:
     if state.waiting is not None and running:
         text = reason_in_words(state.waiting.code, state.waiting.fields, state)
         rows.append(Text(f"{text}: ask 'polyrhythm why'"))
+    if state.listening is not None and running:
+        rows.append(Text(f"others may join: polyrhythm worker --connect {state.listening}"))
     return Group(*rows)
 
 

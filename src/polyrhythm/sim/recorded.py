@@ -8,7 +8,8 @@ beginning, and data never ends.
 
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.errors import UsageError
-from polyrhythm.observe.state import RunState, WorkerState
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.worker import WorkerState
 from polyrhythm.sim.quantities import Duration, Rate, Size
 from polyrhythm.sim.scenario import JobTable, LinkTable, Scenario, WorkersTable
 from polyrhythm.wire.messages import JobSpec

@@ -1,0 +1,87 @@
+"""What is known of one worker of a run: what it has done, how fast, and whether it is there."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What one worker has done since the job began."""
+
+    contributions: int = 0
+    points: int = 0
+    compute_s: float = 0.0
+    wait_s: float = 0.0
+    transfer_s: float = 0.0
+    redone_s: float = 0.0
+    """Of the computing, what others do again."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Totals":
+        return cls(
+            fields.get("contributions", 0),
+            fields.get("points", 0),
+            fields.get("compute_ns", 0) / 1e9,
+            fields.get("wait_ns", 0) / 1e9,
+            fields.get("transfer_ns", 0) / 1e9,
+            fields.get("redone_ns", 0) / 1e9,
+        )
+
+    def since(self, before: "Totals") -> "Totals":
+        return Totals(
+            self.contributions - before.contributions,
+            self.points - before.points,
+            self.compute_s - before.compute_s,
+            self.wait_s - before.wait_s,
+            self.transfer_s - before.transfer_s,
+            self.redone_s - before.redone_s,
+        )
+
+    @property
+    def busy_s(self) -> float:
+        return self.compute_s + self.wait_s + self.transfer_s
+
+    @property
+    def shares(self) -> tuple[float, float, float] | None:
+        """Of its time: computing, waiting, transferring."""
+        whole = self.busy_s
+        if whole <= 0:
+            return None
+        return self.compute_s / whole, self.wait_s / whole, self.transfer_s / whole
+
+
+NOTHING = Totals()
+
+
+@dataclass(slots=True)
+class WorkerState:
+    worker: int
+    name: str
+    joined_s: float
+    incarnation: int | None = None
+    clock: int | None = None
+    totals: Totals = NOTHING
+    recent: Totals = NOTHING
+    """Over the last seconds, of which there are `recent_s`."""
+    recent_s: float = 0.0
+    reports: dict[str, float] = field(default_factory=dict)
+    waited_for_s: float = 0.0
+    """How long it was named in `waiting` lines: waits of more than a second only."""
+    joins: int = 1
+    empty_handed: bool = False
+    """It has had no points to visit so far, so it rests."""
+    left_s: float | None = None
+    left: str | None = None
+    """Why it left; None while it is there."""
+
+    @property
+    def present(self) -> bool:
+        return self.left is None
+
+    @property
+    def contributions_per_s(self) -> float:
+        return self.recent.contributions / self.recent_s if self.recent_s else 0.0
+
+    @property
+    def points_per_s(self) -> float:
+        return self.recent.points / self.recent_s if self.recent_s else 0.0
