@@ -53,6 +53,7 @@ def exchange(
     ] = "102MB",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 4,
     servers: Annotated[int, typer.Option(help="Server processes.")] = 1,
+    replicas: Annotated[int, typer.Option(help="Copies of every slice on other servers.")] = 0,
     link: Annotated[str, typer.Option(help="local (shared memory) or tcp.")] = "local",
     in_place: Annotated[
         bool,
@@ -80,6 +81,7 @@ def exchange(
         name="exchange",
         workers=workers,
         servers=servers,
+        replicas=replicas,
         rounds=warmup + measured,
         in_place=in_place,
         updater="addition",
@@ -96,6 +98,7 @@ def exchange(
         "nbytes": nbytes,
         "workers": workers,
         "servers": servers,
+        "replicas": replicas,
         "link": link,
         "in_place": in_place,
         "digest": digest,

@@ -55,6 +55,11 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         raise UsageError(
             "--respawn starts a worker that fails again: it goes with --on-error go-on"
         )
+    if not 0 <= spec.replicas < spec.servers:
+        raise UsageError(
+            f"--replicas is {spec.replicas}: a slice has copies on other servers, so with"
+            f" --servers {spec.servers} give 0 to {spec.servers - 1}"
+        )
     if spec.in_place:
         _check_in_place(spec, link)
     Staging.parse(spec.staging, spec.workers, spec.servers)

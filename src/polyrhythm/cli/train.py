@@ -38,6 +38,13 @@ def train(
     ] = "digits",
     workers: Annotated[int, typer.Option(help="Workers of the job, each a process.")] = 3,
     servers: Annotated[int, typer.Option(help="Servers of the job, each a process.")] = 2,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            help="Copies of every slice on other servers: so many servers may die at once, and"
+            " nothing that was acknowledged is lost. Not the first server, which runs the lead."
+        ),
+    ] = 0,
     local_workers: Annotated[
         int | None,
         typer.Option(
@@ -161,7 +168,9 @@ def train(
     ] = None,
     respawn: Annotated[
         bool,
-        typer.Option("--respawn", help="Start workers that die again, under the same name."),
+        typer.Option(
+            "--respawn", help="Start workers and servers that die again, under the same name."
+        ),
     ] = False,
     on_error: Annotated[
         str,
@@ -257,6 +266,7 @@ def train(
         name=job,
         workers=workers,
         servers=servers,
+        replicas=replicas,
         sync=sync,
         timer=timer,
         kind=kind,

@@ -6,13 +6,14 @@ from typing import Any
 
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.wire.messages import (
-    Address,
     Alive,
     Leased,
     MemberSpec,
     Message,
     ModelSpec,
     Route,
+    ServerSpec,
+    Stamp,
 )
 
 LEAD = "lead"
@@ -84,10 +85,44 @@ class End(Effect, frozen=True):
 
 class Build(Effect, frozen=True):
     """Make room for these slices of the model: buffers, aggregate, updater. What was seeded under
-    another routing epoch is void."""
+    another routing epoch is void. Not `fresh`: they come from other servers, not from a worker."""
 
     spec: ModelSpec
     routes: tuple[Route, ...]
+    routing: int
+    fresh: bool = True
+
+
+class Reach(Effect, frozen=True):
+    """Open a link to each of these servers that has a lower number; the others come. `incarnation`:
+    this server's own."""
+
+    servers: tuple[ServerSpec, ...]
+    incarnation: int
+
+
+class Reroute(Effect, frozen=True):
+    """Be the primary, a replica or nobody of each slice, as these routes say, and keep what is in the
+    slices. What was added to an aggregate that changes its primary is void."""
+
+    routes: tuple[Route, ...]
+    routing: int
+
+
+class SendState(Effect, frozen=True):
+    """Send the state of the slices that this server is the primary of and `to` has a copy of, but
+    not of those whose copy has the same stamp; from now on it makes every step of them too."""
+
+    to: int
+    held: tuple[Stamp, ...]
+    routing: int
+
+
+class FetchState(Effect, frozen=True):
+    """Ask this primary for the state of what is copied from it here, saying what there is."""
+
+    primary: int
+    slices: tuple[int, ...]
     routing: int
 
 
@@ -114,6 +149,7 @@ class Publish(Effect, frozen=True):
     slot: int
     sequence: int
     view: int
+    routing: int = 0
 
 
 class FreeSlots(Effect, frozen=True):
@@ -130,6 +166,7 @@ class PublishLatest(Effect, frozen=True):
     ticket: int
     sequence: int
     view: int
+    routing: int = 0
 
 
 class Unlease(Effect, frozen=True):
@@ -149,7 +186,7 @@ class Freeze(Effect, frozen=True):
 class Dial(Effect, frozen=True):
     """Open links to these servers (the one that runs the lead is linked already)."""
 
-    addresses: tuple[Address, ...]
+    servers: tuple[ServerSpec, ...]
 
 
 class Rejoin(Effect, frozen=True):

@@ -1,7 +1,7 @@
 """What happens inside a process, in the past tense. Messages of peers are events as they are."""
 
 from polyrhythm.core.machine import Event
-from polyrhythm.wire.messages import ModelSpec, Progress, ServerBonjour, WorkerBonjour
+from polyrhythm.wire.messages import ModelSpec, Progress, Row, ServerBonjour, WorkerBonjour
 
 
 class Tick(Event, frozen=True):
@@ -62,6 +62,33 @@ class Repeated(Event, frozen=True):
     sequence: int
 
 
+class Rerouted(Event, frozen=True):
+    """What this server holds is what the routing epoch says. `version` and `rows`: what all slices
+    that it is the primary of have at least; `copied`: per primary, what its copies here have."""
+
+    routing: int
+    version: int
+    rows: tuple[Row, ...]
+    copied: tuple[tuple[int, tuple[Row, ...]], ...] = ()
+    round: int = 1
+    """The round in which everything is folded that has been added and is not."""
+
+
+class StepCopied(Event, frozen=True):
+    """Every slice that is copied from this primary has made these steps here."""
+
+    primary: int
+    rows: tuple[Row, ...]
+
+
+class StateAdopted(Event, frozen=True):
+    """Everything that was fetched from this primary is in its place, and has these steps in it."""
+
+    primary: int
+    routing: int
+    rows: tuple[Row, ...]
+
+
 class FoldDone(Event, frozen=True):
     round: int
     weight: float
@@ -81,6 +108,7 @@ class Linked(Event, frozen=True):
     """The link to this server is up."""
 
     server: int
+    incarnation: int = 0
 
 
 class Attaching(Event, frozen=True):
@@ -127,6 +155,10 @@ class Landed(Event, frozen=True):
     slice: int
     round: int
     sequence: int
+    routing: int = 0
+    """The epoch in which the server acknowledged `sequence`."""
+    holds: tuple[int, ...] = ()
+    """Which slices EVERY_SLICE was, where that can change."""
 
 
 class Skipped(Event, frozen=True):
@@ -134,6 +166,7 @@ class Skipped(Event, frozen=True):
 
     server: int
     sequence: int
+    routing: int = 0
 
 
 class Reporting(Event, frozen=True):

@@ -12,16 +12,20 @@ NOTHING = -1
 
 class Landing:
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
-        slices: dict[int, list[int]] = {}
-        for slice_, route in enumerate(routes):
-            slices.setdefault(route.primary, []).append(slice_)
-        self.slices = {server: tuple(ids) for server, ids in sorted(slices.items())}
-        """Per server, what it holds."""
+        self.routes = routes
+        self.slices = _by_primary(routes)
+        """Per server, what it is the primary of."""
         self._versions = [NOTHING] * len(routes)
         self._counts: Counter[int] = Counter({NOTHING: len(routes)} if routes else {})
 
-    def land(self, server: int, slice_: int, version: int) -> None:
-        for number in self.slices[server] if slice_ == EVERY_SLICE else (slice_,):
+    def reroute(self, routes: tuple[Route, ...]) -> None:
+        """Others are primaries now; what lies here stays what it is."""
+        self.routes = routes
+        self.slices = _by_primary(routes)
+
+    def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:
+        every = holds or self.slices[server] if slice_ == EVERY_SLICE else (slice_,)
+        for number in every:
             before = self._versions[number]
             self._counts[before] -= 1
             if not self._counts[before]:
@@ -46,3 +50,10 @@ class Landing:
     def of(self, server: int) -> int:
         """The oldest version of what this server holds."""
         return min(self._versions[slice_] for slice_ in self.slices[server])
+
+
+def _by_primary(routes: tuple[Route, ...]) -> dict[int, tuple[int, ...]]:
+    slices: dict[int, list[int]] = {}
+    for slice_, route in enumerate(routes):
+        slices.setdefault(route.primary, []).append(slice_)
+    return {server: tuple(ids) for server, ids in sorted(slices.items())}

@@ -7,7 +7,7 @@ it keeps has files of its own, each with its rule: `door`, `membership`, `suspic
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
@@ -42,6 +42,10 @@ from polyrhythm.core.windows import Windows
 from polyrhythm.wire import messages as m
 
 _TERM = 1
+_UNKNOWN_SERVER = 8
+"""Heartbeats after which a server is suspect whose rhythm is not known yet: it is placed, so it runs."""
+_OWN = 0
+"""The server that the lead runs in."""
 _IDLE_ROUNDS = 3
 """So many rounds in which everybody abstains: chunks have been shared again, and it did not help."""
 _WORTH_SAYING_NS = 10**9
@@ -59,15 +63,18 @@ class LeadMachine:
         self.view = View()
         self._policy = choose_policy(job)
         self._door = Door(job.job)
-        self._placing = Placing(job.servers, job.slice_nbytes)
+        self._placing = Placing(job.servers, job.slice_nbytes, job.replicas)
         self._opening = Opening(job.workers, job.start_timeout_s)
-        self._arrivals = Arrivals()
+        self._arrivals = Arrivals(keeps=self._policy.rounds and job.replicas > 0)
         self._windows = Windows(m.WINDOW)
         self._rounds = Rounds()
         self._course = Course()
         self._goals = Goals(job)
         self._departures = Departures(job.start_timeout_s if job.respawn else 0.0)
         self._suspicion = Suspicion(job.heartbeat_s)
+        self._server_suspicion = Suspicion(job.heartbeat_s, _UNKNOWN_SERVER)
+        self._silent_servers: set[int] = set()
+        """Servers that are silent and cannot be done without."""
         self._sharing = Sharing(job.seed, job.epochs)
         self._tally = Tally()
         self._wake_at_ns: int | None = None
@@ -83,6 +90,12 @@ class LeadMachine:
         """Without rounds: servers have been told to fold nothing after this."""
         self._counted = 0
         self._idle = 0
+        self._told: tuple[m.MemberSpec, ...] = ()
+        """The members as the servers know them."""
+        self._fold: m.Fold | None = None
+        """What the servers were told last."""
+        self._put_off: tuple[frozenset[int], Reason, bool] | None = None
+        """A fold that was decided while slices change their primary or are owed."""
         self._out: list[Effect] = []
 
     # -- the machine ---------------------------------------------------------------------------
@@ -99,7 +112,8 @@ class LeadMachine:
         if self._ended:
             return None
         wake_ns = self._wake_at_ns if self._rounds.open else self._opening.wake_at()
-        for other_ns in (self._suspicion.wake_at(), self._departures.wake_at()):
+        clocks = (self._suspicion, self._server_suspicion, self._departures)
+        for other_ns in [clock.wake_at() for clock in clocks]:
             if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
                 wake_ns = other_ns
         return wake_ns
@@ -110,7 +124,7 @@ class LeadMachine:
             present = _names(worker_name(member.worker) for member in self.view.members())
             return Waiting(Reason("ending", {"workers": present}), self._moved_ns)
         if self._rounds.open:
-            return self._why_of_servers() or self._policy.why()
+            return self._why_of_failover() or self._why_of_servers() or self._policy.why()
         if placing.spec is not None and not placing.all_placed:
             return Waiting(Reason("placing"), opening.since_ns)
         if placing.seeder is not None and not placing.all_seeded:
@@ -118,6 +132,19 @@ class LeadMachine:
             return Waiting(seeding, opening.since_ns)
         gathering = Reason("gathering", {"missing": opening.missing(self.view.attached)})
         return Waiting(gathering, opening.since_ns, opening.until_ns)
+
+    def _why_of_failover(self) -> Waiting | None:
+        change = self._placing.change
+        if change is not None and change.lost:
+            late = _names(map(server_name, self._placing.late))
+            fields = {"lost": change.lost[-1], "servers": late}
+            return Waiting(Reason("failover", fields), change.since_ns)
+        if self._arrivals.owed:
+            workers, servers = self._arrivals.owing()
+            owing = _names(map(worker_name, sorted(workers)))
+            fields = {"workers": owing, "servers": _names(map(server_name, sorted(servers)))}
+            return Waiting(Reason("resending", fields), self._moved_ns)
+        return None
 
     def _why_of_servers(self) -> Waiting | None:
         """A server owes a fold, or what everybody who is missing has sent to it: then it is the
@@ -149,7 +176,8 @@ class LeadMachine:
         self._sharing.check()
         self._placing.check()
         self._arrivals.check(self._heeds)
-        self._rounds.check(self._placing.holders)
+        if not self._placing.moving:
+            self._rounds.check(self._placing.holders)
 
     # -- the door ------------------------------------------------------------------------------
 
@@ -167,12 +195,18 @@ class LeadMachine:
                 link, f"server s{bonjour.server} is in this job already" if taken else full
             )
             return
-        self._out.append(Bind(link, server_name(server)))
+        self._placing.come(server, bonjour.address)
+        incarnation = self._placing.incarnations[server]
+        self._out.append(Bind(link, server_name(server), incarnation))
         if bonjour.server < 0:
             admitted = m.Admitted(term=_TERM, server=server, job=self.job, servers=())
             self._out.append(Send(server_name(server), admitted))
-        self._placing.addresses[server] = bonjour.address
         self._note("server-joined", server=server)
+        if self._placing.all_seeded:
+            self._placing.welcome(now_ns)
+            self._send_place()
+        elif self._placing.spec is not None:
+            self._begin_placing_anew(now_ns)
         if self._placing.gathered:
             for waiting, worker in self._door.open():
                 self._admit(waiting, worker, now_ns)
@@ -200,7 +234,7 @@ class LeadMachine:
         self._departures.came(member.worker)
         self._suspicion.expect(member.worker, now_ns)
         self._out.append(Bind(link, worker_name(member.worker), member.incarnation))
-        servers = tuple(self._placing.addresses[server] for server in self._placing.servers)
+        servers = self._placing.specs
         self._tell(member, m.Admitted(**self._identity(member), job=self.job, servers=servers))
         what = "rejoined" if again else "joined"
         self._note(what, worker=member.worker, name=member.name, epoch=self.view.epoch)
@@ -220,7 +254,7 @@ class LeadMachine:
             self._refuse_member(member, f"{member.name}'s model differs: {fault}", now_ns)
             return
         self.view.attach(member)
-        if self._placing.all_placed:
+        if self._placing.all_placed and self._placing.change is None:
             self._route(member)
             if not self._rounds.open:
                 self._open_if_ready(now_ns)
@@ -256,9 +290,11 @@ class LeadMachine:
         member = self.view.at(worker) if worker is not None else None
         if server is not None and self._placing.vacate(server):
             self._note("server-left", server=server, reason=event.reason)
-        elif server is not None and server in self._placing.addresses:
-            reason = Reason("server-died", {"server": server, "detail": event.reason})
-            self._finish(reason, now_ns, failed=True)
+        elif server is not None and event.incarnation in (
+            0,
+            self._placing.incarnations.get(server),
+        ):
+            self._lose_server(server, "the end of its link", event.reason, now_ns)
         elif member is not None and event.incarnation in (0, member.incarnation):
             self._remove(member, event.reason, now_ns)
         elif worker is not None and self._departures.hung_up(worker, event.incarnation, now_ns):
@@ -277,7 +313,9 @@ class LeadMachine:
             self._open_if_ready(now_ns)
         if member.entered:
             self._departures.leave(member.key)
+            self._arrivals.excuse(*member.key)
             self._ask(sync.Left(member.worker), now_ns)
+            self._fold_if_put_off(now_ns)
         self._end_if_deserted(now_ns)
 
     def _end_if_deserted(self, now_ns: int) -> None:
@@ -288,11 +326,154 @@ class LeadMachine:
         elif self._rounds.open and self._departures.deserted(now_ns):
             self._finish(Reason("deserted"), now_ns, failed=True)
 
+    # -- servers are lost and found ------------------------------------------------------------
+
+    def _lose_server(self, server: int, how: str, detail: str, now_ns: int) -> None:
+        """Its replicas take over, if it has any for everything that it holds."""
+        if server not in self._placing.addresses or self._ended:
+            return
+        self._server_suspicion.forget(server)
+        self._silent_servers.discard(server)
+        loss = self._placing.would_lose(server)
+        if loss is not None and not self.job.replicas:
+            reason = Reason("server-died", {"server": server, "detail": detail})
+            self._finish(reason, now_ns, failed=True)
+            return
+        if loss is not None:
+            fields = {"server": server, "detail": detail, "slices": loss.slices}
+            reason = Reason("slices-lost", {**fields, "mb": loss.nbytes / 1e6})
+            self._finish(reason, now_ns, failed=True)
+            return
+        self._out.append(Drop(server_name(server), f"s{server} is not in the job any more: {how}"))
+        anew = self._placing.lose_server(server, now_ns)
+        self._note("server-lost", server=server, noticed=how, detail=detail)
+        if anew:
+            self._begin_placing_anew(now_ns, already=True)
+        elif self._placing.spec is not None:
+            self._send_place()
+            self._say_what_moves(now_ns)
+
+    def _begin_placing_anew(self, now_ns: int, *, already: bool = False) -> None:
+        """The servers have changed before all had the parameters: they are seeded anew."""
+        if not already:
+            self._placing.begin_anew()
+        self._send_place()
+
+    def _say_what_moves(self, now_ns: int) -> None:
+        change = self._placing.change
+        assert change is not None
+        promoted = {server_name(server): n for server, n in sorted(change.promoted.items())}
+        self._note("rerouting", epoch=self._placing.epoch, promoted=promoted)
+
+    def _on_unreachable(self, message: m.Unreachable, now_ns: int) -> None:
+        """Two servers that cannot talk cannot both stay: the lead's own does, or who told."""
+        lost = message.server if message.peer == _OWN else message.peer
+        told = server_name(message.server)
+        self._lose_server(lost, f"{told}, which lost its link to it", message.reason, now_ns)
+
+    def _suspect_servers(self, now_ns: int) -> None:
+        for server in self._server_suspicion.silent(now_ns):
+            pulse = self._server_suspicion.pulse(server)
+            silent_s = (now_ns - pulse.heard_ns) / 1e9
+            fields = {"server": server, "silent_s": silent_s, "derivation": pulse.derivation()}
+            if self._placing.would_lose(server) is None:
+                reason = Reason("server-silent", fields)
+                self._lose_server(server, "its silence", str(reason), now_ns)
+            else:
+                self._server_suspicion.forget(server)  # until it beats again
+                if server not in self._silent_servers:
+                    self._silent_servers.add(server)
+                    self._note("server-silent", **fields)
+
+    def _on_caught_up(self, message: m.CaughtUp, now_ns: int) -> None:
+        if message.server not in self._placing.addresses:
+            return
+        slices = self._placing.caught_up(message, now_ns)
+        if slices:
+            self._note(
+                "copied",
+                primary=message.server,
+                replica=message.peer,
+                slices=slices,
+                learning=self._placing.learning,
+            )
+            self._send_place()
+            if not self._policy.rounds:
+                self._move_on(now_ns)
+
+    def _move_on(self, now_ns: int) -> None:
+        """At a fold, or where there are none at any moment: use what servers have learned."""
+        if self._ending is None and not self._ended and self._placing.arrive(now_ns):
+            self._send_place()
+            self._say_what_moves(now_ns)
+
+    def _on_followed(self, now_ns: int) -> None:
+        """Every server goes by the new routes: so must workers, and what was under way goes on."""
+        change, rows, versions = self._placing.followed()
+        if change.promoted or change.lost:
+            took_s = (now_ns - change.since_ns) / 1e9
+            lost = [server_name(server) for server in change.lost]
+            promoted = {server_name(server): n for server, n in sorted(change.promoted.items())}
+            self._note("rerouted", lost=lost, promoted=promoted, seconds=took_s)
+            for member in self._attached():
+                self._route(member)
+        if change.promoted:
+            self._recount(frozenset(change.promoted), rows, versions, now_ns)
+        self._fold_if_put_off(now_ns)
+        if not self._rounds.folding:
+            self._move_on(now_ns)
+        if not self._rounds.open:
+            self._open_if_ready(now_ns)
+        elif not self._rounds.opening:
+            self._enter_early(now_ns)
+
+    def _recount(
+        self,
+        promoted: frozenset[int],
+        rows: Mapping[int, tuple[m.Row, ...]],
+        versions: Mapping[int, int],
+        now_ns: int,
+    ) -> None:
+        """What has arrived and what is folded, by what the primaries of now say."""
+        holders = self._placing.holders
+        for complete in self._arrivals.reroute(holders, promoted, rows):
+            self._count(complete, now_ns)
+        for worker, incarnation in self._arrivals.owing_members():
+            if self.view.get(worker, incarnation) is None:
+                self._arrivals.excuse(worker, incarnation)
+        if not self._rounds.folding:
+            return
+        told = self._rounds.told
+        if self._policy.rounds and self._rounds.round > 0:
+            told = frozenset(s for s in holders if versions[s] >= self._rounds.round)
+        if self._rounds.reroute(holders, told & holders):
+            self._after_fold(now_ns)
+        elif not self._arrivals.owed:
+            self._tell_fold_again()
+
+    def _tell_fold_again(self) -> None:
+        """Who is a primary only now, or has more slices than it had, may not have heard it."""
+        assert self._fold is not None
+        for server in sorted(self._rounds.late(self._placing.holders)):
+            self._out.append(Send(server_name(server), self._fold))
+
+    def _fold_if_put_off(self, now_ns: int) -> None:
+        if self._placing.moving or self._arrivals.owed or self._ended or self._rounds.folding:
+            return
+        if self._put_off is not None:
+            (release, reason, last), self._put_off = self._put_off, None
+            self._begin_fold(release, reason, now_ns, last=last)
+
     # -- signs of life -------------------------------------------------------------------------
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
         if self.view.get(message.worker, message.incarnation) is not None:
             self._suspicion.beat(message.worker, now_ns)
+        elif message.server in self._placing.addresses:
+            if message.server in self._silent_servers:
+                self._silent_servers.remove(message.server)
+                self._server_suspicion.expect(message.server, now_ns)
+            self._server_suspicion.beat(message.server, now_ns)
         self._say_what_is_awaited(now_ns)
 
     def _evict_the_silent(self, now_ns: int) -> None:
@@ -342,18 +523,39 @@ class LeadMachine:
     def _send_place(self) -> None:
         placing = self._placing
         assert placing.spec is not None
-        place = m.Place(term=_TERM, routing=placing.epoch, spec=placing.spec, routes=placing.routes)
+        place = m.Place(
+            term=_TERM,
+            view=self.view.epoch,
+            routing=placing.epoch,
+            spec=placing.spec,
+            routes=placing.routes,
+            servers=placing.specs,
+            members=self._told,
+            fresh=not placing.all_seeded,
+        )
         self._tell_servers(place)
 
     def _on_placed(self, message: m.Placed, now_ns: int) -> None:
-        if self._placing.placed(message):
+        known = message.server in self._placing.addresses and message.server != _OWN
+        if self.job.replicas and known and message.server not in self._server_suspicion:
+            self._server_suspicion.expect(message.server, now_ns)
+        if not self._placing.placed(message):
+            return
+        if self._placing.change is not None:
+            self._on_followed(now_ns)
+        else:
             for member in self._attached():
                 self._route(member)
 
     def _route(self, member: Member) -> None:
         seed = self._placing.seeds(member.worker)
-        routes = self._placing.routes
-        self._tell(member, m.Routing(**self._identity(member), routes=routes, seed=seed))
+        routing = m.Routing(
+            **self._identity(member),
+            routes=self._placing.routes,
+            seed=seed,
+            servers=self._placing.specs,
+        )
+        self._tell(member, routing)
 
     def _on_seeded(self, message: m.Seeded, now_ns: int) -> None:
         self._placing.seeded(message)
@@ -383,7 +585,16 @@ class LeadMachine:
         if self._heeds(message.worker, message.incarnation):
             if not self._policy.rounds:
                 self._rounds.folded_one(message.server)
+            owed = self._arrivals.owed
             self._count(self._arrivals.arrived(message, self._placing.holders), now_ns)
+            if owed and not self._arrivals.owed:
+                self._on_paid(now_ns)
+
+    def _on_paid(self, now_ns: int) -> None:
+        """Everything that was lost with a server is where it belongs."""
+        if self._rounds.folding and not self._placing.moving:
+            self._tell_fold_again()
+        self._fold_if_put_off(now_ns)
 
     def _count(self, complete: Complete | None, now_ns: int) -> None:
         if complete is None:
@@ -450,6 +661,7 @@ class LeadMachine:
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         self._evict_the_silent(now_ns)
+        self._suspect_servers(now_ns)
         if self._departures.overdue(now_ns):
             self._end_if_deserted(now_ns)
         if self._rounds.open:
@@ -509,12 +721,15 @@ class LeadMachine:
     def _begin_fold(
         self, release: frozenset[int], reason: Reason, now_ns: int, *, last: bool = False
     ) -> None:
-        members = self.view.specs()
+        if self._policy.rounds and (self._placing.moving or self._arrivals.owed):
+            self._put_off = (release, reason, last)
+            return
+        self._told = members = self.view.specs()
         self._moved_ns = now_ns
         self._rounds.begin_fold(release, reason, members)
         self._departures.told()
         self._frozen = last
-        fold = m.Fold(
+        fold = self._fold = m.Fold(
             term=_TERM,
             view=self.view.epoch,
             routing=self._placing.epoch,
@@ -527,8 +742,14 @@ class LeadMachine:
             self._out.append(Send(server_name(server), fold))
 
     def _on_folded(self, message: m.Folded, now_ns: int) -> None:
-        if not self._rounds.folded(message, self._placing.holders):
-            return
+        if not self._placing.moving:
+            if self._rounds.folded(message, self._placing.holders):
+                self._after_fold(now_ns)
+        elif not self._policy.rounds:
+            self._rounds.heard(message)
+
+    def _after_fold(self, now_ns: int) -> None:
+        self._arrivals.folded(self._rounds.round)
         gone = self._departures.confirmed()
         for worker, incarnation in gone:
             self._arrivals.forget(worker, incarnation)
@@ -555,6 +776,7 @@ class LeadMachine:
         if opened == 0:
             self._enter_early(now_ns)
         self._end_if_idle(now_ns)
+        self._move_on(now_ns)
 
     def _advance(self, now_ns: int) -> None:
         """Without rounds: as many contributions as there are members are worth one."""
@@ -713,4 +935,6 @@ class LeadMachine:
         m.Leave: _on_leave,
         m.Asking: _on_asking,
         m.Alive: _on_alive,
+        m.Unreachable: _on_unreachable,
+        m.CaughtUp: _on_caught_up,
     }

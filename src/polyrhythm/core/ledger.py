@@ -1,12 +1,24 @@
-"""Whether a slice of a contribution is new (rules 1 and 5 of the design's §9).
+"""What is in each slice of a server (rules 1 and 2 of the design's §9).
 
 *Per slice the dedupe row is one integer, the last sequence added, because a worker sends in order.
-Incarnations that are not in the view are refused.* The ledger is asked under the slice's lock, by
-whichever thread received the slice; it has no lock of its own.
+Incarnations that are not in the view are refused.* The rows travel with the slice: a replica has those
+of the steps that it made, so that whoever is promoted knows what is in it. *A replica makes the step
+that follows its own last one, and only if it comes from the slice's primary.*
+
+The ledger is asked under the slice's lock, by whichever thread received the slice; it has no lock of
+its own.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+from polyrhythm.wire.messages import Route, Row, Stamp
+
+_NOBODY = -1
+"""Whose steps folds are."""
+_Rows = dict[int, tuple[int, int]]
+"""Per worker, the incarnation and the last sequence of its that is in the slice."""
 
 
 class Verdict(Enum):
@@ -23,26 +35,47 @@ class _Arrival:
 
 
 class Ledger:
-    """The dedupe rows of one server's slices and the count of what has come of each contribution."""
+    """The dedupe rows of one server's slices and the count of what has come of each contribution.
 
-    def __init__(self) -> None:
+    `copying`: with replicas, the rows as of the last fold are kept beside those of what was added.
+    `rounds`: the number of a slice's last step is that of the round."""
+
+    def __init__(
+        self, mine: Iterable[int] = (), *, copying: bool = False, rounds: bool = True
+    ) -> None:
         self.round = 1
+        self._copying = copying
+        self._rounds = rounds
         self._members: dict[int, int] = {}
-        self._rows: dict[tuple[int, int], tuple[int, int]] = {}
+        self._mine = frozenset(mine)
+        self._rows: dict[int, _Rows] = {}
+        self._folded: dict[int, _Rows] = {}
         self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
+        self._rerouted = False
+        self._reigns: dict[int, int] = {}
+        self._stamps: dict[int, tuple[int, int]] = {}
+        self._primaries: dict[int, int] = {}
+        self._fresh: set[int] = set()
+        self._learning: set[int] = set()
+        self._copiers: dict[int, set[int]] = {}
 
     def enlist(self, members: dict[int, int]) -> None:
         """Worker -> incarnation, as the lead's view has it. Rows of those who left are dropped."""
         self._members = dict(members)
-        self._rows = {key: row for key, row in self._rows.items() if members.get(key[1]) == row[0]}
+        for rows in self._rows.values():
+            for worker in [w for w, row in rows.items() if members.get(w) != row[0]]:
+                del rows[worker]
         self._arrivals = {
             key: arrival for key, arrival in self._arrivals.items() if members.get(key[0]) == key[1]
         }
 
+    # -- contributions -------------------------------------------------------------------------
+
     def judge(self, worker: int, incarnation: int, sequence: int, slice_: int) -> Verdict:
         if self._members.get(worker) != incarnation:
             return Verdict.STRANGER
-        row = self._rows.get((slice_, worker))
+        rows = self._rows.get(slice_)
+        row = None if rows is None else rows.get(worker)
         if row is not None and row[0] == incarnation and sequence <= row[1]:
             return Verdict.REPEATED
         return Verdict.NEW
@@ -51,19 +84,196 @@ class Ledger:
         self, worker: int, incarnation: int, sequence: int, slice_: int, slices: int
     ) -> int | None:
         """Enter a slice that was judged NEW and added. Returns the round that the contribution is
-        in once this was the last of its `slices`, else None."""
-        self._rows[slice_, worker] = (incarnation, sequence)
+        in once this was the last of its `slices`, else None. After a change of routing the slices
+        that this server is the primary of count, and not what the sender believed."""
+        rows = self._rows.get(slice_)
+        if rows is None:
+            rows = self._rows[slice_] = {}
+        rows[worker] = (incarnation, sequence)
         key = (worker, incarnation, sequence)
         arrival = self._arrivals.get(key)
         if arrival is None:
-            arrival = self._arrivals[key] = _Arrival(sequence, 0, self.round)
+            before = self._count(worker, incarnation, sequence) - 1 if self._rerouted else 0
+            arrival = self._arrivals[key] = _Arrival(sequence, before, self.round)
         arrival.slices += 1
         arrival.round = self.round
-        if arrival.slices < slices:
+        if arrival.slices < (len(self._mine) if self._rerouted else slices):
             return None
         del self._arrivals[key]
         return arrival.round
 
+    def _count(self, worker: int, incarnation: int, sequence: int) -> int:
+        """In how many slices of which this server is the primary a contribution is."""
+        count = 0
+        for slice_ in self._mine:
+            row = self._rows.get(slice_, {}).get(worker)
+            count += row is not None and row[0] == incarnation and row[1] >= sequence
+        return count
+
     def close(self, round_: int) -> None:
         """Round `round_` is folded: what is added from now on is in the next one."""
         self.round = round_ + 1
+        if self._copying:
+            for slice_ in self._mine:
+                self._folded[slice_] = dict(self._rows.get(slice_, {}))
+                self._stamps[slice_] = (self._reigns.get(slice_, 0), round_)
+
+    # -- primary and replicas ------------------------------------------------------------------
+
+    def begin(self, server: int, routes: Mapping[int, Route]) -> None:
+        """The first routes: whoever is named in them begins with the same parameters."""
+        self.reroute(server, routes)
+        self._copiers = {slice_: set(routes[slice_].replicas) for slice_ in self._mine}
+        self._fresh = set(routes) - self._mine
+
+    def reroute(self, server: int, routes: Mapping[int, Route]) -> None:
+        """`server`, which this ledger is of, is the primary of some slices now and has copies of
+        others. What was added and not folded to a slice that changes its primary is void."""
+        mine = frozenset(slice_ for slice_, route in routes.items() if route.primary == server)
+        for slice_ in mine - self._mine:
+            self._reigns[slice_] = routes[slice_].since
+            self._folded[slice_] = dict(self._rows.get(slice_, {}))
+        for slice_ in self._mine - mine if self._rounds else ():
+            self._rows[slice_] = self._folded.pop(slice_, {})
+        for slice_ in [s for s in self._stamps | self._rows if s not in routes]:
+            self._drop(slice_)
+        self._copiers = {
+            slice_: self._copiers.get(slice_, set()).intersection(routes[slice_].keepers)
+            for slice_ in mine
+        }
+        changed = {s for s, p in self._primaries.items() if s in routes and routes[s].primary != p}
+        self._fresh -= changed
+        self._primaries = {slice_: route.primary for slice_, route in routes.items()}
+        self._learning = {slice_ for slice_, route in routes.items() if server in route.learners}
+        self._mine = mine
+        self._rerouted = True
+        self._arrivals.clear()
+        if self._rounds:  # of the slices that are behind, what comes is folded no later than this
+            self.round = 1 + max((self.number(slice_) for slice_ in mine), default=0)
+
+    def _drop(self, slice_: int) -> None:
+        """This server has nothing to do with the slice any more."""
+        for book in (self._rows, self._folded, self._stamps):
+            book.pop(slice_, None)
+        self._fresh.discard(slice_)
+
+    @property
+    def mine(self) -> frozenset[int]:
+        """The slices that this server is the primary of."""
+        return self._mine
+
+    def primary(self, slice_: int) -> int | None:
+        """Whose copy the slice here is, or this server itself."""
+        return self._primaries.get(slice_)
+
+    def copiers(self, slice_: int) -> set[int]:
+        """Who makes every step of the slice that is made here."""
+        return self._copiers.get(slice_, set())
+
+    def teach(self, peer: int, slices: Iterable[int], held: Iterable[Stamp]) -> dict[int, bool]:
+        """Every later step of these slices goes to `peer`. Whether its copy is the same already."""
+        theirs = {stamp.slice: stamp for stamp in held}
+        for slice_ in slices:
+            self._copiers[slice_].add(peer)
+        return {slice_: theirs.get(slice_) == self.stamp(slice_) for slice_ in slices}
+
+    def next_step(self, slice_: int) -> Stamp:
+        """Without rounds: a primary has made one step more."""
+        number = self._stamps.get(slice_, (0, 0))[1] + 1
+        self._stamps[slice_] = (self._reigns.get(slice_, 0), number)
+        return self.stamp(slice_)
+
+    def stamp(self, slice_: int) -> Stamp:
+        return Stamp(slice_, *self._stamps.get(slice_, (0, 0)))
+
+    def number(self, slice_: int) -> int:
+        return self._stamps.get(slice_, (0, 0))[1]
+
+    def folded_rows(self, slice_: int) -> tuple[Row, ...]:
+        """What has been folded into the slice, by worker."""
+        rows = self._folded if self._rounds and slice_ in self._mine else self._rows
+        return tuple(Row(worker, *row) for worker, row in rows.get(slice_, {}).items())
+
+    def may_copy(self, server: int, stamp: Stamp) -> bool:
+        """A step comes from the slice's primary and follows the last one that was made here. One
+        that was made already is not made again, and one with others missing before it never."""
+        follows = stamp.number == self.number(stamp.slice) + 1
+        return self.heeds(server, stamp.slice) and follows
+
+    def heeds(self, server: int, slice_: int) -> bool:
+        """`server` is the slice's primary, and this one's copy is a copy of what that one has."""
+        return self._primaries.get(slice_) == server and slice_ in self._fresh
+
+    def copied(self, stamp: Stamp, rows: Iterable[Row]) -> None:
+        """The step was made here."""
+        self._stamps[stamp.slice] = (stamp.reign, stamp.number)
+        mine = self._rows.setdefault(stamp.slice, {})
+        mine.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
+
+    def adopt(self, stamp: Stamp, rows: Iterable[Row]) -> None:
+        """The copy here is what its primary has."""
+        self._rows[stamp.slice] = {}
+        self.copied(stamp, rows)
+        self._fresh.add(stamp.slice)
+
+    def copies(self, primary: int) -> list[int]:
+        """The slices that are copied from this primary."""
+        return [
+            slice_
+            for slice_, of in self._primaries.items()
+            if of == primary and slice_ not in self._mine
+        ]
+
+    def made(self, primary: int, steps: Iterable[Row]) -> tuple[Row, ...]:
+        """Which of these steps, and all before them, are in every slice copied from `primary`, but
+        for those that are still being learned. The step of nobody is the fold of a round."""
+        copies = self._reliable(primary)
+        return tuple(
+            step
+            for step in steps
+            if copies
+            and all(self._last(s, step.worker, step.incarnation) >= step.sequence for s in copies)
+        )
+
+    def made_all(self, primary: int) -> tuple[Row, ...]:
+        """The last step of every worker that is in every slice copied from `primary`, but for those
+        that are still being learned."""
+        rows = [self._all_rows(slice_) for slice_ in self._reliable(primary)]
+        common = set(rows[0]).intersection(*rows[1:]) if rows else set()
+        return tuple(Row(*key, min(row[key] for row in rows)) for key in sorted(common))
+
+    def _reliable(self, primary: int) -> list[int]:
+        """What is copied from `primary`; nothing, if something of it is not what that one has."""
+        copies = self.copies(primary)
+        if self._fresh.issuperset(copies):
+            return copies
+        copies = [s for s in copies if s not in self._learning or s in self._fresh]
+        return copies if self._fresh.issuperset(copies) else []
+
+    def made_of_all(self) -> tuple[tuple[int, tuple[Row, ...]], ...]:
+        """Per primary, the last steps of it that were made here."""
+        primaries = sorted(set(self._primaries.values()))
+        made = [(primary, self.made_all(primary)) for primary in primaries]
+        return tuple((primary, rows) for primary, rows in made if rows)
+
+    def _all_rows(self, slice_: int) -> dict[tuple[int, int], int]:
+        rows = {(worker, row[0]): row[1] for worker, row in self._rows.get(slice_, {}).items()}
+        return rows | {(_NOBODY, 0): self.number(slice_)}
+
+    def least(self) -> tuple[int, tuple[Row, ...]]:
+        """What every slice has that this server is the primary of: the version, and per member
+        the last contribution."""
+        version = min((self.number(slice_) for slice_ in self._mine), default=0)
+        rows = []
+        for worker, incarnation in self._members.items():
+            least = min(
+                (self._last(slice_, worker, incarnation) for slice_ in self._mine), default=0
+            )
+            rows.append(Row(worker, incarnation, least))
+        return version, tuple(rows)
+
+    def _last(self, slice_: int, worker: int, incarnation: int) -> int:
+        if worker == _NOBODY:
+            return self.number(slice_)
+        row = self._rows.get(slice_, {}).get(worker)
+        return row[1] if row is not None and row[0] == incarnation else 0

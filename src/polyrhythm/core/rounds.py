@@ -61,10 +61,31 @@ class Rounds:
         self._folding.add(message.server)
         if message.weight:
             self.folds[message.server] = self.folds.get(message.server, 0) + 1
-        if self._folding != holders:
+        return self._close_if(holders)
+
+    def heard(self, message: Folded) -> None:
+        """While routes change: a server knows the view, and that may stand."""
+        if self._folding is not None and message.round == self.round:
+            self._folding.add(message.server)
+
+    def _close_if(self, holders: frozenset[int]) -> bool:
+        if self._folding is None or not self._folding >= holders:
             return False
         self._folding = None
         return True
+
+    def reroute(self, holders: frozenset[int], folded: frozenset[int]) -> bool:
+        """Other servers hold the slices now; these have folded the round, or know the view, as far
+        as what they hold now goes. True if that closes a fold."""
+        if self._folding is None:
+            return False
+        self._folding = set(folded)
+        return self._close_if(holders)
+
+    @property
+    def told(self) -> frozenset[int]:
+        """Servers that have answered the fold that is under way."""
+        return frozenset(self._folding or ())
 
     def late(self, holders: frozenset[int]) -> frozenset[int]:
         """Servers that owe the fold."""
@@ -86,5 +107,5 @@ class Rounds:
         return (self._ranks[worker], len(self._ranks)) if worker in self._ranks else (0, 0)
 
     def check(self, holders: frozenset[int]) -> None:
-        if self._folding is not None and not self._folding <= holders:
-            raise InvariantBroken("a server folds that holds no slice")
+        if self._folding is not None and self._folding >= holders:
+            raise InvariantBroken("every server has folded, and nobody noticed")

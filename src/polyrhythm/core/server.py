@@ -4,6 +4,11 @@
 `Fold`; what comes late joins the next aggregate. Where it has none, each slice is folded as it
 comes.* Adding and folding single slices is done by whoever received them, under the ledger's word;
 the machine keeps versions and their readers, and says what happened to the lead.
+
+With replicas it is the primary of some slices and copies others. *What it is the primary of it
+acknowledges, reports as folded and gives to readers only when every replica has it.* A new routing
+epoch makes it the primary of more, or of fewer: it keeps what is in the slices, says what that is, and
+fetches what it is to copy from others.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +21,24 @@ from polyrhythm.core.effects import (
     Build,
     End,
     Enlist,
+    FetchState,
     FreeSlots,
     Freeze,
     Publish,
     PublishLatest,
+    Reach,
+    Reroute,
     Send,
+    SendState,
     StartFold,
     Unlease,
+    server_name,
+    server_number,
     worker_name,
     worker_number,
 )
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.replication import Replication, Step, fold_step
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.versions import Versions
 from polyrhythm.errors import InvariantBroken
@@ -38,11 +50,31 @@ class ServerMachine:
         self.server = server
         self.job = job
         self._rounds = has_rounds(job.sync)
-        self.versions = Versions(rotating=self._rounds and job.updater == "addition")
+        self.versions = self._first_version(0)
+        self.replication = Replication()
         self._term = 0
         self._view = 0
         self._routing = 0
         self._mine: frozenset[int] = frozenset()
+        self._copies: dict[int, int] = {}
+        """Per slice that is copied here, the primary that it was fetched from."""
+        self._fetching: dict[int, frozenset[int]] = {}
+        """Per primary, what was asked of it."""
+        self._fetches: dict[int, m.Fetch] = {}
+        """Per server, what it asked for and cannot have yet."""
+        self._linked: dict[int, int] = {}
+        self._reached: dict[int, int] = {}
+        """Servers that a link was asked for to, with their incarnations."""
+        self._partners: dict[int, int] = {}
+        """Servers that slices are copied to or from, with their incarnations."""
+        self._place: m.Place | None = None
+        """The routing epoch that this server is on its way to."""
+        self._rerouted: ev.Rerouted | None = None
+        self._held = 0
+        """The routing epoch that the slices are in; `_routing` follows when others can rely on it."""
+        self._since = 0
+        """The routing epoch since when it is the primary of what it is the primary of."""
+        self._built = False
         self._unseeded: set[int] = set()
         self._members: dict[int, int] = {}
         self._arrived: dict[int, tuple[int, int]] = {}
@@ -53,6 +85,9 @@ class ServerMachine:
         self._beat_ns = round(job.heartbeat_s * 1e9)
         self._next_beat_ns: int | None = None
         self._folding: m.Fold | None = None
+        self._starting = False
+        """The fold itself is being done; after that only replicas are waited for."""
+        self._weight = 0.0
         self._target = (0, 0)
         self._since_ns = 0
         self._out: list[Effect] = []
@@ -78,6 +113,13 @@ class ServerMachine:
         if not self._mine or self._unseeded:
             return Waiting(Reason("placing"), self._since_ns)
         round_ = self.versions.version + 1
+        if self._place is not None:
+            absent = sorted(self._partners.items() - self._linked.items())
+            links = ", ".join(server_name(peer) for peer, _ in absent) or server_name(self.server)
+            return Waiting(Reason("rerouting", {"servers": links}), self._since_ns)
+        if self.replication.pending:
+            late = ", ".join(map(server_name, self.replication.awaited))
+            return Waiting(Reason("copying", {"servers": late}), self._since_ns)
         if self._folding is not None:
             return Waiting(Reason("folding", {"round": round_}), self._since_ns)
         missing = ", ".join(f"w{w}" for w in sorted(set(self._members) - set(self._arrived)))
@@ -87,21 +129,67 @@ class ServerMachine:
 
     def check(self) -> None:
         self.versions.check()
+        self.replication.check()
         if self._folding is not None and self._folding.round < self.versions.version:
             raise InvariantBroken("a fold went backwards")
 
     # -- beginning -----------------------------------------------------------------------------
 
+    def _first_version(self, version: int) -> Versions:
+        """The slices lie in new memory, which nobody reads yet."""
+        rotating = self._rounds and self.job.updater == "addition"
+        return Versions(rotating=rotating, version=version)
+
     def _on_place(self, message: m.Place, now_ns: int) -> None:
-        self._term, self._routing = message.term, message.routing
-        self._mine = frozenset(
-            slice_ for slice_, route in enumerate(message.routes) if route.primary == self.server
-        )
-        self._unseeded = set(self._mine)
+        if message.routing <= self._routing:
+            return
+        self._term = message.term
         self._since_ns = now_ns
-        self._next_beat_ns = now_ns + self._beat_ns
-        self._out.append(Build(message.spec, message.routes, message.routing))
-        self._tell_lead(m.Placed(**self._identity()))
+        self._next_beat_ns = self._next_beat_ns or now_ns + self._beat_ns
+        self._place, self._rerouted = message, None
+        if not self._starting:  # otherwise when the fold is done, which writes the slices
+            self._follow(message)
+
+    def _follow(self, place: m.Place) -> None:
+        """Hold what the routes say."""
+        keepers = [set(r.keepers) for r in place.routes if self.server in r.keepers]
+        partners = set().union(*keepers) - {self.server}
+        self._partners = {s.server: s.incarnation for s in place.servers if s.server in partners}
+        if place.fresh or not self._built:
+            self._built = True
+            self._out.append(Build(place.spec, place.routes, place.routing, place.fresh))
+            self._begin_with(place)
+        else:
+            self._out.append(Reroute(place.routes, place.routing))
+        if self._partners:
+            me = next(s.incarnation for s in place.servers if s.server == self.server)
+            strangers = tuple(
+                spec
+                for spec in place.servers
+                if spec.server in partners and self._reached.get(spec.server) != spec.incarnation
+            )
+            self._reached.update((spec.server, spec.incarnation) for spec in strangers)
+            self._out.append(Reach(strangers, me))
+        self._placed_if_ready()
+
+    def _begin_with(self, place: m.Place) -> None:
+        mine = self._primary_of(place)
+        self._mine = frozenset(mine)
+        self._unseeded = set()
+        self._copies = {}
+        if place.fresh:
+            kept = {
+                i: route for i, route in enumerate(place.routes) if self.server in route.keepers
+            }
+            self._unseeded = set(kept)
+            self._copies = {i: r.primary for i, r in kept.items() if i not in self._mine}
+        self.replication = Replication()
+        self.replication.reroute(mine.items(), place.routing)
+        self._rerouted = ev.Rerouted(place.routing, 0, ())
+        self._held = self._since = place.routing
+
+    def _primary_of(self, place: m.Place) -> dict[int, m.Route]:
+        return {i: route for i, route in enumerate(place.routes) if route.primary == self.server}
 
     def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
         if event.routing != self._routing or event.slice not in self._unseeded:
@@ -110,6 +198,142 @@ class ServerMachine:
         if not self._unseeded:
             self._tell_lead(m.Seeded(**self._identity()))
 
+    # -- routes change -------------------------------------------------------------------------
+
+    def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
+        self._linked[event.server] = self._reached[event.server] = event.incarnation
+        self._placed_if_ready()
+
+    def _on_rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
+        """The slices are what the routes say: so are their readers, and what is acknowledged."""
+        place = self._place
+        if place is None or event.routing != place.routing:
+            return
+        self._rerouted, self._held = event, event.routing
+        mine = self._primary_of(place)
+        before, self._mine = self._mine, frozenset(mine)
+        if self._mine != before and not self._rounds:
+            self.replication.reconsider(event.rows)
+        settled = self.replication.reroute(mine.items(), place.routing)
+        self._enlist(place.members)
+        self._view = max(self._view, place.view)
+        if self._mine != before:
+            self._since = place.routing
+            self._folding = None  # the lead says it again, for what has not folded
+            self.versions = self._first_version(event.version)
+            self._take_over(event, anew=not before)
+        for primary, made in event.copied:  # what was said before may have been of other slices
+            self._on_step_copied(ev.StepCopied(primary, made), now_ns)
+        self._settle(settled, now_ns)
+        self._placed_if_ready()
+
+    def _take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+        """Acknowledged is what every slice has, those too that another was the primary of; and what
+        only lacked slices that another is the primary of now is complete."""
+        last = {(row.worker, row.incarnation): row.sequence for row in event.rows}
+        for worker, incarnation in self._members.items():
+            least = last.get((worker, incarnation), 0)
+            acknowledged = least if anew else min(self._acknowledged.get(worker, 0), least)
+            self._acknowledged[worker] = acknowledged
+            self._arrived.pop(worker, None)
+            if least <= acknowledged:
+                continue
+            if self._rounds:
+                self._arrived[worker] = (least, event.round)
+            elif self.replication.issue((worker, incarnation, least)):
+                self._secure(worker, incarnation, least)
+
+    def _placed_if_ready(self) -> None:
+        """Every slice is in its place, everybody it is copied to or from is linked, and, with
+        rounds, what was folded is on every replica."""
+        place, rerouted = self._place, self._rerouted
+        if place is None or rerouted is None:
+            return
+        if not self._partners.items() <= self._linked.items():
+            return
+        self._fetch(place)
+        if self._folding is not None or (self._rounds and self.replication.pending):
+            return
+        self._place = None
+        self._routing = place.routing
+        self._acknowledge_folded()
+        identity = self._identity()
+        self._tell_lead(m.Placed(**identity, round=rerouted.version, rows=rerouted.rows))
+        for pull in list(self._pulls.values()):
+            self._answer(pull)
+        for fetch in list(self._fetches.values()):
+            self._on_fetch(fetch, self._since_ns)
+
+    def _acknowledge_folded(self) -> None:
+        for worker, (sequence, round_) in list(self._arrived.items()):
+            if round_ <= self.versions.version:
+                del self._arrived[worker]
+                self._acknowledge(worker, sequence)
+
+    def _fetch(self, place: m.Place) -> None:
+        """Ask every primary whose slices are to be copied here and are not."""
+        wanted: dict[int, set[int]] = {}
+        for slice_, route in enumerate(place.routes):
+            if self.server in (*route.replicas, *route.learners):
+                wanted.setdefault(route.primary, set()).add(slice_)
+        kept = {slice_: primary for primary, slices in wanted.items() for slice_ in slices}
+        self._copies = {s: of for s, of in self._copies.items() if kept.get(s) == of}
+        self._fetching = {of: asked for of, asked in self._fetching.items() if of in wanted}
+        for primary, slices in wanted.items():
+            new = any(slice_ not in self._copies for slice_ in slices)
+            if new and not slices <= self._fetching.get(primary, frozenset()):
+                self._fetching[primary] = frozenset(slices)
+                self._out.append(FetchState(primary, tuple(sorted(slices)), place.routing))
+
+    def _on_state_adopted(self, event: ev.StateAdopted, now_ns: int) -> None:
+        for slice_ in self._fetching.pop(event.primary, ()):
+            self._copies[slice_] = event.primary
+        adopted = m.Adopted(
+            term=self._term, routing=event.routing, server=self.server, rows=event.rows
+        )
+        self._out.append(Send(server_name(event.primary), adopted))
+
+    def _on_step_copied(self, event: ev.StepCopied, now_ns: int) -> None:
+        copied = m.Copied(term=self._term, routing=self._held, server=self.server, rows=event.rows)
+        self._out.append(Send(server_name(event.primary), copied))
+
+    def _on_fetch(self, message: m.Fetch, now_ns: int) -> None:
+        """Once this server goes by the routes that the other one goes by, and is not folding."""
+        changing = self._place is not None and self._rerouted is None
+        if changing or self._starting or message.routing > self._held:
+            self._fetches[message.server] = message
+            return
+        self._fetches.pop(message.server, None)
+        if self.replication.knows(message.server, message.routing):
+            self._out.append(SendState(message.server, message.held, message.routing))
+
+    def _on_copied(self, message: m.Copied, now_ns: int) -> None:
+        self._confirm(message, now_ns, adopted=False)
+
+    def _on_adopted(self, message: m.Adopted, now_ns: int) -> None:
+        self._confirm(message, now_ns, adopted=True)
+
+    def _confirm(self, message: m.Copied | m.Adopted, now_ns: int, *, adopted: bool) -> None:
+        peer = message.server
+        if not self.replication.knows(peer, message.routing):
+            return  # it was said of what it copied before
+        caught_up = self.replication.caught_up(peer)
+        settled = self.replication.confirm(peer, message.rows, adopted=adopted)
+        if self.replication.caught_up(peer) and not caught_up:
+            self._tell_lead(m.CaughtUp(**self._identity(), peer=peer))
+        self._settle(settled, now_ns)
+        self._placed_if_ready()
+
+    def _settle(self, steps: Sequence[Step], now_ns: int) -> None:
+        """Every replica has made these steps."""
+        for worker, incarnation, sequence in steps:
+            if self._rounds:
+                folding = self._folding
+                if folding is not None and folding.round == sequence and not self._starting:
+                    self._finish_fold(self._weight, now_ns)
+            elif self._members.get(worker) == incarnation:
+                self._secure(worker, incarnation, sequence)
+
     # -- contributions -------------------------------------------------------------------------
 
     def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
@@ -117,15 +341,18 @@ class ServerMachine:
             return
         if self._rounds:
             self._added(event)
-        else:
-            self._folded_at_once(event)
+            self._report(event.worker, event.incarnation, event.sequence, event.round)
+        elif self.replication.issue((event.worker, event.incarnation, event.sequence)):
+            self._secure(event.worker, event.incarnation, event.sequence)
+
+    def _report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
         self._tell_lead(
             m.Arrived(
                 **self._identity(),
-                worker=event.worker,
-                incarnation=event.incarnation,
-                sequence=event.sequence,
-                round=event.round,
+                worker=worker,
+                incarnation=incarnation,
+                sequence=sequence,
+                round=round_,
             )
         )
 
@@ -136,14 +363,16 @@ class ServerMachine:
         else:
             self._arrived[event.worker] = (event.sequence, event.round)
 
-    def _folded_at_once(self, event: ev.Contributed) -> None:
-        """It is in the parameters already: the answer to a pull that waits for it acknowledges."""
-        self._acknowledged[event.worker] = event.sequence
-        pull = self._pulls.get(event.worker)
-        if pull is not None and pull.sequence <= event.sequence:
+    def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
+        """Without rounds: it is in the parameters here and on every replica. The answer to a pull
+        that waits for it acknowledges."""
+        self._acknowledged[worker] = max(sequence, self._acknowledged.get(worker, 0))
+        pull = self._pulls.get(worker)
+        if pull is not None and pull.sequence <= sequence:
             self._publish_latest(pull)
         else:
-            self._acknowledge(event.worker, event.sequence)
+            self._acknowledge(worker, sequence)
+        self._report(worker, incarnation, sequence, 1)
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
         """It came again because its acknowledgement was not seen: acknowledge again if due."""
@@ -155,7 +384,7 @@ class ServerMachine:
     def _acknowledge(self, worker: int, sequence: int) -> None:
         self._acknowledged[worker] = max(self._acknowledged.get(worker, 0), sequence)
         message = m.Acknowledged(
-            **self._identity(),
+            **{**self._identity(), "routing": self._since},
             worker=worker,
             incarnation=self._members[worker],
             sequence=self._acknowledged[worker],
@@ -169,6 +398,9 @@ class ServerMachine:
             return
         self._term, self._view = message.term, message.view
         self._since_ns = now_ns
+        if self._rounds and 0 < message.round <= self.versions.version:
+            self._tell_lead(m.Folded(**self._identity(), round=message.round))
+            return  # it was the primary before this one that folded it
         self._enlist(message.members)
         self._folding = message
         if message.last and not self._rounds:
@@ -178,6 +410,7 @@ class ServerMachine:
             self._finish_fold(0.0, now_ns)
             return
         slot, fill = self._target = self.versions.target()
+        self._starting = True
         self._out.append(StartFold(message.round, slot, fill))
 
     def _enlist(self, members: tuple[m.MemberSpec, ...]) -> None:
@@ -190,14 +423,22 @@ class ServerMachine:
                 self._acknowledged.pop(worker, None)
                 self._arrived.pop(worker, None)
                 self._pulls.pop(worker, None)
+                self.replication.forget_worker(worker, incarnation)
         self._members = now
         self._out.append(Enlist(members))
 
     def _on_fold_done(self, event: ev.FoldDone, now_ns: int) -> None:
         if self._folding is None or event.round != self._folding.round:
             return
+        self._starting = False
+        self._weight = event.weight
         self.versions.folded(event.round, *self._target)
-        self._finish_fold(event.weight, now_ns)
+        if self.replication.issue(fold_step(event.round)):
+            self._finish_fold(event.weight, now_ns)
+        if self._place is not None and self._rerouted is None:
+            self._follow(self._place)
+        for fetch in list(self._fetches.values()):
+            self._on_fetch(fetch, now_ns)
 
     def _finish_fold(self, weight: float, now_ns: int) -> None:
         fold, self._folding = self._folding, None
@@ -218,6 +459,7 @@ class ServerMachine:
             self._answer(pull)
         self._tell_lead(m.Folded(**self._identity(), round=fold.round, weight=weight))
         self._free()
+        self._placed_if_ready()
 
     # -- readers -------------------------------------------------------------------------------
 
@@ -233,6 +475,7 @@ class ServerMachine:
                 self.versions.slot,
                 self._acknowledged.get(worker, 0),
                 self._view,
+                self._since,
             )
         )
 
@@ -253,6 +496,8 @@ class ServerMachine:
     def _can_answer(self, pull: m.Pull) -> bool:
         """With rounds: the version is there and no fold is writing. Without: the reader's own last
         contribution is in, or nothing more will be."""
+        if self._place is not None:
+            return False  # what it holds is about to change
         if self._rounds:
             return self._folding is None and self.versions.version >= pull.round
         return self._frozen or self._acknowledged.get(pull.worker, 0) >= pull.sequence
@@ -260,7 +505,8 @@ class ServerMachine:
     def _publish_latest(self, pull: m.Pull) -> None:
         self._pulls.pop(pull.worker, None)
         sequence = self._acknowledged.get(pull.worker, 0)
-        self._out.append(PublishLatest(pull.worker, pull.round, sequence, self._view))
+        answer = PublishLatest(pull.worker, pull.round, sequence, self._view, self._since)
+        self._out.append(answer)
 
     def _on_pulled(self, message: m.Pulled, now_ns: int) -> None:
         self._release(message.worker, message.round)
@@ -282,6 +528,13 @@ class ServerMachine:
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         if event.peer == LEAD:
             self._end(Reason("lead-gone", {"detail": event.reason}), failed=True)
+        server = server_number(event.peer)
+        if server is not None and not 0 < event.incarnation < self._linked.get(server, 0):
+            self._linked.pop(server, None)
+            self._reached.pop(server, None)
+            if server in self._partners and event.incarnation in (0, self._partners[server]):
+                gone = m.Unreachable(**self._identity(), peer=server, reason=event.reason)
+                self._tell_lead(gone)
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self._members.get(worker, 0):
             return  # it is no worker, or has come back over another link
@@ -315,6 +568,13 @@ class ServerMachine:
     _HANDLERS: ClassVar[dict[type, Callable[["ServerMachine", Any, int], None]]] = {
         ev.Tick: _on_tick,
         m.Place: _on_place,
+        ev.Linked: _on_linked,
+        ev.Rerouted: _on_rerouted,
+        ev.StateAdopted: _on_state_adopted,
+        ev.StepCopied: _on_step_copied,
+        m.Fetch: _on_fetch,
+        m.Copied: _on_copied,
+        m.Adopted: _on_adopted,
         ev.SliceSeeded: _on_slice_seeded,
         ev.Contributed: _on_contributed,
         ev.Repeated: _on_repeated,

@@ -14,7 +14,8 @@ _GAPS = 20
 _SPREADS = 4
 _WAY_NS = 500_000_000
 _UNKNOWN_FACTOR = 20
-"""Before three gaps are known: so many times the heartbeat that was agreed on."""
+"""Before three gaps are known: so many times the heartbeat that was agreed on. A worker may still be
+importing half the world."""
 _FEW = 3
 
 
@@ -26,6 +27,7 @@ class Pulse:
     heard_ns: int
     gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
     beaten_ns: int | None = None
+    unknown_factor: int = _UNKNOWN_FACTOR
 
     def beat(self, now_ns: int) -> None:
         if self.beaten_ns is not None:
@@ -45,7 +47,7 @@ class Pulse:
 
     def limit_ns(self) -> int:
         if len(self.gaps) < _FEW:
-            return _UNKNOWN_FACTOR * self.beat_ns
+            return self.unknown_factor * self.beat_ns
         usual = self.usual_ns()
         return round(usual + max(2 * usual, _SPREADS * self.spread_ns())) + _WAY_NS
 
@@ -56,7 +58,9 @@ class Pulse:
         """How the limit came about, in words."""
         limit_s = self.limit_ns() / 1e9
         if len(self.gaps) < _FEW:
-            return f"{limit_s:.2f} s = {_UNKNOWN_FACTOR} x the agreed {self.beat_ns / 1e9:.2f} s"
+            return (
+                f"{limit_s:.2f} s = {self.unknown_factor} x the agreed {self.beat_ns / 1e9:.2f} s"
+            )
         usual_s, spread_s = self.usual_ns() / 1e9, self.spread_ns() / 1e9
         more = (
             f"2 x {usual_s:.2f} s"
@@ -72,13 +76,18 @@ class Pulse:
 class Suspicion:
     """The pulses of all who should be heard, and who has been silent for too long."""
 
-    def __init__(self, heartbeat_s: float) -> None:
+    def __init__(self, heartbeat_s: float, unknown_factor: int = _UNKNOWN_FACTOR) -> None:
+        self._unknown_factor = unknown_factor
         self._beat_ns = round(heartbeat_s * 1e9)
         self._pulses: dict[int, Pulse] = {}
         self._look_ns: int | None = None
 
+    def __contains__(self, who: int) -> bool:
+        return who in self._pulses
+
     def expect(self, who: int, now_ns: int) -> None:
-        pulse = self._pulses[who] = Pulse(self._beat_ns, now_ns)
+        pulse = Pulse(self._beat_ns, now_ns, unknown_factor=self._unknown_factor)
+        self._pulses[who] = pulse
         self._look_by(pulse.until_ns())
 
     def _look_by(self, until_ns: int) -> None:

@@ -19,8 +19,8 @@ class Versions:
     """`rotating`: the updater grows the next version beside the current one (plain addition), so
     the slot of the next version is chosen when a round opens and not when it closes."""
 
-    def __init__(self, rotating: bool = False) -> None:
-        self.version = 0
+    def __init__(self, rotating: bool = False, version: int = 0) -> None:
+        self.version = version
         self.slot = 0
         self._rotating = rotating
         self._fill = 1 if rotating else 0

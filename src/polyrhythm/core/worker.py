@@ -7,8 +7,13 @@ a bound with its own contribution in them and when the lead lets it, otherwise a
 rounds a contribution says that the version it was computed on is no longer read; otherwise a worker
 says so with `Pulled`.
 
-*One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped. One
-who is told to leave waits for nobody, but leaves with nothing unacknowledged, if that comes in time.*
+*One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped.* So
+does one who has lost a server that is still there for the others. *One who is told to leave waits for
+nobody, but leaves with nothing unacknowledged, if that comes in time.*
+
+*After a routing change it sends again only what was not acknowledged, and only to the servers that
+are the primaries now of what others were before. An acknowledgement is of the slices that its server
+was the primary of in the epoch that it was given in.*
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +38,11 @@ from polyrhythm.core.effects import (
     Send,
     TakeChunks,
     server_name,
+    server_number,
 )
 from polyrhythm.core.landing import Landing
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.outstanding import Outstanding, Sent
 from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
@@ -88,8 +95,12 @@ class WorkerMachine:
         self.incarnation = 0
         self._enter(state, now_ns)
         self._term = self._view = self._routing = 0
-        self._servers = 0
-        self._linked: set[int] = set()
+        self._servers: dict[int, int] = {}
+        """Of every server of the job, its incarnation; and of those that are linked."""
+        self._linked: dict[int, int] = {}
+        self._dialed: dict[int, int] = {}
+        self._rerouting: m.Routing | None = None
+        """Other primaries, not all of which are linked yet."""
         self._attached = False
         self._routed = False
         self._leased = False
@@ -102,11 +113,14 @@ class WorkerMachine:
         self._must_pull = False
         self._stop = False
         self._sequence = 0
-        self._unacknowledged: dict[int, set[int]] = {}
+        self._unacknowledged = Outstanding()
+        self._early: dict[int, tuple[int, int]] = {}
+        """Per server, what it acknowledged as the primary of what this worker does not know yet."""
         self._held: ev.Computed | None = None
         self._terms = m.Release()
         self._next_beat_ns: int | None = None
-        self._parted: tuple[str, int] | None = None
+        self._parted: tuple[int, str, int] | None = None
+        """A server whose link ended, why, and until when the lead may say what becomes of it."""
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -123,7 +137,7 @@ class WorkerMachine:
             return None
         wakes_ns = [self._next_beat_ns]
         if self._parted is not None:
-            wakes_ns.append(self._parted[1])
+            wakes_ns.append(self._parted[2])
         if self.state is State.LEAVING:
             wakes_ns.append(self._settled_ns)
         return min((wake_ns for wake_ns in wakes_ns if wake_ns is not None), default=None)
@@ -134,9 +148,11 @@ class WorkerMachine:
                 reason = Reason("joining" if self._ticket == 0 else "rejoining")
             case State.PLACING:
                 reason = Reason("placing")
+            case State.WAITING if self._parted is not None:
+                server = server_name(self._parted[0])
+                reason = Reason("parted", {"server": server})
             case State.WAITING if self._held is not None:
-                late = sorted(set().union(*self._unacknowledged.values()))
-                servers = ", ".join(map(server_name, late))
+                servers = ", ".join(map(server_name, self._unacknowledged.servers()))
                 reason = Reason("window", {"held": self.name, "servers": servers})
             case State.WAITING if not self._rounds:
                 reason = Reason("reading" if self._allowed else "gate")
@@ -164,7 +180,7 @@ class WorkerMachine:
     @property
     def linked(self) -> bool:
         """Every server of the job is linked."""
-        return len(self._linked) == self._servers > 0
+        return bool(self._servers) and self._servers.items() <= self._linked.items()
 
     @property
     def unacknowledged(self) -> int:
@@ -174,14 +190,19 @@ class WorkerMachine:
     @property
     def acknowledged(self) -> int:
         """The last contribution of this incarnation that every server has acknowledged."""
-        return min(self._unacknowledged, default=self._sequence + 1) - 1
+        return self._unacknowledged.first(self._sequence + 1) - 1
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         if self._next_beat_ns is not None and now_ns >= self._next_beat_ns:
             self._next_beat_ns = now_ns + self._beat_ns
             self._out.append(Beat(m.Alive(**self._identity())))
-        if self._parted is not None and now_ns >= self._parted[1]:
-            self._fail(self._parted[0], now_ns)
+        if self._parted is not None and now_ns >= self._parted[2]:
+            _, reason, _ = self._parted
+            self._parted = None
+            if self._resumed >= 0:
+                self._lose_place(reason, now_ns)
+            else:
+                self._fail(reason, now_ns)
         elif self.state is State.LEAVING and now_ns >= self._settled_ns:
             self._depart(now_ns)
 
@@ -198,14 +219,21 @@ class WorkerMachine:
         self._rounds = has_rounds(message.job.sync)
         self._asks = self._rounds or asks_before_steps(message.job.sync)
         self._term, self._view = message.term, message.view
-        self._servers = len(message.servers)
+        self._servers = _incarnations(message.servers)
         self._next_beat_ns = now_ns + self._beat_ns
         self._enter(State.ADMITTED, now_ns)
-        self._out.append(Dial(message.servers))
+        self._dial(message.servers)
+
+    def _dial(self, servers: tuple[m.ServerSpec, ...]) -> None:
+        missing = tuple(s for s in servers if self._dialed.get(s.server) != s.incarnation)
+        self._dialed.update((spec.server, spec.incarnation) for spec in missing)
+        if missing:
+            self._out.append(Dial(missing))
 
     def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
-        self._linked.add(event.server)
+        self._linked[event.server] = event.incarnation
         self._attach_if_linked()
+        self._reroute_if_linked(now_ns)
 
     def _on_attaching(self, event: ev.Attaching, now_ns: int) -> None:
         self._spec = event.spec
@@ -217,7 +245,16 @@ class WorkerMachine:
             self._tell_lead(m.Attach(**self._identity(), spec=self._spec))
 
     def _on_routing(self, message: m.Routing, now_ns: int) -> None:
-        self._term, self._view, self._routing = message.term, message.view, message.routing
+        if message.incarnation != self.incarnation or message.routing < self._routing:
+            return
+        self._term, self._view = message.term, message.view
+        if self._routed and message.routing > self._routing:
+            self._rerouting = message
+            self._dial(message.servers)
+            self._reroute_if_linked(now_ns)
+            if self._rerouting is not None:
+                return
+        self._routing = message.routing
         if not self._routed:
             self._routed = True
             self._landing = Landing(message.routes)
@@ -226,9 +263,48 @@ class WorkerMachine:
             self._enter(State.PLACING, now_ns)
             if self._points is not None:
                 self._tell_lead(m.Enrol(**self._identity(), points=self._points))
+        self._seed_if_asked(message)
+
+    def _seed_if_asked(self, message: m.Routing) -> None:
         if message.seed:
-            for server, ids in self._landing.slices.items():
-                self._out.append(SeedSlices(server, ids, message.routing))
+            keepers: dict[int, list[int]] = {}
+            for slice_, route in enumerate(message.routes):
+                for server in route.keepers:
+                    keepers.setdefault(server, []).append(slice_)
+            for server, ids in sorted(keepers.items()):
+                self._out.append(SeedSlices(server, tuple(ids), message.routing))
+
+    def _reroute_if_linked(self, now_ns: int) -> None:
+        """Other primaries: what was not acknowledged goes to them, and what is read comes from them."""
+        message = self._rerouting
+        if message is None:
+            return
+        self._servers = _incarnations(message.servers)
+        if not self.linked:
+            return
+        self._rerouting = None
+        self._routing = message.routing
+        if self._parted is not None and self._parted[0] not in self._servers:
+            self._parted = None
+        self._landing.reroute(message.routes)
+        self._out.append(Arrange(message.routes))
+        self._seed_if_asked(message)
+        for sent, moved in self._unacknowledged.reroute(message.routes):
+            for server, slices in moved.items():
+                self._push(server, slices, sent)
+        early, self._early = self._early, {}
+        for server, (sequence, routing) in early.items():
+            self._acknowledge(server, sequence, routing, now_ns)
+        self._read_again(now_ns)
+
+    def _read_again(self, now_ns: int) -> None:
+        """Who answers now may not be the one who was asked."""
+        self._pulling.clear()
+        if self._rounds:
+            self._must_pull = True
+            self._resume_if_whole(now_ns)
+        elif self.state in (State.WAITING, State.PLACING) and self._ticket > 0:
+            self._pull_latest(after=self._sequence if self._asks or self._stop else 0)
 
     def _on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         self._points = event.points
@@ -264,27 +340,15 @@ class WorkerMachine:
 
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
         self._sequence += 1
-        self._unacknowledged[self._sequence] = set(self._landing.slices)
         if self._rounds:
             self._expect_next(now_ns)
         elif not self._asks and not self._parts:
             self._allowed = True
             self._pull_latest(after=0)  # ahead of the slices: it does not wait for its own fold
         round_ = self._landing.version + 1
+        sent = self._unacknowledged.send(self._sequence, round_, event, self._landing.routes)
         for server, slices in self._landing.slices.items():
-            self._out.append(
-                PushSlices(
-                    server,
-                    slices,
-                    self._sequence,
-                    round_,
-                    self._view,
-                    self._routing,
-                    event.buffer,
-                    event.weight,
-                    event.rates,
-                )
-            )
+            self._push(server, slices, sent)
         self._tell_lead(
             m.Trailer(
                 **self._identity(),
@@ -306,6 +370,22 @@ class WorkerMachine:
         if self._asks and not self._rounds and not self._parts:
             self._allowed = False
             self._pull_latest(after=self._sequence)
+
+    def _push(self, server: int, slices: tuple[int, ...], sent: Sent) -> None:
+        computed = sent.computed
+        self._out.append(
+            PushSlices(
+                server,
+                slices,
+                sent.sequence,
+                sent.round,
+                self._view,
+                self._routing,
+                computed.buffer,
+                computed.weight,
+                computed.rates,
+            )
+        )
 
     def _on_exhausted(self, event: ev.Exhausted, now_ns: int) -> None:
         self._user_computes = False
@@ -337,14 +417,14 @@ class WorkerMachine:
 
     def _on_acknowledged(self, message: m.Acknowledged, now_ns: int) -> None:
         if message.incarnation == self.incarnation:
-            self._acknowledge(message.server, message.sequence, now_ns)
+            self._acknowledge(message.server, message.sequence, message.routing, now_ns)
 
-    def _acknowledge(self, server: int, sequence: int, now_ns: int) -> None:
-        for mine in [mine for mine in self._unacknowledged if mine <= sequence]:
-            waiting = self._unacknowledged[mine]
-            waiting.discard(server)
-            if not waiting:
-                del self._unacknowledged[mine]
+    def _acknowledge(self, server: int, sequence: int, routing: int, now_ns: int) -> None:
+        if routing > self._routing:
+            early = self._early.get(server, (0, 0))
+            self._early[server] = max(early, (sequence, routing))
+            return  # of which slices that is said, the lead will say
+        self._unacknowledged.acknowledge(server, sequence, routing)
         if self._held is not None and len(self._unacknowledged) < m.WINDOW:
             held, self._held = self._held, None
             self._contribute(held, now_ns)
@@ -353,7 +433,7 @@ class WorkerMachine:
 
     def _on_skipped(self, event: ev.Skipped, now_ns: int) -> None:
         if self._routed:
-            self._acknowledge(event.server, event.sequence, now_ns)
+            self._acknowledge(event.server, event.sequence, event.routing, now_ns)
 
     # -- going on ------------------------------------------------------------------------------
 
@@ -403,8 +483,8 @@ class WorkerMachine:
     def _on_landed(self, event: ev.Landed, now_ns: int) -> None:
         if not self._routed:
             return  # it was read for an incarnation that is over
-        self._landing.land(event.server, event.slice, event.round)
-        self._acknowledge(event.server, event.sequence, now_ns)
+        self._landing.land(event.server, event.slice, event.round, event.holds)
+        self._acknowledge(event.server, event.sequence, event.routing, now_ns)
         self._resume_if_whole(now_ns)
 
     def _pull_latest(self, after: int) -> None:
@@ -526,18 +606,31 @@ class WorkerMachine:
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         reason = f"{self.name} lost its link to {event.peer}: {event.reason}"
-        if self.state is State.LEAVING:
+        server = server_number(event.peer)
+        if server is not None:
+            if 0 < event.incarnation < self._linked.get(server, 0):
+                return  # another is in its place, and linked
+            self._linked.pop(server, None)
+            self._dialed.pop(server, None)
+        if self.state is State.LEAVING and (server is None or not self._survives):
             self._depart(now_ns)  # nobody is left to acknowledge what that one has
             return
         begun = self._resumed >= 0 and not self._stop
+        waits = server is not None and (begun or self._survives)
         if self.state is State.JOINING and self._left_because:
             self._fail(f"{self._left_because}; {event.reason}", now_ns)
+        elif server is not None and waits:
+            if self._parted is None:
+                self._parted = (server, reason, now_ns + _LAST_WORD_NS)
         elif not begun:
             self._fail(reason, now_ns)
-        elif event.peer == LEAD:
+        else:
             self._lose_place(reason, now_ns)
-        elif self._parted is None:
-            self._parted = (reason, now_ns + _LAST_WORD_NS)
+
+    @property
+    def _survives(self) -> bool:
+        """The job can go on without a server."""
+        return self.job is not None and self.job.replicas > 0
 
     def _lose_place(self, reason: str, now_ns: int) -> None:
         """This incarnation is over. Not before the user's code has stopped using the parameters."""
@@ -609,3 +702,7 @@ class WorkerMachine:
         m.Evicted: _on_evicted,
         ev.LinkClosed: _on_link_closed,
     }
+
+
+def _incarnations(servers: tuple[m.ServerSpec, ...]) -> dict[int, int]:
+    return {spec.server: spec.incarnation for spec in servers}

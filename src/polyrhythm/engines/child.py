@@ -116,11 +116,13 @@ def _serve(request: ChildRequest, control: _Control) -> int:
         fault = journal.fault or node.fault
         failed = fault or (str(outcome.reason) if outcome.failed else None)
         control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
+    elif outcome.reason.code == "lead-gone":
+        control.tell(Told(failed=str(outcome.reason)))
     node.close()
     listeners.close()
     if journal is not None:
         journal.close()
-    return 0
+    return int(outcome.reason.code == "lead-gone")
 
 
 def _journal(request: ChildRequest, address: Address) -> FileJournal:

@@ -69,7 +69,7 @@ class _StoppedWhileStarting(Exception):
 class LocalEngine:
     """Runs one job. `say` is handed one line for each thing the user should know at once;
     `tick` is called a few times a second while the job runs; `listening` is told where the lead
-    can be reached. `respawn`: workers that die are started again. `awaits_others`: workers come
+    can be reached. `respawn`: who dies is started again. `awaits_others`: workers come
     from elsewhere too, so a job without any is the lead's to judge. `end_on_error`: a worker that
     fails ends the job."""
 
@@ -95,7 +95,8 @@ class LocalEngine:
         self._awaits_others = awaits_others
         self._end_on_error = end_on_error
         self._due: dict[str, tuple[int, Child]] = {}
-        """Workers that died: when to start them again."""
+        """Who died: when to start it again."""
+        self._lead: Address | None = None
         self._members = Members(Path(self._servers[0].run_dir) / "journal.jsonl")
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
@@ -178,8 +179,11 @@ class LocalEngine:
     def _start_servers(self) -> list[Address]:
         children = [self._start(request) for request in self._servers]
         addresses = [self._await_address(child) for child in children]
+        self._lead = addresses[0]
         for child in children[1:]:
-            child.control.sendall(pack_line(Told(lead=addresses[0])))
+            child.control.sendall(pack_line(Told(lead=self._lead)))
+            if self._respawn is not None:
+                self._respawn.on(Started(child.request.name), time.monotonic_ns())
         return addresses
 
     def _await_address(self, child: Child) -> Address:
@@ -250,9 +254,7 @@ class LocalEngine:
         if not child.status or (child.failure is None and (over or child.over)):
             return
         if child.request.role == "server":
-            how = _how(child)
-            self._run.failed = f"server {name} died ({how}); the job ends: its slices are lost"
-            self._stop()
+            self._note_server_exit(child, over=over)
         else:
             self._run.worker_failures[name] = _how(child)
             if self._respawn is not None and not over:
@@ -263,6 +265,20 @@ class LocalEngine:
             else:
                 self._unsaid[name] = _how(child)
                 self._unsaid_since = time.monotonic()
+
+    def _note_server_exit(self, child: Child, *, over: bool) -> None:
+        """Without it the job goes on, if its slices have replicas; of that the lead is the judge."""
+        name, how = child.request.name, _how(child)
+        if child.request.number == 0:
+            self._run.failed = f"server {name} died ({how}); the job ends: the lead ran in it"
+            self._stop()
+        elif not child.request.job.replicas:
+            self._run.failed = f"server {name} died ({how}); the job ends: its slices are lost"
+            self._stop()
+        elif not over:
+            self._say(f"server {name} died ({how}); its replicas take over")
+            if self._respawn is not None:
+                self._plan_again(self._respawn, child)
 
     def _plan_again(self, respawn: Respawn, child: Child) -> None:
         name = child.request.name
@@ -280,9 +296,22 @@ class LocalEngine:
             if at_ns <= now_ns:
                 del self._due[name]
                 self._forget(child)
-                self._start_worker(child.request)
+                if child.request.role == "server":
+                    self._start_server_again(child.request)
+                else:
+                    self._start_worker(child.request)
                 self._run.respawned[name] = self._run.respawned.get(name, 0) + 1
                 self._say(f"{name} was started again")
+
+    def _start_server_again(self, request: ChildRequest) -> None:
+        child = self._start(request)
+        if self._respawn is not None:
+            self._respawn.on(Started(request.name), time.monotonic_ns())
+        try:
+            self._await_address(child)
+            child.control.sendall(pack_line(Told(lead=self._lead)))
+        except (PolyrhythmError, OSError) as error:
+            self._say(f"server {request.name} could not be started again: {error}")
 
     def _forget(self, child: Child) -> None:
         """It is replaced: its socket and its place are needed no more."""

@@ -4,6 +4,10 @@ Both are sent with xxh3. The opener offers digests in its order of preference; t
 called chooses, and answers with a greeting or a refusal.
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
@@ -21,6 +25,18 @@ def offers(digest: str, kind: str) -> tuple[int, ...]:
 
 def limits_for(slice_nbytes: int) -> Limits:
     return Limits(MEMBER.head_nbytes, max(slice_nbytes, 64 * 1024))
+
+
+@contextmanager
+def patience(link: Link, seconds: float = 10.0) -> Iterator[None]:
+    """Whoever does not answer in time is not there."""
+    timer = threading.Timer(seconds, link.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def introduce(link: Link, bonjour: m.WorkerBonjour | m.ServerBonjour) -> m.Greeting:

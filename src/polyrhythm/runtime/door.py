@@ -10,10 +10,9 @@ from polyrhythm.io.link import Link
 from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import listen_tcp, tcp_link
-from polyrhythm.runtime.bonjour import await_bonjour, greet
+from polyrhythm.runtime.bonjour import await_bonjour, greet, patience
 from polyrhythm.wire import messages as m
 
-_BONJOUR_TIMEOUT_S = 10.0
 _ACCEPT_AGAIN_S = 0.1
 
 
@@ -103,18 +102,14 @@ class Door:
         ).start()
 
     def _hear_bonjour(self, link: Link) -> None:
-        timer = threading.Timer(_BONJOUR_TIMEOUT_S, link.close)
-        timer.daemon = True
-        timer.start()
         try:
-            bonjour = await_bonjour(link, self._job.job)
-            slice_nbytes = self._job.slice_nbytes
-            greet(link, bonjour, self._name, self._address, self._digest, slice_nbytes)
+            with patience(link):
+                bonjour = await_bonjour(link, self._job.job)
+                slice_nbytes = self._job.slice_nbytes
+                greet(link, bonjour, self._name, self._address, self._digest, slice_nbytes)
         except (FrameError, LinkError) as error:
             self._part(link, error)
             return
-        finally:
-            timer.cancel()
         self._let_in(link, bonjour)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ process, and everything else goes over links.
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,8 +19,8 @@ from polyrhythm.core.lead import LeadMachine
 from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.sync.choose import has_rounds
-from polyrhythm.errors import FrameError, LinkEnded, LinkError, NotFinite
-from polyrhythm.io.link import Link, Payload
+from polyrhythm.errors import FrameError, LinkEnded, LinkError, NotFinite, Refused
+from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.io.poll import Poller
 from polyrhythm.io.segments import Segment
 from polyrhythm.io.stream import StreamLink
@@ -41,6 +41,9 @@ _SMALL_NBYTES = 256 * 1024
 """Below this, adding and folding on the thread at hand beats handing over to another."""
 _BAD_PEER = (FrameError, LinkError, NotFinite)
 _DAMPING = 0.2
+_LEADS = 0
+"""The server that the lead runs in, and its incarnation: it was there first."""
+_FIRST = 1
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
 
@@ -67,6 +70,7 @@ class ServerNode:
         self._shared = shared
         self._leads = lead
         self._rounds = has_rounds(job.sync)
+        self._dialer: Dialer | None = None
         self._peers = Peers()
         self._holdings: Holdings | None = None
         self._lanes: Lanes[_Slice] | None = None
@@ -124,27 +128,38 @@ class ServerNode:
                 self._part(link, LinkError(f"{link.peer} is linked to {self.name} already"))
                 return
             self._replace(replaced)
+            if isinstance(bonjour, m.ServerBonjour):
+                self._driver.post(self.name, ev.Linked(bonjour.server, bonjour.incarnation))
         self._read(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
         """Link this server to the one that runs the lead."""
+        self._dialer = dialer
         link = dialer.dial(address, fx.LEAD)
-        bonjour = m.ServerBonjour(
+        introduce(link, self._bonjour(link, 0))
+        self.heed_lead(link)
+
+    def _bonjour(self, link: Link, incarnation: int) -> m.ServerBonjour:
+        return m.ServerBonjour(
             server=self._server,
+            incarnation=incarnation,
             name=self.name,
             job=self._job.job,
             address=self.address,
             identity=self.address.identity,
             digests=offers(self._options.digest, link.kind),
         )
-        introduce(link, bonjour)
-        self.heed_lead(link)
 
     def heed_lead(self, link: Link) -> None:
         """Do what the lead says over this link, which is agreed on."""
         self._peers.add(link)
+        self._driver.post(self.name, ev.Linked(_LEADS, _FIRST))
+        self._begin_reading(link)
+
+    def _begin_reading(self, link: Link) -> None:
         if not self._read_by_poller(link):
-            threading.Thread(target=self._read, args=(link,), name="read-lead", daemon=True).start()
+            name = f"read-{link.peer}"
+            threading.Thread(target=self._read, args=(link,), name=name, daemon=True).start()
 
     def _read_by_poller(self, link: Link) -> bool:
         if not isinstance(link, StreamLink) or self._needs_thread(link):
@@ -231,6 +246,8 @@ class ServerNode:
             self._driver.put(fx.LEAD, message)
         elif isinstance(message, m.Contribution):
             self._take_contribution(link, message, payload, wait)
+        elif isinstance(message, m.Copy | m.State):
+            self._take_copy(message, payload)
         elif isinstance(message, m.Seed):
             event = self._placed().seed(message, _payload(message, payload))
             if event is not None:
@@ -261,6 +278,27 @@ class ServerNode:
         else:
             self._lanes.put(message.slice, (link, message, data, None))
 
+    def _take_copy(self, message: m.Copy | m.State, payload: Payload | None) -> None:
+        """What a primary sends to its replicas, on the thread that reads its link: in order."""
+        holdings = self._placed()
+        data = None if payload is None else payload.view()
+        if isinstance(message, m.Copy):
+            event: ev.StepCopied | ev.StateAdopted | None = holdings.copy(message, data)
+        else:
+            event = holdings.adopt(message, data)
+        if event is not None:
+            self._driver.put(self.name, event)
+
+    def _tell_server(self, server: int, message: m.Message, payload: Sequence[Sendable]) -> None:
+        link = self._server_link(server)
+        if link is not None:
+            link.send(message, payload)
+
+    def _server_link(self, server: int) -> Link | None:
+        """The lead's own server is reached over the lead's link."""
+        link = self._peers.get(fx.server_name(server))
+        return self._peers.get(fx.LEAD) if link is None and server == _LEADS else link
+
     def _add_gathered(self, items: list[_Slice]) -> None:
         for link, message, data, done in items:
             event = None
@@ -285,7 +323,8 @@ class ServerNode:
         if effect.to == self.name or (effect.to == fx.LEAD and self._leads):
             self._driver.put(effect.to, effect.message)
             return
-        link = self._peers.get(effect.to)
+        server = fx.server_number(effect.to)
+        link = self._peers.get(effect.to) if server is None else self._server_link(server)
         if link is not None:
             link.send(effect.message, flush=False)
             self._peers.touch(link)
@@ -296,6 +335,9 @@ class ServerNode:
             link = self._peers.get(effect.peer)
             if self._journal is not None and link is not None:
                 self._journal.note("linked", peer=effect.peer, link=link.kind)
+            server = fx.server_number(effect.peer)
+            if server is not None:
+                self._driver.put(self.name, ev.Linked(server, effect.incarnation))
 
     def _drop(self, effect: fx.Drop) -> None:
         link = self._peers.get(effect.peer)
@@ -321,8 +363,13 @@ class ServerNode:
             effect.routing,
             self._job,
             lambda nbytes: Segment(nbytes, shared=self._shared),
+            tell=self._tell_server,
+            fresh=effect.fresh,
         )
-        slow = self._holdings.nbytes > _SMALL_NBYTES or self._options.fold_pause_s > 0
+        self._make_lanes(self._holdings)
+
+    def _make_lanes(self, holdings: Holdings) -> None:
+        slow = holdings.nbytes > _SMALL_NBYTES or self._options.fold_pause_s > 0
         if slow and self._lanes is None:
             cores = os.cpu_count() or 1
             if self._rounds:
@@ -330,6 +377,46 @@ class ServerNode:
                 self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores), self._fold_all)
             else:  # single slices are folded by one thread
                 self._lanes = Lanes(1, lambda: torch.set_num_threads(cores), self._add_gathered)
+
+    def _reach(self, effect: fx.Reach) -> None:
+        for spec in effect.servers:
+            if spec.server < self._server:
+                name = f"dial-{fx.server_name(spec.server)}"
+                args = (spec, effect.incarnation)
+                threading.Thread(target=self._dial, args=args, name=name, daemon=True).start()
+
+    def _dial(self, spec: m.ServerSpec, incarnation: int) -> None:
+        """On a thread of its own: a server that was stopped does not answer for a while."""
+        name = fx.server_name(spec.server)
+        assert self._dialer is not None
+        try:
+            link = self._dialer.dial(spec.address, name)
+            introduce(link, self._bonjour(link, incarnation))
+        except (*_BAD_PEER, Refused) as error:
+            self._driver.post(self.name, ev.LinkClosed(name, str(error), spec.incarnation))
+            return
+        link.incarnation = spec.incarnation
+        replaced = self._peers.add(link)
+        if replaced is link:
+            hang_up(link)
+            return
+        self._replace(replaced)
+        self._driver.post(self.name, ev.Linked(spec.server, spec.incarnation))
+        self._begin_reading(link)
+
+    def _reroute(self, effect: fx.Reroute) -> None:
+        holdings = self._placed()
+        event, old = holdings.reroute(effect.routes, effect.routing)
+        self._withdraw(old)
+        self._make_lanes(holdings)
+        self._driver.put(self.name, event)
+
+    def _send_state(self, effect: fx.SendState) -> None:
+        self._placed().send_state(effect.to, effect.held, effect.routing)
+
+    def _fetch_state(self, effect: fx.FetchState) -> None:
+        fetch = self._placed().fetch(effect.slices, effect.routing)
+        self._tell_server(effect.primary, fetch, ())
 
     def _enlist(self, effect: fx.Enlist) -> None:
         if self._holdings is not None:
@@ -374,7 +461,8 @@ class ServerNode:
     ) -> None:
         """Every slice in its slot; in one piece where the link carries references to it."""
         holdings = self._placed()
-        slices = [slice_.id for slice_ in holdings.slices]
+        slices = list(holdings.ids)
+        holds = holdings.ids if self._job.replicas else ()
         if link.by_reference and len(set(slots)) == 1:
             slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [holdings.whole(slots[0])]
         else:
@@ -382,12 +470,14 @@ class ServerNode:
         for slice_, slot, piece in zip(slices, slots, pieces, strict=True):
             message = m.Parameters(
                 view=effect.view,
+                routing=effect.routing,
                 worker=effect.worker,
                 sequence=effect.sequence,
                 round=round_,
                 slice=slice_,
                 server=self._server,
                 slot=slot,
+                holds=holds,
             )
             last = slice_ == slices[-1] and not link.by_reference
             done = self._sent_event(effect.worker, round_) if last else None
@@ -465,6 +555,10 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.FreeSlots: ServerNode._free_slots,
     fx.Freeze: ServerNode._freeze,
     fx.Beat: ServerNode._beat,
+    fx.Reach: ServerNode._reach,
+    fx.Reroute: ServerNode._reroute,
+    fx.SendState: ServerNode._send_state,
+    fx.FetchState: ServerNode._fetch_state,
 }
 
 

@@ -6,16 +6,18 @@ from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
 
 _WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave)
-_SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded)
+_SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable)
+_SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
+_LEADS_SERVER = server_name(0)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
 _LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)
 
 _LEADS_EAR: dict[type[m.Message], bool] = {
     **dict.fromkeys((*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive), True),
-    **dict.fromkeys(_WORKER_TO_SERVER + _LEAD_TO_SERVER, False),
+    **dict.fromkeys(_WORKER_TO_SERVER + _LEAD_TO_SERVER + _SERVER_TO_SERVER, False),
 }
 _BY_WORKERS = frozenset(_WORKER_TO_LEAD + _WORKER_TO_SERVER)
-_BY_SERVERS = frozenset(_SERVER_TO_LEAD)
+_BY_SERVERS = frozenset(_SERVER_TO_LEAD + _SERVER_TO_SERVER)
 
 
 def for_the_lead(link: Link, message: m.Message) -> bool:
@@ -31,6 +33,6 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
         speaker = server_name(message.server)
     else:
         speaker = LEAD
-    if link.peer != speaker:
+    if link.peer != speaker and (speaker, link.peer) != (_LEADS_SERVER, LEAD):
         raise FrameError(f"{link.peer} spoke in the name of another: {kind.__name__}")
     return to_lead

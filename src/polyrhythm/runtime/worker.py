@@ -25,7 +25,7 @@ from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.io.stream import StreamLink
-from polyrhythm.runtime.bonjour import introduce, offers
+from polyrhythm.runtime.bonjour import introduce, offers, patience
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.options import NodeOptions
@@ -100,7 +100,9 @@ class WorkerNode:
         self._failure: str | None = None
         self._all_stopped = False
         self._in_place: memoryview | None = None
-        self._holdings: dict[int, list[tuple[Slice, int, int]]] = {}
+        self._holdings: dict[int, tuple[int, ...]] = {}
+        self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
+        """Where slices lie that a server sends side by side."""
         self._first_landing_ns = 0
         self._resumed_ns = time.monotonic_ns()
         self._waited_ns = 0
@@ -127,7 +129,7 @@ class WorkerNode:
         assert self.job is not None
         return self.job
 
-    def _link(self, address: m.Address, peer: str) -> None:
+    def _link(self, address: m.Address, peer: str, incarnation: int = 0) -> None:
         link = self._dialer.dial(address, peer)
         bonjour = m.WorkerBonjour(
             worker=self._machine.worker,
@@ -137,8 +139,13 @@ class WorkerNode:
             identity=address.identity,
             digests=offers(self._options.digest, link.kind),
         )
-        introduce(link, bonjour)
+        with patience(link):
+            introduce(link, bonjour)
+        link.incarnation = incarnation
         link.land_with(self._place_of)
+        before = self._peers.get(peer)
+        if before is not None:
+            self._forget(before)  # of one whose place another has taken
         self._peers.add(link)
         if isinstance(link, StreamLink):
             for message, payload in link.take_buffered():
@@ -173,8 +180,15 @@ class WorkerNode:
 
     def _part(self, link: Link, error: Exception) -> None:
         if not self._closing and self._peers.remove(link):
-            self._driver.post(_ME, ev.LinkClosed(link.peer, str(error)))
+            closed = ev.LinkClosed(link.peer, str(error), link.incarnation)
+            self._driver.post(_ME, closed)
         link.close()
+
+    def _forget(self, link: Link) -> None:
+        self._peers.remove(link)
+        if isinstance(link, StreamLink):
+            self._poller.remove(link)
+        hang_up(link)
 
     # -- what comes in -------------------------------------------------------------------------
 
@@ -200,7 +214,7 @@ class WorkerNode:
 
     def _take_slice(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
         if not self._awaited(message):
-            self._driver.put(_ME, ev.Skipped(message.server, message.sequence))
+            self._driver.put(_ME, ev.Skipped(message.server, message.sequence, message.routing))
             return
         if self._model is None or self._layout is None or payload is None:
             raise FrameError("parameters came before the model was attached")
@@ -208,23 +222,29 @@ class WorkerNode:
             self._first_landing_ns = time.monotonic_ns()
         view = payload.view()
         if message.slice == m.EVERY_SLICE:
-            self._take_all(message.server, view)
+            self._take_all(message, view)
         else:
             slice_ = self._layout.slices[message.slice]
             if link.by_reference or self._model.memory_of(slice_) is None:
                 self._model.land(slice_, view)
         payload.done()
-        self._driver.put(
-            _ME, ev.Landed(message.server, message.slice, message.round, message.sequence)
+        landed = ev.Landed(
+            message.server,
+            message.slice,
+            message.round,
+            message.sequence,
+            message.routing,
+            message.holds,
         )
+        self._driver.put(_ME, landed)
 
-    def _take_all(self, server: int, view: memoryview) -> None:
+    def _take_all(self, message: m.Parameters, view: memoryview) -> None:
         """A server's slices side by side, in its own memory: copy them, or read them there."""
         assert self._model is not None and self.job is not None
         if self.job.in_place:
             self._in_place = view
             return
-        for slice_, offset, nbytes in self._holdings[server]:
+        for slice_, offset, nbytes in self._pack(message.server, message.holds):
             self._model.land(slice_, view[offset : offset + nbytes])
 
     # -- the user's side -----------------------------------------------------------------------
@@ -439,24 +459,22 @@ class WorkerNode:
     def _dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job
         assert self.job is not None
-        self._job_id, self.servers = self.job.job, effect.addresses
-        for server, address in enumerate(effect.addresses):
-            name = fx.server_name(server)
+        self._job_id = self.job.job
+        self.servers = self.servers or tuple(spec.address for spec in effect.servers)
+        for spec in effect.servers:
+            name = fx.server_name(spec.server)
             try:
                 if name != self._lead_server:
-                    self._link(address, name)
-            except (LinkError, FrameError) as error:
-                self._driver.put(_ME, ev.LinkClosed(name, str(error)))
+                    self._link(spec.address, name, spec.incarnation)
+            except (LinkError, FrameError, Refused) as error:
+                self._driver.put(_ME, ev.LinkClosed(name, str(error), spec.incarnation))
             else:
-                self._driver.put(_ME, ev.Linked(server))
+                self._driver.put(_ME, ev.Linked(spec.server, spec.incarnation))
 
     def _rejoin(self, effect: fx.Rejoin) -> None:
         assert self._lead is not None
         for link in self._peers.all():
-            self._peers.remove(link)
-            if isinstance(link, StreamLink):
-                self._poller.remove(link)
-            hang_up(link)
+            self._forget(link)
         try:
             self._link(self._lead, fx.LEAD)
         except (LinkError, FrameError, Refused) as error:
@@ -474,13 +492,24 @@ class WorkerNode:
                 _PushBuffer(self._model, self._layout, shared=self._dialer.shared)
                 for _ in range(_PUSH_BUFFERS)
             ]
-        for server in {route.primary for route in effect.routes}:
-            held = [s for s in self._layout.slices if effect.routes[s.id].primary == server]
+        self._holdings = {}
+        for slice_ in self._layout.slices:
+            server = effect.routes[slice_.id].primary
+            self._holdings[server] = (*self._holdings.get(server, ()), slice_.id)
+
+    def _pack(self, server: int, holds: tuple[int, ...]) -> list[tuple[Slice, int, int]]:
+        """Where each of the slices lies that a server sends side by side."""
+        assert self._model is not None and self._layout is not None
+        ids = holds or self._holdings[server]
+        packed = self._packed.get(ids)
+        if packed is None:
+            held = [self._layout.slices[id_] for id_ in ids]
             places, _ = pack(held, [self._model.wire_range(s)[1] // s.length for s in held])
-            self._holdings[server] = [
+            packed = self._packed[ids] = [
                 (slice_, offset, nbytes)
                 for slice_, (offset, nbytes) in zip(held, places, strict=True)
             ]
+        return packed
 
     def _seed(self, effect: fx.SeedSlices) -> None:
         assert self._model is not None and self._layout is not None

@@ -85,6 +85,15 @@ class Way:
         self._last_ns = self._on_way[-1][1] if self._on_way else now_ns
         self._end(now_ns, reason)
 
+    def cut(self, reason: str) -> None:
+        """The link breaks: what is on its way is lost, and both sides see it end."""
+        for way in (self, self.back):
+            way._on_way.clear()
+            if way._open:
+                way._open = False
+                way._last_ns = way._clock.now_ns + way._delay_ns
+                way._clock.at(way._last_ns, way._tell_end, reason)
+
     def _end(self, last_ns: int, reason: str) -> None:
         self.back._heard = False
         if self._open:

@@ -4,43 +4,105 @@ With rounds a slice is folded when the lead says so, without them as it comes. A
 known by a stamp that changes when it is written, so that a reader whose slot is written while it
 reads is noticed. The contributions themselves are kept only when asked for: with
 many workers they are most of the work.
+
+With replicas it also holds copies, which make the steps that their primaries made.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
+from polyrhythm.core.events import (
+    Contributed,
+    Repeated,
+    Rerouted,
+    SliceSeeded,
+    StateAdopted,
+    StepCopied,
+)
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.versions import SliceVersions
 from polyrhythm.errors import InvariantBroken, LinkError
-from polyrhythm.wire.messages import Contribution, MemberSpec, Seed
+from polyrhythm.wire.messages import (
+    Contribution,
+    Copy,
+    Fetch,
+    MemberSpec,
+    Route,
+    Row,
+    Seed,
+    Stamp,
+    State,
+)
 
 Given = tuple[int, int, int]
 """A contribution: worker, incarnation, sequence."""
 _NOTHING = 0
+_FOLD = -1
+
+
+class CarriedCopy(Copy, frozen=True, kw_only=True):
+    """A step with what would be its payload: the contributions in it (if kept)."""
+
+    cargo: tuple[Given, ...] = ()
+
+
+class CarriedState(State, frozen=True, kw_only=True):
+    """A slice's state with what would be its payload: all that is in it (if kept)."""
+
+    cargo: tuple[Given, ...] = ()
+    total: float = 0.0
 
 
 class Memory:
     def __init__(
-        self, server: int, slices: Mapping[int, int], routing: int, *, rounds: bool, keep: bool
+        self,
+        server: int,
+        sizes: Mapping[int, int],
+        routes: Sequence[Route],
+        routing: int,
+        *,
+        rounds: bool,
+        keep: bool,
+        fresh: bool = True,
     ) -> None:
-        self.slices = dict(slices)
-        """Per slice held here, its bytes as they travel."""
-        self.nbytes = sum(slices.values())
-        self.contents: dict[int, Counter[Given]] = {slice_: Counter() for slice_ in slices}
+        """`sizes`: of every slice of the model. `fresh`: what is routed here will be seeded."""
+        kept = {s: route for s, route in enumerate(routes) if server in route.keepers}
+        self.contents: dict[int, Counter[Given]] = {}
         """Per slice, what was folded into it so far (if kept)."""
-        self.weights = dict.fromkeys(slices, 0.0)
+        self.weights: dict[int, float] = {}
         """Per slice, the weight of all that was folded into it so far."""
         self._server = server
+        self._sizes = sizes
         self._routing = routing
+        self._rounds = rounds
         self._keep = keep
-        self._ledger = Ledger()
-        self._latest = None if rounds else SliceVersions(list(slices))
+        self._copying = any(len(route.keepers) > 1 for route in routes)
+        mine = [s for s, route in kept.items() if route.primary == server]
+        self._ledger = Ledger(mine, copying=self._copying, rounds=rounds)
+        if self._copying or not fresh:
+            (self._ledger.begin if fresh else self._ledger.reroute)(server, kept)
         self._frozen = False
-        self._aggregate = dict.fromkeys(slices, 0.0)
-        self._added: dict[int, list[Given]] = {slice_: [] for slice_ in slices}
+        self._aggregate: dict[int, float] = {}
+        self._added: dict[int, list[Given]] = {}
         self._stamps: dict[tuple[int, int], int] = {}
         self._writes = 0
+        self._copies: list[tuple[int, CarriedCopy]] = []
+        self._adopting: Counter[tuple[int, int]] = Counter()
+        self._hold(mine, kept)
+
+    def _hold(self, mine: Sequence[int], kept: Mapping[int, Route]) -> None:
+        self.slices = {slice_: self._sizes[slice_] for slice_ in mine}
+        """Per slice that this server is the primary of, its bytes as they travel."""
+        self.nbytes = sum(self.slices.values())
+        self._latest = None if self._rounds else SliceVersions(mine)
+        for slice_ in kept:
+            self.contents.setdefault(slice_, Counter())
+            self.weights.setdefault(slice_, 0.0)
+            self._aggregate.setdefault(slice_, 0.0)
+            self._added.setdefault(slice_, [])
+        for slice_ in [s for s in self.contents if s not in kept]:
+            for book in (self.contents, self.weights, self._aggregate, self._added):
+                del book[slice_]
 
     def enlist(self, members: tuple[MemberSpec, ...]) -> None:
         self._ledger.enlist({member.worker: member.incarnation for member in members})
@@ -49,7 +111,8 @@ class Memory:
         """Take the initial parameters of one slice; None for those of a seeder that is gone."""
         if message.routing != self._routing:
             return None
-        self.nbytes_of(message.slice)
+        if message.slice not in self.contents:
+            raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
         self._write(message.slice, 0)
         return SliceSeeded(message.slice, message.routing)
 
@@ -58,6 +121,8 @@ class Memory:
         if self._frozen:
             return None
         slice_ = message.slice
+        if slice_ not in self.slices:
+            return None  # it was sent by routes that are no more
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         verdict = self._ledger.judge(worker, incarnation, sequence, slice_)
         if verdict is Verdict.STRANGER:
@@ -68,26 +133,44 @@ class Memory:
         if self._keep:
             self._added[slice_].append((worker, incarnation, sequence))
         if self._latest is not None:
-            slot = self._latest.target(slice_)
-            self._fold_slice(slice_, slot)
-            self._latest.folded(slice_, slot)
+            self._fold_at_once(self._latest, message)
         round_ = self._ledger.add(worker, incarnation, sequence, slice_, message.slices)
         return None if round_ is None else Contributed(worker, incarnation, sequence, round_)
 
-    def nbytes_of(self, slice_: int) -> int:
+    def _fold_at_once(self, latest: SliceVersions, message: Contribution) -> None:
+        slice_ = message.slice
+        if self._copying:
+            given = (message.worker, message.incarnation, message.sequence)
+            self._copy_step(slice_, self._ledger.next_step(slice_), (Row(*given),), given)
+        slot = latest.target(slice_)
+        self._fold_slice(slice_, slot)
+        latest.folded(slice_, slot)
+
+    def nbytes_of(self, slice_: int, routing: int) -> int:
         nbytes = self.slices.get(slice_)
-        if nbytes is None:
+        if nbytes is None and routing >= self._routing:
             raise LinkError(f"the peer sent slice {slice_}, which is not held here")
-        return nbytes
+        return nbytes or 0
+
+    def nbytes_at(self, slice_: int) -> int:
+        return self._sizes[slice_]
 
     # -- folds ---------------------------------------------------------------------------------
 
     def fold(self, round_: int, slot: int) -> float:
         """Fold every aggregate into `slot`; the largest weight folded."""
         weight = max(self._aggregate.values(), default=0.0)
+        behind = [s for s in self.slices if not self._copying or self._ledger.number(s) < round_]
+        carried = {s: (self._aggregate[s], tuple(self._added[s])) for s in behind}
         for slice_ in self.slices:
-            self._fold_slice(slice_, slot)
+            if slice_ in carried:
+                self._fold_slice(slice_, slot)
+            else:
+                self._write(slice_, slot)
         self._ledger.close(round_)
+        for slice_, (folded, cargo) in carried.items() if self._copying else ():
+            rows = self._ledger.folded_rows(slice_)
+            self._copy_step(slice_, self._ledger.stamp(slice_), rows, None, folded, cargo)
         return weight
 
     def _fold_slice(self, slice_: int, slot: int) -> None:
@@ -113,6 +196,116 @@ class Memory:
         return all(
             given in self.contents[slice_] or given in self._added[slice_] for slice_ in self.slices
         )
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def _copy_step(
+        self,
+        slice_: int,
+        stamp: Stamp,
+        rows: tuple[Row, ...],
+        given: Given | None,
+        weight: float | None = None,
+        cargo: tuple[Given, ...] | None = None,
+    ) -> None:
+        worker, incarnation, sequence = given or (_FOLD, 0, 0)
+        for peer in sorted(self._ledger.copiers(slice_)):
+            copy = CarriedCopy(
+                routing=self._routing,
+                server=self._server,
+                worker=worker,
+                incarnation=incarnation,
+                sequence=sequence,
+                slice=slice_,
+                weight=self._aggregate[slice_] if weight is None else weight,
+                stamp=stamp,
+                rows=rows,
+                cargo=tuple(self._added[slice_]) if cargo is None else cargo,
+            )
+            self._copies.append((peer, copy))
+
+    def take_copies(self) -> list[tuple[int, CarriedCopy]]:
+        """Steps that others must make too, by whom, in order."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def copy(self, message: CarriedCopy) -> StepCopied | None:
+        """Make a step that a primary made; an event once that is made in all that is copied."""
+        slice_, primary = message.slice, message.server
+        if not self._ledger.heeds(primary, slice_):
+            return None  # it is not the primary, or not yet copied: what it says does not count
+        if self._ledger.may_copy(primary, message.stamp):
+            self._aggregate[slice_] = message.weight
+            self._added[slice_] = list(message.cargo)
+            self._fold_slice(slice_, 0)
+            self._ledger.copied(message.stamp, message.rows)
+        step = Row(message.worker, message.incarnation, message.sequence)
+        if message.worker == _FOLD:
+            step = Row(_FOLD, 0, message.stamp.number)
+        made = self._ledger.made(primary, (step,))
+        return StepCopied(primary, made) if made else None
+
+    def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
+        """Be the primary, a copy or nobody of each slice, as these routes say."""
+        kept = {s: route for s, route in enumerate(routes) if self._server in route.keepers}
+        mine = [s for s, route in kept.items() if route.primary == self._server]
+        self._copying = True
+        self._routing = routing
+        self._ledger.reroute(self._server, kept)
+        for slice_ in self.contents.keys() - (self.slices.keys() & set(mine)):
+            self._aggregate[slice_] = 0.0
+            self._added[slice_] = []
+        if list(self.slices) != mine:
+            self._hold(mine, kept)
+        else:
+            latest = self._latest
+            self._hold(mine, kept)
+            self._latest = latest
+        self._adopting.clear()
+        version, rows = self._ledger.least()
+        made = self._ledger.made_of_all()
+        return Rerouted(routing, version, rows, made, self._ledger.round)
+
+    def fetch(self, primary: int, slices: Sequence[int], routing: int) -> Fetch:
+        held = tuple(self._ledger.stamp(slice_) for slice_ in slices)
+        return Fetch(routing=routing, server=self._server, held=held)
+
+    def states(self, to: int, fetch: Sequence[Stamp], routing: int) -> list[CarriedState]:
+        """The state of what `to` is to copy; every later step goes to it too."""
+        asked = [stamp.slice for stamp in fetch if stamp.slice in self.slices]
+        same = self._ledger.teach(to, asked, fetch)
+        return [
+            CarriedState(
+                routing=routing,
+                server=self._server,
+                slice=slice_,
+                slices=len(asked),
+                stamp=self._ledger.stamp(slice_),
+                rows=self._ledger.folded_rows(slice_),
+                parts=0 if same[slice_] else 1,
+                cargo=tuple(self.contents[slice_]),
+                total=self.weights[slice_],
+            )
+            for slice_ in asked
+        ]
+
+    def adopt(self, message: CarriedState) -> StateAdopted | None:
+        """Take a slice as its primary has it; an event once that was the last."""
+        slice_, primary = message.slice, message.server
+        if self._ledger.primary(slice_) != primary:
+            return None  # it was asked for under routes that are no more
+        if message.parts:
+            self.contents[slice_] = Counter(message.cargo)
+            self.weights[slice_] = message.total
+            self._added[slice_] = []
+            self._write(slice_, 0)
+        self._ledger.adopt(message.stamp, message.rows)
+        key = (primary, message.routing)
+        self._adopting[key] += 1
+        if self._adopting[key] < message.slices:
+            return None
+        del self._adopting[key]
+        return StateAdopted(primary, message.routing, self._ledger.made_all(primary))
 
     # -- readers -------------------------------------------------------------------------------
 

@@ -63,6 +63,14 @@ class Process:
             if wake_ns is not None and wake_ns < self._sleeps_until_ns[name]:
                 self._wake_at(name, wake_ns)
 
+    def rearm(self) -> None:
+        """It has slept through the times that its machines wanted to be woken at."""
+        for name, machine in self.machines.items():
+            self._sleeps_until_ns[name] = inf
+            wake_ns = machine.wake_at()
+            if wake_ns is not None:
+                self._wake_at(name, wake_ns)
+
     def settle(self) -> None:
         """Everything at hand is done, and there is more to do than machines know."""
 

@@ -59,6 +59,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Of psp: steps of the fastest before all meet."""
     probe_points: int = 2048
     """The sample on which the objective is read."""
+    replicas: int = 0
+    """Copies of every slice on other servers."""
     start_timeout: Duration = Duration(60 * 10**9)
     limit: Duration = Duration(3600 * 10**9)
     """Virtual time after which a run that does not end is given up."""
@@ -72,6 +74,11 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("it would never end: give rounds, epochs or max_time")
         if self.epochs is not None and self.points is None:
             raise ValueError("epochs are passes over points: give points")
+        if not 0 <= self.replicas < self.servers:
+            raise ValueError(
+                f"replicas is {self.replicas}: with {self.servers} server(s) a slice can have"
+                f" 0 to {self.servers - 1}"
+            )
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}: it must be at least 0")
         if not self.heartbeat:
@@ -197,13 +204,27 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What befalls a worker, or a server; `cut` ends the link between a server and one of them."""
+
     at: Duration
-    what: Literal["crash", "stop", "continue", "leave", "slow", "join"]
-    worker: str
+    what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut"]
+    worker: str | None = None
+    server: int | None = None
     factor: float | None = None
     """Slow: its steps take so many times as long as the table says."""
+    peer: int | None = None
+    """Cut: the other server."""
 
     def __post_init__(self) -> None:
+        if self.what == "cut":
+            if self.server is None or (self.worker is None) == (self.peer is None):
+                raise ValueError("cut needs a server, and a worker or a peer that it is linked to")
+        elif (self.worker is None) == (self.server is None):
+            raise ValueError(f"{self.what} befalls a worker or a server: give one of the two")
+        elif self.server is not None and self.what in ("leave", "slow"):
+            raise ValueError(f"{self.what} befalls workers only")
+        if self.what in ("crash", "stop") and self.server == 0:
+            raise ValueError("the lead runs in server 0: its death would end the job")
         if (self.factor is not None) != (self.what == "slow"):
             raise ValueError("factor goes with what = 'slow', and that needs one")
         if self.factor is not None:
@@ -234,7 +255,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"two workers are called {twice!r}")
         for event in self.events:
-            if event.worker not in names:
+            for server in (event.server, event.peer):
+                if server is not None and not 0 <= server < self.job.servers:
+                    raise ValueError(f"an event is about server {server}, which is none here")
+            if event.worker is not None and event.worker not in names:
                 raise ValueError(f"an event is about {event.worker!r}, which is no worker here")
         if all(group.join for group in self.workers) and self.job.workers is None:
             raise ValueError("nobody is there at the beginning: give one worker without join")
@@ -274,6 +298,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             coordination=job.coordination,
             most_steps=job.most_steps,
             probe_points=job.probe_points,
+            replicas=job.replicas,
         )
 
 

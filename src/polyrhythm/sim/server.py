@@ -6,6 +6,7 @@ without them because one thread folds slice after slice.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from polyrhythm.core import effects as fx
@@ -19,7 +20,7 @@ from polyrhythm.errors import InvariantBroken, LinkError
 from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.link import Way
-from polyrhythm.sim.memory import Memory
+from polyrhythm.sim.memory import CarriedCopy, CarriedState, Memory
 from polyrhythm.sim.objective import Objective
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.witness import Witness
@@ -28,6 +29,9 @@ from polyrhythm.wire import messages as m
 _Slots: TypeAlias = tuple[int, ...]
 _Sending: TypeAlias = tuple[Way, ev.Sent, _Slots, list[int] | None]
 ADDRESS = m.Address("simulated", 0, "", "")
+_LEADS = fx.server_name(0)
+_FIRST = 1
+"""The incarnation of a server that was there from the beginning."""
 _FOR_THE_LEAD = frozenset(
     {
         m.Attach,
@@ -42,6 +46,8 @@ _FOR_THE_LEAD = frozenset(
         m.Arrived,
         m.Folded,
         m.Alive,
+        m.CaughtUp,
+        m.Unreachable,
     }
 )
 
@@ -57,9 +63,11 @@ class ServerProcess(Process):
         fold_ns_per_byte: float,
         objective: Objective | None,
         witness: Witness | None,
+        dial: Callable[["ServerProcess", int], Way | None] | None = None,
     ) -> None:
         """`journal`: only the server that runs the lead has one. `objective`: it falls with what
-        is folded into the first slice. `witness`: check everything."""
+        is folded into the first slice. `witness`: check everything. `dial` gives the way to
+        another server, if that is there."""
         self.name = fx.server_name(server)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:
@@ -71,6 +79,7 @@ class ServerProcess(Process):
         self._job = job
         self._journal = journal
         self._leads = journal is not None
+        self._dial = dial
         self._objective = objective
         self._witness = witness
         self._fold_ns_per_byte = fold_ns_per_byte
@@ -80,6 +89,8 @@ class ServerProcess(Process):
         self._folding = False
         self._folder_free_ns = 0
         self._after_fold: deque[m.Contribution] = deque()
+        self._missed: deque[Callable[[], None]] = deque()
+        """What came and what was due while the process was stopped."""
         self._leaving: dict[int, list[_Sending]] = {}
         """By the moment at which they will have left."""
 
@@ -93,10 +104,45 @@ class ServerProcess(Process):
         else:
             self._peers[fx.LEAD] = lead
             lead.send(bonjour)
+            self.put(self.name, ev.Linked(0, _FIRST))
+
+    # -- what befalls it -----------------------------------------------------------------------
+
+    def crash(self) -> None:
+        if self.alive:
+            self.alive = False
+            for way in self._peers.values():
+                way.break_off(f"the link to {self.name} broke")
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        if self.alive and self.frozen:
+            self.frozen = False
+            while self._missed and self.alive:
+                self._missed.popleft()()
+            self.run()
+            self.rearm()
+
+    def cut(self, peers: set[str]) -> None:
+        """The link to whoever is called so breaks."""
+        for name in peers & self._peers.keys():
+            way = self._peers[name]
+            way.cut("the link was cut")
+
+    def _slept_through(self, what: Callable[[], None]) -> bool:
+        """The process is stopped, and does this when it goes on; or it is no more."""
+        if self.frozen:
+            self._missed.append(what)
+        return self.frozen or not self.alive
 
     # -- what comes in -------------------------------------------------------------------------
 
     def receive(self, way: Way, message: m.Message) -> None:
+        if self.frozen:
+            self._missed.append(lambda: self.receive(way, message))
+            return
         kind = type(message)
         if kind is m.Contribution:
             self._take_contribution(way, message)  # type: ignore[arg-type]
@@ -108,11 +154,18 @@ class ServerProcess(Process):
             self._hear_bonjour(way, message)
         elif kind is m.Seed:
             self._take_seed(way, message)  # type: ignore[arg-type]
+        elif kind is CarriedCopy or kind is CarriedState:
+            self._take_copy(message)
+        elif kind is m.Greeting:
+            self.put(self.name, ev.Linked(message.server, way.incarnation))
         else:
             self.put(self.name, message)
         self.run()
 
     def closed(self, way: Way, reason: str) -> None:
+        if self.frozen:
+            self._missed.append(lambda: self.closed(way, reason))
+            return
         self._forget(way, reason)
         self.run()
 
@@ -126,7 +179,10 @@ class ServerProcess(Process):
             else:
                 self.put(fx.LEAD, ev.ServerKnocked(way.peer, bonjour))
             return
-        way.peer, way.incarnation = fx.worker_name(bonjour.worker), bonjour.incarnation
+        is_worker = isinstance(bonjour, m.WorkerBonjour)
+        number = bonjour.worker if is_worker else bonjour.server
+        way.peer = (fx.worker_name if is_worker else fx.server_name)(number)
+        way.incarnation = bonjour.incarnation
         before = self._peers.get(way.peer)
         if before is not None and way.incarnation <= before.back.incarnation:
             self._part(way, f"{way.peer} is linked to {self.name} already")
@@ -134,6 +190,8 @@ class ServerProcess(Process):
         self._replace(before)
         self._peers[way.peer] = way.back
         way.back.send(m.Greeting(server=self._server, name=self.name, digest=0, address=ADDRESS))
+        if not is_worker:
+            self.put(self.name, ev.Linked(number, bonjour.incarnation))
 
     def _part(self, way: Way, fault: str) -> None:
         """The peer did what cannot be: it is told why, and the link is over."""
@@ -168,7 +226,7 @@ class ServerProcess(Process):
 
     def _take_contribution(self, way: Way, message: m.Contribution) -> None:
         try:
-            nbytes = self._placed().nbytes_of(message.slice)
+            nbytes = self._placed().nbytes_of(message.slice, message.routing)
         except LinkError as error:
             self._part(way, str(error))
             return
@@ -183,10 +241,29 @@ class ServerProcess(Process):
 
     def _add(self, message: m.Contribution) -> None:
         event = self._placed().add(message)
+        self._send_copies()
         if event is not None:
             self.put(self.name, event)
 
+    def _take_copy(self, message: Any) -> None:
+        memory = self._placed()
+        event = memory.copy(message) if isinstance(message, CarriedCopy) else memory.adopt(message)
+        if event is not None:
+            self.put(self.name, event)
+
+    def _send_copies(self) -> None:
+        memory = self._placed()
+        for peer, copy in memory.take_copies():
+            self._tell_server(peer, copy, memory.nbytes_at(copy.slice))
+
+    def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
+        way = self._peers.get(fx.server_name(server) if server or self._leads else fx.LEAD)
+        if way is not None:
+            way.send(message, nbytes)
+
     def _fold_slice(self, message: m.Contribution) -> None:
+        if self._slept_through(lambda: self._fold_slice(message)):
+            return
         self._add(message)
         self._learn()
         self.run()
@@ -211,6 +288,8 @@ class ServerProcess(Process):
             self.put(effect.to, effect.message)
             return
         way = self._peers.get(effect.to)
+        if way is None and effect.to == _LEADS:
+            way = self._peers.get(fx.LEAD)
         if way is not None:
             way.send(effect.message)
 
@@ -221,6 +300,9 @@ class ServerProcess(Process):
             way.back.peer, way.back.incarnation = effect.peer, effect.incarnation
             self._peers[effect.peer] = way
             self._journal.note("linked", peer=effect.peer, link="simulated")
+            server = fx.server_number(effect.peer)
+            if server is not None:
+                self.put(self.name, ev.Linked(server, effect.incarnation))
 
     def _drop(self, effect: fx.Drop) -> None:
         way = self._peers.pop(effect.peer, None)
@@ -235,16 +317,25 @@ class ServerProcess(Process):
         self.outcome = self.outcome or effect
         if self._leads:
             self.clock.stop()
+        else:
+            self.alive = False
+            for way in self._peers.values():
+                way.hang_up(f"{self.name} ended: {effect.reason}")
 
     def _build(self, effect: fx.Build) -> None:
         layout = lay_out(effect.spec, self._job.servers, self._job.slice_nbytes)
-        mine = {
+        sizes = {
             slice_.id: slice_.length * ITEM_NBYTES[layout.spaces[slice_.space].dtype]
             for slice_ in layout.slices
-            if effect.routes[slice_.id].primary == self._server
         }
         self.memory = Memory(
-            self._server, mine, effect.routing, rounds=self._rounds, keep=self._witness is not None
+            self._server,
+            sizes,
+            effect.routes,
+            effect.routing,
+            rounds=self._rounds,
+            keep=self._witness is not None,
+            fresh=effect.fresh,
         )
         if self._witness is not None:
             self._witness.memories[self._server] = self.memory
@@ -259,8 +350,11 @@ class ServerProcess(Process):
         self.clock.at(self.clock.now_ns + took_ns, self._fold, effect)
 
     def _fold(self, effect: fx.StartFold) -> None:
+        if self._slept_through(lambda: self._fold(effect)):
+            return
         self._folding = False
         weight = self._placed().fold(effect.round, effect.slot)
+        self._send_copies()
         self._learn()
         if self._witness is not None:
             self._witness.folded(self._server, effect.round)
@@ -289,6 +383,7 @@ class ServerProcess(Process):
         for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
             message = m.Parameters(
                 view=effect.view,
+                routing=effect.routing,
                 worker=effect.worker,
                 sequence=effect.sequence,
                 round=round_,
@@ -305,14 +400,54 @@ class ServerProcess(Process):
 
     def _have_left(self, left_ns: int) -> None:
         """Of a version that goes to many, many copies leave at the same moment."""
+        if self._slept_through(lambda: self._have_left(left_ns)):
+            return
         for way, event, slots, stamps in self._leaving.pop(left_ns):
             peer = fx.worker_name(event.worker)
             if self._peers.get(peer) is not way:
                 continue  # its link is over, and with it the lease
-            if stamps is not None and self._placed().stamps(slots) != stamps:
+            memory = self._placed()
+            moved = len(slots) != len(memory.slices)  # what was read lies where nobody writes
+            if stamps is not None and not moved and memory.stamps(slots) != stamps:
                 raise InvariantBroken(f"{self.name} wrote what {peer} was reading")
             self.put(self.name, event)
         self.run()
+
+    def _reach(self, effect: fx.Reach) -> None:
+        for spec in effect.servers:
+            if spec.server >= self._server:
+                continue  # it will come
+            assert self._dial is not None
+            way = self._dial(self, spec.server)
+            if way is None:
+                closed = ev.LinkClosed(fx.server_name(spec.server), "nobody answers")
+                self.put(self.name, closed)
+                continue
+            way.back.incarnation = spec.incarnation
+            self._peers[way.back.peer] = way
+            way.send(
+                m.ServerBonjour(
+                    server=self._server,
+                    incarnation=effect.incarnation,
+                    name=self.name,
+                    job=self._job.job,
+                    address=ADDRESS,
+                    identity="",
+                )
+            )
+
+    def _reroute(self, effect: fx.Reroute) -> None:
+        self.put(self.name, self._placed().reroute(effect.routes, effect.routing))
+
+    def _send_state(self, effect: fx.SendState) -> None:
+        memory = self._placed()
+        for state in memory.states(effect.to, effect.held, effect.routing):
+            nbytes = memory.nbytes_at(state.slice) if state.parts else 0
+            self._tell_server(effect.to, state, nbytes)
+
+    def _fetch_state(self, effect: fx.FetchState) -> None:
+        fetch = self._placed().fetch(effect.primary, effect.slices, effect.routing)
+        self._tell_server(effect.primary, fetch)
 
     def _unlease(self, effect: fx.Unlease) -> None:
         if self.memory is not None:
@@ -342,4 +477,8 @@ class ServerProcess(Process):
         fx.FreeSlots: _free_slots,
         fx.Freeze: _freeze,
         fx.Beat: _beat,
+        fx.Reach: _reach,
+        fx.Reroute: _reroute,
+        fx.SendState: _send_state,
+        fx.FetchState: _fetch_state,
     }

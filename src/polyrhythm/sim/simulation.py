@@ -47,21 +47,23 @@ class Simulation:
         self._check = check
         self._model = _model_of(scenario.job.model)
         self.objective = Objective(scenario.objective) if scenario.objective else None
-        witness = Witness() if check else None
-        self.servers = [
-            ServerProcess(
-                server,
-                job,
-                clock,
-                journal=journal if server == 0 else None,
-                fold_ns_per_byte=1e9 / scenario.job.fold_rate,
-                objective=self.objective,
-                witness=witness,
-            )
-            for server in range(scenario.job.servers)
-        ]
+        self._witness = Witness(promises=not job.replicas) if check else None
+        self._journal = journal
+        self.servers = [self._make_server(server) for server in range(scenario.job.servers)]
         self._cast = {spec.name: spec for spec in scenario.cast()}
         self._began_ns = clock.now_ns
+
+    def _make_server(self, server: int) -> ServerProcess:
+        return ServerProcess(
+            server,
+            self.job,
+            self._clock,
+            journal=self._journal if server == 0 else None,
+            fold_ns_per_byte=1e9 / self.scenario.job.fold_rate,
+            objective=self.objective,
+            witness=self._witness,
+            dial=self._dial_server,
+        )
 
     def run(self) -> fx.End:
         clock, lead = self._clock, self.servers[0]
@@ -88,7 +90,8 @@ class Simulation:
 
     def _machines(self) -> Iterable[tuple[str, Machine]]:
         for server in self.servers:
-            yield from reversed(server.machines.items())
+            if server.alive:
+                yield from reversed(server.machines.items())
         for worker in self.workers.values():
             if worker.alive:
                 yield worker.name, worker.machine
@@ -116,20 +119,55 @@ class Simulation:
             self.workers[spec.name] = worker
         worker.knock()
 
-    def _dial(self, worker: WorkerProcess, server: int) -> Way:
+    def _dial_server(self, near: ServerProcess, server: int) -> Way | None:
+        far = self.servers[server]
+        if not far.alive:
+            return None
+        names = (near.name, far.name)
+        return link(self._clock, self._rng, self.scenario.link, near, far, names)
+
+    def _dial(self, worker: WorkerProcess, server: int) -> Way | None:
+        if not self.servers[server].alive:
+            return None
         table = self._cast[worker.name].link
         name = fx.server_name(server) if server else fx.LEAD
         return link(
             self._clock, self._rng, table, worker, self.servers[server], (worker.name, name)
         )
 
-    # -- what befalls workers ------------------------------------------------------------------
+    # -- what befalls servers and workers ------------------------------------------------------
 
     def _happen(self, event: Happening) -> None:
+        if event.what == "cut":
+            self._cut(event)
+        elif event.server is not None:
+            self._befall_server(event.server, event.what)
+        elif event.worker is not None:
+            self._befall_worker(event, event.worker)
+
+    def _befall_server(self, number: int, what: str) -> None:
+        server = self.servers[number]
+        if what == "join":
+            if not server.alive:
+                server = self.servers[number] = self._make_server(number)
+                server.knock(self._link(server, self.servers[0], self.scenario.link))
+        elif server.alive:
+            _BEFALLS_SERVER[what](server)
+
+    def _cut(self, event: Happening) -> None:
+        """The link breaks for both sides."""
+        assert event.server is not None
+        names = {fx.server_name(event.server), fx.LEAD if event.server == 0 else ""}
+        if event.peer is not None:
+            self.servers[event.peer].cut(names)
+        elif event.worker in self.workers:
+            self.workers[event.worker].cut(event.server)
+
+    def _befall_worker(self, event: Happening, name: str) -> None:
         if event.what == "join":
-            self._start(self._cast[event.worker])
+            self._start(self._cast[name])
             return
-        worker = self.workers.get(event.worker)
+        worker = self.workers.get(name)
         if worker is None or not worker.alive:
             return  # it has come to its end already
         if event.factor is not None:
@@ -138,6 +176,11 @@ class Simulation:
             _BEFALLS[event.what](worker)
 
 
+_BEFALLS_SERVER: dict[str, Callable[[ServerProcess], None]] = {
+    "crash": ServerProcess.crash,
+    "stop": ServerProcess.freeze,
+    "continue": ServerProcess.thaw,
+}
 _BEFALLS: dict[str, Callable[[WorkerProcess], None]] = {
     "crash": WorkerProcess.crash,
     "stop": WorkerProcess.freeze,

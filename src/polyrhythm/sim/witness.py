@@ -10,7 +10,9 @@ from polyrhythm.wire import messages as m
 
 
 class Witness:
-    def __init__(self) -> None:
+    def __init__(self, *, promises: bool = True) -> None:
+        """`promises`: servers stay what they are, so what was complete can be held against them."""
+        self._promises = promises
         self.memories: dict[int, Memory] = {}
         self._trailers: set[Given] = set()
         self._arrived: dict[Given, set[int]] = {}
@@ -22,12 +24,12 @@ class Witness:
             self._trailers.add(given)
         elif isinstance(message, m.Arrived):
             self._arrived.setdefault(given, set()).add(message.server)
-            if not self.memories[message.server].holds(given):
+            if self._promises and not self.memories[message.server].holds(given):
                 raise InvariantBroken(f"s{message.server} reported {given}, and does not have it")
 
     def decided(self, fold: m.Fold) -> None:
         """The lead said `Fold`: what is complete by now must be in it."""
-        if fold.round in self._promised:
+        if fold.round in self._promised or not self._promises:
             return
         holders = {server for server, memory in self.memories.items() if memory.slices}
         members = {(spec.worker, spec.incarnation) for spec in fold.members}

@@ -11,7 +11,7 @@ up.
 
 from collections import deque
 from collections.abc import Callable
-from math import ceil, inf
+from math import ceil
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -50,7 +50,7 @@ class WorkerProcess(Process):
         pace: Pace,
         objective: Objective | None,
         clock: Clock,
-        dial: Callable[["WorkerProcess", int], Way],
+        dial: Callable[["WorkerProcess", int], Way | None],
         *,
         check: bool,
     ) -> None:
@@ -69,6 +69,7 @@ class WorkerProcess(Process):
         self._objective = objective
         self._dial = dial
         self._ways: dict[int, Way] = {}
+        self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
         # the user's loop
@@ -124,7 +125,11 @@ class WorkerProcess(Process):
         self._link(_LEADS)
 
     def _link(self, server: int) -> None:
-        way = self._ways[server] = self._dial(self, server)
+        way = self._dial(self, server)
+        if way is None:
+            self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
+            return
+        self._ways[server] = way
         way.send(
             m.WorkerBonjour(
                 worker=self.machine.worker,
@@ -145,7 +150,13 @@ class WorkerProcess(Process):
             self.run()
 
     def closed(self, way: Way, reason: str) -> None:
-        self._put_off(lambda: self.put(_ME, ev.LinkClosed(way.peer, reason)))
+        self._put_off(lambda: self._lose_link(way, reason))
+
+    def _lose_link(self, way: Way, reason: str) -> None:
+        server = fx.server_number(way.peer)
+        if server is not None and self._ways.get(server) is not way.back:
+            return  # another link to it, or to who is in its place, is up
+        self.put(_ME, ev.LinkClosed(way.peer, reason))
 
     def _put_off(self, take: Callable[[], None]) -> None:
         """Until the worker reads its links."""
@@ -161,19 +172,23 @@ class WorkerProcess(Process):
         if kind is m.Parameters:
             self._take_slice(way, message)  # type: ignore[arg-type]
         elif kind is m.Greeting:
-            self.put(_ME, ev.Linked(message.server))
+            incarnation = self._incarnations.get(message.server, 0)
+            self.put(_ME, ev.Linked(message.server, incarnation))
         else:
             self.put(_ME, message)
 
     def _take_slice(self, way: Way, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
-            self.put(_ME, ev.Skipped(message.server, message.sequence))
+            self.put(_ME, ev.Skipped(message.server, message.sequence, message.routing))
             return
         now_ns = self.clock.now_ns
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * way.ns_per_byte)
         self._came_ns += now_ns - max(first_byte_ns, self._landed_ns, self._left_ns)
         self._landed_ns = now_ns
-        self.put(_ME, ev.Landed(message.server, message.slice, message.round, message.sequence))
+        landed = ev.Landed(
+            message.server, message.slice, message.round, message.sequence, message.routing
+        )
+        self.put(_ME, landed)
 
     def settle(self) -> None:
         if self._ready:
@@ -410,13 +425,10 @@ class WorkerProcess(Process):
                 self._schedule()
                 if self._looks:
                     self._look_up()
-            self._sleeps_until_ns[_ME] = inf
             if self._asked:
                 self._part()
             self.run()
-            wake_ns = self.machine.wake_at()
-            if wake_ns is not None and wake_ns < self._sleeps_until_ns[_ME]:
-                self._wake_at(_ME, wake_ns)
+            self.rearm()
 
     def leave(self) -> None:
         """As on SIGTERM: it contributes what it has and says good-bye; not while it is stopped."""
@@ -426,6 +438,12 @@ class WorkerProcess(Process):
 
     def _part(self) -> None:
         self.post(_ME, ev.LeaveAsked() if self._began else ev.Leaving(_TOLD))
+
+    def cut(self, server: int) -> None:
+        """The link to this server breaks."""
+        way = self._ways.get(server)
+        if way is not None and self.alive:
+            way.cut("the link was cut")
 
     def crash(self) -> None:
         if self.alive:
@@ -453,10 +471,12 @@ class WorkerProcess(Process):
             slice_.length * ITEM_NBYTES[layout.spaces[slice_.space].dtype]
             for slice_ in layout.slices
         ]
-        self.put(_ME, ev.Linked(_LEADS))
-        for server in range(len(effect.addresses)):
-            if server != _LEADS:
-                self._link(server)
+        for spec in effect.servers:
+            if spec.server == _LEADS:
+                self.put(_ME, ev.Linked(_LEADS, spec.incarnation))
+            else:
+                self._incarnations[spec.server] = spec.incarnation
+                self._link(spec.server)
         self._local_steps = job.local_steps
         self._through, self._timed = trains_through(job.sync), is_timed(job.sync)
         if not self._attached:
@@ -484,10 +504,13 @@ class WorkerProcess(Process):
                 incarnation=self.machine.incarnation,
                 slice=number,
             )
-            self._ways[effect.server].send(seed, self._nbytes[number])
+            if (way := self._ways.get(effect.server)) is not None:
+                way.send(seed, self._nbytes[number])
 
     def _push_slices(self, effect: fx.PushSlices) -> None:
-        way = self._ways[effect.server]
+        way = self._ways.get(effect.server)
+        if way is None:
+            return  # its link is over, and what becomes of it is the lead's to say
         began_ns = self.clock.now_ns
         left_ns = began_ns
         for number in effect.slices:

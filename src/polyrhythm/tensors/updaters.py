@@ -13,10 +13,11 @@ from typing import Protocol
 
 import torch
 
-from polyrhythm.core.placement.slices import Slice
+from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.tensors.absent import Absences, Parts, keep
 from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
-from polyrhythm.wire.messages import OptimizerSpec
+from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
 State = dict[str, torch.Tensor]
 
@@ -177,8 +178,6 @@ class Optimizer:
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = can_fuse(spec, self._params.values())
         self._scale = torch.ones((), dtype=torch.float32)
-        if self._fused:
-            self._optimizer.grad_scale = self._scale  # type: ignore[attr-defined]
 
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
         _add_weighted(held, incoming, weight)
@@ -205,8 +204,10 @@ class Optimizer:
     def _step(self, weight: float, part: list[Held]) -> None:
         if self._fused:
             self._scale.fill_(weight)
+            # without a scale the optimizer only reads the gradients
+            self._optimizer.grad_scale = None if weight == 1.0 else self._scale  # type: ignore[attr-defined]
         for held in part:
-            if not self._fused:
+            if not self._fused and weight != 1.0:
                 held.aggregate.div_(weight)
             self._params[held.slice.id].grad = held.aggregate
         with torch.no_grad():
@@ -245,3 +246,26 @@ def _passes(slices: Sequence[Held]) -> list[tuple[float, dict[int, float], list[
         else:
             passes.append((held.weight, {group: rate}, [held]))
     return passes
+
+
+def updaters_for(
+    layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+) -> list[tuple[Updater, list[Held]]]:
+    """Which updater folds which slices: by what they are and by the job's kind."""
+    parameters = [h for h in held if not layout.spaces[h.slice.space].buffers]
+    buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
+    floats = [h for h in buffers if h.parameters.is_floating_point()]
+    integers = [h for h in buffers if not h.parameters.is_floating_point()]
+    main: Updater
+    if job.updater == "addition":
+        main = Addition() if has_rounds(job.sync) else Sum()
+    elif job.kind == "gradient" and parameters:
+        main = Optimizer(spec.optimizer, parameters)
+    else:
+        main = Mean()
+    found: list[tuple[Updater, list[Held]]] = [
+        (main, parameters),
+        (Mean(), floats),
+        (Maximum(), integers),
+    ]
+    return [(updater, slices) for updater, slices in found if slices]

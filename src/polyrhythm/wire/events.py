@@ -44,3 +44,11 @@ class EventType(IntEnum):
     PLACE = 64
     PLACED = 65
     SEEDED = 66
+    CAUGHT_UP = 67
+    UNREACHABLE = 68
+    # ours: between a primary and its replicas
+    COPY = 80
+    COPIED = 81
+    FETCH = 82
+    STATE = 83
+    ADOPTED = 84

@@ -68,10 +68,45 @@ class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
-    """Who holds one slice."""
+    """Who holds one slice. What is acknowledged is on the primary and on every replica; learners are
+    on their way to being replicas, and are not waited for."""
 
     primary: int
     replicas: tuple[int, ...] = ()
+    learners: tuple[int, ...] = ()
+    since: int = 0
+    """The routing epoch in which it came to be the primary."""
+
+    @property
+    def keepers(self) -> tuple[int, ...]:
+        """Everybody who has a copy of it, or will."""
+        return (self.primary, *self.replicas, *self.learners)
+
+
+class ServerSpec(msgspec.Struct, frozen=True, array_like=True):
+    """A server of the job and where it listens. The incarnation is the routing epoch in which it
+    came, so that one who takes a dead server's place is not taken for it."""
+
+    server: int
+    address: Address
+    incarnation: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """The last contribution of one worker that is in a slice."""
+
+    worker: int
+    incarnation: int
+    sequence: int
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """What a copy of a slice has in it: the routing epoch in which the primary of its last step took
+    the slice over, and how many steps it has made. Equal stamps mean equal copies."""
+
+    slice: int
+    reign: int = 0
+    number: int = 0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -138,6 +173,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     probe_points: int = 2048
     target_change: float | None = None
     """End when the objective changes by less than this in a full pass."""
+    replicas: int = 0
+    """On so many servers besides its primary every slice has a copy."""
 
 
 # -- the link ----------------------------------------------------------------------------------
@@ -197,7 +234,7 @@ class Admitted(Message, frozen=True, kw_only=True):
     it in `server`."""
 
     job: JobSpec
-    servers: tuple[Address, ...]
+    servers: tuple[ServerSpec, ...]
 
 
 class Attach(Message, frozen=True, kw_only=True):
@@ -207,10 +244,12 @@ class Attach(Message, frozen=True, kw_only=True):
 
 
 class Routing(Message, frozen=True, kw_only=True):
-    """Where each slice lives, cut from the job's spec. `seed`: this worker's parameters begin."""
+    """Where each slice lives, cut from the job's spec. `seed`: this worker's parameters begin. A
+    later one says where slices live from now on: what was not acknowledged is sent there again."""
 
     routes: tuple[Route, ...]
     seed: bool = False
+    servers: tuple[ServerSpec, ...] = ()
 
 
 class Enrol(Message, frozen=True, kw_only=True):
@@ -328,7 +367,8 @@ class Asking(Message, frozen=True, kw_only=True):
 
 
 class Acknowledged(Message, frozen=True, kw_only=True):
-    """Contribution `sequence` cannot be lost any more, as far as this server's slices go."""
+    """Contribution `sequence` cannot be lost any more, as far as this server's slices go: those that
+    it is the primary of since the epoch `routing`."""
 
 
 class Pull(Message, frozen=True, kw_only=True):
@@ -338,9 +378,11 @@ class Pull(Message, frozen=True, kw_only=True):
 
 class Parameters(Message, frozen=True, kw_only=True):
     """One slice of version `round`, or all of a server's where the link carries references;
-    `sequence` acknowledges the reader's contributions so far. The payload is the slice."""
+    `sequence` acknowledges the reader's contributions so far. The payload is the slice, or the
+    slices named in `holds` side by side."""
 
     slot: int = 0
+    holds: tuple[int, ...] = ()
 
 
 class Pulled(Message, frozen=True, kw_only=True):
@@ -351,14 +393,21 @@ class Pulled(Message, frozen=True, kw_only=True):
 
 
 class Place(Message, frozen=True, kw_only=True):
-    """Hold these slices (those routed to you); parameters follow from the seeding worker."""
+    """Hold these slices (those routed to you). `fresh`: parameters follow from the seeding worker;
+    otherwise slices that you hold already stay what they are, whatever you are to them now."""
 
     spec: ModelSpec
     routes: tuple[Route, ...]
+    servers: tuple[ServerSpec, ...] = ()
+    members: tuple[MemberSpec, ...] = ()
+    fresh: bool = True
 
 
 class Placed(Message, frozen=True, kw_only=True):
-    """This server has made room for its slices."""
+    """This server has made room for its slices. `round`: the version that all slices of which it is
+    the primary have at least; `rows`: per worker, the last contribution that all of them have."""
+
+    rows: tuple[Row, ...] = ()
 
 
 class Seed(Message, frozen=True, kw_only=True):
@@ -371,6 +420,64 @@ class Seeded(Message, frozen=True, kw_only=True):
 
 class Alive(Message, frozen=True, kw_only=True):
     load: float = 0.0
+
+
+class CaughtUp(Message, frozen=True, kw_only=True):
+    """From a primary: nothing of its slices will be acknowledged that `peer`, a learner, lacks."""
+
+    peer: int
+
+
+class Unreachable(Message, frozen=True, kw_only=True):
+    """A server has lost its link to `peer`, another server, or cannot get one."""
+
+    peer: int
+    reason: str = ""
+
+
+# -- a primary and its replicas ----------------------------------------------------------------
+
+
+class Copy(Message, frozen=True, kw_only=True):
+    """One step of a slice, for a replica to make too: with rounds the aggregate that was folded,
+    without them a contribution."""
+
+    stamp: Stamp
+    rate: float = 0.0
+    scale: float = 1.0
+    rows: tuple[Row, ...] = ()
+
+
+class Copied(Message, frozen=True, kw_only=True):
+    """A replica has made the step in every slice that it copies from this primary."""
+
+    rows: tuple[Row, ...] = ()
+
+
+class Fetch(Message, frozen=True, kw_only=True):
+    """To a primary: send me the slices of yours that I am to copy. `held`: what I have of them."""
+
+    held: tuple[Stamp, ...] = ()
+
+
+class State(Message, frozen=True, kw_only=True):
+    """One tensor of one slice's state: `part` of `parts`, called `name`; of 0 parts: the copy that is
+    there is the same. `slices`: how many slices the answer has."""
+
+    slices: int
+    stamp: Stamp
+    rows: tuple[Row, ...] = ()
+    name: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    part: int = 0
+    parts: int = 0
+
+
+class Adopted(Message, frozen=True, kw_only=True):
+    """A replica or learner holds what it fetched from this primary, and every step in `rows`."""
+
+    rows: tuple[Row, ...] = ()
 
 
 EVENT_TYPES: dict[type[Message], EventType] = {
@@ -407,6 +514,13 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Place: EventType.PLACE,
     Placed: EventType.PLACED,
     Seeded: EventType.SEEDED,
+    CaughtUp: EventType.CAUGHT_UP,
+    Unreachable: EventType.UNREACHABLE,
+    Copy: EventType.COPY,
+    Copied: EventType.COPIED,
+    Fetch: EventType.FETCH,
+    State: EventType.STATE,
+    Adopted: EventType.ADOPTED,
 }
 DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     event: msgspec.msgpack.Decoder(kind) for kind, event in EVENT_TYPES.items()

@@ -61,8 +61,12 @@ class Space:
     length: int
 
     @property
+    def item_nbytes(self) -> int:
+        return ITEM_NBYTES[self.dtype]
+
+    @property
     def nbytes(self) -> int:
-        return self.length * ITEM_NBYTES[self.dtype]
+        return self.length * self.item_nbytes
 
 
 @dataclass(frozen=True, slots=True)

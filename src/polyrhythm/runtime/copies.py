@@ -1,0 +1,110 @@
+"""The slices that a server copies from their primaries: parameters and the updater's state, no readers.
+
+A copy makes every step that its primary made, with the same updater. Nothing here is locked: whoever
+holds the copies does that.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout
+from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
+from polyrhythm.tensors.updaters import Held, Optimizer, Updater, updaters_for
+from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec
+
+PARAMETERS = "parameters"
+SliceState = dict[str, torch.Tensor]
+"""A slice as it is after its last step: its parameters, and by name what its updater keeps."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    held: Held
+    updater: Updater
+    dtype: torch.dtype
+    wire: torch.dtype
+
+
+def export_state(held: Held, updater: Updater) -> SliceState:
+    return {PARAMETERS: held.parameters, **updater.export(held)}
+
+
+def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
+    """Take the parameters and what the updater keeps, into memory of one's own."""
+    held.parameters.copy_(state[PARAMETERS])
+    rest = {name: tensor for name, tensor in state.items() if name != PARAMETERS}
+    if rest:
+        updater.adopt(held, rest)
+
+
+class Copies:
+    """`grows`: what is folded is the next version itself."""
+
+    def __init__(self, layout: Layout, job: JobSpec, spec: ModelSpec, *, grows: bool) -> None:
+        self._layout = layout
+        self._job = job
+        self._spec = spec
+        self._grows = grows
+        self._kept: dict[int, _Kept] = {}
+
+    def __contains__(self, slice_: int) -> bool:
+        return slice_ in self._kept
+
+    def hold(self, slices: Iterable[int], states: Mapping[int, SliceState]) -> None:
+        """Keep these, and nothing else; those that are new begin with their state, if it is here."""
+        slices = set(slices)
+        for slice_ in self._kept.keys() - slices:
+            del self._kept[slice_]
+        for slice_ in slices - self._kept.keys():
+            kept = self._kept[slice_] = self._make(slice_)
+            if slice_ in states:
+                adopt_state(kept.held, kept.updater, states[slice_])
+
+    def _make(self, number: int) -> _Kept:
+        slice_ = self._layout.slices[number]
+        space = self._layout.spaces[slice_.space]
+        dtype = DTYPES[space.dtype]
+        zeros = torch.zeros(slice_.length, dtype=dtype)
+        held = Held(slice_, zeros, torch.zeros(slice_.length, dtype=dtype))
+        ((updater, _),) = updaters_for(self._layout, self._job, self._spec, [held])
+        return _Kept(held, updater, dtype, wire_dtype(space, self._job.wire_dtype))
+
+    def wire(self, slice_: int) -> torch.dtype:
+        return self._kept[slice_].wire
+
+    def nbytes(self, slice_: int) -> int:
+        """Of the slice as it travels."""
+        kept = self._kept[slice_]
+        return kept.held.slice.length * kept.wire.itemsize
+
+    def seed(self, slice_: int, incoming: torch.Tensor) -> None:
+        self._kept[slice_].held.parameters.copy_(incoming)
+
+    def export(self, slice_: int) -> SliceState:
+        kept = self._kept[slice_]
+        return export_state(kept.held, kept.updater)
+
+    def adopt(self, slice_: int, state: SliceState) -> None:
+        kept = self._kept[slice_] = self._make(slice_)  # nothing of what was before stays
+        adopt_state(kept.held, kept.updater, state)
+
+    def step(self, message: Copy, data: memoryview | None) -> None:
+        """Make a step that the primary made: fold its aggregate, or one contribution."""
+        if data is None:
+            return  # nobody had contributed to the slice in that round
+        kept = self._kept[message.slice]
+        held, updater = kept.held, kept.updater
+        if message.worker >= 0:
+            updater.add(held, tensor_over(data, kept.wire), message.weight)
+        elif self._grows:
+            held.parameters.copy_(tensor_over(data, kept.wire))
+            return
+        elif isinstance(updater, Optimizer):  # an optimizer may write on its gradients
+            held.aggregate.copy_(tensor_over(data, kept.dtype))
+        else:
+            held.aggregate = tensor_over(data, kept.dtype)
+        held.weight, held.rate = message.weight, message.rate
+        updater.fold([held], [held.parameters], message.scale)
+        held.weight, held.rate = 0.0, None
