@@ -1,4 +1,4 @@
-"""The README's tables: each stands between markers, and its benchmark writes it there."""
+"""Tables in the README and in docs: each stands between markers, and its benchmark writes it there."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 
 
-def write(name: str, text: str) -> None:
+def write(name: str, text: str, page: Path = README) -> None:
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, found, rest = README.read_text().partition(begin)
+    before, found, rest = page.read_text().partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise SystemExit(f"README.md has no place for this table: {begin} and {end}")
-    README.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+        raise SystemExit(f"{page.name} has no place for this table: {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")

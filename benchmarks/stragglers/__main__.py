@@ -28,7 +28,7 @@ from benchmarks import readme
 from benchmarks.stragglers.picture import draw
 from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, batch_size
 
-POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp --kind local", "fsp")
+POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp --kind local", "fsp", "fsp --kind local")
 """What `--sync` is given. A policy that needs more flags has them after a space."""
 PEERS = {
     "Ray, synchronous": ["ray_peer", "sync"],
@@ -54,18 +54,19 @@ def find_data() -> str:
     return "digits"
 
 
-def _call(command: list[str]) -> dict[str, Any]:
+def call(command: list[str], timeout_s: float = LIMIT_S + START_S) -> dict[str, Any]:
+    """What the command printed last, or why it failed."""
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            timeout=LIMIT_S + START_S,
+            timeout=timeout_s,
             check=False,
             cwd=readme.ROOT,
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"it was not done after {LIMIT_S + START_S:.0f} s"}
+        return {"failed": f"it was not done after {timeout_s:.0f} s"}
     if done.returncode:
         return {"failed": done.stderr.strip()[-500:] or f"it ended with {done.returncode}"}
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
@@ -73,7 +74,7 @@ def _call(command: list[str]) -> dict[str, Any]:
 
 def ours(policy: str, job: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        run = _call(
+        run = call(
             [
                 *(str(Path(sys.executable).parent / "polyrhythm"), "train", job),
                 *("--workers", str(WORKERS), "--servers", "1", "--sync", *policy.split()),
@@ -89,7 +90,7 @@ def ours(policy: str, job: str, seed: int) -> dict[str, Any]:
 
 def peer(words: list[str], job: str, seed: int) -> dict[str, Any]:
     module, *mode = words
-    return _call(
+    return call(
         [
             *(sys.executable, "-m", f"benchmarks.stragglers.{module}", *mode),
             *("--job", job, "--seed", str(seed)),
@@ -102,7 +103,7 @@ def measure(job: str, reps: int, say: Callable[[str], None]) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {}
     for rep in range(reps):
         for policy in POLICIES:
-            name = f"polyrhythm, {policy.split()[0]}"
+            name = f"polyrhythm, {called(policy)}"
             runs.setdefault(name, []).append(ours(policy, job, rep))
             _tell(say, rep, reps, runs)
         for name, words in PEERS.items():
@@ -116,6 +117,12 @@ def measure(job: str, reps: int, say: Callable[[str], None]) -> dict[str, Any]:
         "runs": {name: [_kept(run) for run in all_] for name, all_ in runs.items()},
         "medians": {name: _medians(all_) for name, all_ in runs.items()},
     }
+
+
+def called(policy: str) -> str:
+    """psp has one kind only; of others, the kind is said where it is not the usual one."""
+    sync, *flags = policy.split()
+    return f"{sync}, local" if "local" in flags and sync != "psp" else sync
 
 
 def _tell(say: Callable[[str], None], rep: int, reps: int, runs: dict[str, Any]) -> None:

@@ -27,8 +27,14 @@ FEW, MANY = 64, 4096
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("sync", "link", "columns"),
-    [("bsp", "auto", FEW), ("ssp:2", "tcp", MANY), ("asp", "auto", MANY)],
-    ids=["bsp", "ssp", "asp"],
+    [
+        ("bsp", "auto", FEW),
+        ("ssp:2", "tcp", MANY),
+        ("asp", "auto", MANY),
+        ("psp", "auto", MANY),
+        ("fsp", "tcp", FEW),
+    ],
+    ids=["bsp", "ssp", "asp", "psp", "fsp"],
 )
 def test_every_acknowledged_contribution_is_there_once(
     tmp_path: Path,
@@ -44,6 +50,8 @@ def test_every_acknowledged_contribution_is_there_once(
     flags = ["--sync", sync, "--timer", "1s", "--link", link, "--set", f"columns={columns}"]
     flags += ["--updater", "addition", "--workers", 3, "--servers", 2, "--respawn"]
     flags += ["--min-step", "5ms", "--target-accuracy", 1.0, "--json"]
+    if sync in ("psp", "fsp"):
+        flags += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
     with Command(JOB, *flags, cwd=tmp_path) as command:
         company = Company(command, rng)
         company.until_progress(10)

@@ -273,3 +273,34 @@ def test_every_change_has_a_reason() -> None:
     for (terms, reason), (following, _) in pairwise(told):
         ratio = following.interval_ns / terms.interval_ns
         assert reason is not None or ratio in (0.5, 1.0, 2.0)
+
+
+@pytest.mark.parametrize(("phi_ms", "low_ms"), [(2, 78), (3, 117), (10, 250), (300, 300)])
+def test_what_people_get_leaves_barriers_a_fortieth_where_250_ms_can_give_it(
+    phi_ms: int, low_ms: float
+) -> None:
+    training = Training(line(-900, 1), phi_ns=phi_ms * MS)
+    interval = parse_interval("auto")
+    training.until(interval, "interval-chosen")
+    assert interval.next().interval_ns / MS == pytest.approx(low_ms, rel=1e-3)
+
+
+def test_one_hiccup_moves_nothing() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    before = interval.next().interval_ns
+    training.phi_ns, usual_ns = 900 * MS, training.phi_ns
+    assert training.round(interval)[1] is None
+    training.phi_ns, training.micro_ns = usual_ns, 700 * MS
+    assert training.round(interval)[1] is None
+    assert interval.next().interval_ns == before
+
+
+def test_binary_halves_what_can_be_worked_not_what_was_allowed() -> None:
+    """Nobody knows how long a pass takes before somebody has asked for the barrier."""
+    interval = BinaryInterval()
+    assert interval.closed(Measured(200 * MS, 2 * MS)) is not None
+    assert interval.next().interval_ns == 60_000 * MS
+    interval.closed(Measured(2_000 * MS, 2 * MS, 1.0, 4 * MS, pass_ns=2_000 * MS))
+    assert interval.next().interval_ns == 1_000 * MS

@@ -21,7 +21,7 @@ def spreads(delays_ms: list[float], rounds: int, noise: float = 0.0, seed: int =
             own_ns = lateness.own_interval(worker, interval_ns)
             delay_ns = round(delay_ms * MS * jitter.uniform(1 - noise, 1 + noise))
             arrivals.append(opened_ns + own_ns + delay_ns)
-            lateness.arrived(worker, opened_ns, interval_ns, arrivals[-1])
+            lateness.arrived(worker, opened_ns, arrivals[-1])
         found.append((max(arrivals) - min(arrivals)) / MS)
         opened_ns = max(arrivals) + 5 * MS
     return found
@@ -44,37 +44,47 @@ def test_a_worker_that_slows_down_is_followed() -> None:
     lateness = Lateness()
     for delay_ms in [2] * 10 + [30] * 20:
         own_ns = lateness.own_interval(1, 100 * MS)
-        lateness.arrived(1, 0, 100 * MS, own_ns + delay_ms * MS)
+        lateness.arrived(1, 0, own_ns + delay_ms * MS)
     assert lateness.own_interval(1, 100 * MS) == pytest.approx(70 * MS, rel=0.01)
+
+
+def test_who_evaluates_the_probe_sample_slowly_trains_less_in_that_round() -> None:
+    lateness = Lateness()
+    for worker, probe_ms in ((1, 10), (2, 40)):
+        own_ns = lateness.own_interval(worker, 200 * MS, probe=True)
+        lateness.arrived(worker, 0, own_ns + (probe_ms + 2) * MS, probe_ms * MS)
+    assert lateness.own_interval(1, 200 * MS, probe=True) == 198 * MS
+    assert lateness.own_interval(2, 200 * MS, probe=True) == 168 * MS
+    assert lateness.own_interval(2, 200 * MS) == 198 * MS
 
 
 def test_never_below_half_the_interval() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 100 * MS, 1000 * MS)
+    lateness.arrived(1, 0, 1000 * MS)
     assert lateness.own_interval(1, 100 * MS) == 50 * MS
 
 
 def test_a_new_interval_is_shortened_by_as_much() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 100 * MS, 110 * MS)
+    lateness.arrived(1, 0, 110 * MS)
     assert lateness.own_interval(1, 400 * MS) == 390 * MS
 
 
 def test_one_that_asked_for_the_barrier_early_is_not_early_for_ever() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 100 * MS, 110 * MS)
+    lateness.arrived(1, 0, 110 * MS)
     lateness.own_interval(1, 100 * MS)
-    lateness.arrived(1, 0, 100 * MS, 30 * MS)
+    lateness.arrived(1, 0, 30 * MS)
     assert lateness.own_interval(1, 100 * MS) == 90 * MS
 
 
 def test_a_stranger_and_one_forgotten_have_the_whole_interval() -> None:
     lateness = Lateness()
     assert lateness.own_interval(1, 77) == 77
-    lateness.arrived(1, 0, 77, 90)
+    lateness.arrived(1, 0, 90)
     assert lateness.own_interval(1, 77) == 64
     lateness.forget(1)
     lateness.forget(1)
@@ -89,4 +99,4 @@ def test_whatever_arrives_when_the_own_interval_is_between_half_and_all(
     for interval_ns, arrived_ns in rounds:
         own_ns = lateness.own_interval(3, interval_ns)
         assert interval_ns / 2 <= own_ns <= interval_ns
-        lateness.arrived(3, 0, interval_ns, arrived_ns)
+        lateness.arrived(3, 0, arrived_ns)

@@ -8,7 +8,7 @@ from polyrhythm.core.sync.bsp import Bsp
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.core.sync.timer import Timer
 from polyrhythm.errors import UsageError
-from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages import JobSpec, Trailer
 
 SECOND_NS = 10**9
 
@@ -77,6 +77,43 @@ def test_a_kind_that_the_policy_cannot_fold_is_refused(monkeypatch) -> None:
         choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="gradient"))
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sync": "psp"}, "--sync psp cannot fold kind 'gradient': it takes local"),
+        ({"sync": "bspb", "kind": "local"}, "--sync bspb cannot fold kind 'local'"),
+        ({"sync": "psp", "kind": "local", "most_steps": 0}, "--most-steps is 0"),
+        ({"sync": "fsp", "interval": "0ms"}, "--interval '0ms' is not understood"),
+        ({"sync": "fsp", "interval": "-5ms"}, "--interval '-5ms' is not understood"),
+        ({"sync": "fsp", "coordination": "none"}, "--coordination 'none' is not known"),
+        ({"sync": "fsp", "abandon": "0ms"}, "--abandon '0ms' is not understood"),
+        ({"sync": "fsp", "abandon": "soon"}, "give off or a duration such as 50ms"),
+        ({"sync": "fsp", "abandon": "50ms", "kind": "local"}, "--abandon goes with --sync fsp"),
+        ({"sync": "bsp", "abandon": "50ms"}, "--abandon goes with --sync fsp"),
+    ],
+)
+def test_what_psp_and_fsp_cannot_do_is_refused_in_one_line(
+    fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        choose_policy(JobSpec(**{"job": "j", **fields}))
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_cap_below_the_ratio_of_speeds_is_raised_and_that_is_said() -> None:
+    policy = choose_policy(JobSpec(job="j", sync="psp", kind="local", most_steps=3))
+    for worker in (0, 1):
+        policy.on(sync.Joined(worker), 0)
+    policy.on(sync.Opened(0), 0)
+    for worker, step_ns in ((0, 10**6), (1, 10 * 10**6)):
+        trailer = Trailer(worker=worker, compute_ns=step_ns)
+        decision = policy.on(sync.Arrived(worker, 1, trailer), 20 * 10**6)
+    assert decision.fold and decision.said is not None
+    assert "--most-steps 3 is raised to 10" in str(decision.said)
+    assert policy.terms(0).steps == 10
+
+
 def test_a_wrong_timer_is_refused_there_too() -> None:
     with pytest.raises(UsageError, match="--timer 'x'"):
         choose_policy(JobSpec(job="j", sync="bsp", timer="x", kind="gradient"))
@@ -138,7 +175,18 @@ def test_why_says_who_is_missing_and_until_when() -> None:
 # -- words ---------------------------------------------------------------------------------------
 
 
-NUMBERS = ("interval_ms", "before_ms", "gain", "promised", "phi_ms", "points", "attempt", "after")
+NUMBERS = (
+    "interval_ms",
+    "before_ms",
+    "gain",
+    "promised",
+    "phi_ms",
+    "points",
+    "attempt",
+    "after",
+    "cap",
+    "raised",
+)
 
 
 def test_every_reason_can_be_put_into_words() -> None:
@@ -164,7 +212,7 @@ def test_every_reason_can_be_put_into_words() -> None:
         **dict.fromkeys(NUMBERS, 1.0),
         "steps": "4 of w0; 1 of w2",
         "usage": 0.97,
-        **dict.fromkeys(("horizon_ms", "interval_ms", "before_ms", "phi_ms"), 12.5),
+        **dict.fromkeys(("horizon_ms", "interval_ms", "before_ms", "phi_ms", "micro_ms"), 12.5),
         **dict.fromkeys(("gain", "promised"), 0.01),
     }
     for code in WORDS:

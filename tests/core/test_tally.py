@@ -54,3 +54,17 @@ def test_workers_totals_are_since_the_beginning() -> None:
         "transfer_ns": 2,
         "redone_ns": 0,
     }
+
+
+def test_from_a_rounds_first_arrival_to_its_last() -> None:
+    tally = Tally()
+    tally.close(0, "opened", 0, SECOND_NS, final=False)
+    at_ns = SECOND_NS
+    for round_, spread_ms in enumerate((4, 30, 6), start=1):
+        for worker, after_ns in enumerate((0, 10**6, spread_ms * 10**6)):
+            tally.count(trailer(worker), 2, at_ns + after_ns)
+        at_ns += 100 * 10**6
+        line = tally.close(round_, "all-arrived", 0, at_ns, final=round_ == 3)
+    assert line is not None and line["spread_ms"] == 6.0
+    line = tally.close(4, "all-arrived", 0, at_ns, final=True)
+    assert line is not None and line["spread_ms"] is None, "nobody contributed"

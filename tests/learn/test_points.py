@@ -109,3 +109,20 @@ def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
     rest = points.next(160)[0].tolist()
     assert not set(rest) & set(visited), "no point twice in a pass"
     assert set(rest) == held - set(visited)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 32, 50])
+def test_what_is_put_back_comes_again(batch: int) -> None:
+    points, straight = Points(lease_of(100)), Points(lease_of(100))
+    found: list[int] = []
+    while len(found) < 200:
+        left_out, _ = points.next(batch)
+        points.put_back()
+        indices, progress = points.next(batch)
+        assert indices.tolist() == left_out.tolist()
+        assert straight.next(batch)[1] == progress
+        found += indices.tolist()
+    assert sorted(found) == sorted([*range(100)] * 2)
+    points.put_back()
+    points.put_back()
+    assert points.next(batch)[0].tolist() == indices.tolist()

@@ -99,6 +99,25 @@ def test_the_interval_is_found_with_the_probe_sample() -> None:
     assert told[:2] == ["interval-measuring", "interval-chosen"]
 
 
+def test_a_point_that_takes_long_is_left_out_visited_again_and_counted_once() -> None:
+    """worker-2 stops for half a second every 16 points; nobody waits longer than 5 ms for it."""
+    fit = Fit()
+    done = run(
+        fit,
+        sync="fsp",
+        interval="40ms",
+        abandon="5ms",
+        epochs=2,
+        staging={"stall": "2=500ms/16", "min-step": "5ms"},
+    )
+    assert done.outcome is not None and not done.outcome.failed
+    lines = [line for line in done.journal if line["what"] == "rounds"]
+    assert sum(line["points"] for line in lines) == 2 * len(points()[0])
+    assert sum(line["abandoned"] for line in lines) > 0
+    assert sum(totals["redone_ns"] for totals in lines[-1]["workers"].values()) > 0
+    assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
+
+
 def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
     """One step was sent, and another was taken since."""
     tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -115,13 +134,6 @@ def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
     return tensor, model, sent
 
 
-def test_who_leaves_before_the_version_comes_sends_nothing_twice() -> None:
-    _, model, sent = on_its_way()
-    model.leave_out(sent)
-    model.fill_changes(sent)
-    assert sent[0][:4].tolist() == [0.5] * 4
-
-
 def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
     tensor, model, sent = on_its_way()
     layout = model.layout
@@ -134,6 +146,43 @@ def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
     assert tensor.tolist() == [10.5, 20.5, 30.5, 40.5]
     model.fill_changes(sent)
     assert sent[0][:4].tolist() == [0.5] * 4, "the next contribution carries it"
+
+
+def test_who_leaves_while_its_contribution_is_on_its_way_does_not_send_it_again() -> None:
+    tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    spec = ModelSpec(
+        (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
+    )
+    layout = lay_out(spec, 1, 1 << 20)
+    model = FlatModel(layout, [tensor], "same", aside=True)
+    model.remember(parameters=True)
+    tensor += 1.0
+    sent = [torch.zeros(layout.spaces[0].length)]
+    model.fill_changes(sent)
+    tensor += 0.5
+    model.set_apart(sent)
+    rest = [torch.zeros(layout.spaces[0].length)]
+    model.fill_changes(rest)
+    assert rest[0][:4].tolist() == [0.5] * 4
+
+
+def test_who_comes_back_after_an_eviction_counts_its_changes_from_what_it_came_back_to() -> None:
+    """Counted from what it had before, its next contribution would be everybody else's once more."""
+    tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    spec = ModelSpec(
+        (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
+    )
+    layout = lay_out(spec, 1, 1 << 20)
+    model = FlatModel(layout, [tensor], "same", aside=True)
+    model.remember(parameters=True)
+    others = torch.zeros(layout.spaces[0].length)
+    others[:4] = torch.tensor([10.0, 20.0, 30.0, 40.0])
+    model.land(layout.slices[0], memoryview(others.numpy()).cast("B"))
+    model.adopt()
+    tensor += 0.5
+    change = [torch.zeros(layout.spaces[0].length)]
+    model.fill_changes(change)
+    assert change[0][:4].tolist() == [0.5] * 4
 
 
 @pytest.mark.parametrize("sync", ["bspb", "bspv"])

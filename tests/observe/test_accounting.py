@@ -77,3 +77,18 @@ def test_people_read_it_too(tmp_path: Path) -> None:
         "  all workers: computing 4.0 s, waiting 1.0 s, transferring 3.0 s, redone 0.5 s;"
         " used to 50% (80% within a round's longest step)\n" in text
     )
+
+
+def test_the_spread_of_arrivals_is_the_median_over_rounds() -> None:
+    lines = [
+        *opened(0, 1),
+        {**rounds(3.0, 3), "rounds": 3, "spread_ms": 40.0},
+        {**rounds(5.0, 9), "rounds": 6, "spread_ms": 2.5},
+        {**rounds(6.0, 9), "rounds": 0, "spread_ms": None},
+        ended(7.0),
+    ]
+    result = summarise(lines)
+    assert result["arrival_spread_ms"] == 2.5
+    assert summarise(opened(0, 1))["arrival_spread_ms"] is None
+    text = summary_text({**described(JobSpec(job="j")), **result}, Path("runs/x"))
+    assert "from a round's first arrival to its last: 2.5 ms (median)" in text

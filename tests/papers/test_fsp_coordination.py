@@ -15,7 +15,7 @@ def test_a_straggler_commits_in_advance() -> None:
         arrivals = {}
         for worker, delay_ns in delays_ns.items():
             arrivals[worker] = lateness.own_interval(worker, 200 * MS) + delay_ns
-            lateness.arrived(worker, 0, 200 * MS, arrivals[worker])
+            lateness.arrived(worker, 0, arrivals[worker])
         spreads.append(abs(arrivals[1] - arrivals[2]))
     assert spreads[-1] < 0.1 * spreads[0]
     assert lateness.own_interval(2, 200 * MS) < lateness.own_interval(1, 200 * MS)
@@ -27,7 +27,7 @@ def test_the_interval_is_uniform_and_the_shortening_is_each_ones_own() -> None:
     lateness = Lateness()
     for worker in (1, 2):
         lateness.own_interval(worker, 200 * MS)
-    lateness.arrived(1, 0, 200 * MS, 230 * MS)
+    lateness.arrived(1, 0, 230 * MS)
     assert lateness.own_interval(1, 200 * MS) == 170 * MS
     assert lateness.own_interval(2, 200 * MS) == 200 * MS
 

@@ -35,6 +35,20 @@ def test_eq_7() -> None:
     assert line.gain(eta, phi) > max(line.gain(eta * 0.9, phi), line.gain(eta * 1.1, phi))
 
 
+@pytest.mark.parametrize("phi", [0.002, 0.02, 0.3])
+@pytest.mark.parametrize(("a", "b"), [(-2.0, 1.0), (-0.3, 4.0), (-40.0, 5.0)])
+def test_eta_star_against_brute_force(a: float, b: float, phi: float) -> None:
+    """ "we can compute an optimal interval": no other one of a hundred thousand gains more."""
+    eta = best_interval(a, b, phi)
+    assert eta is not None
+    zero = -b / a  # beyond it nothing is gained any more
+    tried = max(
+        (zero * at / 100_000 for at in range(1, 100_000)), key=lambda x: Line(a, b).gain(x, phi)
+    )
+    assert eta == pytest.approx(tried, rel=0.01, abs=2 * zero / 100_000)
+    assert Line(a, b).gain(eta, phi) >= Line(a, b).gain(tried, phi)
+
+
 def test_quality_and_quantity() -> None:
     """ "hit a "sweet spot" between quality and quantity": dearer barriers ask for longer intervals,
     a stronger need for fresh parameters for shorter ones."""

@@ -8,6 +8,11 @@ from polyrhythm.core.sync.prediction import (
     plan_steps,
     resource_usage,
 )
+from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.observe.summary import summarise
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.scenario import parse_scenario
+from polyrhythm.sim.simulation import Simulation
 
 
 def test_eq_1() -> None:
@@ -87,3 +92,39 @@ def test_fig_4() -> None:
     for worker in (1, 2, 3):
         prediction.measured(worker, worker * 10**6)
     assert prediction.steps()[1] == 6
+
+
+SCENARIO = """
+[job]
+sync = "{sync}"
+kind = "{kind}"
+rounds = {rounds}
+model = "4B"
+[link]
+delay = "1us"
+{workers}
+"""
+
+
+def usage(sync: str, times_ms: tuple[int, ...], rounds: int) -> float:
+    """Eq. 14 of a simulated run, by the machines that run real jobs."""
+    kind = "local" if sync == "psp" else "gradient"
+    workers = "\n".join(f'[[workers]]\nstep = "{time}ms"' for time in times_ms)
+    text = SCENARIO.format(sync=sync, kind=kind, rounds=rounds, workers=workers)
+    scenario = parse_scenario(text, "paper.toml")
+    clock = Clock()
+    journal = MemoryJournal(clock.read)
+    Simulation(scenario, scenario.job_spec("paper"), clock, journal, seed=0, check=True).run()
+    return float(summarise(journal.lines)["resource_usage"]["overall"])
+
+
+@pytest.mark.parametrize(("times_ms", "share"), [((10, 20, 30), 0.667), ((10, 10, 30), 0.555)])
+def test_a_threshold_of_one_and_the_predicted_time_as_they_run(
+    times_ms: tuple[int, ...], share: float
+) -> None:
+    """ "The overall computational resource utilization rate of the computing cluster is 66.7%",
+    "results in a computational resource utilization rate of 55.5%"; "can reach 100%". A threshold
+    of 1 makes SSP wait at every step, as BSP does."""
+    assert usage("ssp-restart:1", times_ms, 60) == pytest.approx(share, abs=0.02)
+    assert usage("bsp", times_ms, 60) == pytest.approx(share, abs=0.02)
+    assert usage("psp", times_ms, 60) > 0.99

@@ -1,5 +1,7 @@
 """The best interval against trying them all."""
 
+from statistics import median_low
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -87,11 +89,11 @@ def test_whatever_is_measured_the_interval_stays_within_bounds(
 
 @given(st.lists(measured_rounds(READINGS), min_size=10, max_size=25))
 def test_what_is_chosen_is_between_the_barrier_and_a_pass(rounds: list[Measured]) -> None:
-    interval, phis = AutoInterval(), []
+    interval, phis, micros = AutoInterval(), [], []
     for measured in rounds:
-        phis = [*phis[-4:], measured.phi_ns]
+        phis, micros = [*phis[-4:], measured.phi_ns], [*micros[-4:], measured.micro_ns]
         reason = interval.closed(measured)
         if reason is not None and reason.code == "interval-chosen":
-            low_ns = max(1, sum(phis) // len(phis), 2 * measured.micro_ns)
+            low_ns = max(1, median_low(phis), 2 * median_low(micros))
             high_ns = max(low_ns, measured.pass_ns or 60 * 10**9)
             assert low_ns <= interval.next().interval_ns <= high_ns

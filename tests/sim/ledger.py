@@ -135,10 +135,12 @@ def scenario(sync: str, seed: int) -> str:
     """A job in which much goes wrong; the first worker is spared, so that it ends."""
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
+    sync, _, patience = sync.partition(" abandon ")
     text = f"""
         [job]
         sync = "{sync}"
-        kind = "local"
+        kind = "{"gradient" if patience else "local"}"
+        abandon = "{patience or "off"}"
         interval = "{rng.choice(["auto", "20ms", "60ms"])}"
         coordination = "{rng.choice(["semi", "central"])}"
         timer = "{rng.choice(["off", "60ms", "auto"])}"

@@ -100,3 +100,29 @@ def test_the_objective_is_that_of_the_points_folded() -> None:
     values = [done.simulation.objective.value for done in (one_by_one, at_once)]
     assert values[0] == pytest.approx(0.5, abs=0.01), "a pass is a halving"
     assert values[1] > 0.55
+
+
+SOME_TAKE_LONG = "[[workers]]\ncount = 2\nstep = '10ms'\n[[workers]]\nstep = '3s'\n"
+"""A point of the slow one takes 94 ms."""
+
+
+@pytest.mark.parametrize("coordination", ["central", "semi"])
+def test_a_point_that_takes_long_is_not_waited_for_and_is_visited_again(coordination: str) -> None:
+    keys = f"epochs = 1\ninterval = '120ms'\ncoordination = '{coordination}'"
+    waited = run("fsp", keys, SOME_TAKE_LONG, "gradient")
+    left = run("fsp", f"{keys}\nabandon = '5ms'", SOME_TAKE_LONG, "gradient")
+    for done in (waited, left):
+        assert done.result["points"] == done.weight() == 20_000, "each of them once"
+    waits = [done.result["per_worker"]["worker-0"]["wait_s"] for done in (waited, left)]
+    rounds = [done.result["rounds"] for done in (waited, left)]
+    assert waits[1] / rounds[1] < 0.5 * waits[0] / rounds[0]
+    assert left.result["abandoned_rounds"] > 0
+    assert left.result["per_worker"]["worker-2"]["redone_s"] > 0
+    assert left.result["per_worker"]["worker-2"]["points"] > 0
+    assert waited.result["abandoned_rounds"] == waited.result["time"]["redone_s"] == 0
+
+
+def test_a_worker_whose_every_point_takes_too_long_still_gets_on() -> None:
+    keys = "epochs = 1\ninterval = '20ms'\nabandon = '5ms'"
+    done = run("fsp", keys, SOME_TAKE_LONG, "gradient")
+    assert done.result["points"] == done.weight() == 20_000

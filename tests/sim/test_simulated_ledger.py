@@ -16,7 +16,7 @@ from polyrhythm.errors import InvariantBroken
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 SEEDS = range(30 * TORTURE)
-SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp"]
+SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp", "fsp abandon 2ms"]
 
 
 @pytest.mark.parametrize("sync", SYNCS)

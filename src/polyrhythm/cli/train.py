@@ -77,6 +77,13 @@ def train(
             help="fsp: semi (each worker has its own timer), or central (the lead calls)."
         ),
     ] = "semi",
+    abandon: Annotated[
+        str,
+        typer.Option(
+            help="fsp: how long after the interval a micro-batch is waited for, such as 50ms; later"
+            " it is left out, and its points are visited again. off: all are waited for."
+        ),
+    ] = "off",
     most_steps: Annotated[
         int, typer.Option(help="psp: the most steps of the fastest worker between two barriers.")
     ] = 64,
@@ -282,6 +289,7 @@ def train(
         async_scale=async_scale,
         interval=interval,
         coordination=coordination,
+        abandon=abandon,
         most_steps=most_steps,
         probe_points=probe_points,
         respawn=respawn,

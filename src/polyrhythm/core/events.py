@@ -135,6 +135,7 @@ class Computed(Event, frozen=True):
     probe: float | None = None
     probe_points: int = 0
     probe_ns: int = 0
+    abandoned_ns: int = 0
 
 
 class PassedAll(Event, frozen=True):

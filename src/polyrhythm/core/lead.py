@@ -602,7 +602,7 @@ class LeadMachine:
         self._moved_ns = now_ns
         trailer = complete.trailer
         self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
-        self._tally.count(trailer, self._sharing.commit(trailer))
+        self._tally.count(trailer, self._sharing.commit(trailer), now_ns)
         member = self.view.get(trailer.worker, trailer.incarnation)
         if member is not None:
             lease = trailer.lease

@@ -31,6 +31,7 @@ WORDS = {
     "round": "round {round} waits for {missing}",
     "all-arrived": "every member has contributed to round {round} or abstained",
     "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
+    "abandoned": "round {round} closes {after_s:.3f} s after its interval; not waited for: {missing}",
     "timer-empty": "the timer fired, but nobody has contributed to round {round} yet",
     "already-in": "its contribution was in time for round {round}",
     "first-members": "no member is left in round {round}: it closes for those who came",
@@ -41,6 +42,9 @@ WORDS = {
     "restart": "all {members} member(s) have stopped: clocks restart",
     "plan": "steps until all meet again, every {horizon_ms:.0f} ms: {steps} ({usage:.0%} of the time"
     " computing)",
+    "plan-over-cap": "steps until all meet again, every {horizon_ms:.0f} ms: {steps} ({usage:.0%} of the"
+    " time computing); --most-steps {cap} is raised to {raised}, what the fastest makes in one step of"
+    " the slowest",
     "interval-over": "the interval is over: all contribute what they have",
     "on-arrival": "contributions are folded as they come",
     "waits": "waiting for the fold of round {round}",
@@ -81,6 +85,8 @@ WORDS = {
     "promised: the interval is measured anew around {interval_ms:.1f} ms",
     "interval-raised": "the interval is raised to {interval_ms:.1f} ms: a barrier alone takes "
     "{phi_ms:.1f} ms",
+    "interval-bounded": "the interval is raised to {interval_ms:.1f} ms: a barrier takes "
+    "{phi_ms:.1f} ms, a micro-batch up to {micro_ms:.1f} ms",
     "interval-restored": "the interval is {interval_ms:.1f} ms again, as asked: barriers are cheap "
     "enough",
     "interval-blind": "there is no objective to choose by: the interval is {interval_ms:.1f} ms, "

@@ -1,10 +1,12 @@
 """What rounds have been given, rolled up: one journal line for many routine rounds.
 
-*Redone is computing on points that were not counted, because they were not the worker's any more:
-others visit them again. What somebody computed who died before it contributed, nobody knows.* A
-line is due a second after the last one, when a round closed for an unusual reason, or at the end.
+*Redone is computing on points that were not counted: they were not the worker's any more and others
+visit them again, or nobody waited for them (fsp's --abandon) and it visits them again itself. What
+somebody computed who died before it contributed, nobody knows.* A line is due a second after the last
+one, when a round closed for an unusual reason, or at the end.
 """
 
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +15,8 @@ from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
 _ON_ARRIVAL = "on-arrival"
-_ROUTINE = ("all-arrived", _ON_ARRIVAL)
+_ABANDONED = "abandoned"
+_ROUTINE = ("all-arrived", _ABANDONED, _ON_ARRIVAL)
 
 
 @dataclass(slots=True)
@@ -48,9 +51,13 @@ class _Span:
     objective: float = 0.0
     objective_weight: float = 0.0
     longest_ns: int = 0
+    abandoned: int = 0
+    """Rounds that closed without somebody who was computing something long."""
     usage: float = 0.0
     """Eq. 1 of PSP, summed over rounds."""
     usages: int = 0
+    spreads_ns: list[int] = field(default_factory=list)
+    """Of each round: from its first contribution's arrival to its last one's."""
 
 
 @dataclass(slots=True)
@@ -62,14 +69,21 @@ class Tally:
     _round: int = 0
     _computed_ns: list[int] = field(default_factory=list)
     """What each contribution of this round took."""
+    _first_ns: int = 0
+    _last_ns: int = 0
+    """When the first and the last contribution of this round arrived."""
 
-    def count(self, trailer: Trailer, points: int) -> None:
+    def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
+        if not self._computed_ns:
+            self._first_ns = now_ns
+        self._last_ns = now_ns
         totals = self.workers.setdefault(trailer.worker, WorkerTotals())
         totals.contributions += 1
         totals.points += points
         totals.compute_ns += trailer.compute_ns
         totals.wait_ns += trailer.wait_ns
         totals.transfer_ns += trailer.transfer_ns
+        totals.redone_ns += trailer.abandoned_ns
         if points < trailer.weight:
             totals.redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
         self._computed_ns.append(trailer.compute_ns)
@@ -96,9 +110,11 @@ class Tally:
         if round_ > self._round or not self._round_ns:
             span.rounds += round_ - self._round
             self._round, self._round_ns = round_, now_ns
+            span.abandoned += reason == _ABANDONED
             if self._computed_ns and reason != _ON_ARRIVAL:
                 span.usage += resource_usage(self._computed_ns)
                 span.usages += 1
+                span.spreads_ns.append(self._last_ns - self._first_ns)
             self._computed_ns.clear()
         if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
             return None
@@ -117,6 +133,8 @@ class Tally:
             "objective": objective,
             "longest_s": span.longest_ns / 1e9,
             "usage": span.usage / span.usages if span.usages else None,
+            "spread_ms": statistics.median(span.spreads_ns) / 1e6 if span.spreads_ns else None,
+            "abandoned": span.abandoned,
             "passes": passes,
             "reason": reason,
             "workers": {worker: totals.fields() for worker, totals in self.workers.items()},

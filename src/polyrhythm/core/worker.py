@@ -365,6 +365,7 @@ class WorkerMachine:
                 probe=event.probe,
                 probe_points=event.probe_points,
                 probe_ns=event.probe_ns,
+                abandoned_ns=event.abandoned_ns,
             )
         )
         if self._asks and not self._rounds and not self._parts:

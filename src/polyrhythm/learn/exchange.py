@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from polyrhythm.core.sync.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.choose import gathers, is_timed, trains_through
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.micro import MicroBatch
@@ -31,6 +32,12 @@ class Visits(Protocol):
     @property
     def everything(self) -> int:
         """How many points this worker has in all; 0 if that is not known."""
+
+    def drop(self) -> None:
+        """What was visited will never be counted."""
+
+    def take_back(self) -> None:
+        """What was visited last will be visited again."""
 
     def collect(self) -> tuple[float, tuple[Progress, ...], int]:
         """The points, the progress through chunks that they make, and the number of the lease
@@ -64,6 +71,8 @@ class Exchange(torch.optim.Optimizer):
         self._through = trains_through(job.sync)
         self._timed = is_timed(job.sync)
         self._gathers = gathers(job.sync)
+        self._patience_ns = parse_patience(job.abandon)
+        self._abandoned_ns = 0
         self._steps = max(1, job.local_steps) if self._local else 1
         self._step = 0
         self._micro_ns = 0
@@ -114,10 +123,12 @@ class Exchange(torch.optim.Optimizer):
         self._step += 1
         if self._pacer is not None:
             self._pacer.pace(self._visited())
-        if self._gathers:
+        if self._gathers and self._abandons():
+            self._leave_out(objective is not None)
+        elif self._gathers:
             self._end_micro_batch()
-        elif self._through and self._on_its_way and self._node.look():
-            self._rebase()
+        elif self._through and self._on_its_way:
+            self._look()
         if self._due():
             self._contribute()
         self._drop_gradients()
@@ -133,12 +144,18 @@ class Exchange(torch.optim.Optimizer):
         if node.asked:
             return True
         if self._timed:
-            return node.interval_over() or node.hurried or self._passed_all()
+            return self._interval_over() or node.hurried or self._passed_all()
         if self._gathers:
             return self.missing() <= 0
         if self._through:
             return self._step >= node.terms.steps and not self._on_its_way
         return self._step % self._steps == 0
+
+    def _interval_over(self) -> bool:
+        """What is left is less than half of what a micro-batch takes: the end is nearer now than
+        after one more."""
+        usual_ns = self.micro.usual_ns if self.micro is not None else 0.0
+        return 2 * self._node.interval_left_ns() <= usual_ns
 
     def missing(self) -> float:
         """How many points are still to be visited before the next contribution, where that is
@@ -155,6 +172,21 @@ class Exchange(torch.optim.Optimizer):
         self._node.ask_for_barrier()
         return True
 
+    def _abandons(self) -> bool:
+        """What was just computed took too long for anybody to wait for it. Only points that came
+        from `worker.batches` can be visited again."""
+        if self._points is not None or not self._timed:
+            return False
+        return abandons(-self._node.interval_left_ns(), self._patience_ns, self._gathered)
+
+    def _leave_out(self, objective: bool) -> None:
+        self._visits.take_back()
+        self._step -= 1
+        if objective:
+            self._objective.pop()
+        self._abandoned_ns += self._node.computed_ns() - self._micro_ns
+        self._node.look()
+
     def _end_micro_batch(self) -> None:
         """Rounds end by the clock: gather, measure, and see whether the barrier was called."""
         points = self._visited() - self._gathered
@@ -168,8 +200,20 @@ class Exchange(torch.optim.Optimizer):
         self._micro_ns = now_ns
         self._node.look()
 
+    def _look(self) -> None:
+        """Training through: if the version has come, go on from it. Who was evicted trains no more
+        until it has one, because nobody would count that."""
+        if self._node.look():
+            self._rebase()
+        elif self._node.displaced:
+            self.settle()
+
     def _rebase(self) -> None:
         self._on_its_way = False
+        if self._node.terms.anew:
+            self._step, self._points = 0, None
+            self._objective.clear()
+            self._visits.drop()
         with torch.no_grad():
             self._node.rebase()
 
@@ -198,8 +242,10 @@ class Exchange(torch.optim.Optimizer):
             self._pacer.pass_over(nanoseconds)
 
     def contribute_rest(self) -> None:
-        """Nothing more comes: contribute what was visited since the last contribution."""
-        self.settle()
+        """Nothing more comes: contribute what was visited since the last contribution. Who was told
+        to leave does not wait for a version first."""
+        if not self._node.asked:
+            self.settle()
         self._contribute()
         self._drop_gradients()
 
@@ -214,12 +260,12 @@ class Exchange(torch.optim.Optimizer):
         self._points = None
         self._check_numbers()
         self._check_frozen()
-        if self._on_its_way:  # it was told to leave before the version came
-            self._node.leave_out()
         rates = tuple(float(group["lr"]) for group in self.param_groups)
         objective = sum(self._objective) / len(self._objective) if self._objective else None
         self._objective.clear()
         with torch.no_grad():
+            if self._on_its_way:
+                self._node.set_apart()
             if self._local:
                 self._flat.fill_changes(self._node.push)
             elif self._gathers and self._step:
@@ -229,10 +275,22 @@ class Exchange(torch.optim.Optimizer):
         steps, self._step = max(1, self._step), 0
         probe = self.probe.result() if self.probe is not None else NOT_PROBED
         wait = not self._through or self._node.asked
+        abandoned_ns, self._abandoned_ns = self._abandoned_ns, 0
         self._node.contribute(
-            weight, rates, objective, progress, lease, began_ns, steps, probe, wait=wait
+            weight,
+            rates,
+            objective,
+            progress,
+            lease,
+            began_ns,
+            steps,
+            probe,
+            abandoned_ns=abandoned_ns,
+            wait=wait,
         )
         self._on_its_way = not wait
+        if self._on_its_way and self._node.displaced:
+            self.settle()
         if wait:
             self._flat.remember(parameters=self._local)
         if self._pacer is not None:

@@ -22,6 +22,8 @@ class Points:
         self._been: dict[int, tuple[int, int]] = {}
         """How far this worker has been in any chunk, leased to it now or not."""
         self._lease: Leased | None = None
+        self._before: dict[int, tuple[int, int]] = {}
+        """Where the chunks of the last `next` were before it."""
         self.take(lease)
 
     def take(self, lease: Leased) -> bool:
@@ -50,6 +52,7 @@ class Points:
             return np.empty(0, np.int64), ()
         parts: list[Indices] = []
         progress: list[Progress] = []
+        self._before = {}
         for number in self._order(this_pass):
             if count <= 0:
                 break
@@ -60,12 +63,21 @@ class Points:
             count -= len(points)
             parts.append(points)
             cursor += len(points)
+            self._before[number] = self._at[number]
             chunk = self._chunks[number]
             if cursor >= chunk.last - chunk.first:
                 passes, cursor = passes + 1, 0
             self._at[number] = self._been[number] = (passes, cursor)
             progress.append(Progress(number, passes, cursor))
         return np.concatenate(parts), tuple(progress)
+
+    def put_back(self) -> None:
+        """What `next` gave last was not visited after all."""
+        for number, at in self._before.items():
+            self._been[number] = at
+            if number in self._at:
+                self._at[number] = at
+        self._before = {}
 
     def _order(self, this_pass: int) -> list[int]:
         """The chunk that was begun comes first, then the rest in this pass's order."""

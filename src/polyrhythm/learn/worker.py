@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from polyrhythm.core.sync.abandoning import OFF
 from polyrhythm.core.sync.choose import gathers, is_timed
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.catalogue import known
@@ -37,6 +38,9 @@ class _Visits:
         self.everything = 0
         self._progress: dict[int, Progress] = {}
         self._lease = 0
+        self._before: tuple[float, dict[int, Progress]] = (0.0, {})
+        self.put_back: Callable[[], None] | None = None
+        """What makes the points that were handed out last the next again."""
 
     def begin(self, lease: int) -> None:
         """This lease is in force: for what is visited from now on, if nothing was yet."""
@@ -44,8 +48,15 @@ class _Visits:
             self._lease = lease
 
     def note(self, points: int, progress: Sequence[Progress]) -> None:
+        if self.put_back is not None:
+            self._before = (self.points, dict(self._progress))
         self.points += points
         self._progress.update({step.chunk: step for step in progress})
+
+    def take_back(self) -> None:
+        assert self.put_back is not None
+        self.points, self._progress = self._before
+        self.put_back()
 
     def drop(self) -> None:
         """It will never be counted: who visited it was evicted."""
@@ -160,6 +171,7 @@ class Worker:
         self._exchange.micro = micro
         lease = self._node.enrol(_count(dataset))
         points = self._points = self._points or Points(lease)
+        self._visits.put_back = points.put_back if self._job.abandon != OFF else None
         self._node.begin_interval()
         while not self.stopped:
             lease = self._node.lease or lease
@@ -192,7 +204,7 @@ class Worker:
         clock or by a number of points."""
         assert self._exchange is not None
         if micro is not None:
-            return micro.size
+            return micro.size(self._node.interval_left_ns())
         if gathers(self._job.sync):
             return max(1, min(batch_size, int(self._exchange.missing())))
         return batch_size
@@ -214,6 +226,8 @@ class Worker:
         began_ns = time.monotonic_ns()
         if self.name != _EXAMINER or self.stopped or not self._examinations.due(began_ns):
             return
+        if is_timed(self._job.sync) and self._exchange is not None and self._exchange.pending:
+            return  # others would wait, if it took longer than the rest of the interval
         self.report(**{name: measure() for name, measure in measures.items()})
         now_ns = time.monotonic_ns()
         self._examinations.done(began_ns, now_ns)

@@ -72,6 +72,8 @@ class RunState:
     objective: float | None = None
     usage: float | None = None
     """The mean over rounds of what PSP's Eq. 1 says; None where there are none."""
+    spreads: list[tuple[float, int]] = field(default_factory=list)
+    """Milliseconds from a round's first arrival to its last, the median of so many rounds."""
     nbytes: int = 0
     """Of the model."""
     slices: dict[int, int] = field(default_factory=dict)
@@ -86,6 +88,8 @@ class RunState:
     members: int = 0
     """How many of them are present."""
     refused: list[str] = field(default_factory=list)
+    abandoned: int = 0
+    """Rounds that closed without somebody whose points took long."""
     timers: int = 0
     """Rounds that a timer closed."""
     moved_chunks: int = 0
@@ -210,9 +214,12 @@ class RunState:
             self._used_rounds += rounds
             whole = (self.usage or 0.0) * before + usage * rounds
             self.usage = whole / max(1, self._used_rounds)
+        if (spread_ms := line.get("spread_ms")) is not None:
+            self.spreads.append((spread_ms, line.get("rounds", 1)))
         self.round, self.passes = line["round"], line.get("passes", self.passes)
         self.contributions += line.get("contributions", 0)
         self.points += line.get("points", 0)
+        self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
         objective = line.get("objective")
         self.objective = self.objective if objective is None else objective

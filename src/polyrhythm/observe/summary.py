@@ -56,6 +56,8 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "bytes_pulled": round(state.pulls * carried),
         "time": _time(state),
         "resource_usage": {"per_round": state.usage, "overall": _overall(state)},
+        "abandoned_rounds": state.abandoned,
+        "arrival_spread_ms": arrival_spread_ms(state),
         "per_worker": {worker.name: _of_worker(worker) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
         "ended": state.ended.reason if state.ended is not None else None,
@@ -97,6 +99,18 @@ def _overall(state: RunState) -> float | None:
     return overall_usage([t.compute_s for t in totals], [t.busy_s for t in totals])
 
 
+def arrival_spread_ms(state: RunState) -> float | None:
+    """From a round's first arrival to its last: the median over rounds, as far as the journal's
+    lines tell, each of which has the median of its own rounds. None where there are no rounds."""
+    counted = sorted((spread_ms, rounds) for spread_ms, rounds in state.spreads if rounds)
+    half, seen = sum(rounds for _, rounds in counted) / 2, 0
+    for spread_ms, rounds in counted:
+        seen += rounds
+        if seen >= half:
+            return round(spread_ms, 6)
+    return None
+
+
 def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
     """From the opening of round 1 until the first of the job's targets was met; None: none was."""
     met: list[float] = []
@@ -127,6 +141,8 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
         rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
     if (usage := result["resource_usage"]["overall"]) is not None:
         rows.append(_time_row(result["time"], usage, result["resource_usage"]["per_round"]))
+    if (spread_ms := result["arrival_spread_ms"]) is not None:
+        rows.append(f"  from a round's first arrival to its last: {spread_ms:.1f} ms (median)")
     rows += [_worker_row(name, worker) for name, worker in sorted(result["per_worker"].items())]
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
     rows.append(f"  folds: {folds or 'none'}")

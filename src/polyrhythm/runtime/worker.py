@@ -275,6 +275,11 @@ class WorkerNode:
         return self._machine.incarnation
 
     @property
+    def displaced(self) -> bool:
+        """It has lost its place in the job, and joins again."""
+        return self._machine.state in (State.JOINING, State.ADMITTED, State.PLACING)
+
+    @property
     def acknowledged(self) -> int:
         return self._machine.acknowledged
 
@@ -297,6 +302,7 @@ class WorkerNode:
         steps: int = 1,
         probe: tuple[float | None, int, int] = (None, 0, 0),
         *,
+        abandoned_ns: int = 0,
         wait: bool = True,
     ) -> None:
         """Send what lies in `push`, and wait until the sync policy lets this worker go on, unless
@@ -314,6 +320,7 @@ class WorkerNode:
             lease,
             steps,
             *probe,
+            abandoned_ns,
         )
         self._sent = self._turn
         self._lent.append(self._turn)
@@ -349,16 +356,20 @@ class WorkerNode:
         began_ns = time.monotonic_ns()
         if self.terms.anew:
             self._model.adopt()
+            self._waited_ns = self._transferred_ns = 0
+            self._resumed_ns = (
+                began_ns  # what it computed before was for an incarnation that is over
+            )
         else:
             self._model.rebase(self._push[self._sent].tensors)
         took_ns = time.monotonic_ns() - began_ns
         self._transferred_ns += took_ns
         self._resumed_ns += took_ns
 
-    def leave_out(self) -> None:
-        """What the last contribution had is not in the next one, though no version came back."""
+    def set_apart(self) -> None:
+        """The last contribution has not come back as a version: the next one leaves it out."""
         assert self._model is not None
-        self._model.leave_out(self._push[self._sent].tensors)
+        self._model.set_apart(self._push[self._sent].tensors)
 
     def pass_over(self, nanoseconds: int) -> None:
         """So much of the time since it resumed was not computing."""
@@ -372,8 +383,8 @@ class WorkerNode:
         """Where rounds end by the clock: it begins to run."""
         self._interval_ns = time.monotonic_ns()
 
-    def interval_over(self) -> bool:
-        return time.monotonic_ns() - self._interval_ns >= self.terms.interval_ns
+    def interval_left_ns(self) -> int:
+        return self._interval_ns + self.terms.interval_ns - time.monotonic_ns()
 
     def ask_for_barrier(self) -> None:
         self._driver.post(_ME, ev.PassedAll())

@@ -45,6 +45,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             heartbeat=Duration(job.heartbeat_s * 1e9),
             interval=job.interval,
             coordination=job.coordination,
+            abandon=job.abandon if sync == job.sync else "off",
             most_steps=job.most_steps,
         ),
         workers=tuple(_table(worker, batch, delay, share) for worker in workers),

@@ -55,6 +55,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Of fsp: auto, binary or a duration."""
     coordination: str = "semi"
     """Of fsp: who says when the interval is over, the lead (central) or every worker (semi)."""
+    abandon: str = "off"
+    """Of fsp: how long after the interval a micro-batch is waited for."""
     most_steps: int = 64
     """Of psp: steps of the fastest before all meet."""
     probe_points: int = 2048
@@ -296,6 +298,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             max_seconds=job.max_time / 1e9 if job.max_time else None,
             interval=job.interval,
             coordination=job.coordination,
+            abandon=job.abandon,
             most_steps=job.most_steps,
             probe_points=job.probe_points,
             replicas=job.replicas,

@@ -16,6 +16,7 @@ from math import ceil
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.placement.slices import ITEM_NBYTES, lay_out
+from polyrhythm.core.sync.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.choose import is_timed, trains_through
 from polyrhythm.core.worker import State, WorkerMachine
 from polyrhythm.sim.clock import Clock
@@ -84,6 +85,8 @@ class WorkerProcess(Process):
         self._local_steps = 1
         self._through = False
         self._timed = False
+        self._patience_ns: int | None = None
+        self._abandoned_ns = 0
         self._terms = fx.Resume(-1, stop=False)
         self._hurried = False
         self._on_its_way = False
@@ -275,10 +278,10 @@ class WorkerProcess(Process):
         none. All that is known now goes into the stretch."""
         now_ns = self.clock.now_ns
         begins_ns = max(now_ns, self._resumed_ns)
+        rest_ns = self._terms.interval_ns - (begins_ns - self._resumed_ns)
         if self._timed:
             point_ns = self.pace.point_ns(self._batch)
             self._size = max(1, min(self._batch, round(_MICRO_NS / point_ns)))
-            rest_ns = self._terms.interval_ns - (begins_ns - self._resumed_ns)
             steps = max(1, ceil(rest_ns / (self._size * point_ns)))
             if self._lease is not None:
                 rest = self._cursor.everything - self._visited
@@ -296,6 +299,8 @@ class WorkerProcess(Process):
             took_ns = self.pace.stretch_ns(batches, points, self._ever, begins_ns)
             self._stretch = Stretch(begins_ns, steps, took_ns)
             self._returns_after = steps
+            if self._timed:  # as long as the machine is now, not as it usually is
+                self._returns_after = self._stretch.current(begins_ns + max(1, rest_ns))
         return points
 
     def _compute(self) -> None:
@@ -325,6 +330,9 @@ class WorkerProcess(Process):
             return  # the process was stopped meanwhile and takes longer, or looks up earlier
         self._computing = False
         steps = self._returns_after
+        if self._patience_ns is not None and self._abandons(steps - 1):
+            steps -= 1
+            self._abandoned_ns += self._stretch.took_ns // self._stretch.steps
         points = steps * self._size
         if self._lease is not None:
             points, progress = self._cursor.next(points)
@@ -338,6 +346,11 @@ class WorkerProcess(Process):
         else:
             self._after_steps()
         self.run()
+
+    def _abandons(self, before: int) -> bool:
+        """Whether nobody waits for the last step of the stretch; so many came before it."""
+        late_ns = self.clock.now_ns - self._resumed_ns - self._terms.interval_ns
+        return abandons(late_ns, self._patience_ns, self._steps + before)
 
     def _after_steps(self) -> None:
         if self._on_its_way and self._came:
@@ -391,11 +404,13 @@ class WorkerProcess(Process):
             self._lease_number,
             max(1, self._steps),
             *self._probed,
+            self._abandoned_ns,
         )
         self.contributions += 1
         self._steps = self._visited = 0
         self._progress = {}
         self._probed = (None, 0, 0)
+        self._abandoned_ns = 0
         self._begin_exchange()
         if self._asked:
             self._on_its_way = self._came = False  # whatever comes next, it leaves with it
@@ -479,6 +494,7 @@ class WorkerProcess(Process):
                 self._link(spec.server)
         self._local_steps = job.local_steps
         self._through, self._timed = trains_through(job.sync), is_timed(job.sync)
+        self._patience_ns = parse_patience(job.abandon)
         if not self._attached:
             self._attached = True
             self._ready = self.unsettled = True

@@ -85,9 +85,11 @@ class FlatModel:
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
 
     def adopt(self) -> None:
-        """Take what arrived aside as it is."""
-        for flat, here in zip(self._flat, self._here, strict=True):
+        """Take what arrived aside as it is; from now on changes are counted from there."""
+        for index, (flat, here) in enumerate(zip(self._flat, self._here, strict=True)):
             flat.copy_(here)
+            if index in self._base:
+                self._base[index].copy_(here)
 
     def rebase(self, sent: Sequence[torch.Tensor]) -> None:
         """Move to what arrived aside, keeping what was learned since `sent` left:
@@ -102,10 +104,10 @@ class FlatModel:
                 torch.maximum(flat, here, out=flat)
             base.copy_(here)
 
-    def leave_out(self, sent: Sequence[torch.Tensor]) -> None:
-        """What was sent is not sent again, though no version has come back: base <- base + sent."""
+    def set_apart(self, sent: Sequence[torch.Tensor]) -> None:
+        """Count changes from where `sent` led: it is on its way, and is not to be sent again."""
         for index, space in enumerate(self.layout.spaces):
-            if space.length and self._base[index].is_floating_point():
+            if space.length and self._flat[index].is_floating_point():
                 self._base[index].add_(sent[index])
 
     def remember(self, *, parameters: bool) -> None:

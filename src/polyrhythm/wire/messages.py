@@ -173,6 +173,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     probe_points: int = 2048
     target_change: float | None = None
     """End when the objective changes by less than this in a full pass."""
+    abandon: str = "off"
+    """fsp: how long after the interval a micro-batch is waited for."""
     replicas: int = 0
     """On so many servers besides its primary every slice has a copy."""
 
@@ -316,6 +318,8 @@ class Trailer(Message, frozen=True, kw_only=True):
     """The mean loss over this worker's share of the probe sample, where it was asked for."""
     probe_points: int = 0
     probe_ns: int = 0
+    abandoned_ns: int = 0
+    """Of the computing: on points that were left out, and will be visited again."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):

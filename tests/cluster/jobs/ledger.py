@@ -1,5 +1,6 @@
-"""A job that counts. Contribution n of worker w adds 1 to element (w, n mod columns) of a block that
-is repeated in every slice; what was sent, and what was seen acknowledged, is written down.
+"""A job that counts. Step n of worker w adds 1 to element (w, n mod columns) of a block that is repeated
+in every slice; what was sent, and what was seen acknowledged, is written down. A contribution is one
+step, or several where the policy says so (`--set local=1`: the steps are the worker's own).
 
 Every block is a group of its own, so that it is a slice of its own. A worker is numbered by its name,
 and goes on counting where its last life ended.
@@ -23,22 +24,27 @@ def main(worker):
     optimizer = worker.attach(torch.nn.ParameterList(blocks), torch.optim.SGD(groups, lr=1.0))
     path = Path(f"{worker.name}.book")
     number = path.read_text().count("sent") if path.exists() else 0
-    made, seen, incarnation = [], 0, worker.incarnation
+    towards = -1 if worker.options.get("local") else 1  # a step of SGD goes against the gradient
+    steps, made, seen, incarnation = [], [], 0, worker.incarnation
     Path(f"{worker.name}.pid").write_text(str(os.getpid()))
     with path.open("a", buffering=1) as book:
         while not worker.stopped:
             one = torch.zeros(ROWS, columns)
-            one[row, number % columns] = 1
+            one[row, number % columns] = towards
             for block in blocks:
                 block.grad = one
             book.write(f"sent {number}\n")
             optimizer.step(points=1)
-            if worker.incarnation == incarnation:
-                made.append(number)
-            else:  # it was evicted: what it had not seen acknowledged by then may be lost
-                made, seen, incarnation = [], 0, worker.incarnation
+            steps.append(number)
+            if worker.incarnation != incarnation:
+                # it was evicted: what it had not seen acknowledged by then may be lost
+                steps, made, seen, incarnation = [], [], 0, worker.incarnation
+            while len(made) < worker.acknowledged + worker._node._machine.unacknowledged:
+                made.append(steps)
+                steps = []
             while seen < worker.acknowledged:
-                book.write(f"acknowledged {made[seen]}\n")
+                for step in made[seen]:
+                    book.write(f"acknowledged {step}\n")
                 seen += 1
             number += 1
             if os.path.exists("finish"):

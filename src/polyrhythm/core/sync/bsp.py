@@ -87,6 +87,15 @@ class Bsp:
             return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
         return self._decide(NOBODY, _WAITING, fold=False)
 
+    def leave_behind(self, code: str, over_ns: int, now_ns: int) -> Decision | None:
+        """Fold without those who are missing, if anybody is here; `over_ns` is since when they are."""
+        if not self._open or not self._missing or not self._arrived:
+            return None
+        after_s = (now_ns - over_ns) / 1e9
+        missing = _names(self._missing)
+        fields = {"round": self._folded + 1, "after_s": after_s, "missing": missing}
+        return self._fold(Reason(code, fields), now_ns)
+
     def _fold(self, reason: Reason, now_ns: int) -> Decision:
         self._decided = self._folded + 1
         self._timer.measured(now_ns - self._since_ns)

@@ -1,5 +1,6 @@
 """From the text of `--sync` to a policy, or a clear refusal."""
 
+from polyrhythm.core.sync.abandoning import OFF, parse_patience
 from polyrhythm.core.sync.batched import Batched
 from polyrhythm.core.sync.batchsize import BatchSize
 from polyrhythm.core.sync.bsp import Bsp
@@ -53,6 +54,10 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
     if kind not in policy.kinds:
         allowed = ", ".join(sorted(policy.kinds))
         raise UsageError(f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}")
+    if job.abandon != OFF and (not is_timed(sync) or kind != "gradient"):
+        raise UsageError(
+            "--abandon goes with --sync fsp and --kind gradient: local steps cannot be undone"
+        )
     return policy
 
 
@@ -76,8 +81,12 @@ def _policy(job: JobSpec) -> SyncPolicy:
                 raise UsageError(
                     f"--coordination {job.coordination!r} is not known: choose one of {known}"
                 )
-            interval = parse_interval(job.interval)
-            return Fsp(Timer.parse(job.timer), interval, semi=job.coordination == "semi")
+            return Fsp(
+                Timer.parse(job.timer),
+                parse_interval(job.interval),
+                semi=job.coordination == "semi",
+                patience_ns=parse_patience(job.abandon),
+            )
         case "asp", "":
             return OnArrival(Staleness(None))
         case "ssp", ":":

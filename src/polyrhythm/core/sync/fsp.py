@@ -3,7 +3,8 @@
 *Central: the lead says when the interval is over. Semi: each worker runs the interval on its own
 timer, shortened by how late its contributions arrived before, so that all arrive together; the lead
 still opens the next round. A worker that has passed over all of its points asks for the barrier.* The
-barrier itself is BSP's, timer and all.
+barrier itself is BSP's, timer and all; with a patience, it closes without those who are late by more
+than that (`abandoning`), but in rounds that read the objective, which takes everybody's share.
 """
 
 from dataclasses import replace
@@ -32,40 +33,57 @@ class Fsp:
     kinds = frozenset({"gradient", "local", "statistics"})
     rounds = True
 
-    def __init__(self, timer: Timer, interval: Interval, *, semi: bool) -> None:
+    def __init__(
+        self, timer: Timer, interval: Interval, *, semi: bool, patience_ns: int | None = None
+    ) -> None:
         self._barrier = Bsp(timer)
         self._interval = interval
         self._lateness = Lateness()
         self._semi = semi
+        self._patience_ns = patience_ns
         self._terms = interval.next()
         self._opened_ns = 0
         self._pause_ns: int | None = None
+        self._over_ns: int | None = None
+        """When the interval of the open round is over, or was called off."""
         self._asked = False
         """Somebody had passed over all of its points before the interval was over."""
         self._worked_ns = 0
-        self._arrivals: dict[int, int] = {}
-        self._phi_ns = 0
-        """The mean over workers from pause to resume, of the last round."""
+        self._pass_ns: int | None = None
+        """What the fastest needed for all of its points, when it last asked for the barrier."""
         self._reading = Reading()
+        self._phi_ns = 0
+        """Of the last barrier that nobody came to late from reading the objective."""
+        self._probed = False
+        """The round before this one read it."""
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
             case Opened(_):
                 self._open(now_ns)
             case Arrived(worker, _, trailer):
-                self._arrivals[worker] = now_ns
+                probe_ns = 0 if trailer is None else trailer.probe_ns
                 if not self._asked:
-                    interval_ns = self._terms.interval_ns
-                    self._lateness.arrived(worker, self._opened_ns, interval_ns, now_ns)
+                    self._lateness.arrived(worker, self._opened_ns, now_ns, probe_ns)
                 if trailer is not None:
                     self._reading.count(trailer)
             case Left(worker):
-                self._arrivals.pop(worker, None)
+                self._pass_ns = None  # others get its points
                 self._lateness.forget(worker)
         decision = self._barrier.on(event, now_ns)
+        deadline_ns = self._deadline_ns()
+        if not decision.fold and deadline_ns is not None and now_ns >= deadline_ns:
+            assert self._over_ns is not None
+            decision = self._barrier.leave_behind("abandoned", self._over_ns, now_ns) or decision
         if decision.fold:
             return replace(decision, said=self._close())
         return self._pause(event, decision, now_ns)
+
+    def _deadline_ns(self) -> int | None:
+        """Until when all are waited for."""
+        if self._patience_ns is None or self._over_ns is None or self._terms.probe:
+            return None
+        return self._over_ns + self._patience_ns
 
     def _pause(self, event: PolicyEvent, decision: Decision, now_ns: int) -> Decision:
         """The interval is over, or somebody has nothing left to do in it."""
@@ -75,28 +93,36 @@ class Fsp:
             self._pause_ns = None
             self._asked = isinstance(event, Asked)
             self._worked_ns = now_ns - self._opened_ns
-            return replace(decision, reason=_PAUSE, pause=True)
-        wake_ns = decision.wake_at
-        if not self._semi and self._pause_ns is not None:
-            wake_ns = self._pause_ns if wake_ns is None else min(wake_ns, self._pause_ns)
-        return replace(decision, wake_at=wake_ns)
+            if self._asked:
+                self._pass_ns, self._over_ns = self._worked_ns, now_ns
+            wake_ns = self._wake_ns(decision, now_ns)
+            return replace(decision, reason=_PAUSE, pause=True, wake_at=wake_ns)
+        return replace(decision, wake_at=self._wake_ns(decision, now_ns))
+
+    def _wake_ns(self, decision: Decision, now_ns: int) -> int | None:
+        deadline_ns = self._deadline_ns()
+        times_ns = [decision.wake_at, None if self._semi else self._pause_ns]
+        if deadline_ns is not None and deadline_ns > now_ns:
+            times_ns.append(deadline_ns)
+        return min((at_ns for at_ns in times_ns if at_ns is not None), default=None)
 
     def _open(self, now_ns: int) -> None:
-        waits = [now_ns - at_ns for at_ns in self._arrivals.values()]
-        if waits:
-            self._phi_ns = round(sum(waits) / len(waits))
-        self._arrivals.clear()
         self._opened_ns = now_ns
-        self._pause_ns = now_ns + self._terms.interval_ns
+        self._pause_ns = self._over_ns = now_ns + self._terms.interval_ns
         self._asked = False
         self._worked_ns = self._terms.interval_ns
 
     def _close(self) -> Reason | None:
         """The fold is decided: what this round measured decides over the next one's interval."""
-        self._pause_ns = None
+        self._pause_ns = self._over_ns = None
         reading, self._reading = self._reading, Reading()
+        if not self._probed:
+            self._phi_ns = reading.phi_ns
+        self._probed = self._terms.probe
         said = self._interval.closed(
-            Measured(self._worked_ns, self._phi_ns, reading.objective, reading.micro_ns)
+            Measured(
+                self._worked_ns, self._phi_ns, reading.objective, reading.micro_ns, self._pass_ns
+            )
         )
         self._terms = self._interval.next()
         return said
@@ -104,7 +130,7 @@ class Fsp:
     def terms(self, worker: int) -> Terms:
         interval_ns = self._terms.interval_ns
         if self._semi:
-            interval_ns = self._lateness.own_interval(worker, interval_ns)
+            interval_ns = self._lateness.own_interval(worker, interval_ns, probe=self._terms.probe)
         return Terms(interval_ns=interval_ns, probe=self._terms.probe)
 
     def why(self) -> Waiting:

@@ -54,7 +54,7 @@ class BinaryInterval:
 
     def _try(self, measured: Measured, climb: Climb) -> Reason | None:
         before_ns = self._interval_ns
-        shorter_ns = before_ns // _LAMBDA
+        shorter_ns = min(before_ns, self._bounds.high_ns) // _LAMBDA
         following_ns = shorter_ns if shorter_ns >= self._bounds.low_ns else before_ns
         climb.closed(measured.elapsed_s, measured.reading or 0.0, following_ns)
         self._interval_ns = climb.value
@@ -66,7 +66,7 @@ class BinaryInterval:
         return changed("interval-measuring", self._interval_ns)
 
     def _stay(self) -> Reason | None:
-        if self._interval_ns >= self._bounds.low_ns:
+        if self._bounds.allow(self._interval_ns):
             return None
         self._interval_ns = self._bounds.low_ns
         return raised(self._bounds)

@@ -2,7 +2,9 @@
 
 *Every worker runs the interval on its own timer, shortened by how late its contributions came: never
 below half the interval, never longer than it.* Lateness is what it would be without the shortening.
-Were it what remains after it, the mean would settle half-way: half shortened, half late.
+Were it what remains after it, the mean would settle half-way: half shortened, half late. Evaluating
+the probe sample is not lateness; in the rounds that begin with it, who needs longer for it than the
+fastest has an interval that is as much shorter.
 """
 
 _RECENT = 0.3
@@ -11,25 +13,31 @@ _RECENT = 0.3
 class Lateness:
     def __init__(self) -> None:
         self._late_ns: dict[int, float] = {}
-        self._shortened_ns: dict[int, int] = {}
+        self._own_ns: dict[int, int] = {}
+        self._probe_ns: dict[int, int] = {}
 
-    def own_interval(self, worker: int, interval_ns: int) -> int:
+    def own_interval(self, worker: int, interval_ns: int, *, probe: bool = False) -> int:
         """The worker's interval in the coming round."""
         late_ns = round(self._late_ns.get(worker, 0.0))
-        shortened_ns = max(0, min(late_ns, interval_ns // 2))
-        self._shortened_ns[worker] = shortened_ns
-        return interval_ns - shortened_ns
+        if probe and worker in self._probe_ns:
+            late_ns += self._probe_ns[worker] - min(self._probe_ns.values())
+        own_ns = interval_ns - max(0, min(late_ns, interval_ns // 2))
+        self._own_ns[worker] = own_ns
+        return own_ns
 
-    def arrived(self, worker: int, opened_ns: int, interval_ns: int, now_ns: int) -> None:
-        """Its contribution to the round that opened then with that interval for all. One that comes
-        too early was stopped by nobody's timer: it had seen all points, and says nothing here."""
-        shortened_ns = self._shortened_ns.get(worker, 0)
-        if now_ns - opened_ns < interval_ns - shortened_ns:
+    def arrived(self, worker: int, opened_ns: int, now_ns: int, probe_ns: int = 0) -> None:
+        """Its contribution to the round that opened then. One that comes far too early was stopped
+        by nobody's timer: it had seen all points, and says nothing here."""
+        if probe_ns:
+            self._probe_ns[worker] = probe_ns
+        own_ns = self._own_ns.get(worker)
+        took_ns = now_ns - opened_ns - probe_ns
+        if own_ns is None or 2 * took_ns < own_ns:
             return
-        late_ns = now_ns - opened_ns - interval_ns + shortened_ns
-        mean_ns = self._late_ns.setdefault(worker, float(late_ns))
+        late_ns = float(took_ns - own_ns)
+        mean_ns = self._late_ns.setdefault(worker, late_ns)
         self._late_ns[worker] = mean_ns + _RECENT * (late_ns - mean_ns)
 
     def forget(self, worker: int) -> None:
-        self._late_ns.pop(worker, None)
-        self._shortened_ns.pop(worker, None)
+        for known in (self._late_ns, self._own_ns, self._probe_ns):
+            known.pop(worker, None)

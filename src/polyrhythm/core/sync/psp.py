@@ -24,6 +24,7 @@ class Psp:
 
     def __init__(self, timer: Timer, cap: int) -> None:
         self._barrier = Bsp(timer)
+        self._cap = cap
         self._prediction = Prediction(cap)
         self._steps: dict[int, int] = {}
 
@@ -42,7 +43,7 @@ class Psp:
         plan = self._prediction.plan
         if plan is None or self._steps == before:
             return decision
-        return replace(decision, said=_told(plan))
+        return replace(decision, said=_told(plan, self._cap))
 
     def terms(self, worker: int) -> Terms:
         return Terms(steps=self._steps.get(worker, 1))
@@ -51,13 +52,15 @@ class Psp:
         return self._barrier.why()
 
 
-def _told(plan: Plan) -> Reason:
+def _told(plan: Plan, cap: int) -> Reason:
     groups: dict[int, list[int]] = {}
     for worker, steps in sorted(plan.steps.items()):
         groups.setdefault(steps, []).append(worker)
     counts = sorted(groups, reverse=True)
     told = "; ".join(f"{count} of {_names(groups[count])}" for count in counts)
     fields = {"steps": told, "horizon_ms": plan.horizon / 1e6, "usage": plan.utilisation}
+    if plan.cap > cap:  # below what the slowest takes nobody could meet
+        return Reason("plan-over-cap", {**fields, "cap": cap, "raised": plan.cap})
     return Reason("plan", fields)
 
 

@@ -1,4 +1,4 @@
-"""What the trailers of a round say about its objective and its micro-batches."""
+"""What the trailers of a round say about its objective, its micro-batches and the barrier before it."""
 
 from polyrhythm.wire.messages import Trailer
 
@@ -8,9 +8,14 @@ class Reading:
         self._losses = self._points = 0.0
         self._probes = self._probed = 0.0
         self._micro_ns = 0.0
+        self._barriers_ns = self._trailers = 0
 
     def count(self, trailer: Trailer) -> None:
         self._micro_ns = max(self._micro_ns, trailer.compute_ns / max(1, trailer.steps))
+        barrier_ns = trailer.wait_ns + trailer.transfer_ns
+        if barrier_ns:  # it has been at one
+            self._barriers_ns += barrier_ns
+            self._trailers += 1
         if trailer.probe is not None:
             self._probes += trailer.probe * trailer.probe_points
             self._probed += trailer.probe_points
@@ -29,3 +34,8 @@ class Reading:
     def micro_ns(self) -> int:
         """The longest micro-batch."""
         return round(self._micro_ns)
+
+    @property
+    def phi_ns(self) -> int:
+        """The mean over workers from pause to resume, at the barrier with which this round opened."""
+        return self._barriers_ns // max(1, self._trailers)

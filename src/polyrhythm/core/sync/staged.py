@@ -49,9 +49,10 @@ class AutoInterval:
     """The first round, 200 ms, only tells what a barrier, a micro-batch and a pass take. Without an
     objective the interval follows the barrier's cost, and the next reading is awaited."""
 
-    def __init__(self, repeat: int = 1) -> None:
+    def __init__(self, repeat: int = 1, work: float = 0.0) -> None:
+        """`work`: the least share of the time that is work (`Bounds`)."""
         self._schedule = _schedule(repeat)
-        self._bounds = Bounds()
+        self._bounds = Bounds(work)
         self._interval_ns = FIRST_NS
         self._measuring: list[Measured] | None = None
         self._stage: _Stage | None = None
@@ -120,7 +121,7 @@ class AutoInterval:
             stage.read, stage.elapsed_s = reading, 0.0
         stage.elapsed_s += measured.elapsed_s
         stage.rounds += 1
-        if self._interval_ns >= self._bounds.low_ns:
+        if self._bounds.allow(self._interval_ns):
             return None
         self._interval_ns = self._bounds.low_ns
         return raised(self._bounds)

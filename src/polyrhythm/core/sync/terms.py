@@ -5,6 +5,7 @@ comes with the trailers of that round.* So the reading that ends one measurement
 """
 
 import math
+import statistics
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +13,10 @@ from typing import Protocol
 from polyrhythm.core.machine import Reason
 
 FIRST_NS = 200 * 10**6
+_FOR_WORK_NS = 250 * 10**6
 _LONGEST_NS = 60 * 10**9
 _ROUNDS = 5
+_VARY = 1.2
 _BARRIERS = 10
 _ASK_EVERY = 4
 
@@ -64,29 +67,43 @@ class Interval(Protocol):
 
 
 class Bounds:
-    """From max(phi, two micro-batches) to one full pass of the fastest, over the last five rounds.
+    """From max(phi, two micro-batches) to one full pass of the fastest.
 
-    Where the pass is the shorter one the barrier's cost wins: who has seen all points asks for the
-    barrier anyway.
+    Of phi and micro-batches it is the median of the last five rounds, so that one hiccup of one
+    worker moves nothing. Where the pass is the shorter one the barrier's cost wins: who has seen all
+    points asks for the barrier anyway.
+
+    `work` is the share of the time that is work, as long as that asks for no more than 250 ms.
+    Beyond that it is for the gain to say how dear a barrier may be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, work: float = 0.0) -> None:
         self._phis_ns: deque[int] = deque(maxlen=_ROUNDS)
-        self._micro_ns = 0
+        self._micros_ns: deque[int] = deque(maxlen=_ROUNDS)
         self._pass_ns: int | None = None
+        self._per_barrier = work / (1 - work)
 
     def measured(self, measured: Measured) -> None:
         self._phis_ns.append(measured.phi_ns)
-        self._micro_ns = measured.micro_ns
+        self._micros_ns.append(measured.micro_ns)
         self._pass_ns = measured.pass_ns
 
     @property
     def phi_ns(self) -> int:
-        return sum(self._phis_ns) // len(self._phis_ns) if self._phis_ns else 0
+        return statistics.median_low(self._phis_ns) if self._phis_ns else 0
+
+    @property
+    def micro_ns(self) -> int:
+        return statistics.median_low(self._micros_ns) if self._micros_ns else 0
 
     @property
     def low_ns(self) -> int:
-        return max(1, self.phi_ns, 2 * self._micro_ns)
+        work_ns = min(_FOR_WORK_NS, round(self._per_barrier * self.phi_ns))
+        return max(1, self.phi_ns, 2 * self.micro_ns, work_ns)
+
+    def allow(self, interval_ns: int) -> bool:
+        """Whether an interval that was right when it was chosen may stay: costs vary a little."""
+        return interval_ns >= self.phi_ns and _VARY * interval_ns >= self.low_ns
 
     @property
     def high_ns(self) -> int:
@@ -132,4 +149,8 @@ def changed(code: str, interval_ns: int, **fields: float) -> Reason:
 
 
 def raised(bounds: Bounds) -> Reason:
-    return changed("interval-raised", bounds.low_ns, phi_ms=bounds.phi_ns / 1e6)
+    phi_ms = bounds.phi_ns / 1e6
+    if bounds.low_ns == bounds.phi_ns:
+        return changed("interval-raised", bounds.low_ns, phi_ms=phi_ms)
+    micro_ms = bounds.micro_ns / 1e6
+    return changed("interval-bounded", bounds.low_ns, phi_ms=phi_ms, micro_ms=micro_ms)

@@ -1,0 +1,208 @@
+"""How the policies do as machines get more unequal: PSP's Table 2 and Figs. 6 and 8, FSP's Fig. 9.
+
+    python -m benchmarks.stragglers.studies speeds-3|speeds-6|skew|slow [--reps 1] [--docs]
+
+`speeds-3` and `speeds-6`: 3 and 6 workers whose steps take 1:2:3. `skew`: one of four workers is 1, 2, 4
+and 8 times slower. `slow`: 1, 2 and 3 of four workers are four times slower. Steps take 10 ms; the job
+is `mnist-lr` (`digits`, where no MNIST is found); a run ends at 92%. All policies run once, then all of
+them again. `--docs` writes the table between this study's markers in docs/stragglers.md and draws its
+picture. Seconds are medians; utilisation is PSP's Eq. 14, and `possible` is the share of the batches
+that the machines could make if nobody ever waited and nothing but computing took time.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import readme
+from benchmarks.stragglers.__main__ import START_S, call, find_data
+from benchmarks.stragglers.curves import draw_bars, draw_curves
+from benchmarks.stragglers.task import MIN_STEP, batch_size
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.state import fold
+
+TARGET = 0.92
+LIMIT_S = 30.0
+STEPS_PER_S = 100
+"""Of a worker that is not slow."""
+BASELINES = ("bsp", "asp", "ssp-restart:8", "psp --kind local", "fsp --kind local", "fsp")
+"""PSP's four, its reading of SSP, and FSP with both kinds."""
+OURS = ("bsp", "psp --kind local", "fsp --kind local")
+DOCS = readme.ROOT / "docs" / "stragglers.md"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A company of workers: how many times longer each one's steps take."""
+
+    name: str
+    factors: tuple[int, ...]
+
+    @property
+    def flags(self) -> list[str]:
+        slow = [f"{worker}={factor}x" for worker, factor in enumerate(self.factors) if factor > 1]
+        return [word for item in slow for word in ("--slow", item)]
+
+    @property
+    def most_per_s(self) -> float:
+        return sum(STEPS_PER_S / factor for factor in self.factors)
+
+
+@dataclass(frozen=True)
+class Study:
+    settings: tuple[Setting, ...]
+    policies: tuple[str, ...]
+
+
+STUDIES = {
+    "speeds-3": Study((Setting("3 workers, 1:2:3", (1, 2, 3)),), BASELINES),
+    "speeds-6": Study((Setting("6 workers, 1:2:3", (1, 1, 2, 2, 3, 3)),), BASELINES),
+    "skew": Study(tuple(Setting(f"{x}x", (1, 1, 1, x)) for x in (1, 2, 4, 8)), OURS),
+    "slow": Study(
+        tuple(Setting(f"{n} of 4 slow", (1,) * (4 - n) + (4,) * n) for n in (1, 2, 3)), OURS
+    ),
+}
+
+
+def run_one(policy: str, setting: Setting, job: str, seed: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        run = call(
+            [
+                *(str(Path(sys.executable).parent / "polyrhythm"), "train", job),
+                *("--workers", str(len(setting.factors)), "--servers", "1"),
+                *("--sync", *policy.split(), "--min-step", MIN_STEP, *setting.flags),
+                *("--target-accuracy", str(TARGET), "--max-seconds", str(LIMIT_S)),
+                *("--seed", str(seed), "--runs-dir", folder, "--name", "run", "--json"),
+            ],
+            LIMIT_S + START_S,
+        )
+        if run.get("failed"):
+            return {"failed": run["failed"]}
+        state = fold(read_journal(Path(folder) / "run" / "journal.jsonl"))
+    opened_s = state.opened_s or 0.0
+    return {
+        "seconds": run["seconds_to_target"],
+        "usage": run["resource_usage"]["overall"],
+        "possible": run["points_per_s"] / batch_size(job) / setting.most_per_s,
+        "spread_ms": run["arrival_spread_ms"],
+        "curve": [
+            (round(point.at_s - opened_s, 3), point.objective)
+            for point in state.curve
+            if point.objective is not None
+        ],
+    }
+
+
+def measure(name: str, job: str, reps: int, say: Callable[[str], None]) -> dict[str, Any]:
+    study = STUDIES[name]
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for rep in range(reps):
+        for setting in study.settings:
+            for policy in study.policies:
+                run = run_one(policy, setting, job, rep)
+                runs.setdefault(setting.name, {}).setdefault(policy, []).append(run)
+                say(f"{rep + 1}/{reps} {setting.name}, {policy}: {told(run)}")
+    return {
+        "study": name,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "job": job,
+        "reps": reps,
+        "runs": runs,
+    }
+
+
+def told(run: dict[str, Any]) -> str:
+    if "failed" in run:
+        return str(run["failed"])
+    return json.dumps({key: value for key, value in run.items() if key != "curve"})
+
+
+def middle(runs: list[dict[str, Any]], key: str) -> float | None:
+    """The median; None if most runs have none (they failed, or did not arrive)."""
+    values = sorted(float("inf") if run.get(key) is None else float(run[key]) for run in runs)
+    found = statistics.median_high(values)
+    return None if found == float("inf") else found
+
+
+def table(result: dict[str, Any]) -> str:
+    command = f"python -m benchmarks.stragglers.studies {result['study']}"
+    rows = [
+        f"`{result['job']}`, steps of 10 ms, {result['reps']} repetition(s) ({result['machine']});"
+        f" `{command} --reps {result['reps']} --docs`:",
+        "",
+        f"| workers | policy | seconds to {TARGET:.0%}, all | median | utilisation | of possible |"
+        " spread of arrivals |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for setting, policies in result["runs"].items():
+        for policy, runs in policies.items():
+            every = [_seconds(run.get("seconds")) for run in runs]
+            spread = middle(runs, "spread_ms")
+            cells = [
+                *(setting, policy, ", ".join(every), _seconds(middle(runs, "seconds"))),
+                *(_percent(middle(runs, key)) for key in ("usage", "possible")),
+                "-" if spread is None else f"{spread:.1f} ms",
+            ]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _seconds(value: float | None) -> str:
+    return f"over {LIMIT_S:.0f}" if value is None else f"{value:.1f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def picture(result: dict[str, Any]) -> str:
+    """Curves of the objective where there is one company of workers, bars where there are several."""
+    if len(result["runs"]) == 1:
+        (policies,) = result["runs"].values()
+        return draw_curves({policy: runs[0].get("curve", []) for policy, runs in policies.items()})
+    seconds = {
+        setting: {policy: middle(runs, "seconds") for policy, runs in policies.items()}
+        for setting, policies in result["runs"].items()
+    }
+    return draw_bars(seconds, LIMIT_S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("study", choices=sorted(STUDIES))
+    parser.add_argument("--reps", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--docs", action="store_true")
+    args = parser.parse_args()
+    if args.reps < 1:
+        parser.error("--reps must be at least 1")
+    result = measure(
+        args.study, find_data(), args.reps, lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1))
+    print(table(result))
+    if args.docs:
+        write_docs(result)
+
+
+def write_docs(result: dict[str, Any]) -> None:
+    name = result["study"]
+    path = DOCS.parent / "pictures" / f"stragglers-{name}.svg"
+    path.write_text(picture(result))
+    shown = f"![{name}](pictures/{path.name})"
+    readme.write(name, f"{table(result)}\n\n{shown}", DOCS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Micro-batches: a few milliseconds, ending with the interval, and never strangled by their start."""
+
+import random
+
+import pytest
+
+from polyrhythm.learn.micro import MicroBatch
+
+MS = 10**6
+
+
+def train(micro: MicroBatch, start_ms: float, point_ms: float, intervals: int) -> list[float]:
+    """By how much each interval of 200 ms was missed, in milliseconds, late or early."""
+    missed = []
+    for _ in range(intervals):
+        left_ns = 200.0 * MS
+        while 2 * left_ns > micro.usual_ns:
+            points = micro.size(round(left_ns))
+            took_ns = (start_ms + points * point_ms) * MS
+            micro.measured(points, round(took_ns))
+            left_ns -= took_ns
+        missed.append(-left_ns / MS)
+    return missed
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "point_ms"), [(0, 0.1), (0.5, 0.156), (4.0, 0.5), (1.0, 20.0), (0.0, 3.0)]
+)
+def test_the_last_one_ends_with_the_interval(start_ms: float, point_ms: float) -> None:
+    micro = MicroBatch(64)
+    missed = train(micro, start_ms, point_ms, intervals=10)
+    assert max(map(abs, missed[2:])) <= max(0.5 * (start_ms + point_ms), 1.0)
+
+
+def test_one_takes_a_few_milliseconds() -> None:
+    micro = MicroBatch(64)
+    train(micro, start_ms=0.2, point_ms=0.1, intervals=3)
+    assert 6 * MS < micro.usual_ns < 10 * MS
+
+
+def test_starting_costs_a_quarter_at_most() -> None:
+    """With a start of 4 ms, sizes that follow the mean time of a point shrink to one point."""
+    micro = MicroBatch(64)
+    train(micro, start_ms=4.0, point_ms=0.5, intervals=3)
+    assert micro.usual_ns == pytest.approx(16 * MS, rel=0.1)
+
+
+def test_never_more_than_the_users_batch_and_never_nothing() -> None:
+    micro = MicroBatch(16)
+    assert micro.size(10**9) == 8
+    micro.measured(8, 8)
+    assert max(micro.size(10**9) for _ in range(2)) == 16
+    assert micro.size(-5) == 1
+    micro.measured(0, 100)
+    assert max(micro.size(10**9) for _ in range(2)) == 16
+
+
+def mean_size(micro: MicroBatch) -> float:
+    """They alternate."""
+    return (micro.size(100 * MS) + micro.size(100 * MS)) / 2
+
+
+def test_a_hiccup_is_not_taken_for_the_machine_and_a_slower_machine_is_followed() -> None:
+    micro, rng = MicroBatch(256), random.Random(1)
+    for _ in range(50):
+        points = rng.randrange(10, 40)
+        micro.measured(points, points * MS // 10)
+    before_ns = micro.usual_ns
+    size = mean_size(micro)
+    micro.measured(size, 500 * MS)
+    assert mean_size(micro) > 0.5 * size
+    for _ in range(60):
+        points = micro.size(100 * MS)
+        micro.measured(points, points * 4 * MS // 10)
+    assert mean_size(micro) == pytest.approx(size / 4, rel=0.25)
+    assert micro.usual_ns == pytest.approx(before_ns, rel=0.3)
