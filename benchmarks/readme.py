@@ -1,4 +1,4 @@
-"""Tables in the README and in docs: each stands between markers, and its benchmark writes it there."""
+"""Tables in documents: each stands between markers, and its benchmark writes it there."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 
 
-def write(name: str, text: str, page: Path = README) -> None:
+def write(name: str, text: str, document: Path = README) -> None:
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    before, found, rest = page.read_text().partition(begin)
+    before, found, rest = document.read_text().partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise SystemExit(f"{page.name} has no place for this table: {begin} and {end}")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+        raise SystemExit(f"{document.name} has no place for this table: {begin} and {end}")
+    document.write_text(f"{before}{begin}\n{text}\n{end}{after}")

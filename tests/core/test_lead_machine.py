@@ -86,7 +86,11 @@ def test_a_model_that_differs_is_refused_with_the_first_difference() -> None:
 
 def test_a_data_set_of_another_length_is_refused() -> None:
     stage = Stage(workers=2).begin()
-    assert sent(stage.tell(m.Enrol(**stage.who(0), points=100)), m.Leased, "w0")
+    out = stage.tell(m.Enrol(**stage.who(0), points=100, batch=8))
+    assert sent(out, m.Leased, "w0")
+    assert [effect.fields for effect in out if isinstance(effect, fx.Note)] == [
+        {"points": 100, "batch": 8}
+    ]
     reason = refusal(stage.tell(m.Enrol(**stage.who(1), points=90)), "w1")
     assert reason == "worker-1's data set has 90 points, the job's has 100"
 

@@ -60,6 +60,38 @@ def test_a_policy_s_usage_is_foretold_from_another_s_run(recorded: str, other: s
     assert abs(usage(known) - usage(real)) > 0.1, "they differ, so it was not easy"
 
 
+def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
+    known = Run(RECORDED.format(sync="asp"), check=False)
+    state = fold(known.journal.lines)
+    far = scenario_of(state, known.simulation.job, "psp")
+    assert {group.handling for group in far.workers} == {0}
+    state.links = dict.fromkeys(state.links, "local")
+    near = scenario_of(state, known.simulation.job, "psp")
+    for group, worker in zip(near.workers, state.workers.values(), strict=True):
+        each_ns = worker.totals.transfer_s * 1e9 / worker.totals.contributions
+        assert group.handling == pytest.approx(each_ns, abs=1) and each_ns > 10**6
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp", "psp"])
+def test_handling_an_exchange_takes_the_worker_s_time(sync: str) -> None:
+    """A step of 10 ms and 10 ms of handling, on a link that costs next to nothing."""
+    run = Run(
+        f'''
+[job]
+sync = "{sync}"
+kind = "local"
+rounds = 50
+model = "4B"
+[[workers]]
+step = "10ms"
+handling = "10ms"
+[link]
+delay = "1us"
+'''
+    )
+    assert usage(run) == pytest.approx(0.5, abs=0.02)
+
+
 def test_a_run_without_contributions_teaches_nothing() -> None:
     with pytest.raises(UsageError, match="no contributions"):
         scenario_of(RunState(), JobSpec(job=""), "asp")

@@ -8,9 +8,10 @@ that is gone had sent still counts until every server knows that it is gone.*
 owed until it is reported again, and no round is folded meanwhile.*
 """
 
-from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Arrived, Row, Trailer
@@ -18,8 +19,7 @@ from polyrhythm.wire.messages import Arrived, Row, Trailer
 _Key = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(msgspec.Struct, frozen=True, gc=False):
     trailer: Trailer
     round: int
 
@@ -36,7 +36,7 @@ class Arrivals:
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._coming: dict[_Key, _Coming] = {}
-        self._parts: Counter[tuple[int, int]] = Counter()
+        self._parts: dict[tuple[int, int], int] = {}
         """Per worker and incarnation, how many of theirs have come in part."""
         self._keeps = keeps
         self._counted: dict[_Key, int] = {}
@@ -63,36 +63,36 @@ class Arrivals:
         return bool(self._parts.get((worker, incarnation)))
 
     def trailer(self, message: Trailer, holders: frozenset[int]) -> Complete | None:
-        coming = self._of(message)
+        key = _key(message)
+        coming = self._of(key)
         coming.trailer = message
-        return self._complete(message, coming, holders)
+        return self._complete(key, coming, holders)
 
     def arrived(self, message: Arrived, holders: frozenset[int]) -> Complete | None:
         key = _key(message)
         if key in self._counted:
             self._settle(key, message.server)
             return None
-        coming = self._of(message)
+        coming = self._of(key)
         coming.servers.add(message.server)
         coming.round = max(coming.round, message.round)
-        return self._complete(message, coming, holders)
+        return self._complete(key, coming, holders)
 
-    def _of(self, message: Trailer | Arrived) -> _Coming:
-        key = _key(message)
+    def _of(self, key: tuple[int, int, int]) -> _Coming:
         coming = self._coming.get(key)
         if coming is None:
             coming = self._coming[key] = _Coming()
-            self._parts[key[:2]] += 1
+            self._parts[key[:2]] = self._parts.get(key[:2], 0) + 1
         return coming
 
     def _complete(
-        self, message: Trailer | Arrived, coming: _Coming, holders: frozenset[int]
+        self, key: tuple[int, int, int], coming: _Coming, holders: frozenset[int]
     ) -> Complete | None:
         if coming.trailer is None or coming.servers != holders:
             return None
-        self._drop(_key(message))
+        self._drop(key)
         if self._keeps:
-            self._counted[_key(message)] = coming.round
+            self._counted[key] = coming.round
         return Complete(coming.trailer, coming.round)
 
     def late(
@@ -148,7 +148,7 @@ class Arrivals:
         for key, coming in list(self._coming.items()):
             coming.servers = have(key) | (coming.servers & holders) - promoted
             if coming.trailer is not None:
-                complete = self._complete(coming.trailer, coming, holders)
+                complete = self._complete(key, coming, holders)
                 done += [complete] if complete is not None else []
         return done
 
@@ -164,9 +164,10 @@ class Arrivals:
 
     def _drop(self, key: _Key) -> None:
         del self._coming[key]
-        self._parts[key[:2]] -= 1
-        if not self._parts[key[:2]]:
-            del self._parts[key[:2]]
+        whose = key[:2]
+        self._parts[whose] -= 1
+        if not self._parts[whose]:
+            del self._parts[whose]
 
     def check(self, known: Callable[[int, int], bool]) -> None:
         for worker, incarnation, _ in self._coming:

@@ -117,6 +117,7 @@ class Attaching(Event, frozen=True):
 
 class Enrolling(Event, frozen=True):
     points: int
+    batch: int = 0
 
 
 class Computed(Event, frozen=True):

@@ -3,8 +3,6 @@
 Without rounds a version is the worker's own: the number of the pull that a slice answers.
 """
 
-from collections import Counter
-
 from polyrhythm.wire.messages import EVERY_SLICE, Route
 
 NOTHING = -1
@@ -16,7 +14,12 @@ class Landing:
         self.slices = _by_primary(routes)
         """Per server, what it is the primary of."""
         self._versions = [NOTHING] * len(routes)
-        self._counts: Counter[int] = Counter({NOTHING: len(routes)} if routes else {})
+        self._counts = {NOTHING: len(routes)} if routes else {}
+        self.version = NOTHING
+        """The oldest version that lies there."""
+        self.newest = NOTHING
+        self.whole = True
+        """All slices are of one version."""
 
     def reroute(self, routes: tuple[Route, ...]) -> None:
         """Others are primaries now; what lies here stays what it is."""
@@ -24,28 +27,18 @@ class Landing:
         self.slices = _by_primary(routes)
 
     def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:
+        versions, counts = self._versions, self._counts
         every = holds or self.slices[server] if slice_ == EVERY_SLICE else (slice_,)
         for number in every:
-            before = self._versions[number]
-            self._counts[before] -= 1
-            if not self._counts[before]:
-                del self._counts[before]
-            self._versions[number] = version
-            self._counts[version] += 1
-
-    @property
-    def version(self) -> int:
-        """The oldest version that lies there."""
-        return min(self._counts) if self._counts else NOTHING
-
-    @property
-    def newest(self) -> int:
-        return max(self._counts) if self._counts else NOTHING
-
-    @property
-    def whole(self) -> bool:
-        """All slices are of one version."""
-        return len(self._counts) <= 1
+            before = versions[number]
+            counts[before] -= 1
+            if not counts[before]:
+                del counts[before]
+            versions[number] = version
+            counts[version] = counts.get(version, 0) + 1
+        self.whole = len(counts) == 1
+        self.version = version if self.whole else min(counts)
+        self.newest = version if self.whole else max(counts)
 
     def of(self, server: int) -> int:
         """The oldest version of what this server holds."""

@@ -112,10 +112,15 @@ class LeadMachine:
         if self._ended:
             return None
         wake_ns = self._wake_at_ns if self._rounds.open else self._opening.wake_at()
-        clocks = (self._suspicion, self._server_suspicion, self._departures)
-        for other_ns in [clock.wake_at() for clock in clocks]:
-            if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
-                wake_ns = other_ns
+        other_ns = self._suspicion.wake_at()
+        if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
+            wake_ns = other_ns
+        other_ns = self._server_suspicion.wake_at()
+        if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
+            wake_ns = other_ns
+        other_ns = self._departures.wake_at()
+        if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
+            wake_ns = other_ns
         return wake_ns
 
     def why(self) -> Waiting:
@@ -269,6 +274,8 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is None:
             return
+        if not self._sharing.begun:
+            self._note("data", points=message.points, batch=message.batch)
         lease = self._sharing.enrol(member, message.points, self.view)
         if isinstance(lease, str):
             self._refuse_member(member, f"{member.name}'s data set {lease}", now_ns)
@@ -569,10 +576,10 @@ class LeadMachine:
         return known or self._departures.pending(worker, incarnation)
 
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
-        if not self._heeds(message.worker, message.incarnation):
+        member = self.view.get(message.worker, message.incarnation)
+        if member is None and not self._departures.pending(message.worker, message.incarnation):
             return
         self._suspicion.spoke(message.worker, now_ns)
-        member = self.view.get(message.worker, message.incarnation)
         if member is not None and not 0 < message.weight < math.inf:
             fault = f"{member.name}'s contribution weighs {message.weight}"
             self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
@@ -608,7 +615,8 @@ class LeadMachine:
             lease = trailer.lease
             if member.confirms and not self._arrivals.awaits(*member.key):
                 lease, member.confirms = member.confirms, 0
-            self._confirm_lease(member, lease, now_ns)
+            if self._sharing.moving:
+                self._confirm_lease(member, lease, now_ns)
             self._ask(sync.Arrived(trailer.worker, complete.round, trailer), now_ns)
         if not self._policy.rounds:
             self._advance(now_ns)
@@ -833,7 +841,11 @@ class LeadMachine:
     def _release(self, member: Member, readers: frozenset[int], **stop: Any) -> None:
         terms = self._policy.terms(member.worker)
         release = m.Release(
-            **self._identity(member),
+            term=_TERM,
+            view=self.view.epoch,
+            routing=self._placing.epoch,
+            worker=member.worker,
+            incarnation=member.incarnation,
             round=self._rounds.round,
             pushed=member.worker in readers,
             steps=terms.steps,

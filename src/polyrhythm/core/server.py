@@ -348,7 +348,10 @@ class ServerMachine:
     def _report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
         self._tell_lead(
             m.Arrived(
-                **self._identity(),
+                term=self._term,
+                view=self._view,
+                routing=self._routing,
+                server=self.server,
                 worker=worker,
                 incarnation=incarnation,
                 sequence=sequence,
@@ -515,11 +518,10 @@ class ServerMachine:
         self._release(event.worker, event.round)
 
     def _release(self, worker: int, round_: int) -> None:
-        if self._rounds:
-            self.versions.release(worker, round_)
-            self._free()
-        else:
+        if not self._rounds:
             self._out.append(Unlease(worker, round_))
+        elif self.versions.release(worker, round_):
+            self._free()
 
     def _free(self) -> None:
         if self._folding is None and (slots := self.versions.surplus()):

@@ -77,7 +77,9 @@ class Tally:
         if not self._computed_ns:
             self._first_ns = now_ns
         self._last_ns = now_ns
-        totals = self.workers.setdefault(trailer.worker, WorkerTotals())
+        totals = self.workers.get(trailer.worker)
+        if totals is None:
+            totals = self.workers[trailer.worker] = WorkerTotals()
         totals.contributions += 1
         totals.points += points
         totals.compute_ns += trailer.compute_ns

@@ -76,18 +76,22 @@ class Versions:
         """The current version was sent to `reader`, which has not released it yet."""
         return self._leases.get(reader, (-1, -1))[0] == self.version
 
-    def release(self, reader: int, version: int) -> None:
-        """`reader` has copied `version`, and needs none before it either."""
+    def release(self, reader: int, version: int) -> bool:
+        """`reader` has copied `version`, and needs none before it either. True if nobody else
+        looks at that slot."""
         lease = self._leases.get(reader)
-        if lease is not None and lease[0] <= version:
-            self.forget(reader)
+        return lease is not None and lease[0] <= version and self.forget(reader)
 
-    def forget(self, reader: int) -> None:
+    def forget(self, reader: int) -> bool:
         lease = self._leases.pop(reader, None)
-        if lease is not None:
-            self._readers[lease[1]] -= 1
-            if not self._readers[lease[1]]:
-                del self._readers[lease[1]]
+        if lease is None:
+            return False
+        slot = lease[1]
+        self._readers[slot] -= 1
+        if self._readers[slot]:
+            return False
+        del self._readers[slot]
+        return True
 
     def check(self) -> None:
         if self._rotating and self.leased(self._fill):

@@ -66,6 +66,10 @@ class State(Enum):
     ENDED = "ended"
 
 
+_AWAITING = (State.WAITING, State.PLACING)
+_COMPUTING, _ENDED = State.COMPUTING, State.ENDED
+
+
 class WorkerMachine:
     def __init__(self, name: str) -> None:
         self.name = name
@@ -74,6 +78,7 @@ class WorkerMachine:
         self._asks = True
         self._spec: m.ModelSpec | None = None
         self._points: int | None = None
+        self._batch = 0
         self._user_computes = False
         self._gone: str | None = None
         """Why this incarnation is over, while the user's code still computes."""
@@ -126,14 +131,14 @@ class WorkerMachine:
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
         self._out = []
-        if self.state is not State.ENDED:
+        if self.state is not _ENDED:
             handler = self._HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
         return self._out
 
     def wake_at(self) -> int | None:
-        if self.state is State.ENDED:
+        if self.state is _ENDED:
             return None
         wakes_ns = [self._next_beat_ns]
         if self._parted is not None:
@@ -262,7 +267,7 @@ class WorkerMachine:
             self._expect(0 if self._rounds else None)
             self._enter(State.PLACING, now_ns)
             if self._points is not None:
-                self._tell_lead(m.Enrol(**self._identity(), points=self._points))
+                self._enrol(self._points)
         self._seed_if_asked(message)
 
     def _seed_if_asked(self, message: m.Routing) -> None:
@@ -307,12 +312,15 @@ class WorkerMachine:
             self._pull_latest(after=self._sequence if self._asks or self._stop else 0)
 
     def _on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
-        self._points = event.points
+        self._points, self._batch = event.points, event.batch
         self._user_computes = False  # it waits for its chunks, so the parameters may change
         if self._gone is not None:
             self._rejoin(self._gone, now_ns)
         elif self._routed:  # otherwise it is rejoining, and enrols when it is routed
-            self._tell_lead(m.Enrol(**self._identity(), points=event.points))
+            self._enrol(event.points)
+
+    def _enrol(self, points: int) -> None:
+        self._tell_lead(m.Enrol(**self._identity(), points=points, batch=self._batch))
 
     def _on_leased(self, message: m.Leased, now_ns: int) -> None:
         if message.incarnation != self.incarnation:
@@ -351,7 +359,11 @@ class WorkerMachine:
             self._push(server, slices, sent)
         self._tell_lead(
             m.Trailer(
-                **self._identity(),
+                term=self._term,
+                view=self._view,
+                routing=self._routing,
+                worker=self.worker,
+                incarnation=self.incarnation,
                 sequence=self._sequence,
                 round=round_,
                 weight=event.weight,
@@ -510,7 +522,7 @@ class WorkerMachine:
                 self._out.append(Send(server_name(server), pull))
 
     def _resume_if_whole(self, now_ns: int) -> None:
-        if self.state not in (State.WAITING, State.PLACING) or self._held is not None:
+        if self.state not in _AWAITING or self._held is not None:
             return
         if self._let_go_if_asked(now_ns):
             return
@@ -522,13 +534,13 @@ class WorkerMachine:
             self._pull_missing()
 
     def _may_go_on(self) -> bool:
-        version = self._landing.version
-        if not self._landing.whole:
+        landing = self._landing
+        if not landing.whole:
             return False
         if self._rounds:
             released = self._released > self._resumed or self._stop
-            return released and version >= self._released
-        return (self._allowed or self._stop) and version == self._ticket > 0
+            return released and landing.version >= self._released
+        return (self._allowed or self._stop) and landing.version == self._ticket > 0
 
     def _resume(self, now_ns: int) -> None:
         self._must_pull = False

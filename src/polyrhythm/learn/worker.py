@@ -169,7 +169,7 @@ class Worker:
         fetch = _fetcher(dataset)
         micro = MicroBatch(batch_size) if is_timed(self._job.sync) else None
         self._exchange.micro = micro
-        lease = self._node.enrol(_count(dataset))
+        lease = self._node.enrol(_count(dataset), batch_size)
         points = self._points = self._points or Points(lease)
         self._visits.put_back = points.put_back if self._job.abandon != OFF else None
         self._node.begin_interval()

@@ -76,6 +76,8 @@ class RunState:
     """Milliseconds from a round's first arrival to its last, the median of so many rounds."""
     nbytes: int = 0
     """Of the model."""
+    batch: int = 0
+    """Points that users take at a time; 0: not known."""
     slices: dict[int, int] = field(default_factory=dict)
     """How many of them each server holds."""
     servers: list[int] = field(default_factory=list)
@@ -181,6 +183,9 @@ class RunState:
         if incarnation is None or known.incarnation != incarnation:
             known.joins += 1  # a `joined` and a `rejoined` may both tell of one coming back
         known.incarnation, known.left, known.left_s = incarnation, None, None
+
+    def _data(self, line: dict[str, Any]) -> None:
+        self.batch = line.get("batch", 0)
 
     def _left(self, line: dict[str, Any]) -> None:
         self._part(line["worker"], line.get("reason") or DONE)
@@ -304,6 +309,7 @@ class RunState:
         "listening": _listening,
         "linked": _linked,
         "placed": _placed,
+        "data": _data,
         "joined": _joined,
         "rejoined": _joined,
         "left": _left,

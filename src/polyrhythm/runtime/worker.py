@@ -261,11 +261,11 @@ class WorkerNode:
         self._book()
         return self._model
 
-    def enrol(self, points: int) -> m.Leased:
-        """Ask for chunks of so many points, and wait for them; if this worker must first join
-        again, for that too."""
+    def enrol(self, points: int, batch: int = 0) -> m.Leased:
+        """Ask for chunks of so many points, which are taken `batch` at a time, and wait for them; if
+        this worker must first join again, for that too."""
         self.lease = None
-        self._driver.post(_ME, ev.Enrolling(points))
+        self._driver.post(_ME, ev.Enrolling(points, batch))
         self._begin(lambda: self.lease is not None and self._machine.state is State.COMPUTING)
         assert self.lease is not None
         return self.lease

@@ -6,6 +6,7 @@ a process sent before it died, what had left still arrives; then the other side 
 """
 
 from collections import deque
+from math import inf
 from random import Random
 from typing import Protocol
 
@@ -41,9 +42,13 @@ class Way:
         self._loss = table.loss
         self._timeout_ns = int(table.timeout)
         self._receiver = receiver
-        self._on_way: deque[tuple[int, int, Message]] = deque()
+        self._on_way: deque[tuple[int, int]] = deque()
+        """Where messages can be lost: when each leaves, and when it arrives."""
+        self._head_ns = int(HEAD_NBYTES * self.ns_per_byte)
         self._free_ns = 0
         self._last_ns = 0
+        self._until_ns: float = inf
+        """What would arrive after this had not left when its sender died."""
         self._open = True
         self._heard = True
         self._deliver_next = self._deliver
@@ -53,25 +58,32 @@ class Way:
         now_ns = self._clock.now_ns
         if not self._open:
             return now_ns
-        begin_ns = self._free_ns if self._free_ns > now_ns else now_ns
-        left_ns = begin_ns + int((HEAD_NBYTES + payload_nbytes) * self.ns_per_byte)
+        left_ns = self._free_ns if self._free_ns > now_ns else now_ns
+        if payload_nbytes:
+            left_ns += int((HEAD_NBYTES + payload_nbytes) * self.ns_per_byte)
+        else:
+            left_ns += self._head_ns
         self._free_ns = left_ns
         arrives_ns = left_ns + self._delay_ns
         if self._loss:
-            while self._rng.random() < self._loss:
-                arrives_ns += self._timeout_ns
-        if arrives_ns < self._last_ns:
-            arrives_ns = self._last_ns
+            arrives_ns = self._lose(left_ns, arrives_ns)
         self._last_ns = arrives_ns
-        self._on_way.append((left_ns, arrives_ns, message))
-        self._clock.at(arrives_ns, self._deliver_next)
+        self._clock.at(arrives_ns, self._deliver_next, message)
         return left_ns
 
-    def _deliver(self, _: None) -> None:
-        if self._on_way:  # what had not left when its sender died is not there any more
-            message = self._on_way.popleft()[2]
-            if self._heard:
-                self._receiver.receive(self, message)
+    def _lose(self, left_ns: int, arrives_ns: int) -> int:
+        """When a message arrives that may be lost."""
+        while self._rng.random() < self._loss:
+            arrives_ns += self._timeout_ns
+        arrives_ns = max(arrives_ns, self._last_ns + 1)
+        while self._on_way and self._on_way[0][1] < self._clock.now_ns:
+            self._on_way.popleft()
+        self._on_way.append((left_ns, arrives_ns))
+        return arrives_ns
+
+    def _deliver(self, message: Message) -> None:
+        if self._heard and self._clock.now_ns <= self._until_ns:
+            self._receiver.receive(self, message)
 
     def hang_up(self, reason: str) -> None:
         """The sender closes the link: what it sent still arrives, and it hears nothing more."""
@@ -80,18 +92,20 @@ class Way:
     def break_off(self, reason: str) -> None:
         """The sender is no more."""
         now_ns = self._clock.now_ns
-        while self._on_way and self._on_way[-1][0] > now_ns:
-            self._on_way.pop()
-        self._last_ns = self._on_way[-1][1] if self._on_way else now_ns
+        if self._loss:
+            left = [arrives_ns for left_ns, arrives_ns in self._on_way if left_ns <= now_ns]
+            self._until_ns = self._last_ns = left[-1] if left else now_ns
+        else:
+            self._until_ns = self._last_ns = now_ns + self._delay_ns
         self._end(now_ns, reason)
 
     def cut(self, reason: str) -> None:
         """The link breaks: what is on its way is lost, and both sides see it end."""
         for way in (self, self.back):
-            way._on_way.clear()
             if way._open:
                 way._open = False
-                way._last_ns = way._clock.now_ns + way._delay_ns
+                way._until_ns = way._clock.now_ns
+                way._last_ns = way._until_ns + way._delay_ns
                 way._clock.at(way._last_ns, way._tell_end, reason)
 
     def _end(self, last_ns: int, reason: str) -> None:

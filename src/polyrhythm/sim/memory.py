@@ -177,6 +177,8 @@ class Memory:
         self._write(slice_, slot)
         self.weights[slice_] += self._aggregate[slice_]
         self._aggregate[slice_] = 0.0
+        if not self._keep:
+            return
         contents, added = self.contents[slice_], self._added[slice_]
         contents.update(added)
         for given in added:

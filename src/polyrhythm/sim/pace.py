@@ -18,6 +18,7 @@ class Pace:
     def __init__(self, table: WorkersTable, began_ns: int, rng: Random) -> None:
         """`began_ns`: when the scenario's time is zero."""
         self.slowness = 1.0
+        self.handling_ns = int(table.handling)
         self._table = table
         self._began_ns = began_ns
         self._rng = rng
@@ -25,9 +26,12 @@ class Pace:
     def stretch_ns(self, steps: float, points: float, visited: float, now_ns: int) -> int:
         """What `steps` steps over `points` points take that begin now; `visited` are the points
         before them."""
-        took_ns = steps * self._table.step * self.slowness * self._factor(now_ns)
+        table = self._table
+        took_ns = steps * table.step * self.slowness
+        if table.slows or table.tenant is not None:
+            took_ns *= self._factor(now_ns)
         took_ns *= self._varied(max(1.0, steps))
-        stall = self._table.stall
+        stall = table.stall
         if stall is not None:
             stalls = (visited + points) // stall.points - visited // stall.points
             took_ns += stalls * stall.pause

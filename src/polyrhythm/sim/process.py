@@ -30,6 +30,8 @@ class Process:
         self.unsettled = False
         self._queue: deque[tuple[str, Any]] = deque()
         self._running = False
+        self._handles = {name: machine.handle for name, machine in machines.items()}
+        self._wakes = [(name, machine.wake_at) for name, machine in machines.items()]
         self._sleeps_until_ns: dict[str, float] = dict.fromkeys(machines, inf)
 
     def put(self, machine: str, event: Any) -> None:
@@ -43,24 +45,24 @@ class Process:
         if self._running or self.frozen:
             return
         self._running = True
-        queue, perform, clock = self._queue, self.EFFECTS, self.clock
-        handled: dict[str, Machine] = {}
+        queue, handles, perform, check = self._queue, self._handles, self.EFFECTS, self.check
+        now_ns = self.clock.now_ns
         while True:
             while queue and self.alive:
                 name, event = queue.popleft()
-                handled[name] = machine = self.machines[name]
-                effects = machine.handle(event, clock.now_ns)
-                if self.check:
-                    machine.check()
+                effects = handles[name](event, now_ns)
+                if check:
+                    self.machines[name].check()
                 for effect in effects:
                     perform[type(effect)](self, effect)
             if not self.unsettled:
                 break
             self.settle()
         self._running = False
-        for name, machine in handled.items():
-            wake_ns = machine.wake_at()
-            if wake_ns is not None and wake_ns < self._sleeps_until_ns[name]:
+        sleeps_until_ns = self._sleeps_until_ns
+        for name, wake_at in self._wakes:
+            wake_ns = wake_at()
+            if wake_ns is not None and wake_ns < sleeps_until_ns[name]:
                 self._wake_at(name, wake_ns)
 
     def rearm(self) -> None:

@@ -1,7 +1,10 @@
 """A scenario made from a recorded run, to see what another policy would have made of it.
 
-From the journal: what a point cost each worker, how many points a step had, and what an exchange
-cost. *Who is waited for most waits least: what it waits itself is the way there and back.* Means are
+From the journal: what a point cost each worker, how many points its user takes at a time, and what an
+exchange cost. *Within one host nothing travels: what a worker transferred was its own copying, and it
+computes nothing meanwhile; over a network it was the link. What it waited was the way there and back
+where nobody waits for others (asp); otherwise who is waited for most waits least, and what it waits
+itself is that way. Who trains through (psp) does not wait, and nothing is known of the way.* Means are
 all that a journal has, so steps are constant; workers that came or went are taken as there from the
 beginning, and data never ends.
 """
@@ -16,7 +19,8 @@ from polyrhythm.wire.messages import JobSpec
 
 _LEAST_ROUNDS = 20
 _TWO_WAYS = 2
-"""An exchange carries the model there and back."""
+"""An exchange goes there and back."""
+_WITHIN_A_HOST = {"local", "memory"}
 
 
 def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
@@ -24,13 +28,14 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     workers = [worker for worker in state.workers.values() if worker.totals.points]
     if not workers or not any(state.slices.values()):
         raise UsageError("the run has no contributions to learn from")
-    contributions = sum(worker.totals.contributions for worker in workers)
-    points = sum(worker.totals.points for worker in workers)
-    batch = max(1, round(points / contributions / max(1, job.local_steps)))
-    waits_s = [worker.totals.wait_s / worker.totals.contributions for worker in workers]
-    delay = Duration(min(waits_s) / _TWO_WAYS * 1e9)
+    batch = state.batch or _usual_points(workers, job)
     slices = state.slices.values()
-    share = state.nbytes * max(slices) / sum(slices)
+    carried = 0.0
+    if not set(state.links.values()) <= _WITHIN_A_HOST:
+        carried = state.nbytes * max(slices) / sum(slices)
+    waits_s = [worker.totals.wait_s / worker.totals.contributions for worker in workers]
+    if job.sync != "asp":
+        waits_s = [min(waits_s)] * len(workers)
     scenario = Scenario(
         job=JobTable(
             sync=sync,
@@ -48,20 +53,33 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             abandon=job.abandon if sync == job.sync else "off",
             most_steps=job.most_steps,
         ),
-        workers=tuple(_table(worker, batch, delay, share) for worker in workers),
+        workers=tuple(
+            _table(worker, batch, wait_s, carried)
+            for worker, wait_s in zip(workers, waits_s, strict=True)
+        ),
     )
     choose_policy(scenario.job_spec(job.name))
     return scenario
 
 
-def _table(worker: WorkerState, batch: int, delay: Duration, nbytes: float) -> WorkersTable:
-    """`nbytes`: what the busiest link carries in one direction."""
+def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
+    """Of a step, where nobody said so: right only where a contribution is one step."""
+    contributions = sum(worker.totals.contributions for worker in workers)
+    points = sum(worker.totals.points for worker in workers)
+    return max(1, round(points / contributions / max(1, job.local_steps)))
+
+
+def _table(worker: WorkerState, batch: int, wait_s: float, carried: float) -> WorkersTable:
+    """`carried`: bytes that the busiest link carries in one direction; 0: nothing travels."""
     totals = worker.totals
-    step_ns = totals.compute_s * 1e9 / totals.points * batch
+    delay = Duration(wait_s / _TWO_WAYS * 1e9)
     transfer_s = totals.transfer_s / totals.contributions
-    bandwidth = Rate(_TWO_WAYS * nbytes / transfer_s) if transfer_s > 0 else LinkTable().bandwidth
+    link = LinkTable(delay=delay)
+    if carried and transfer_s > 0:
+        link = LinkTable(delay=delay, bandwidth=Rate(max(1, _TWO_WAYS * carried / transfer_s)))
     return WorkersTable(
         name=worker.name,
-        step=Duration(max(1, step_ns)),
-        link=LinkTable(delay=delay, bandwidth=Rate(max(1, bandwidth))),
+        step=Duration(max(1, totals.compute_s * 1e9 / totals.points * batch)),
+        handling=Duration(0 if carried else transfer_s * 1e9),
+        link=link,
     )

@@ -180,6 +180,8 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     stall: Stall | None = None
     tenant: Tenant | None = None
     link: LinkTable | None = None
+    handling: Duration = Duration(0)
+    """What an exchange costs the worker itself: laying out what it sends, taking in what it gets."""
     join: Duration = Duration(0)
 
     def __post_init__(self) -> None:

@@ -147,7 +147,7 @@ class ServerProcess(Process):
         if kind is m.Contribution:
             self._take_contribution(way, message)  # type: ignore[arg-type]
         elif kind in _FOR_THE_LEAD:
-            self.put(fx.LEAD, message)
+            self._queue.append((fx.LEAD, message))
             if self._witness is not None:
                 self._witness.told_lead(message)
         elif kind is m.WorkerBonjour or kind is m.ServerBonjour:
@@ -230,7 +230,7 @@ class ServerProcess(Process):
         except LinkError as error:
             self._part(way, str(error))
             return
-        if self._rounds and self._folding:
+        if self._folding:
             self._after_fold.append(message)
         elif self._rounds:
             self._add(message)
@@ -280,18 +280,20 @@ class ServerProcess(Process):
     # -- what machines want done ---------------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
-        if self._witness is not None and isinstance(effect.message, m.Fold):
-            self._witness.decided(effect.message)
-        if effect.to in self.machines:
-            if self._witness is not None and effect.to == fx.LEAD:
-                self._witness.told_lead(effect.message)
-            self.put(effect.to, effect.message)
+        to, message = effect.to, effect.message
+        if self._witness is not None:
+            if isinstance(message, m.Fold):
+                self._witness.decided(message)
+            if to == fx.LEAD and to in self.machines:
+                self._witness.told_lead(message)
+        if to in self.machines:
+            self._queue.append((to, message))
             return
-        way = self._peers.get(effect.to)
-        if way is None and effect.to == _LEADS:
+        way = self._peers.get(to)
+        if way is None and to == _LEADS:
             way = self._peers.get(fx.LEAD)
         if way is not None:
-            way.send(effect.message)
+            way.send(message)
 
     def _bind(self, effect: fx.Bind) -> None:
         way = self._peers.pop(effect.link, None)
@@ -410,7 +412,7 @@ class ServerProcess(Process):
             moved = len(slots) != len(memory.slices)  # what was read lies where nobody writes
             if stamps is not None and not moved and memory.stamps(slots) != stamps:
                 raise InvariantBroken(f"{self.name} wrote what {peer} was reading")
-            self.put(self.name, event)
+            self._queue.append((self.name, event))
         self.run()
 
     def _reach(self, effect: fx.Reach) -> None:

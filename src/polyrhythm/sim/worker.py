@@ -117,6 +117,8 @@ class WorkerProcess(Process):
         self._seen: float | None = None
         self._probed: tuple[float | None, int, int] = (None, 0, 0)
         # where the time goes
+        self._busy_ns = 0
+        """Until then it does not compute."""
         self._resumed_ns = 0
         self._left_ns = 0
         self._landed_ns = 0
@@ -171,14 +173,13 @@ class WorkerProcess(Process):
             self._look_up()
 
     def _take(self, way: Way, message: m.Message) -> None:
-        kind = type(message)
-        if kind is m.Parameters:
-            self._take_slice(way, message)  # type: ignore[arg-type]
-        elif kind is m.Greeting:
+        if isinstance(message, m.Parameters):
+            self._take_slice(way, message)
+        elif isinstance(message, m.Greeting):
             incarnation = self._incarnations.get(message.server, 0)
             self.put(_ME, ev.Linked(message.server, incarnation))
         else:
-            self.put(_ME, message)
+            self._queue.append((_ME, message))
 
     def _take_slice(self, way: Way, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
@@ -191,7 +192,7 @@ class WorkerProcess(Process):
         landed = ev.Landed(
             message.server, message.slice, message.round, message.sequence, message.routing
         )
-        self.put(_ME, landed)
+        self._queue.append((_ME, landed))
 
     def settle(self) -> None:
         if self._ready:
@@ -202,8 +203,9 @@ class WorkerProcess(Process):
         elif self._looking:
             self._looking = False
             self._after_steps()
-        more = self._looking or (bool(self._backlog) and not self._computing)
-        self.unsettled = self.alive and (self._ready or more)
+        self.unsettled = self.alive and (
+            self._ready or self._looking or (bool(self._backlog) and not self._computing)
+        )
 
     # -- the user's loop -----------------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class WorkerProcess(Process):
         assert self._points is not None
         self._next = self._go_on
         self._enrolling = True
-        self.put(_ME, ev.Enrolling(self._points))
+        self.put(_ME, ev.Enrolling(self._points, self._batch))
 
     def _go_on(self) -> None:
         """The parameters of a version are here, and so is a lease if there are points."""
@@ -223,6 +225,8 @@ class WorkerProcess(Process):
         self._book()
         self._began = True
         self._resumed_ns = self.clock.now_ns
+        if self.contributions:
+            self._handle_version()
         if self._objective is not None:
             self._seen = self._objective.value
             self._probe(self._objective.value)
@@ -233,6 +237,12 @@ class WorkerProcess(Process):
         if self.contributions:
             self._waited_ns = self.clock.now_ns - self._left_ns - self._came_ns
             self._transferred_ns += self._came_ns
+
+    def _handle_version(self) -> None:
+        """The worker itself is busy with an exchange, and computes after that."""
+        self._transferred_ns += self.pace.handling_ns
+        self._resumed_ns += self.pace.handling_ns
+        self._busy_ns = self.clock.now_ns + self.pace.handling_ns
 
     def _probe(self, objective: float) -> None:
         """Evaluate this worker's share of the probe sample if that is asked for."""
@@ -254,8 +264,7 @@ class WorkerProcess(Process):
             self._contribute()
             return
         self._take_lease()
-        points = self._plan_stretch()
-        if points:
+        if self._plan_stretch():
             self._compute()
         elif self._on_its_way:
             self._awaiting_ns = self.clock.now_ns
@@ -277,7 +286,7 @@ class WorkerProcess(Process):
         """How many points are computed on until something may have to be decided; 0: there are
         none. All that is known now goes into the stretch."""
         now_ns = self.clock.now_ns
-        begins_ns = max(now_ns, self._resumed_ns)
+        begins_ns = max(now_ns, self._resumed_ns, self._busy_ns)
         rest_ns = self._terms.interval_ns - (begins_ns - self._resumed_ns)
         if self._timed:
             point_ns = self.pace.point_ns(self._batch)
@@ -336,13 +345,14 @@ class WorkerProcess(Process):
         points = steps * self._size
         if self._lease is not None:
             points, progress = self._cursor.next(points)
-            self._progress.update({step.chunk: step for step in progress})
+            for step in progress:
+                self._progress[step.chunk] = step
         self._steps += steps
         self._visited += points
         self._ever += points
-        self.unsettled = True
-        if self._looks:
-            self._looking = True  # after what has come
+        self.unsettled = bool(self._backlog)
+        if self._timed or self._on_its_way:
+            self._looking = self.unsettled = True  # after what has come
         else:
             self._after_steps()
         self.run()
@@ -371,6 +381,7 @@ class WorkerProcess(Process):
 
     def _rebase(self) -> None:
         self._on_its_way = self._came = False
+        self._handle_version()
         if self._objective is not None:
             self._seen = self._objective.value
 

@@ -1,7 +1,7 @@
 """BSPB and BSPV: BSP whose batches are all of a worker's points, or of a size that is found at the
 start by cost and benefit. They are the baselines that FSP is compared with (FSP §6.1)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.batchsize import WHOLE, BatchSize, MeasuredBatch

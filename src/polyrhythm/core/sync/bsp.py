@@ -44,16 +44,16 @@ class Bsp:
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
+            case Arrived(worker, round_, _) if round_ <= self._decided:
+                self._late_but_in.add(worker)
+            case Arrived(worker, _, _) | Abstained(worker):
+                self._arrived.add(worker)
+                self._missing.discard(worker)
             case Joined(worker):
                 self._joining.add(worker)
             case Left(worker):
                 for workers in (self._members, self._joining, self._arrived, self._late_but_in):
                     workers.discard(worker)
-                self._missing.discard(worker)
-            case Arrived(worker, round_, _) if round_ <= self._decided:
-                self._late_but_in.add(worker)
-            case Arrived(worker, _, _) | Abstained(worker):
-                self._arrived.add(worker)
                 self._missing.discard(worker)
             case Opened(round_):
                 if self._folded < 0:
@@ -77,15 +77,15 @@ class Bsp:
             code = "all-arrived" if self._arrived else "first-members"
             return self._fold(Reason(code, {"round": round_}), now_ns)
         until_ns = self._until_ns()
-        if until_ns is not None and now_ns >= until_ns:
-            if self._arrived:
-                after_s = (now_ns - self._since_ns) / 1e9
-                missing = _names(self._missing)
-                fields = {"round": round_, "after_s": after_s, "missing": missing}
-                return self._fold(Reason("timer", fields), now_ns)
-            self._since_ns = now_ns
-            return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
-        return self._decide(NOBODY, _WAITING, fold=False)
+        if until_ns is None or now_ns < until_ns:
+            return Decision(False, NOBODY, until_ns, _WAITING)
+        if self._arrived:
+            after_s = (now_ns - self._since_ns) / 1e9
+            missing = _names(self._missing)
+            fields = {"round": round_, "after_s": after_s, "missing": missing}
+            return self._fold(Reason("timer", fields), now_ns)
+        self._since_ns = now_ns
+        return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
 
     def leave_behind(self, code: str, over_ns: int, now_ns: int) -> Decision | None:
         """Fold without those who are missing, if anybody is here; `over_ns` is since when they are."""
@@ -111,7 +111,7 @@ class Bsp:
         return Decision(fold, release, self._until_ns(), reason)
 
     def _until_ns(self) -> int | None:
-        length_ns = self._timer.length_ns()
+        length_ns = self._timer.length_ns
         if not self._open or length_ns is None or not self._members:
             return None
         return self._since_ns + length_ns

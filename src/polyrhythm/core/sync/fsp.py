@@ -7,7 +7,7 @@ barrier itself is BSP's, timer and all; with a patience, it closes without those
 than that (`abandoning`), but in rounds that read the objective, which takes everybody's share.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.bsp import Bsp

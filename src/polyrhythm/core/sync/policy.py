@@ -4,8 +4,9 @@ It is told who came, left and contributed and what time it is, and says: fold or
 release, when to be woken, and why.
 """
 
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire.messages import Trailer
@@ -13,18 +14,15 @@ from polyrhythm.wire.messages import Trailer
 NOBODY: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True, gc=False):
     """A contribution is complete on all its servers, in `round`; the trailer says what it cost."""
 
     worker: int
@@ -32,40 +30,34 @@ class Arrived:
     trailer: Trailer | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Abstained:
+class Abstained(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True, gc=False):
     """One who abstained has something to do again."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, gc=False):
     """A worker has passed over all of its points and wants the barrier."""
 
     worker: int
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True, gc=False):
     """Version `round` is folded everywhere: the next round is open. Without rounds: every server
     knows the view."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, gc=False):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """`release` is a set of workers: with `fold` they go on with the version that the fold makes,
     without it with the version that there is. A policy without rounds says `fold` when the view
     must turn: servers have nothing to fold then, and learn who is a member."""
@@ -80,8 +72,7 @@ class Decision:
     """What the policy changed about itself, for the journal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(msgspec.Struct, frozen=True, gc=False):
     """When a worker that is released contributes next: after so many steps, after so long, after so
     many points; 0: as its user's loop says. `probe`: evaluate the probe sample first."""
 

@@ -118,8 +118,10 @@ class Prediction:
         self._recent_ns.setdefault(worker, deque(maxlen=_WINDOW))
 
     def measured(self, worker: int, step_ns: int) -> None:
-        self.expect(worker)
-        self._recent_ns[worker].append(max(1, step_ns))
+        recent_ns = self._recent_ns.get(worker)
+        if recent_ns is None:
+            recent_ns = self._recent_ns[worker] = deque(maxlen=_WINDOW)
+        recent_ns.append(max(1, step_ns))
 
     def forget(self, worker: int) -> None:
         self._recent_ns.pop(worker, None)

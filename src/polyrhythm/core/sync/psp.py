@@ -6,7 +6,7 @@ differs is when each worker contributes (PSP §3.2, with the design's floor rule
 common multiple).
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.bsp import Bsp

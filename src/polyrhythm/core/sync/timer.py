@@ -16,9 +16,10 @@ _ROUNDS = 20
 
 class Timer:
     def __init__(self, fixed_ns: int | None, auto: bool) -> None:
-        self._fixed_ns = fixed_ns
         self._auto = auto
         self._rounds_ns: deque[int] = deque(maxlen=_ROUNDS)
+        self.length_ns = _PAPER_NS if auto else fixed_ns
+        """None: it never fires."""
 
     @classmethod
     def parse(cls, text: str) -> "Timer":
@@ -38,10 +39,5 @@ class Timer:
 
     def measured(self, round_ns: int) -> None:
         self._rounds_ns.append(round_ns)
-
-    def length_ns(self) -> int | None:
-        if not self._auto:
-            return self._fixed_ns
-        if not self._rounds_ns:
-            return _PAPER_NS
-        return max(_LEAST_NS, _FACTOR * max(self._rounds_ns))
+        if self._auto:
+            self.length_ns = max(_LEAST_NS, _FACTOR * max(self._rounds_ns))

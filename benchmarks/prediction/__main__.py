@@ -1,0 +1,123 @@
+"""What the simulator foretells of each policy from a recorded run of each other, against what is so.
+
+    python -m benchmarks.prediction [--seconds 8] [--json out.json] [--document]
+
+Every policy is run once with real processes: four workers, one of them 4x slower, steps of 10 ms
+(`benchmarks/stragglers/task.py`), kind local, because that is what all of them can fold. From each
+of these runs each policy is simulated (`polyrhythm simulate --from-run`). Utilisation is the share of
+all workers' time that was computing (PSP's Eq. 14). `--document` writes the table between the markers
+in docs/simulation.md.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import readme
+from benchmarks.stragglers.__main__ import call, find_data
+from benchmarks.stragglers.task import MIN_STEP, SLOW, WORKERS
+from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.observe.runs import Run, load_run
+from polyrhythm.observe.summary import result, summarise
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.recorded import scenario_of
+from polyrhythm.sim.simulation import Simulation
+
+POLICIES = ("bsp", "ssp:8", "asp", "psp", "fsp")
+ALLOWED = 0.05
+DOCUMENT = readme.ROOT / "docs" / "simulation.md"
+
+
+def record(policy: str, job: str, seconds: float, folder: Path) -> Run:
+    done = call(
+        [
+            *(str(Path(sys.executable).with_name("polyrhythm")), "train", job),
+            *("--workers", str(WORKERS), "--sync", policy, "--kind", "local"),
+            *("--min-step", MIN_STEP, "--slow", SLOW, "--max-seconds", str(seconds)),
+            *("--runs-dir", str(folder), "--name", policy.replace(":", "-"), "--json"),
+        ]
+    )
+    if done.get("failed"):
+        raise SystemExit(f"{policy}: {done['failed']}")
+    return load_run(folder / policy.replace(":", "-"))
+
+
+def usage(run: Run) -> float:
+    assert run.job is not None
+    return float(result(run.state, run.job)["resource_usage"]["overall"])
+
+
+def foretell(run: Run, policy: str) -> float:
+    assert run.job is not None
+    scenario = scenario_of(run.state, run.job, policy)
+    clock = Clock()
+    journal = MemoryJournal(clock.read)
+    Simulation(scenario, scenario.job_spec("foretold"), clock, journal).run()
+    return float(summarise(journal.lines)["resource_usage"]["overall"])
+
+
+def measure(job: str, seconds: float, folder: Path) -> dict[str, Any]:
+    runs: dict[str, Run] = {}
+    for policy in POLICIES:
+        kept = folder / policy.replace(":", "-")
+        known = kept.is_dir()
+        runs[policy] = load_run(kept) if known else record(policy, job, seconds, folder)
+        print(f"{policy}: {usage(runs[policy]):.1%}", file=sys.stderr, flush=True)
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "job": job,
+        "seconds": seconds,
+        "real": {policy: usage(run) for policy, run in runs.items()},
+        "foretold": {
+            source: {policy: foretell(run, policy) for policy in POLICIES}
+            for source, run in runs.items()
+        },
+    }
+
+
+def table(found: dict[str, Any]) -> str:
+    real = found["real"]
+    rows = [
+        f"`{found['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, runs of"
+        f" {found['seconds']:g} s ({found['machine']}). Foretold utilisation in percent, and by how many"
+        " points it is off:",
+        "",
+        f"| recorded under | {' | '.join(POLICIES)} |",
+        f"|---|{'---|' * len(POLICIES)}",
+        f"| *what is so* | {' | '.join(f'{100 * real[policy]:.1f}' for policy in POLICIES)} |",
+    ]
+    for source in POLICIES:
+        cells = []
+        for policy in POLICIES:
+            told = found["foretold"][source][policy]
+            off = f"{100 * told:.1f} ({100 * (told - real[policy]):+.1f})"
+            cells.append(f"**{off}**" if abs(told - real[policy]) > ALLOWED else off)
+        rows.append(f"| {source} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--keep", type=Path, help="A folder for the runs; those in it are not made anew."
+    )
+    parser.add_argument("--document", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        found = measure(find_data(), options.seconds, options.keep or Path(made))
+    print(table(found))
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=2))
+    if options.document:
+        readme.write("prediction", table(found), DOCUMENT)
+
+
+if __name__ == "__main__":
+    main()
