@@ -208,15 +208,16 @@ def test_with_respawn_it_waits_for_the_next_worker() -> None:
 # -- the worker's side ---------------------------------------------------------------------------
 
 WHO = {"worker": 3, "incarnation": 4}
+SERVERS = (m.ServerSpec(0, m.Address("h", 1, "", ""), 1),)
 
 
 def worker(sync: str = "asp") -> WorkerMachine:
     made = WorkerMachine("anna")
     job = m.JobSpec(job="j", sync=sync)
     for event in (
-        m.Admitted(**WHO, job=job, servers=(m.Address("h", 1, "", ""),)),
+        m.Admitted(**WHO, job=job, servers=SERVERS),
         ev.Attaching(m.ModelSpec((), m.OptimizerSpec("SGD", ()))),
-        ev.Linked(0),
+        ev.Linked(0, 1),
         m.Routing(**WHO, routing=1, routes=(m.Route(0),)),
         m.Release(**WHO, round=0, pushed=False),
         ev.Landed(0, m.EVERY_SLICE, 0 if sync == "bsp" else 1, 0),
@@ -263,9 +264,9 @@ def test_it_attaches_and_enrols_again_by_itself() -> None:
     made.handle(COMPUTED, 4)
     again = {"worker": 3, "incarnation": 9}
     job = m.JobSpec(job="j", sync="asp")
-    admitted = m.Admitted(**again, job=job, servers=(m.Address("h", 1, "", ""),))
+    admitted = m.Admitted(**again, job=job, servers=SERVERS)
     assert of(list(made.handle(admitted, 5)), fx.Dial)
-    (attach,) = sent(list(made.handle(ev.Linked(0), 6)), m.Attach, "lead")
+    (attach,) = sent(list(made.handle(ev.Linked(0, 1), 6)), m.Attach, "lead")
     assert attach.incarnation == 9
     routing = m.Routing(**again, routing=1, routes=(m.Route(0),))
     (enrol,) = sent(list(made.handle(routing, 7)), m.Enrol, "lead")
@@ -306,10 +307,11 @@ def test_a_lost_servers_link_is_first_answered_by_waiting_for_the_leads_word() -
     assert str(fail.reason) == "server s0 died" and fail.stopped
 
 
-def test_and_it_gives_up_when_the_lead_says_nothing() -> None:
+def test_and_it_joins_again_when_the_lead_says_nothing() -> None:
     made = worker()
+    made.handle(COMPUTED, 2)
     made.handle(ev.LinkClosed("s0", "reset"), 2)
     until_ns = 2 + 5 * SECOND_NS
-    assert of(list(made.handle(ev.Tick(), until_ns - 1)), fx.Fail) == []
-    (fail,) = of(list(made.handle(ev.Tick(), until_ns)), fx.Fail)
-    assert str(fail.reason) == "anna lost its link to s0: reset"
+    assert of(list(made.handle(ev.Tick(), until_ns - 1)), fx.Rejoin) == []
+    (rejoin,) = of(list(made.handle(ev.Tick(), until_ns)), fx.Rejoin)
+    assert rejoin.reason == "anna lost its link to s0: reset"

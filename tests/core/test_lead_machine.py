@@ -131,7 +131,7 @@ def test_workers_wait_for_the_servers() -> None:
     assert sent(stage.knock("anna"), m.Admitted) == []
     stage.server(0)
     (admitted,) = sent(stage.server(1), m.Admitted, "w0")
-    assert admitted.servers == (ADDRESS, ADDRESS)
+    assert admitted.servers == (m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 1))
     assert admitted.job == stage.job
 
 

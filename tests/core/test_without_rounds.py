@@ -333,10 +333,11 @@ class Hand:
     def __init__(self, sync: str) -> None:
         self.worker = WorkerMachine("anna")
         job = m.JobSpec(job="j", servers=2, sync=sync)
-        self.tell(m.Admitted(**WHO, job=job, servers=(ADDRESS, ADDRESS)))
+        servers = tuple(m.ServerSpec(server, ADDRESS, 1) for server in (0, 1))
+        self.tell(m.Admitted(**WHO, job=job, servers=servers))
         self.tell(ev.Attaching(spec()))
-        self.tell(ev.Linked(0))
-        self.tell(ev.Linked(1))
+        self.tell(ev.Linked(0, 1))
+        self.tell(ev.Linked(1, 1))
         self.tell(m.Routing(**WHO, routing=1, routes=(m.Route(0), m.Route(1))))
 
     def tell(self, event: object) -> list[Effect]:

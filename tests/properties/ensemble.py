@@ -412,7 +412,9 @@ class Ensemble:
                     found.append(item[2])
                 elif item[0] == "latest" and self.by_reference:
                     _, _, server, effect, _ = item
-                    found.append(ev.Landed(server, m.EVERY_SLICE, effect.ticket, effect.sequence))
+                    every, ticket = m.EVERY_SLICE, effect.ticket
+                    landed = ev.Landed(server, every, ticket, effect.sequence, effect.routing)
+                    found.append(landed)
         return found
 
     def _deliver(self, queue: deque[tuple[Any, ...]]) -> None:
@@ -517,7 +519,7 @@ class Ensemble:
                 life.buffer[slice_] = self.stores[server].slots[effect.slot][slice_]
                 life.reads[slice_] = (server, effect.slot)
             slice_ = m.EVERY_SLICE if every else slices[0]
-            landed = ev.Landed(server, slice_, effect.round, effect.sequence)
+            landed = ev.Landed(server, slice_, effect.round, effect.sequence, effect.routing)
             queue.appendleft(("worker", life, landed))
         if not every and slices[-1] == self.stores[server].slices[-1]:
             self.put(("sent", server), "server", server, ev.Sent(effect.worker, effect.round))
@@ -539,7 +541,7 @@ class Ensemble:
             queue.appendleft(("latest", life, server, effect, rest))
         if awaited and not (rest and self.by_reference):
             which = m.EVERY_SLICE if self.by_reference else slice_
-            landed = ev.Landed(server, which, effect.ticket, effect.sequence)
+            landed = ev.Landed(server, which, effect.ticket, effect.sequence, effect.routing)
             queue.appendleft(("worker", life, landed))
         if not rest and not self.by_reference:
             self.put(("sent", server), "server", server, ev.Sent(effect.worker, effect.ticket))
@@ -656,10 +658,11 @@ class Ensemble:
                     self._lead(message)
                 case fx.Send(to, message):
                     self.put((life.link, int(to[1:])), "server", int(to[1:]), message)
-                case fx.Dial(addresses):
-                    for server in range(len(addresses)):
-                        self.put((life.link, server), "linked", server, life.link)
-                        self.put((life.link, "dial"), "worker", life, ev.Linked(server))
+                case fx.Dial(servers):
+                    for spec in servers:
+                        linked = ev.Linked(spec.server, spec.incarnation)
+                        self.put((life.link, spec.server), "linked", spec.server, life.link)
+                        self.put((life.link, "dial"), "worker", life, linked)
                     if not life.rejoined:  # otherwise the machine knows the model
                         life.doing = "attach"
                 case fx.Rejoin(reason):
@@ -772,7 +775,7 @@ class Ensemble:
     def _check_acknowledged(self, life: Life) -> None:
         """What every server acknowledged is in every slice, exactly once."""
         for given in sorted(life.sent):
-            if given[2] not in life.machine._unacknowledged:
+            if given[2] <= life.machine.acknowledged:
                 life.sent.remove(given)
                 self._check_in_once(given, "was acknowledged")
 

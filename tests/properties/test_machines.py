@@ -133,7 +133,11 @@ def test_seeds_are_missing_when_a_server_does_not_look_at_the_routing_epoch(monk
 
 
 def test_seeds_are_missing_when_the_lead_does_not_look_at_the_routing_epoch(monkeypatch) -> None:
-    monkeypatch.setattr(Placing, "seeded", lambda self, said: self._seeded.add(said.server))
+    def seeded(placing: Placing, said: m.Seeded) -> None:
+        placing._seeded.add(said.server)
+        placing._begun = placing._begun or placing._seeded >= placing._keepers
+
+    monkeypatch.setattr(Placing, "seeded", seeded)
     monkeypatch.setattr(Placing, "check", lambda self: None)
     with pytest.raises(AssertionError, match="were not seeded"):
         search(seeder_deaths=2, joins=4)

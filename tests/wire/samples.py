@@ -25,7 +25,10 @@ SPEC = m.ModelSpec(
     ),
     m.OptimizerSpec("SGD", ({"lr": 0.1, "nesterov": True, "betas": [0.9, 0.99]},)),
 )
-ROUTES = (m.Route(0, (1, 2)), m.Route(1))
+ROUTES = (m.Route(0, (1, 2)), m.Route(1, (0,), (2,), 4))
+SERVERS = (m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 3))
+ROWS = (m.Row(1, 2, 3), m.Row(4, 5, 6))
+STAMP = m.Stamp(1, 2, 3)
 JOB = m.JobSpec(
     job="job-1",
     workers=3,
@@ -35,6 +38,7 @@ JOB = m.JobSpec(
     async_scale="none",
     heartbeat_s=0.25,
     respawn=True,
+    replicas=2,
 )
 
 
@@ -46,9 +50,9 @@ def messages() -> list[m.Message]:
         m.Refusal(**IDENTITY, reason="no: ünïcode"),
         m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),
         m.SegmentWithdrawn(**IDENTITY, segment=3),
-        m.Admitted(**IDENTITY, job=JOB, servers=(ADDRESS, ADDRESS)),
+        m.Admitted(**IDENTITY, job=JOB, servers=SERVERS),
         m.Attach(**IDENTITY, spec=SPEC),
-        m.Routing(**IDENTITY, routes=ROUTES, seed=True),
+        m.Routing(**IDENTITY, routes=ROUTES, seed=True, servers=SERVERS),
         m.Enrol(**IDENTITY, points=1000),
         m.Leased(
             **IDENTITY,
@@ -93,13 +97,37 @@ def messages() -> list[m.Message]:
         m.Asking(**IDENTITY),
         m.Acknowledged(**IDENTITY),
         m.Pull(**IDENTITY),
-        m.Parameters(**IDENTITY, slot=2),
+        m.Parameters(**IDENTITY, slot=2, holds=(3, 4)),
         m.Pulled(**IDENTITY),
-        m.Place(**IDENTITY, spec=SPEC, routes=ROUTES),
-        m.Placed(**IDENTITY),
+        m.Place(
+            **IDENTITY,
+            spec=SPEC,
+            routes=ROUTES,
+            servers=SERVERS,
+            members=(m.MemberSpec(0, 1, "w"),),
+            fresh=False,
+        ),
+        m.Placed(**IDENTITY, rows=ROWS),
         m.Seed(**IDENTITY),
         m.Seeded(**IDENTITY),
         m.Alive(**IDENTITY, load=0.5),
+        m.CaughtUp(**IDENTITY, peer=2),
+        m.Unreachable(**IDENTITY, peer=2, reason="it broke"),
+        m.Copy(**IDENTITY, stamp=STAMP, rate=0.5, scale=0.25, rows=ROWS),
+        m.Copied(**IDENTITY, rows=ROWS),
+        m.Fetch(**IDENTITY, held=(STAMP,)),
+        m.State(
+            **IDENTITY,
+            slices=2,
+            stamp=STAMP,
+            rows=ROWS,
+            name="momentum",
+            dtype="float32",
+            shape=(3, 4),
+            part=1,
+            parts=2,
+        ),
+        m.Adopted(**IDENTITY, rows=ROWS),
     ]
 
 

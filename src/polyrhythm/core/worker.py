@@ -257,8 +257,7 @@ class WorkerMachine:
             self._rerouting = message
             self._dial(message.servers)
             self._reroute_if_linked(now_ns)
-            if self._rerouting is not None:
-                return
+            return
         self._routing = message.routing
         if not self._routed:
             self._routed = True
