@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cutting import cut
 from processes import Command, wait_until
 
 from polyrhythm.observe.journal import JournalReader
@@ -107,9 +108,23 @@ class Company:
             self.until_calm()
         guests = [name for name in self.present() if name.startswith("guest")]
         name = self._rng.choice(guests if guests and kind == "leave" else self.present())
-        begin = {"kill": self._kill, "stop": self._stop, "pause": self._pause, "leave": self._leave}
-        self._under_way[name] = begin[kind](name)
-        next(self._under_way[name], None)
+        begin = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "pause": self._pause,
+            "leave": self._leave,
+            "cut": self._cut,
+        }
+        self.begin(name, begin[kind](name))
+
+    def begin(self, name: str, fault: Fault) -> None:
+        self._under_way[name] = fault
+        if next(fault, self) is self:
+            del self._under_way[name]
+
+    @property
+    def under_way(self) -> list[str]:
+        return sorted(self._under_way)
 
     def _contributes(self, name: str) -> Fault:
         before = len(self.books[name].acknowledged)
@@ -145,6 +160,15 @@ class Company:
         while time.monotonic() < until_s:
             yield
         os.kill(pid, signal.SIGCONT)
+        yield from self._contributes(name)
+
+    def _cut(self, name: str) -> Fault:
+        """Cut its link to some server, or to the lead."""
+        came = self.told("rejoined", name)
+        server = self._rng.choice(self.command.servers())
+        assert cut(self.pid_of(name), server), "it is linked to every server"
+        while self.told("rejoined", name) == came:
+            yield
         yield from self._contributes(name)
 
     def _join(self, name: str) -> Fault:

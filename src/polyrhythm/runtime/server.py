@@ -25,6 +25,7 @@ from polyrhythm.io.poll import Poller
 from polyrhythm.io.segments import Segment
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.observe.journal import Journal
+from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.bonjour import introduce, offers
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.door import Door, Listeners
@@ -253,6 +254,7 @@ class ServerNode:
             if event is not None:
                 self._driver.put(self.name, event)
         else:
+            crashpoint.reach(self.name, "took", message)
             self._driver.put(self.name, message)
 
     def _placed(self) -> Holdings:
@@ -263,12 +265,11 @@ class ServerNode:
     def _take_contribution(
         self, link: Link, message: m.Contribution, payload: Payload | None, wait: bool
     ) -> None:
-        holdings = self._placed()
         data = _payload(message, payload)
         if self._lanes is None or (wait and self._rounds):
             if not self._rounds:
                 self._driver.run()  # who asked for parameters before this need not wait for its fold
-            event = holdings.add(message, data, verify=not link.by_reference)
+            event = self._add(link, message, data)
             if event is not None:
                 self._driver.put(self.name, event)
         elif wait:  # its memory is the link's, and is read into again after this
@@ -278,6 +279,13 @@ class ServerNode:
         else:
             self._lanes.put(message.slice, (link, message, data, None))
 
+    def _add(
+        self, link: Link, message: m.Contribution, data: memoryview
+    ) -> ev.Contributed | ev.Repeated | None:
+        event = self._placed().add(message, data, verify=not link.by_reference)
+        crashpoint.reach(self.name, "took", message)
+        return event
+
     def _take_copy(self, message: m.Copy | m.State, payload: Payload | None) -> None:
         """What a primary sends to its replicas, on the thread that reads its link: in order."""
         holdings = self._placed()
@@ -286,6 +294,7 @@ class ServerNode:
             event: ev.StepCopied | ev.StateAdopted | None = holdings.copy(message, data)
         else:
             event = holdings.adopt(message, data)
+        crashpoint.reach(self.name, "took", message)
         if event is not None:
             self._driver.put(self.name, event)
 
@@ -293,6 +302,7 @@ class ServerNode:
         link = self._server_link(server)
         if link is not None:
             link.send(message, payload)
+            crashpoint.reach(self.name, "sent", message)
 
     def _server_link(self, server: int) -> Link | None:
         """The lead's own server is reached over the lead's link."""
@@ -303,7 +313,7 @@ class ServerNode:
         for link, message, data, done in items:
             event = None
             try:
-                event = self._placed().add(message, data, verify=not link.by_reference)
+                event = self._add(link, message, data)
             except _BAD_PEER as error:
                 link.send(m.Refusal(reason=f"{self.name}: {error}"))
                 link.close()  # the thread that reads it notices, and parts with it
@@ -326,8 +336,9 @@ class ServerNode:
         server = fx.server_number(effect.to)
         link = self._peers.get(effect.to) if server is None else self._server_link(server)
         if link is not None:
-            link.send(effect.message, flush=False)
+            link.send(effect.message, flush=crashpoint.ON)
             self._peers.touch(link)
+            crashpoint.reach(self.name, "sent", effect.message)
 
     def _bind(self, effect: fx.Bind) -> None:
         if effect.link != self.name:
@@ -481,7 +492,8 @@ class ServerNode:
             )
             last = slice_ == slices[-1] and not link.by_reference
             done = self._sent_event(effect.worker, round_) if last else None
-            link.send(message, (piece,), flush=False, done=done)
+            link.send(message, (piece,), flush=crashpoint.ON, done=done)
+            crashpoint.reach(self.name, "sent", message)
         self._peers.touch(link)
 
     def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:

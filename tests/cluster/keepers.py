@@ -1,0 +1,136 @@
+"""The servers of a running job, all but the lead's, and what befalls them.
+
+As with workers a fault goes on until the job has recovered from it: until the server is back, and
+every slice has all of its copies again. So no more than one server is ever missing.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from company import Company, Fault
+from cutting import cut
+
+LEADS = 0
+
+
+class Keepers:
+    """`again`: who dies is started again by the engine."""
+
+    def __init__(self, company: Company, rng: random.Random, *, again: bool = True) -> None:
+        self.company = company
+        self._rng = rng
+        self._again = again
+        self.pids = dict(enumerate(company.command.servers()))
+        self.kinds: dict[str, Callable[[int], Fault]] = {
+            "kill-server": self.kill,
+            "stop-server": self.stop,
+            "pause-server": self.pause,
+            "cut-servers": self.cut_from_another,
+            "cut-lead": self.cut_from_lead,
+        }
+
+    def befall(self, kind: str) -> None:
+        """Begin a fault of this kind, when no other server is missing."""
+        company = self.company
+        company.until(lambda: not self._under_way(), "all servers are there")
+        number = self._rng.choice([n for n in self.pids if n != LEADS])
+        company.begin(f"s{number}", self.kinds[kind](number))
+
+    def _under_way(self) -> list[str]:
+        return [name for name in self.company.under_way if name.startswith("s")]
+
+    def told(self, what: str, number: int) -> int:
+        lines = self.company.lines
+        return sum(line["what"] == what and line.get("server") == number for line in lines)
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def kill(self, number: int) -> Fault:
+        lost = self.told("server-lost", number)
+        os.kill(self.pids[number], signal.SIGKILL)
+        yield from self.is_missed(number, lost)
+
+    def stop(self, number: int) -> Fault:
+        """Longer than the suspicion time: when it goes on, it finds that it is not wanted."""
+        lost, pid = self.told("server-lost", number), self.pids[number]
+        os.kill(pid, signal.SIGSTOP)
+        while self.told("server-lost", number) == lost:
+            yield
+        os.kill(pid, signal.SIGCONT)
+        yield from self.is_missed(number, lost)
+
+    def pause(self, number: int) -> Fault:
+        """Shorter than the suspicion time, in all likelihood."""
+        lost, pid = self.told("server-lost", number), self.pids[number]
+        until_s = time.monotonic() + self._rng.uniform(0.02, 0.5)
+        os.kill(pid, signal.SIGSTOP)
+        while time.monotonic() < until_s:
+            yield
+        os.kill(pid, signal.SIGCONT)
+        before = self.company.acknowledged()
+        while self.company.acknowledged() < before + 10:
+            yield
+        if self.told("server-lost", number) > lost:
+            yield from self.is_missed(number, lost)
+
+    def cut_from_another(self, number: int) -> Fault:
+        """Two that cannot talk cannot both stay."""
+        (other,) = (n for n in self.pids if n not in (number, LEADS))
+        both = {n: self.told("server-lost", n) for n in (number, other)}
+        assert cut(self.pids[number], self.pids[other]), "they are linked"
+        while all(self.told("server-lost", n) == lost for n, lost in both.items()):
+            yield
+        (gone,) = (n for n, lost in both.items() if self.told("server-lost", n) > lost)
+        yield from self.is_missed(gone, both[gone])
+
+    def cut_from_lead(self, number: int) -> Fault:
+        lost = self.told("server-lost", number)
+        assert cut(self.pids[number], self.pids[LEADS]), "it is linked to the lead"
+        yield from self.is_missed(number, lost)
+
+    def crash(self, number: int, point: str, file: Path) -> Fault:
+        """Let it die at a named point, whenever it gets there."""
+        lost = self.told("server-lost", number)
+        aside = file.with_suffix(".new")
+        aside.write_text(f"s{number} {point}")
+        aside.rename(file)
+        while file.exists():
+            yield
+        yield from self.is_missed(number, lost)
+
+    # -- recovering ----------------------------------------------------------------------------
+
+    def is_missed(self, number: int, lost: int) -> Fault:
+        """The lead has noticed; then, if it is started again, it is back and has learned all."""
+        joined = self.told("server-joined", number)
+        while self.told("server-lost", number) == lost:
+            yield
+        if not self._again:
+            del self.pids[number]
+            yield from self._copied(number, "server-lost")
+            return
+        while self.told("server-joined", number) == joined:
+            yield
+        known = set(self.pids.values())
+        while len(new := [p for p in self.company.command.servers() if p not in known]) != 1:
+            yield
+        self.pids[number] = new[0]
+        yield from self._copied(number, "server-joined")
+
+    def _copied(self, number: int, what: str) -> Fault:
+        """Every slice has all of its copies again, after the last line of this kind."""
+        lines = self.company.lines
+        since = max(
+            at
+            for at, line in enumerate(lines)
+            if line["what"] == what and line.get("server") == number
+        )
+        while not any(
+            line["what"] == "copied" and line["learning"] == 0
+            for line in self.company.lines[since:]
+        ):
+            yield
