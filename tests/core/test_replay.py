@@ -77,7 +77,7 @@ def test_a_changed_effect_is_found(traces: list[Path], tmp_path: Path) -> None:
 
 
 def test_a_changed_machine_is_found(traces: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Landing, "land", lambda self, server, slice_, version: None)
+    monkeypatch.setattr(Landing, "land", lambda self, *landed: None)
     with pytest.raises(InvariantBroken):
         replay(traces[-1])
 

@@ -58,8 +58,8 @@ class ServerMachine:
         self._mine: frozenset[int] = frozenset()
         self._copies: dict[int, int] = {}
         """Per slice that is copied here, the primary that it was fetched from."""
-        self._fetching: dict[int, frozenset[int]] = {}
-        """Per primary, what was asked of it."""
+        self._fetching: dict[int, tuple[int, frozenset[int]]] = {}
+        """Per primary, the routing epoch in which it was asked last, and for what."""
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, what it asked for and cannot have yet."""
         self._linked: dict[int, int] = {}
@@ -281,13 +281,16 @@ class ServerMachine:
         self._fetching = {of: asked for of, asked in self._fetching.items() if of in wanted}
         for primary, slices in wanted.items():
             new = any(slice_ not in self._copies for slice_ in slices)
-            if new and not slices <= self._fetching.get(primary, frozenset()):
-                self._fetching[primary] = frozenset(slices)
+            if new and not slices <= self._fetching.get(primary, (0, frozenset()))[1]:
+                self._fetching[primary] = (place.routing, frozenset(slices))
                 self._out.append(FetchState(primary, tuple(sorted(slices)), place.routing))
 
     def _on_state_adopted(self, event: ev.StateAdopted, now_ns: int) -> None:
-        for slice_ in self._fetching.pop(event.primary, ()):
-            self._copies[slice_] = event.primary
+        asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))
+        if asked != event.routing:
+            return  # more was asked for since, and will come
+        del self._fetching[event.primary]
+        self._copies.update(dict.fromkeys(slices, event.primary))
         adopted = m.Adopted(
             term=self._term, routing=event.routing, server=self.server, rows=event.rows
         )

@@ -472,21 +472,25 @@ class Holdings:
         return Fetch(routing=routing, server=self._server, held=held)
 
     def adopt(self, message: State, data: memoryview | None) -> StateAdopted | None:
-        """Take one tensor of a slice's state; an event once that was the last of all slices."""
+        """Take one tensor of a slice's state, unless routes have changed since it was asked for; an
+        event once that was the last of all slices."""
         primary, slice_ = message.server, message.slice
         with self._copies_lock:
-            with self._ledger_lock:
-                if self.ledger.primary(slice_) != primary or slice_ not in self._copies:
-                    return None  # it was asked for under routes that are no more
+            whole = (primary, message.routing, slice_)
             if data is not None:
-                state = self._parts.setdefault((primary, message.routing, slice_), {})
+                state = self._parts.setdefault(whole, {})
                 tensor = tensor_over(data, DTYPES[message.dtype]).clone()
                 state[message.name] = tensor.reshape(message.shape)
                 if len(state) < message.parts:
                     return None
-                self._copies.adopt(slice_, self._parts.pop((primary, message.routing, slice_)))
+            state = self._parts.pop(whole, {})
             with self._ledger_lock:
-                self.ledger.adopt(message.stamp, message.rows)
+                heeded = self.ledger.primary(slice_) == primary and slice_ in self._copies
+            if heeded and state:
+                self._copies.adopt(slice_, state)
+            with self._ledger_lock:
+                if heeded:
+                    self.ledger.adopt(message.stamp, message.rows)
                 key = (primary, message.routing)
                 self._adopting[key] += 1
                 if self._adopting[key] < message.slices:
@@ -520,8 +524,6 @@ class Holdings:
                 states = self._states(kept)
                 old = self._move(mine, states)
             self._copies.hold(kept.keys() - {s.id for s in mine}, states)
-            self._adopting.clear()
-            self._parts.clear()
             with self._ledger_lock:
                 version, rows = self.ledger.least()
                 made = self.ledger.made_of_all()

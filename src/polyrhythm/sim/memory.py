@@ -263,7 +263,6 @@ class Memory:
             latest = self._latest
             self._hold(mine, kept)
             self._latest = latest
-        self._adopting.clear()
         version, rows = self._ledger.least()
         made = self._ledger.made_of_all()
         return Rerouted(routing, version, rows, made, self._ledger.round)
@@ -292,16 +291,16 @@ class Memory:
         ]
 
     def adopt(self, message: CarriedState) -> StateAdopted | None:
-        """Take a slice as its primary has it; an event once that was the last."""
+        """Take a slice as its primary has it, unless routes have changed since it was asked for; an
+        event once that was the last."""
         slice_, primary = message.slice, message.server
-        if self._ledger.primary(slice_) != primary:
-            return None  # it was asked for under routes that are no more
-        if message.parts:
-            self.contents[slice_] = Counter(message.cargo)
-            self.weights[slice_] = message.total
-            self._added[slice_] = []
-            self._write(slice_, 0)
-        self._ledger.adopt(message.stamp, message.rows)
+        if self._ledger.primary(slice_) == primary:
+            if message.parts:
+                self.contents[slice_] = Counter(message.cargo)
+                self.weights[slice_] = message.total
+                self._added[slice_] = []
+                self._write(slice_, 0)
+            self._ledger.adopt(message.stamp, message.rows)
         key = (primary, message.routing)
         self._adopting[key] += 1
         if self._adopting[key] < message.slices:
