@@ -212,8 +212,9 @@ class ServerMachine:
         self._rerouted, self._held = event, event.routing
         mine = self._primary_of(place)
         before, self._mine = self._mine, frozenset(mine)
-        if self._mine != before and not self._rounds:
-            self.replication.reconsider(event.rows)
+        if self._mine != before:
+            fold = m.Row(*fold_step(event.version))
+            self.replication.reconsider((*event.rows, fold))
         settled = self.replication.reroute(mine.items(), place.routing)
         self._enlist(place.members)
         self._view = max(self._view, place.view)
