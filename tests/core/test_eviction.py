@@ -119,15 +119,15 @@ def test_what_it_had_sent_counts_until_every_server_knows(how: str) -> None:
     who = stage.who(1)
     for sequence in (1, 2):
         stage.tell(m.Trailer(**who, sequence=sequence, weight=1.0))
-        stage.tell(m.Arrived(**who, server=0, sequence=sequence, round=1))
+        stage.tell(m.Arrived(**who, routing=1, server=0, sequence=sequence, round=1))
     if how == "evicted":
         silence(stage, 0)
     else:
         stage.closed("w1")
-    stage.tell(m.Arrived(**who, server=1, sequence=1, round=1))
+    stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1))
     assert stage.lead._tally.workers[1].contributions == 1
     stage.from_servers(m.Folded, round=1)
-    stage.tell(m.Arrived(**who, server=1, sequence=2, round=1))
+    stage.tell(m.Arrived(**who, routing=1, server=1, sequence=2, round=1))
     assert stage.lead._tally.workers[1].contributions == 1, "not after"
 
 

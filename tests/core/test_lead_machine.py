@@ -297,9 +297,11 @@ def test_a_seeder_that_rejoins_does_not_overwrite_what_was_learned() -> None:
 def test_a_contribution_counts_when_all_servers_and_its_trailer_came() -> None:
     stage = Stage(workers=1, servers=2).begin()
     who = stage.who(0)
-    assert sent(stage.tell(m.Arrived(**who, server=0, sequence=1, round=1)), m.Fold) == []
+    assert (
+        sent(stage.tell(m.Arrived(**who, routing=1, server=0, sequence=1, round=1)), m.Fold) == []
+    )
     assert sent(stage.tell(m.Trailer(**who, sequence=1, weight=1.0)), m.Fold) == []
-    folds = sent(stage.tell(m.Arrived(**who, server=1, sequence=1, round=1)), m.Fold)
+    folds = sent(stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1)), m.Fold)
     assert [fold.round for fold in folds] == [1, 1]
 
 
@@ -575,12 +577,12 @@ def test_a_server_that_is_behind_is_named_and_no_worker() -> None:
     stage = Stage(workers=2, servers=2).begin()
     for worker in (0, 1):
         stage.tell(m.Trailer(**stage.who(worker), sequence=1, weight=2.0))
-        stage.tell(m.Arrived(**stage.who(worker), server=0, sequence=1, round=1))
+        stage.tell(m.Arrived(**stage.who(worker), routing=1, server=0, sequence=1, round=1))
         if worker == 0:
             assert stage.why == "round 1 waits for w0, w1", "one of them has not sent anything"
     assert stage.why == "s1 has not reported what w0, w1 contributed"
     for worker in (0, 1):
-        stage.tell(m.Arrived(**stage.who(worker), server=1, sequence=1, round=1))
+        stage.tell(m.Arrived(**stage.who(worker), routing=1, server=1, sequence=1, round=1))
     stage.tell(m.Folded(server=1, round=1, weight=1.0))
     assert stage.lead.why().reason.fields["servers"] == "s0"
     stage.tell(m.Folded(server=0, round=1, weight=1.0))

@@ -212,9 +212,9 @@ def test_it_is_not_idle_while_a_contribution_is_on_its_way() -> None:
     who = stage.who(0)
     (lease,) = enrol(stage, 0).values()
     stage.tell(m.Trailer(**who, sequence=1, weight=1.0, progress=whole(lease)))
-    stage.tell(m.Arrived(**who, server=0, sequence=1, round=1))
+    stage.tell(m.Arrived(**who, routing=1, server=0, sequence=1, round=1))
     assert ended(stage.tell(m.Abstained(**who, lease=lease.number))) is None
-    folds = sent(stage.tell(m.Arrived(**who, server=1, sequence=1, round=1)), m.Fold)
+    folds = sent(stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1)), m.Fold)
     assert folds and folds[0].last
 
 
@@ -223,9 +223,9 @@ def test_it_is_idle_when_what_was_on_its_way_did_not_help() -> None:
     who = stage.who(0)
     (lease,) = enrol(stage, 0).values()
     stage.tell(m.Trailer(**who, sequence=1, weight=1.0))
-    stage.tell(m.Arrived(**who, server=0, sequence=1, round=1))
+    stage.tell(m.Arrived(**who, routing=1, server=0, sequence=1, round=1))
     stage.tell(m.Abstained(**who, lease=lease.number))
-    reason = ended(stage.tell(m.Arrived(**who, server=1, sequence=1, round=1)))
+    reason = ended(stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1)))
     assert reason is not None and reason.startswith("nobody had anything to contribute")
 
 

@@ -3,7 +3,8 @@ slice holds. *At the end no element is above what was sent, and everything that 
 counted is in every slice exactly once; and what a reader was sent is one version, not a mixture.*
 
 A seed gives a scenario of crashes, stops, joins and leaves, and now and then a contribution comes a
-second time, as from a worker that has not seen its acknowledgement.
+second time, as from a worker that has not seen its acknowledgement. With replicas servers are among the
+victims, and *every slice* means the primary's and every replica's.
 """
 
 import random
@@ -18,11 +19,12 @@ from staged_run import Run
 
 from polyrhythm.core.arrivals import Complete
 from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.outstanding import Outstanding
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.worker import WorkerMachine
 from polyrhythm.sim.link import Way
 from polyrhythm.sim.memory import Given, Memory
-from polyrhythm.wire.messages import Contribution, Message
+from polyrhythm.wire.messages import Contribution, Message, Route
 
 _K = 211
 _REPEATED = 0.05
@@ -39,7 +41,12 @@ class Books:
     acknowledged: set[Given] = field(default_factory=set)
     counted: dict[Given, int] = field(default_factory=dict)
     """Per contribution, its round."""
-    memories: list["Blocks"] = field(default_factory=list)
+    memories: dict[int, "Blocks"] = field(default_factory=dict)
+    """Per server, what it held last."""
+    senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
+    """Whose contributions these are: worker and incarnation."""
+    resent: Counter[Given] = field(default_factory=Counter)
+    """How many slices of each contribution were sent a second time, after a change of routes."""
     _numbers: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def send(self, given: Given) -> None:
@@ -47,35 +54,37 @@ class Books:
         self.sent[given] = (worker, self._numbers[worker] % _K)
         self._numbers[worker] += 1
 
-    def settle(self, rounds: int | None) -> None:
+    def settle(self, rounds: int | None, routes: Sequence[Route]) -> None:
         """The run is over. `rounds`: as many were folded; None: contributions are folded one by
-        one."""
+        one. `routes`: who had which slice at the end."""
         most = Counter(self.sent.values())
         due = [
             given for given, round_ in self.counted.items() if rounds is None or round_ <= rounds
         ]
         least = Counter(self.sent[given] for given in {*self.acknowledged, *due})
-        for memory in self.memories:
-            for slice_, block in memory.current().items():
-                above = block - most
-                missing = least - block
-                assert not above, f"slice {slice_} has more than was sent: {dict(above)}"
-                assert not missing, f"slice {slice_} lacks what was counted: {dict(missing)}"
+        for slice_, route in enumerate(routes):
+            for server in (route.primary, *route.replicas):
+                block = self.memories[server].current()[slice_]
+                where = f"slice {slice_} of s{server}"
+                above, missing = block - most, least - block
+                assert not above, f"{where} has more than was sent: {dict(above)}"
+                assert not missing, f"{where} lacks what was counted: {dict(missing)}"
 
 
 class Blocks(Memory):
-    """A server's slices with a block in every slot, and no opinion of what may be in it."""
+    """A server's slices with a block in every slot, and no opinion of what may be in it. What goes to
+    a copy carries its elements as they are, so that a copy's faults are its own."""
 
     books: Books
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "keep": True})
         self._blocks: dict[tuple[int, int], Block] = {}
-        self._at = dict.fromkeys(self.slices, 0)
-        self.books.memories.append(self)
+        self._at: dict[int, int] = {}
+        super().__init__(*args, **{**options, "keep": True})
+        self.books.memories[self._server] = self
 
     def _fold_slice(self, slice_: int, slot: int) -> None:
-        block = Counter(self._blocks.get((slice_, self._at[slice_]), ()))
+        block = Counter(self._blocks.get((slice_, self._at.get(slice_, 0)), ()))
         block.update(self.books.sent[given] for given in self._added[slice_])
         self._blocks[slice_, slot] = block
         self._at[slice_] = slot
@@ -84,9 +93,38 @@ class Blocks(Memory):
         self.weights[slice_] += self._aggregate[slice_]
         self._aggregate[slice_] = 0.0
 
+    def fold(self, round_: int, slot: int) -> float:
+        weight = super().fold(round_, slot)
+        for slice_ in self.slices:  # what a primary before this one has folded lies there too
+            before = self._at.get(slice_, slot)
+            if before != slot:
+                self._blocks[slice_, slot] = Counter(self._blocks[slice_, before])
+                self._at[slice_] = slot
+        return weight
+
+    def adopt(self, message: Any) -> Any:
+        event = super().adopt(message)
+        if message.parts and self._ledger.primary(message.slice) == message.server:
+            elements = Counter(self.books.sent[given] for given in message.cargo)
+            self._blocks[message.slice, 0] = elements
+            self._at[message.slice] = 0
+        return event
+
+    def reroute(self, routes: Sequence[Route], routing: int) -> Any:
+        before = list(self.slices)
+        event = super().reroute(routes, routing)
+        if before != list(self.slices):  # slots are counted from 0 again
+            for slice_, slot in self._at.items():
+                self._blocks[slice_, 0] = Counter(self._blocks.get((slice_, slot), ()))
+                self._at[slice_] = 0
+        return event
+
     def current(self) -> dict[int, Block]:
-        places = self._at.items()
-        return {slice_: self._blocks.get((slice_, slot), Counter()) for slice_, slot in places}
+        """What lies in every slice that is held here, as its primary or as a copy."""
+        return {
+            slice_: self._blocks.get((slice_, self._at.get(slice_, 0)), Counter())
+            for slice_ in self.contents
+        }
 
     def stamps(self, slots: Sequence[int]) -> list[Any]:
         """What lies there, number by number."""
@@ -98,17 +136,27 @@ class Blocks(Memory):
 def bookkeeping(seed: int) -> Iterator[Books]:
     """While this lasts, runs are written down in these books."""
     books, rng = Books(), random.Random(seed)
-    contribute, acknowledge = WorkerMachine._contribute, WorkerMachine._acknowledge
+    contribute, acknowledge = WorkerMachine._contribute, Outstanding.acknowledge
+    reroute = Outstanding.reroute
     count, send = LeadMachine._count, Way.send
 
     def contribute_booked(machine: WorkerMachine, event: Any, now_ns: int) -> None:
         books.send((machine.worker, machine.incarnation, machine._sequence + 1))
+        books.senders[machine._unacknowledged] = (machine.worker, machine.incarnation)
         contribute(machine, event, now_ns)
 
-    def acknowledge_booked(machine: WorkerMachine, server: int, sequence: int, now_ns: int) -> None:
-        who, before = (machine.worker, machine.incarnation), set(machine._unacknowledged)
-        acknowledge(machine, server, sequence, now_ns)
-        books.acknowledged |= {(*who, mine) for mine in before - set(machine._unacknowledged)}
+    def reroute_booked(outstanding: Outstanding, routes: tuple[Route, ...]) -> list[Any]:
+        again = reroute(outstanding, routes)
+        for sent, moved in again:
+            given = (*books.senders[outstanding], sent.sequence)
+            books.resent[given] += sum(map(len, moved.values()))
+        return again
+
+    def acknowledge_booked(outstanding: Outstanding, *of: int) -> None:
+        before = set(outstanding._sent)
+        acknowledge(outstanding, *of)
+        gone = before - set(outstanding._sent)
+        books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
 
     def count_booked(lead: LeadMachine, complete: Complete | None, now_ns: int) -> None:
         if complete is not None:
@@ -124,7 +172,8 @@ def bookkeeping(seed: int) -> Iterator[Books]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WorkerMachine, "_contribute", contribute_booked)
-        patch.setattr(WorkerMachine, "_acknowledge", acknowledge_booked)
+        patch.setattr(Outstanding, "acknowledge", acknowledge_booked)
+        patch.setattr(Outstanding, "reroute", reroute_booked)
         patch.setattr(LeadMachine, "_count", count_booked)
         patch.setattr(Way, "send", send_again)
         patch.setattr("polyrhythm.sim.server.Memory", type("Booked", (Blocks,), {"books": books}))
@@ -183,17 +232,103 @@ def scenario(sync: str, seed: int) -> str:
     return text
 
 
-def _event(at_ms: float, what: str, worker: int) -> str:
-    return f'[[events]]\nat = "{at_ms:.3f}ms"\nwhat = "{what}"\nworker = "worker-{worker}"\n'
+def _event(at_ms: float, what: str, worker: int | None = None, server: int | None = None) -> str:
+    text = f'[[events]]\nat = "{max(1.0, at_ms):.3f}ms"\nwhat = "{what}"\n'
+    text += "" if worker is None else f'worker = "worker-{worker}"\n'
+    return text + ("" if server is None else f"server = {server}\n")
 
 
-def keep_books(sync: str, seed: int, *, check: bool = True) -> Run:
+def storm(sync: str, seed: int) -> str:
+    """Servers are among the victims: at most as many at once as there are copies, and then there is
+    time to restore those. The lead's own server is spared, and the first worker."""
+    rng = random.Random(f"servers {sync} {seed}")
+    replicas = rng.choice([1, 1, 2])
+    servers = replicas + rng.randint(2, 3)
+    text = f"""
+        [job]
+        sync = "{sync}"
+        kind = "local"
+        interval = "40ms"
+        timer = "{rng.choice(["off", "300ms"])}"
+        max_time = "{rng.choice([3, 5])}s"
+        points = 4000
+        batch = 8
+        servers = {servers}
+        replicas = {replicas}
+        model = "120kB"
+        slice = "{rng.choice(["12kB", "30kB"])}"
+        heartbeat = "50ms"
+        limit = "60s"
+        [link]
+        delay = "1ms"
+        bandwidth = "{rng.choice(["20Mbit", "200Mbit"])}"
+        loss = {rng.choice([0.0, 0.01])}
+        timeout = "30ms"
+        [[workers]]
+        count = 3
+        step = "{rng.choice([15, 25])}ms"
+        step_noise = 0.4
+    """
+    at_ms = rng.uniform(20, 300)
+    for _ in range(rng.randint(1, 3)):
+        restored_ms = at_ms
+        for server in rng.sample(range(1, servers), rng.randint(1, replicas)):
+            events, until_ms = _befall_server(rng, at_ms + rng.uniform(0, 40), server)
+            text += events
+            restored_ms = max(restored_ms, until_ms)
+        if rng.random() < 0.5:
+            text += _befall_worker(rng, at_ms + rng.uniform(-10, 40))
+        at_ms = restored_ms + rng.uniform(400, 700)
+    return text
+
+
+def _befall_server(rng: random.Random, at_ms: float, server: int) -> tuple[str, float]:
+    """What happens to it, and until when nobody else should be lost because of it."""
+    match rng.choice(["crash", "respawn", "stop", "blink", "cut off", "cut from a worker"]):
+        case "crash":
+            back_ms = at_ms + rng.uniform(50, 400)
+        case "respawn":
+            back_ms = at_ms + 3
+        case "stop":  # long enough to be lost for it, and refused when it goes on
+            goes_on_ms = at_ms + rng.uniform(750, 1500)
+            events = _event(at_ms, "stop", server=server)
+            events += _event(goes_on_ms, "continue", server=server)
+            return events + _event(goes_on_ms + 100, "join", server=server), goes_on_ms + 100
+        case "blink":
+            events = _event(at_ms, "stop", server=server)
+            return events + _event(at_ms + 40, "continue", server=server), at_ms + 40
+        case "cut off":  # the lead's own stays, so this one goes
+            events = _event(at_ms, "cut", server=server) + "peer = 0\n"
+            return events + _event(at_ms + 200, "join", server=server), at_ms + 200
+        case _:
+            worker = rng.randint(0, 2)
+            return _event(at_ms, "cut", worker, server), at_ms
+    return _event(at_ms, "crash", server=server) + _event(back_ms, "join", server=server), back_ms
+
+
+def _befall_worker(rng: random.Random, at_ms: float) -> str:
+    worker = rng.randint(1, 2)
+    match rng.choice(["crash", "stop", "leave"]):
+        case "stop":
+            return _event(at_ms, "stop", worker) + _event(at_ms + 900, "continue", worker)
+        case what:
+            return _event(at_ms, what, worker) + _event(at_ms + 400, "join", worker)
+
+
+def keep_books(sync: str, seed: int, *, check: bool = True, servers: bool = False) -> Run:
     """One run, whose books are settled at its end. `check`: machines and servers are looked at all
-    the while, too."""
-    with bookkeeping(seed) as books:
-        run = Run(scenario(sync, seed), seed=seed, check=check)
-    lead = run.simulation.servers[0].machines["lead"]
-    assert isinstance(lead, LeadMachine)
-    books.settle(lead._rounds.round if has_rounds(sync) else None)
+    the while, too. `servers`: they are among the victims."""
+    text = storm(sync, seed) if servers else scenario(sync, seed)
+    run, books = run_booked(text, seed, check=check)
     assert books.acknowledged and books.counted
     return run
+
+
+def run_booked(text: str, seed: int = 0, *, check: bool = True) -> tuple[Run, Books]:
+    with bookkeeping(seed) as books:
+        run = Run(text, seed=seed, check=check)
+    lead = run.simulation.servers[0].machines["lead"]
+    assert isinstance(lead, LeadMachine)
+    rounds = lead._rounds.round if has_rounds(run.simulation.job.sync) else None
+    books.settle(rounds, lead._placing.routes)
+    return run, books

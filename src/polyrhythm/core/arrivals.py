@@ -4,8 +4,9 @@
 come, in whatever order. It belongs to the latest round that a server added it to. What a member
 that is gone had sent still counts until every server knows that it is gone.*
 
-*A server that is promoted may lack what was reported by the one before it and is not folded: it is
-owed until it is reported again, and no round is folded meanwhile.*
+*A report is of the slices that its server was the primary of in the epoch in which it was given: it
+stands until the server is given more. A server that is promoted may lack what was reported by the one
+before it and is not folded: it is owed until it is reported again, and no round is folded meanwhile.*
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -17,6 +18,8 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Arrived, Row, Trailer
 
 _Key = tuple[int, int, int]
+Reigns = Mapping[int, int]
+"""Per server that holds slices, the epoch since when it is the primary of all of them."""
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
@@ -26,9 +29,18 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class _Coming:
-    servers: set[int] = field(default_factory=set)
+    reports: dict[int, int] = field(default_factory=dict)
+    """Per server, the routing epoch in which it reported last."""
     trailer: Trailer | None = None
     round: int = 0
+
+    def servers(self, reigns: Reigns) -> set[int]:
+        """Whose report is of all that they hold."""
+        return {server for server, since in reigns.items() if self.reports.get(server, -1) >= since}
+
+    def everywhere(self, reigns: Reigns) -> bool:
+        reports = self.reports
+        return len(reports) >= len(reigns) and len(self.servers(reigns)) == len(reigns)
 
 
 class Arrivals:
@@ -39,8 +51,8 @@ class Arrivals:
         self._parts: dict[tuple[int, int], int] = {}
         """Per worker and incarnation, how many of theirs have come in part."""
         self._keeps = keeps
-        self._counted: dict[_Key, int] = {}
-        """Complete, by the round that it is in."""
+        self._counted: dict[_Key, _Coming] = {}
+        """Complete, and not folded."""
         self._owed: dict[_Key, set[int]] = {}
         """Complete before, and not on these servers now."""
 
@@ -62,23 +74,24 @@ class Arrivals:
         """Something that this one sent has come in part."""
         return bool(self._parts.get((worker, incarnation)))
 
-    def trailer(self, message: Trailer, holders: frozenset[int]) -> Complete | None:
+    def trailer(self, message: Trailer, reigns: Reigns) -> Complete | None:
         key = _key(message)
         coming = self._of(key)
         coming.trailer = message
-        return self._complete(key, coming, holders)
+        return self._complete(key, coming, reigns)
 
-    def arrived(self, message: Arrived, holders: frozenset[int]) -> Complete | None:
+    def arrived(self, message: Arrived, reigns: Reigns) -> Complete | None:
         key = _key(message)
-        if key in self._counted:
-            self._settle(key, message.server)
+        counted = self._counted.get(key)
+        coming = counted or self._of(key)
+        coming.reports[message.server] = message.routing
+        if counted is not None:
+            self._settle(key, reigns)
             return None
-        coming = self._of(key)
-        coming.servers.add(message.server)
         coming.round = max(coming.round, message.round)
-        return self._complete(key, coming, holders)
+        return self._complete(key, coming, reigns)
 
-    def _of(self, key: tuple[int, int, int]) -> _Coming:
+    def _of(self, key: _Key) -> _Coming:
         coming = self._coming.get(key)
         if coming is None:
             coming = self._coming[key] = _Coming()
@@ -86,17 +99,17 @@ class Arrivals:
         return coming
 
     def _complete(
-        self, key: tuple[int, int, int], coming: _Coming, holders: frozenset[int]
+        self, key: _Key, coming: _Coming, reigns: Reigns
     ) -> Complete | None:
-        if coming.trailer is None or coming.servers != holders:
+        if coming.trailer is None or not coming.everywhere(reigns):
             return None
         self._drop(key)
         if self._keeps:
-            self._counted[key] = coming.round
+            self._counted[key] = coming
         return Complete(coming.trailer, coming.round)
 
     def late(
-        self, holders: frozenset[int], among: Container[int] | None = None
+        self, reigns: Reigns, among: Container[int] | None = None
     ) -> tuple[set[int], set[int]]:
         """Workers whose trailer is here, `among` these if so asked, and the servers that have not
         reported their slices."""
@@ -104,7 +117,7 @@ class Arrivals:
         for (worker, _, _), coming in self._coming.items():
             if coming.trailer is not None and (among is None or worker in among):
                 workers.add(worker)
-                servers |= holders - coming.servers
+                servers |= reigns.keys() - coming.servers(reigns)
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
@@ -121,45 +134,38 @@ class Arrivals:
 
     def folded(self, round_: int) -> None:
         """Every server has folded the round, and every replica has a copy of it."""
-        for key in [key for key, of in self._counted.items() if of <= round_]:
+        for key in [key for key, of in self._counted.items() if of.round <= round_]:
             del self._counted[key]
             self._owed.pop(key, None)
 
     def reroute(
-        self,
-        holders: frozenset[int],
-        promoted: frozenset[int],
-        rows: Mapping[int, tuple[Row, ...]],
+        self, reigns: Reigns, rows: Mapping[int, tuple[Row, ...]], routing: int
     ) -> list[Complete]:
-        """Other servers hold the slices now, and have of each worker what their rows say; who was
-        promoted has no more than that. What is complete by now, and was not before."""
-        last = {
-            server: {(row.worker, row.incarnation): row.sequence for row in rows[server]}
-            for server in holders
-        }
-
-        def have(key: _Key) -> set[int]:
-            return {server for server in holders if last[server].get(key[:2], 0) >= key[2]}
-
-        self._owed = {
-            key: lacks for key in self._counted if (lacks := set((promoted & holders) - have(key)))
-        }
+        """Every server follows this epoch, and has of each worker what its rows say. What is
+        complete by now, and was not before."""
+        for server in reigns:
+            last = {(row.worker, row.incarnation): row.sequence for row in rows[server]}
+            for key, coming in (*self._coming.items(), *self._counted.items()):
+                if last.get(key[:2], 0) >= key[2]:
+                    coming.reports[server] = routing
+        self._owed = {}
+        for key, counted in self._counted.items():
+            if lacks := reigns.keys() - counted.servers(reigns):
+                self._owed[key] = lacks
         done = []
         for key, coming in list(self._coming.items()):
-            coming.servers = have(key) | (coming.servers & holders) - promoted
             if coming.trailer is not None:
-                complete = self._complete(key, coming, holders)
+                complete = self._complete(key, coming, reigns)
                 done += [complete] if complete is not None else []
         return done
 
     def owing_members(self) -> set[tuple[int, int]]:
         return {key[:2] for key in self._owed}
 
-    def _settle(self, key: _Key, server: int) -> None:
-        owed = self._owed.get(key)
-        if owed is not None:
-            owed.discard(server)
-            if not owed:
+    def _settle(self, key: _Key, reigns: Reigns) -> None:
+        if key in self._owed:
+            self._owed[key] = reigns.keys() - self._counted[key].servers(reigns)
+            if not self._owed[key]:
                 del self._owed[key]
 
     def _drop(self, key: _Key) -> None:

@@ -162,7 +162,7 @@ class LeadMachine:
         if not self._policy.rounds and (full := self._windows.full()) is not None:
             workers, since_ns = full
             return Waiting(Reason("window", self._late_to(workers)), since_ns)
-        workers, servers = self._arrivals.late(holders)
+        workers, servers = self._arrivals.late(self._placing.reigns)
         paced = self._policy.why()
         held = _names(map(worker_name, sorted(workers)))
         if not workers or paced.reason.fields.get("missing", held) != held:
@@ -173,7 +173,7 @@ class LeadMachine:
         )
 
     def _late_to(self, workers: set[int]) -> dict[str, Any]:
-        _, servers = self._arrivals.late(self._placing.holders, workers)
+        _, servers = self._arrivals.late(self._placing.reigns, workers)
         held = _names(map(worker_name, sorted(workers)))
         return {"held": held, "servers": _names(map(server_name, sorted(servers)))}
 
@@ -425,7 +425,7 @@ class LeadMachine:
             for member in self._attached():
                 self._route(member)
         if change.promoted:
-            self._recount(frozenset(change.promoted), rows, versions, now_ns)
+            self._recount(rows, versions, now_ns)
         self._fold_if_put_off(now_ns)
         if not self._rounds.folding:
             self._move_on(now_ns)
@@ -436,14 +436,13 @@ class LeadMachine:
 
     def _recount(
         self,
-        promoted: frozenset[int],
         rows: Mapping[int, tuple[m.Row, ...]],
         versions: Mapping[int, int],
         now_ns: int,
     ) -> None:
         """What has arrived and what is folded, by what the primaries of now say."""
         holders = self._placing.holders
-        for complete in self._arrivals.reroute(holders, promoted, rows):
+        for complete in self._arrivals.reroute(self._placing.reigns, rows, self._placing.epoch):
             self._count(complete, now_ns)
         for worker, incarnation in self._arrivals.owing_members():
             if self.view.get(worker, incarnation) is None:
@@ -586,14 +585,14 @@ class LeadMachine:
             return
         if not self._policy.rounds:
             self._windows.sent(message.worker, message.incarnation, message.sequence, now_ns)
-        self._count(self._arrivals.trailer(message, self._placing.holders), now_ns)
+        self._count(self._arrivals.trailer(message, self._placing.reigns), now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         if self._heeds(message.worker, message.incarnation):
             if not self._policy.rounds:
                 self._rounds.folded_one(message.server)
             owed = self._arrivals.owed
-            self._count(self._arrivals.arrived(message, self._placing.holders), now_ns)
+            self._count(self._arrivals.arrived(message, self._placing.reigns), now_ns)
             if owed and not self._arrivals.owed:
                 self._on_paid(now_ns)
 

@@ -56,6 +56,8 @@ class Placing:
         self.epoch = 0
         self.holders: frozenset[int] = frozenset()
         """The servers that are primaries: with few slices, not every server is."""
+        self.reigns: dict[int, int] = {}
+        """Since which epoch each of them is the primary of all that it is the primary of."""
         self.seeder: int | None = None
         self.change: Change | None = None
         """The servers have not all followed yet, and workers still go by the old routes."""
@@ -144,7 +146,10 @@ class Placing:
 
     def _route(self, routes: tuple[Route, ...]) -> None:
         self.routes = routes
-        self.holders = frozenset(route.primary for route in routes)
+        self.reigns = {}
+        for route in routes:
+            self.reigns[route.primary] = max(route.since, self.reigns.get(route.primary, 0))
+        self.holders = frozenset(self.reigns)
         self._keepers = frozenset(server for route in routes for server in route.keepers)
         pairs = {(route.primary, learner) for route in routes for learner in route.learners}
         self._learns_since = {pair: self._learns_since.get(pair, self.epoch) for pair in pairs}

@@ -116,10 +116,10 @@ class Replication:
         """A learner holds its state and every step that was made before it was waited for."""
         return peer in self._adopted and not self._followed.get(peer)
 
-    def reconsider(self, rows: Iterable[Row]) -> None:
+    def reconsider(self, rows: Iterable[Row], version: int) -> None:
         """This server is the primary of other slices too, which have no more than this in them: a
         step that they lack is made when they have it."""
-        last = {(row.worker, row.incarnation): row.sequence for row in rows}
+        last = {(row.worker, row.incarnation): row.sequence for row in rows} | {_FOLD: version}
         self._owed = {s: owed for s, owed in self._owed.items() if last.get(s[:2], 0) >= s[2]}
 
     def forget_worker(self, worker: int, incarnation: int) -> None:

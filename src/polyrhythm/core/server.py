@@ -213,8 +213,7 @@ class ServerMachine:
         mine = self._primary_of(place)
         before, self._mine = self._mine, frozenset(mine)
         if self._mine != before:
-            fold = m.Row(*fold_step(event.version))
-            self.replication.reconsider((*event.rows, fold))
+            self.replication.reconsider(event.rows, event.version)
         settled = self.replication.reroute(mine.items(), place.routing)
         self._enlist(place.members)
         self._view = max(self._view, place.view)
@@ -350,11 +349,12 @@ class ServerMachine:
             self._secure(event.worker, event.incarnation, event.sequence)
 
     def _report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
+        """Of the slices that it is the primary of in the epoch that they are in."""
         self._tell_lead(
             m.Arrived(
                 term=self._term,
                 view=self._view,
-                routing=self._routing,
+                routing=self._held,
                 server=self.server,
                 worker=worker,
                 incarnation=incarnation,

@@ -1,0 +1,26 @@
+"""Nothing acknowledged is lost and nothing is folded twice, whatever befalls workers and servers, as
+long as no more servers are lost at once than there are copies (the design's §9).
+
+50 seeds, which take turns with the policies; POLYRHYTHM_TORTURE makes that 10,000.
+"""
+
+import os
+
+import pytest
+from ledger import keep_books
+
+TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
+SEEDS = range(50 if TORTURE == 1 else 10_000)
+SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_books_balance_though_servers_die(seed: int) -> None:
+    sync = SYNCS[seed % len(SYNCS)]
+    try:
+        run = keep_books(sync, seed, servers=True)
+    except Exception as error:
+        again = f"tests/sim/test_server_ledger.py::test_the_books_balance_though_servers_die[{seed}]"
+        command = f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{again}'"
+        raise AssertionError(f"{error}; see it again with: {command}") from error
+    assert not run.end.failed, run.end.reason
