@@ -207,8 +207,8 @@ def test_what_a_stranger_gives_is_not_added() -> None:
 def test_a_slice_of_another_server_or_size_is_refused() -> None:
     made = holdings()
     with pytest.raises(LinkError, match="slice 99, which is not held here"):
-        made.add(Contribution(slice=99, slices=1), memoryview(b"x"))
+        made.add(Contribution(slice=99, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
-        made.add(Contribution(slice=0, slices=1), memoryview(b"x"))
+        made.add(Contribution(slice=0, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0"):
         made.seed(Seed(slice=0, routing=EPOCH), memoryview(b"x"))
