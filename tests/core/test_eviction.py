@@ -238,7 +238,7 @@ def test_the_evicted_rejoins_when_the_users_code_lets_go_of_the_parameters(
     made = worker(sync)
     assert made.handle(m.Evicted(**WHO, reason="silent"), 2) == []
     effects = list(made.handle(after, 3))
-    assert of(effects, fx.Rejoin) == [fx.Rejoin("silent")]
+    assert of(effects, fx.Rejoin) == [fx.Rejoin("silent", WHO["incarnation"])]
     assert of(effects, fx.PushSlices) == [], "what it computed is dropped"
     assert made.state is State.JOINING and made.incarnation == 0
 

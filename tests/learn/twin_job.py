@@ -77,6 +77,7 @@ OPTIMIZERS: dict[str, Callable[[Net], torch.optim.Optimizer]] = {
         groups_of(model), lr=0.1, momentum=0.9, nesterov=True
     ),
     "adam": lambda model: torch.optim.Adam(groups_of(model), lr=0.01),
+    "adamw": lambda model: torch.optim.AdamW(groups_of(model), lr=0.01),
 }
 
 

@@ -190,9 +190,11 @@ class Dial(Effect, frozen=True):
 
 
 class Rejoin(Effect, frozen=True):
-    """Drop all links and knock at the lead's door again, under the same name."""
+    """Drop all links and knock at the lead's door again, under the same name, saying which
+    incarnation it was: the lead may not have noticed yet that that one is over."""
 
     reason: str
+    incarnation: int = 0
 
 
 class Arrange(Effect, frozen=True):

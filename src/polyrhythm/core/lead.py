@@ -226,7 +226,11 @@ class LeadMachine:
             self._door.wait(event.link, event.bonjour)
 
     def _admit(self, link: str, bonjour: m.WorkerBonjour, now_ns: int) -> None:
-        if self.view.holder(bonjour.name) is not None:
+        holder = self.view.holder(bonjour.name)
+        if holder is not None and holder.incarnation == bonjour.incarnation:
+            self._departures.falls_asleep(*holder.key)
+            self._remove(holder, "it came back over another link", now_ns)
+        elif holder is not None:
             fault = "a worker with this name is in the job; give another with --name"
             self._refuse(link, f"{bonjour.name} was refused: {fault}")
             return
@@ -373,7 +377,10 @@ class LeadMachine:
         self._note("rerouting", epoch=self._placing.epoch, promoted=promoted)
 
     def _on_unreachable(self, message: m.Unreachable, now_ns: int) -> None:
-        """Two servers that cannot talk cannot both stay: the lead's own does, or who told."""
+        """Two servers that cannot talk cannot both stay: the lead's own does, or who told. Both
+        tell; the second is not in the job any more by then."""
+        if message.server not in self._placing.addresses:
+            return
         lost = message.server if message.peer == _OWN else message.peer
         told = server_name(message.server)
         self._lose_server(lost, f"{told}, which lost its link to it", message.reason, now_ns)

@@ -288,8 +288,7 @@ class WorkerMachine:
             return
         self._rerouting = None
         self._routing = message.routing
-        if self._parted is not None and self._parted[0] not in self._servers:
-            self._parted = None
+        self._parted = None  # whoever it was is not in the job any more, or is linked again
         self._landing.reroute(message.routes)
         self._out.append(Arrange(message.routes))
         self._seed_if_asked(message)
@@ -624,6 +623,8 @@ class WorkerMachine:
                 return  # another is in its place, and linked
             self._linked.pop(server, None)
             self._dialed.pop(server, None)
+            if self._routed and server not in self._servers:
+                return  # the lead has said already that it is gone
         if self.state is State.LEAVING and (server is None or not self._survives):
             self._depart(now_ns)  # nobody is left to acknowledge what that one has
             return
@@ -664,9 +665,10 @@ class WorkerMachine:
     def _rejoin(self, reason: str, now_ns: int) -> None:
         self._gone = None
         self._left_because = reason
+        before = self.incarnation
         self._begin(State.JOINING, now_ns)
         self._expect(None)
-        self._out.append(Rejoin(reason))
+        self._out.append(Rejoin(reason, before))
 
     def _fail(self, detail: str, now_ns: int, *, stopped: bool = False) -> None:
         self._enter(State.ENDED, now_ns)

@@ -4,7 +4,7 @@ the ledger.
 Everything here may be called by several threads at once. With rounds a slice is added under its own
 lock, and a fold holds the locks of all slices, so that what comes late joins the next aggregate
 whole. Without, one lock orders the folds of single slices and the leases of their readers. A change
-of routes holds all locks; who waited for one of them looks again at what there is.
+of routes holds all locks, and what a slice is here is looked up under its lock.
 """
 
 import math
@@ -98,6 +98,7 @@ class Holdings:
         self._copying = job.replicas > 0
         self._rounds = has_rounds(job.sync)
         self._grows = job.updater == "addition" and self._rounds
+        self._locks = [threading.Lock() for _ in self._layout.slices]
         self._fold_lock = threading.Lock()
         self._ledger_lock = threading.Lock()
         self._copies_lock = threading.Lock()
@@ -138,6 +139,7 @@ class Holdings:
                 slice_,
                 torch.zeros(slice_.length, dtype=dtype) if self._converts else first.tensors[index],
                 self._aggregate_of(index, dtype),
+                lock=self._locks[slice_.id],
             )
             for index, (slice_, dtype) in enumerate(zip(slices, dtypes, strict=True))
         ]
@@ -245,18 +247,17 @@ class Holdings:
     @contextmanager
     def _primary_of(self, message: Contribution) -> Iterator[tuple[int, Held] | None]:
         """The slice, locked; None if this server was its primary by routes that are no more."""
-        while True:
+        lock = self._fold_lock
+        if self._rounds and 0 <= message.slice < len(self._locks):
+            lock = self._locks[message.slice]
+        with lock:
             index = self._index.get(message.slice)
-            if index is None:
-                if message.routing >= self._routing:
-                    raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
+            if index is not None:
+                yield index, self.held[index]
+            elif message.routing >= self._routing:
+                raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
+            else:
                 yield None
-                return
-            held = self.held[index]
-            with held.lock if self._rounds else self._fold_lock:
-                if self._index.get(message.slice) == index and self.held[index] is held:
-                    yield index, held
-                    return
 
     def _fold_slice(self, latest: SliceVersions, index: int, held: Held) -> None:
         """Without rounds: what was just added is all there is, and is folded at once."""
@@ -505,8 +506,8 @@ class Holdings:
         with ExitStack() as locks:
             locks.enter_context(self._copies_lock)
             locks.enter_context(self._fold_lock)
-            for held in self.held:
-                locks.enter_context(held.lock)
+            for lock in self._locks:  # those too that this server is only about to hold
+                locks.enter_context(lock)
             yield
 
     def reroute(self, routes: Sequence[Route], routing: int) -> tuple[Rerouted, list[Segment]]:

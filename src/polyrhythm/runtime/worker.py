@@ -129,11 +129,14 @@ class WorkerNode:
         assert self.job is not None
         return self.job
 
-    def _link(self, address: m.Address, peer: str, incarnation: int = 0) -> None:
+    def _link(
+        self, address: m.Address, peer: str, incarnation: int = 0, *, before: int = 0
+    ) -> None:
+        """`incarnation` is the peer's; `before`: this worker's own, when it joins again."""
         link = self._dialer.dial(address, peer)
         bonjour = m.WorkerBonjour(
             worker=self._machine.worker,
-            incarnation=self._machine.incarnation,
+            incarnation=self._machine.incarnation or before,
             name=self.name,
             job=self._job_id,
             identity=address.identity,
@@ -487,7 +490,7 @@ class WorkerNode:
         for link in self._peers.all():
             self._forget(link)
         try:
-            self._link(self._lead, fx.LEAD)
+            self._link(self._lead, fx.LEAD, before=effect.incarnation)
         except (LinkError, FrameError, Refused) as error:
             reason = f"it could not join again: {error}"
             self._driver.put(_ME, ev.LinkClosed(fx.LEAD, reason))

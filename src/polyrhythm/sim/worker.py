@@ -129,7 +129,7 @@ class WorkerProcess(Process):
     def knock(self) -> None:
         self._link(_LEADS)
 
-    def _link(self, server: int) -> None:
+    def _link(self, server: int, before: int = 0) -> None:
         way = self._dial(self, server)
         if way is None:
             self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
@@ -138,7 +138,7 @@ class WorkerProcess(Process):
         way.send(
             m.WorkerBonjour(
                 worker=self.machine.worker,
-                incarnation=self.machine.incarnation,
+                incarnation=self.machine.incarnation or before,
                 name=self.name,
                 job=self._job_id,
                 identity="",
@@ -515,7 +515,7 @@ class WorkerProcess(Process):
             way.hang_up(effect.reason)
         self._ways.clear()
         self._backlog.clear()
-        self._link(_LEADS)
+        self._link(_LEADS, effect.incarnation)
 
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))

@@ -183,7 +183,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerBonjour(Message, frozen=True, kw_only=True):
-    """The first frame of a worker: to the lead without an incarnation, to a server with one."""
+    """The first frame of a worker: to a server with its incarnation, to the lead with the one that
+    it had before, if any."""
 
     name: str
     job: str

@@ -1,0 +1,47 @@
+"""A link ends while both of its ends live."""
+
+from stage import Stage, of, sent
+
+from polyrhythm.core import effects as fx
+from polyrhythm.wire import messages as m
+
+
+def lost(effects: list[fx.Effect]) -> list[int]:
+    notes = of(effects, fx.Note)
+    return [note.fields["server"] for note in notes if note.what == "server-lost"]
+
+
+def test_of_two_servers_that_cannot_talk_one_stays() -> None:
+    stage = Stage(workers=2, servers=3, replicas=1).begin()
+    stage.folded(0)
+    told = {"routing": stage.routing, "reason": "the link broke"}
+    assert lost(stage.tell(m.Unreachable(server=1, peer=2, **told))) == [2]
+    effects = stage.tell(m.Unreachable(server=2, peer=1, **told))
+    assert effects == [], "it is not in the job any more, so nobody listens to it"
+
+
+def test_a_worker_comes_back_before_its_end_was_noticed() -> None:
+    """Its link to a server was cut, and not the one to the lead."""
+    stage = Stage(workers=2).begin()
+    stage.folded(0)
+    before = stage.incarnations[1]
+    effects = stage.knock("worker-1", incarnation=before)
+    assert [note.what for note in of(effects, fx.Note)] == ["left", "rejoined"]
+    assert stage.incarnations[1] > before
+    assert not of(effects, fx.End)
+
+
+def test_another_of_the_same_name_is_refused_as_ever() -> None:
+    stage = Stage(workers=2).begin()
+    stage.folded(0)
+    for incarnation in (0, stage.incarnations[1] + 1):
+        (refusal,) = sent(stage.knock("worker-1", incarnation=incarnation), m.Refusal)
+        assert "a worker with this name is in the job" in refusal.reason
+
+
+def test_the_only_worker_may_come_back_too() -> None:
+    stage = Stage(workers=1).begin()
+    stage.folded(0)
+    effects = stage.knock("worker-0", incarnation=stage.incarnations[0])
+    assert not of(effects, fx.End)
+    assert sent(effects, m.Admitted)

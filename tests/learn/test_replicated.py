@@ -1,0 +1,161 @@
+"""Replicas change nothing: the same parameters with and without them, the same on both sides of a
+copy, and the same when a server is lost in the middle.
+"""
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+import twin_job as tj
+
+from polyrhythm import Worker
+from polyrhythm.engines import inline
+from polyrhythm.io.link import Link
+from polyrhythm.runtime.copies import export_state
+from polyrhythm.runtime.server import ServerNode
+from polyrhythm.wire.messages import JobSpec
+
+TOLERANCE = 1e-5
+MIDDLE = 20
+"""The round after which a server is lost."""
+twin = functools.cache(tj.twin)
+local_twin = functools.cache(tj.local_twin)
+
+
+class Gone:
+    """In the place of a server that was closed: nobody is at home."""
+
+    def welcome(self, link: Link) -> None:
+        link.close()
+
+    def close(self) -> None: ...
+
+
+class Stage(inline.Hub):
+    """The hub of the job that runs, within reach of its workers."""
+
+    now: "Stage"
+
+    def __init__(self) -> None:
+        super().__init__()
+        Stage.now = self
+
+    def lose(self, server: int) -> None:
+        node: Any = self.servers[server]
+        self.servers[server] = Gone()  # type: ignore[call-overload]
+        node.close()
+
+
+@pytest.fixture(autouse=True)
+def stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "Hub", Stage)
+
+
+def run(
+    job: JobSpec, optimizer: str, steps: int = 1, lose: int | None = None, look: bool = False
+) -> tuple[tj.State, list[dict[str, Any]]]:
+    """What worker-0 ends with, and the journal. `lose`: the server that goes in the middle; `look`:
+    at the end, compare every copy with its primary."""
+    found: dict[str, tj.State] = {}
+
+    def main(worker: Worker) -> None:
+        number = int(worker.name.removeprefix("worker-"))
+        model = tj.build()
+        optimizer_ = worker.attach(model, tj.OPTIMIZERS[optimizer](model))
+        scheduler = tj.schedule(optimizer_)
+        while not worker.stopped:
+            if number == 0 and lose is not None and worker.version == MIDDLE:
+                Stage.now.lose(lose)
+            for local in range(steps):
+                points, labels = tj.batch(number, worker.version * steps + local)
+                tj.loss_of(model, points, labels).backward()
+                optimizer_.step(points=len(labels))
+            scheduler.step()
+        found[worker.name] = {name: t.clone() for name, t in model.state_dict().items()}
+        if number == 0 and look:
+            assert_copies_equal(job)
+
+    journal = inline.run_inline(job, main, timeout_s=60).journal
+    for state in found.values():
+        assert all(torch.equal(state[name], found["worker-0"][name]) for name in state)
+    return found["worker-0"], journal
+
+
+def holdings(server: int) -> Any:
+    node = Stage.now.servers[server]
+    assert isinstance(node, ServerNode)
+    return node._holdings
+
+
+def assert_copies_equal(job: JobSpec) -> None:
+    """Parameters and what the updater keeps, of every slice on every server that has it."""
+    compared = 0
+    for server in range(job.servers):
+        primary = holdings(server)
+        for index, held in enumerate(primary.held):
+            route = primary._routes[held.slice.id]
+            assert len(route.replicas) == job.replicas
+            theirs = export_state(held, primary._updater_of[index])
+            for replica in route.replicas:
+                copy = holdings(replica)._copies.export(held.slice.id)
+                assert copy.keys() == theirs.keys()
+                for name, tensor in theirs.items():
+                    assert torch.equal(copy[name], tensor), f"slice {held.slice.id}: {name}"
+                    compared += 1
+    assert compared >= 10
+
+
+def job(replicas: int, **more: Any) -> JobSpec:
+    fields: dict[str, Any] = {"workers": 2, "servers": 3, "rounds": tj.ROUNDS, "slice_nbytes": 256}
+    return JobSpec(job="twin", replicas=replicas, **{**fields, **more})
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_same_with_replicas_and_on_them(replicas: int, optimizer: str) -> None:
+    with_them, _ = run(job(replicas), optimizer, look=True)
+    without, _ = run(job(0), optimizer)
+    assert tj.distance(with_them, without) < TOLERANCE
+    assert tj.distance(with_them, twin(2, optimizer)) < TOLERANCE
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_with_one_worker_to_the_bit(optimizer: str) -> None:
+    """The order in which several contributions are added may differ; with one there is none."""
+    with_them, _ = run(job(1, workers=1), optimizer, look=True)
+    without, _ = run(job(0, workers=1), optimizer)
+    assert tj.distance(with_them, without) == 0.0
+
+
+def test_kind_local() -> None:
+    fields = {"kind": "local", "local_steps": 3, "rounds": 20}
+    state, _ = run(job(1, **fields), "momentum", steps=3, look=True)
+    assert tj.distance(state, local_twin(2, "momentum", 3, rounds=20)) < TOLERANCE
+
+
+def test_bf16_on_the_wire() -> None:
+    with_them, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum", look=True)
+    without, _ = run(job(0, workers=1, wire_dtype="bf16"), "momentum")
+    assert tj.distance(with_them, without) == 0.0
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
+@pytest.mark.parametrize("server", [1, 2])
+def test_a_server_lost_in_the_middle(server: int, optimizer: str) -> None:
+    """Every contribution of every round is in, once: the batches are a function of the round."""
+    state, journal = run(job(1), optimizer, lose=server)
+    assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
+    assert tj.distance(state, twin(2, optimizer)) < TOLERANCE
+
+
+def test_kind_local_and_a_server_lost() -> None:
+    fields = {"kind": "local", "local_steps": 3, "rounds": 30}
+    state, _ = run(job(1, **fields), "momentum", steps=3, lose=1)
+    assert tj.distance(state, local_twin(2, "momentum", 3, rounds=30)) < TOLERANCE
+
+
+def test_bf16_and_a_server_lost() -> None:
+    undisturbed, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum")
+    disturbed, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum", lose=1)
+    assert tj.distance(disturbed, undisturbed) < TOLERANCE
