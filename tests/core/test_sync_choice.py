@@ -210,7 +210,6 @@ def test_every_reason_can_be_put_into_words() -> None:
         "bound": 2,
         "clock": 9,
         "unacknowledged": 2,
-        "workers": "w0, w1",
         "silent_s": 1.5,
         "derivation": "1 s = 1 s",
         **dict.fromkeys(NUMBERS, 1.0),

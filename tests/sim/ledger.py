@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from staged_run import Run
 
-from polyrhythm.core.arrivals import Complete
+from polyrhythm.core.arrivals import Arrivals, Complete
 from polyrhythm.core.lead import LeadMachine
 from polyrhythm.core.outstanding import Outstanding
 from polyrhythm.core.sync.choose import has_rounds
@@ -41,6 +41,8 @@ class Books:
     acknowledged: set[Given] = field(default_factory=set)
     counted: dict[Given, int] = field(default_factory=dict)
     """Per contribution, its round."""
+    excused: set[Given] = field(default_factory=set)
+    """Counted in a round that was not folded when a server with them died, and its sender too."""
     memories: dict[int, "Blocks"] = field(default_factory=dict)
     """Per server, what it held last."""
     senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
@@ -59,7 +61,9 @@ class Books:
         one. `routes`: who had which slice at the end."""
         most = Counter(self.sent.values())
         due = [
-            given for given, round_ in self.counted.items() if rounds is None or round_ <= rounds
+            given
+            for given, round_ in self.counted.items()
+            if given not in self.excused and (rounds is None or round_ <= rounds)
         ]
         least = Counter(self.sent[given] for given in {*self.acknowledged, *due})
         for slice_, route in enumerate(routes):
@@ -103,8 +107,9 @@ class Blocks(Memory):
         return weight
 
     def adopt(self, message: Any) -> Any:
+        awaited = self._ledger.awaits(message.server, message.slice, message.routing)
         event = super().adopt(message)
-        if message.parts and self._ledger.primary(message.slice) == message.server:
+        if message.parts and awaited:
             elements = Counter(self.books.sent[given] for given in message.cargo)
             self._blocks[message.slice, 0] = elements
             self._at[message.slice] = 0
@@ -138,7 +143,7 @@ def bookkeeping(seed: int) -> Iterator[Books]:
     books, rng = Books(), random.Random(seed)
     contribute, acknowledge = WorkerMachine._contribute, Outstanding.acknowledge
     reroute = Outstanding.reroute
-    count, send = LeadMachine._count, Way.send
+    count, excuse, send = LeadMachine._count, Arrivals.excuse, Way.send
 
     def contribute_booked(machine: WorkerMachine, event: Any, now_ns: int) -> None:
         books.send((machine.worker, machine.incarnation, machine._sequence + 1))
@@ -164,6 +169,10 @@ def bookkeeping(seed: int) -> Iterator[Books]:
             books.counted[trailer.worker, trailer.incarnation, trailer.sequence] = complete.round
         count(lead, complete, now_ns)
 
+    def excuse_booked(arrivals: Arrivals, worker: int, incarnation: int) -> None:
+        books.excused |= {given for given in arrivals._owed if given[:2] == (worker, incarnation)}
+        excuse(arrivals, worker, incarnation)
+
     def send_again(way: Way, message: Message, nbytes: int = 0) -> int:
         left_ns = send(way, message, nbytes)
         if isinstance(message, Contribution) and rng.random() < _REPEATED:
@@ -175,6 +184,7 @@ def bookkeeping(seed: int) -> Iterator[Books]:
         patch.setattr(Outstanding, "acknowledge", acknowledge_booked)
         patch.setattr(Outstanding, "reroute", reroute_booked)
         patch.setattr(LeadMachine, "_count", count_booked)
+        patch.setattr(Arrivals, "excuse", excuse_booked)
         patch.setattr(Way, "send", send_again)
         patch.setattr("polyrhythm.sim.server.Memory", type("Booked", (Blocks,), {"books": books}))
         yield books

@@ -20,7 +20,9 @@ def test_the_books_balance_though_servers_die(seed: int) -> None:
     try:
         run = keep_books(sync, seed, servers=True)
     except Exception as error:
-        again = f"tests/sim/test_server_ledger.py::test_the_books_balance_though_servers_die[{seed}]"
+        again = (
+            f"tests/sim/test_server_ledger.py::test_the_books_balance_though_servers_die[{seed}]"
+        )
         command = f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{again}'"
         raise AssertionError(f"{error}; see it again with: {command}") from error
     assert not run.end.failed, run.end.reason

@@ -98,9 +98,7 @@ class Arrivals:
             self._parts[key[:2]] = self._parts.get(key[:2], 0) + 1
         return coming
 
-    def _complete(
-        self, key: _Key, coming: _Coming, reigns: Reigns
-    ) -> Complete | None:
+    def _complete(self, key: _Key, coming: _Coming, reigns: Reigns) -> Complete | None:
         if coming.trailer is None or not coming.everywhere(reigns):
             return None
         self._drop(key)

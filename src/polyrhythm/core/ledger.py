@@ -57,6 +57,8 @@ class Ledger:
         self._primaries: dict[int, int] = {}
         self._fresh: set[int] = set()
         self._learning: set[int] = set()
+        self._copied_since: dict[int, int] = {}
+        """Per slice, the epoch since when it is copied here from the primary that it has."""
         self._copiers: dict[int, set[int]] = {}
 
     def enlist(self, members: dict[int, int]) -> None:
@@ -120,13 +122,13 @@ class Ledger:
 
     # -- primary and replicas ------------------------------------------------------------------
 
-    def begin(self, server: int, routes: Mapping[int, Route]) -> None:
+    def begin(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
         """The first routes: whoever is named in them begins with the same parameters."""
-        self.reroute(server, routes)
+        self.reroute(server, routes, routing)
         self._copiers = {slice_: set(routes[slice_].replicas) for slice_ in self._mine}
         self._fresh = set(routes) - self._mine
 
-    def reroute(self, server: int, routes: Mapping[int, Route]) -> None:
+    def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
         """`server`, which this ledger is of, is the primary of some slices now and has copies of
         others. What was added and not folded to a slice that changes its primary is void."""
         mine = frozenset(slice_ for slice_, route in routes.items() if route.primary == server)
@@ -143,6 +145,8 @@ class Ledger:
         }
         changed = {s for s, p in self._primaries.items() if s in routes and routes[s].primary != p}
         self._fresh -= changed
+        stays = self._primaries.keys() - changed
+        self._copied_since = {s: self._copied_since[s] if s in stays else routing for s in routes}
         self._primaries = {slice_: route.primary for slice_, route in routes.items()}
         self._learning = {slice_ for slice_, route in routes.items() if server in route.learners}
         self._mine = mine
@@ -209,6 +213,16 @@ class Ledger:
         self._stamps[stamp.slice] = (stamp.reign, stamp.number)
         mine = self._rows.setdefault(stamp.slice, {})
         mine.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
+
+    def awaits(self, server: int, slice_: int, routing: int) -> bool:
+        """What `server` was asked for in that epoch is the state of a copy that is one now: since
+        then it has made every step of it known here."""
+        mine = self._primaries.get(slice_) == server
+        return mine and routing >= self._copied_since[slice_]
+
+    def adopted(self, primary: int) -> bool:
+        """Everything that is copied from this primary is what that one has."""
+        return self._fresh.issuperset(self.copies(primary))
 
     def adopt(self, stamp: Stamp, rows: Iterable[Row]) -> None:
         """The copy here is what its primary has."""

@@ -38,7 +38,7 @@ class Replication:
         self._owed: dict[Step, set[int]] = {}
         """Who must still confirm, in the order of the steps."""
         self._followed: dict[int, set[Step]] = {}
-        """Per learner, the steps that it has not confirmed."""
+        """Per learner, the steps that were made before it was waited for and that it lacks."""
 
     @property
     def pending(self) -> bool:
@@ -89,31 +89,26 @@ class Replication:
     def issue(self, step: Step) -> bool:
         """A step was made here, and goes to everybody who copies. True if nobody is waited for."""
         lacking = {peer for peer in self._slices if self._have[peer].get(step[:2], 0) < step[2]}
-        for peer in self.learners & (lacking | self._unread()):
+        for peer in self.learners - self._adopted:
             self._followed.setdefault(peer, set()).add(step)
         owed = lacking & (self.replicas | self._adopted)
         if owed:
             self._owed[step] = owed
         return not owed
 
-    def _unread(self) -> frozenset[int]:
-        """Learners that do not hold their state: their word is not of what they learn."""
-        return self.learners - self._adopted
-
     def confirm(self, peer: int, rows: Iterable[Row], *, adopted: bool = False) -> list[Step]:
         """A peer has these steps and all before them, in every slice that it copies; the steps that
         nobody is waited for any more. `adopted`: it holds the state that it fetched."""
-        have = self._have[peer]
         if adopted:
-            have.clear()  # what it said before was not of all that it copies
+            self._have[peer] = {}  # what it said before was not of the slices that it learned
+            self._adopted |= {peer} & self.learners
+        have = self._have[peer]
         for row in rows:
             key = (row.worker, row.incarnation)
             have[key] = max(have.get(key, 0), row.sequence)
         for step, owed in self._owed.items():
             if have.get(step[:2], 0) >= step[2]:
                 owed.discard(peer)
-        if adopted and peer in self.learners:
-            self._adopted.add(peer)
         if peer in self._adopted:
             followed = self._followed.get(peer, set())
             followed -= {step for step in followed if have.get(step[:2], 0) >= step[2]}

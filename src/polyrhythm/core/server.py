@@ -278,7 +278,11 @@ class ServerMachine:
                 wanted.setdefault(route.primary, set()).add(slice_)
         kept = {slice_: primary for primary, slices in wanted.items() for slice_ in slices}
         self._copies = {s: of for s, of in self._copies.items() if kept.get(s) == of}
-        self._fetching = {of: asked for of, asked in self._fetching.items() if of in wanted}
+        self._fetching = {
+            of: (routing, asked & wanted[of])
+            for of, (routing, asked) in self._fetching.items()
+            if of in wanted
+        }
         for primary, slices in wanted.items():
             new = any(slice_ not in self._copies for slice_ in slices)
             if new and not slices <= self._fetching.get(primary, (0, frozenset()))[1]:

@@ -9,7 +9,6 @@ of routes holds all locks, and what a slice is here is looked up under its lock.
 
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -109,8 +108,7 @@ class Holdings:
         mine = [s for s in self._layout.slices if routes[s.id].primary == server]
         self.ledger = Ledger((s.id for s in mine), copying=self._copying, rounds=self._rounds)
         if self._copying:
-            (self.ledger.begin if fresh else self.ledger.reroute)(server, kept)
-        self._adopting: Counter[tuple[int, int]] = Counter()
+            (self.ledger.begin if fresh else self.ledger.reroute)(server, kept, routing)
         self._parts: dict[tuple[int, int, int], SliceState] = {}
         self._copies = Copies(self._layout, job, spec, grows=self._grows)
         self._copies.hold(kept.keys() - {s.id for s in mine}, {})
@@ -474,7 +472,7 @@ class Holdings:
 
     def adopt(self, message: State, data: memoryview | None) -> StateAdopted | None:
         """Take one tensor of a slice's state, unless routes have changed since it was asked for; an
-        event once that was the last of all slices."""
+        event once all that is copied from its primary is."""
         primary, slice_ = message.server, message.slice
         with self._copies_lock:
             whole = (primary, message.routing, slice_)
@@ -486,17 +484,14 @@ class Holdings:
                     return None
             state = self._parts.pop(whole, {})
             with self._ledger_lock:
-                heeded = self.ledger.primary(slice_) == primary and slice_ in self._copies
-            if heeded and state:
+                if not self.ledger.awaits(primary, slice_, message.routing):
+                    return None  # it was asked for under routes that are no more
+            if state:
                 self._copies.adopt(slice_, state)
             with self._ledger_lock:
-                if heeded:
-                    self.ledger.adopt(message.stamp, message.rows)
-                key = (primary, message.routing)
-                self._adopting[key] += 1
-                if self._adopting[key] < message.slices:
+                self.ledger.adopt(message.stamp, message.rows)
+                if not self.ledger.adopted(primary):
                     return None
-                del self._adopting[key]
                 return StateAdopted(primary, message.routing, self.ledger.made_all(primary))
 
     # -- routes change -------------------------------------------------------------------------
@@ -518,7 +513,7 @@ class Holdings:
         old: list[Segment] = []
         with self._all_locked():
             with self._ledger_lock:
-                self.ledger.reroute(self._server, kept)
+                self.ledger.reroute(self._server, kept, routing)
             self._routing, self._routes = routing, routes
             states: dict[int, SliceState] = {}
             if mine != self.slices:

@@ -146,9 +146,9 @@ class WorkerNode:
             introduce(link, bonjour)
         link.incarnation = incarnation
         link.land_with(self._place_of)
-        before = self._peers.get(peer)
-        if before is not None:
-            self._forget(before)  # of one whose place another has taken
+        replaced = self._peers.get(peer)
+        if replaced is not None:
+            self._forget(replaced)  # of one whose place another has taken
         self._peers.add(link)
         if isinstance(link, StreamLink):
             for message, payload in link.take_buffered():

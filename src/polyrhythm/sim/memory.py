@@ -80,14 +80,13 @@ class Memory:
         mine = [s for s, route in kept.items() if route.primary == server]
         self._ledger = Ledger(mine, copying=self._copying, rounds=rounds)
         if self._copying or not fresh:
-            (self._ledger.begin if fresh else self._ledger.reroute)(server, kept)
+            (self._ledger.begin if fresh else self._ledger.reroute)(server, kept, routing)
         self._frozen = False
         self._aggregate: dict[int, float] = {}
         self._added: dict[int, list[Given]] = {}
         self._stamps: dict[tuple[int, int], int] = {}
         self._writes = 0
         self._copies: list[tuple[int, CarriedCopy]] = []
-        self._adopting: Counter[tuple[int, int]] = Counter()
         self._hold(mine, kept)
 
     def _hold(self, mine: Sequence[int], kept: Mapping[int, Route]) -> None:
@@ -253,7 +252,7 @@ class Memory:
         mine = [s for s, route in kept.items() if route.primary == self._server]
         self._copying = True
         self._routing = routing
-        self._ledger.reroute(self._server, kept)
+        self._ledger.reroute(self._server, kept, routing)
         for slice_ in self.contents.keys() - (self.slices.keys() & set(mine)):
             self._aggregate[slice_] = 0.0
             self._added[slice_] = []
@@ -291,21 +290,18 @@ class Memory:
         ]
 
     def adopt(self, message: CarriedState) -> StateAdopted | None:
-        """Take a slice as its primary has it, unless routes have changed since it was asked for; an
-        event once that was the last."""
+        """Take a slice as its primary has it; an event once all that is copied from it is."""
         slice_, primary = message.slice, message.server
-        if self._ledger.primary(slice_) == primary:
-            if message.parts:
-                self.contents[slice_] = Counter(message.cargo)
-                self.weights[slice_] = message.total
-                self._added[slice_] = []
-                self._write(slice_, 0)
-            self._ledger.adopt(message.stamp, message.rows)
-        key = (primary, message.routing)
-        self._adopting[key] += 1
-        if self._adopting[key] < message.slices:
+        if not self._ledger.awaits(primary, slice_, message.routing):
+            return None  # it was asked for under routes that are no more
+        if message.parts:
+            self.contents[slice_] = Counter(message.cargo)
+            self.weights[slice_] = message.total
+            self._added[slice_] = []
+            self._write(slice_, 0)
+        self._ledger.adopt(message.stamp, message.rows)
+        if not self._ledger.adopted(primary):
             return None
-        del self._adopting[key]
         return StateAdopted(primary, message.routing, self._ledger.made_all(primary))
 
     # -- readers -------------------------------------------------------------------------------
