@@ -104,6 +104,8 @@ class WorkerMachine:
         """Of every server of the job, its incarnation; and of those that are linked."""
         self._linked: dict[int, int] = {}
         self._dialed: dict[int, int] = {}
+        self._unsure: set[int] = set()
+        """Servers whose link ended: what was on its way may not have come."""
         self._rerouting: m.Routing | None = None
         """Other primaries, not all of which are linked yet."""
         self._attached = False
@@ -292,9 +294,10 @@ class WorkerMachine:
         self._landing.reroute(message.routes)
         self._out.append(Arrange(message.routes))
         self._seed_if_asked(message)
-        for sent, moved in self._unacknowledged.reroute(message.routes):
+        for sent, moved in self._unacknowledged.reroute(message.routes, self._unsure):
             for server, slices in moved.items():
                 self._push(server, slices, sent)
+        self._unsure.clear()
         early, self._early = self._early, {}
         for server, (sequence, routing) in early.items():
             self._acknowledge(server, sequence, routing, now_ns)
@@ -623,6 +626,7 @@ class WorkerMachine:
                 return  # another is in its place, and linked
             self._linked.pop(server, None)
             self._dialed.pop(server, None)
+            self._unsure.add(server)
             if self._routed and server not in self._servers:
                 return  # the lead has said already that it is gone
         if self.state is State.LEAVING and (server is None or not self._survives):
