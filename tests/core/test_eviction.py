@@ -246,6 +246,7 @@ def test_the_evicted_rejoins_when_the_users_code_lets_go_of_the_parameters(
 def test_the_evicted_that_waits_rejoins_at_once() -> None:
     made = worker()
     made.handle(COMPUTED, 2)
+    made.handle(COMPUTED, 2)  # under asp the second waits for what the first has asked for
     effects = list(made.handle(m.Evicted(**WHO, reason="silent"), 3))
     assert of(effects, fx.Rejoin)
     assert of(effects, fx.Expect) == [fx.Expect(None)], "what is on its way must not land"
@@ -308,7 +309,7 @@ def test_a_lost_servers_link_is_first_answered_by_waiting_for_the_leads_word() -
 
 
 def test_and_it_joins_again_when_the_lead_says_nothing() -> None:
-    made = worker()
+    made = worker("bsp")
     made.handle(COMPUTED, 2)
     made.handle(ev.LinkClosed("s0", "reset"), 2)
     until_ns = 2 + 5 * SECOND_NS

@@ -312,9 +312,9 @@ def test_workers_are_released_when_all_servers_have_folded() -> None:
     assert sent(stage.tell(m.Folded(server=0, round=1, weight=1.0)), m.Release) == []
     releases = sent(stage.tell(m.Folded(server=1, round=1, weight=1.0)), m.Release)
     assert [(r.worker, r.round, r.pushed, r.stop) for r in releases] == [
-        (0, 1, True, False),
         (1, 1, True, False),
-    ]
+        (0, 1, True, False),
+    ], "who was waited for goes on first"
 
 
 def test_a_late_joiner_enters_at_the_next_fold() -> None:

@@ -101,6 +101,18 @@ def test_it_folds_on_the_leads_word_and_publishes_to_the_readers() -> None:
     assert sent(effects, m.Acknowledged) == [], "the parameters themselves acknowledge"
 
 
+def test_who_was_waited_for_gets_the_version_first() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    seat.tell(ev.Contributed(1, 2, 1, 1))
+    seat.fold(1, (0, 1))
+    assert [p.worker for p in of(seat.tell(ev.FoldDone(1, 2.0)), fx.Publish)] == [1, 0]
+    seat.tell(ev.Contributed(1, 2, 2, 2))
+    seat.fold(2, (0, 1))
+    found = [p.worker for p in of(seat.tell(ev.FoldDone(2, 1.0)), fx.Publish)]
+    assert found == [1, 0], "one who abstained has time, too"
+
+
 def test_who_is_not_a_reader_is_acknowledged_apart() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(1, 2, 1, 1))

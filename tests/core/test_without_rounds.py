@@ -297,6 +297,14 @@ def test_the_last_fold_freezes_and_answers_everybody() -> None:
     assert published(seat.pull(7, 2)) == [(0, 2, 0)], "nothing more will be in"
 
 
+def test_a_pull_says_what_was_copied_before() -> None:
+    seat = Seat()
+    pull = m.Pull(worker=0, incarnation=1, round=2, sequence=0, pulled=1)
+    effects = seat.tell(pull)
+    assert of(effects, fx.Unlease) == [fx.Unlease(0, 1)] and published(effects) == [(0, 2, 0)]
+    assert of(seat.pull(0, 3), fx.Unlease) == []
+
+
 def test_readers_are_remembered_until_they_have_copied_or_are_gone() -> None:
     seat = Seat()
     pulled = m.Pulled(worker=0, incarnation=1, round=5)
@@ -330,12 +338,12 @@ WHO = {"worker": 3, "incarnation": 4}
 class Hand:
     """Worker w3 in a job of two servers."""
 
-    def __init__(self, sync: str) -> None:
+    def __init__(self, sync: str, shape: tuple[int, ...] = (8,)) -> None:
         self.worker = WorkerMachine("anna")
         job = m.JobSpec(job="j", servers=2, sync=sync)
         servers = tuple(m.ServerSpec(server, ADDRESS, 1) for server in (0, 1))
         self.tell(m.Admitted(**WHO, job=job, servers=servers))
-        self.tell(ev.Attaching(spec()))
+        self.tell(ev.Attaching(spec(shape)))
         self.tell(ev.Linked(0, 1))
         self.tell(ev.Linked(1, 1))
         self.tell(m.Routing(**WHO, routing=1, routes=(m.Route(0), m.Route(1))))
@@ -366,30 +374,73 @@ def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
     return [(pull.round, pull.sequence) for pull in sent(effects, m.Pull)]
 
 
-def test_asp_asks_for_the_parameters_ahead_of_its_contribution() -> None:
-    effects = Hand("asp").begin().compute()
-    assert pulls(effects) == [(2, 0), (2, 0)], "whatever is in them"
-    kinds = [type(effect) for effect in effects]
-    assert effects.index(fx.Send("s1", sent(effects, m.Pull)[1])) < kinds.index(fx.PushSlices)
+def pulled_by(effects: list[Effect]) -> list[int]:
+    """What workers say that they have copied, with `Pulled` or with their next `Pull`."""
+    by_pull = [pull.pulled for pull in sent(effects, m.Pull)]
+    return by_pull + [pulled.round for pulled in sent(effects, m.Pulled)]
 
 
-@pytest.mark.parametrize("sync", ["ssp:1", "ssp-restart:1"])
-def test_under_a_bound_it_asks_for_the_parameters_behind_its_contribution(sync: str) -> None:
+@pytest.mark.parametrize("sync", ["asp", "ssp:1", "ssp-restart:1"])
+def test_the_answer_has_its_own_contribution_in_it_and_acknowledges_it(sync: str) -> None:
     effects = Hand(sync).begin().compute()
     assert pulls(effects) == [(2, 1), (2, 1)]
     kinds = [type(effect) for effect in effects]
-    last_push = max(index for index, kind in enumerate(kinds) if kind is fx.PushSlices)
-    assert last_push < effects.index(fx.Send("s0", sent(effects, m.Pull)[0]))
+    pull = effects.index(fx.Send("s1", sent(effects, m.Pull)[1]))
+    assert pull < kinds.index(fx.PushSlices), "so that it waits there for the contribution"
+    assert pulled_by(effects) == [1, 1], "and says that the answer before was copied"
     (trailer,) = sent(effects, m.Trailer)
     assert trailer.lease == 6
 
 
-def test_asp_goes_on_when_the_parameters_are_here() -> None:
+def test_asp_goes_on_at_once_and_takes_the_answer_with_its_next_contribution() -> None:
+    hand = Hand("asp").begin()
+    effects = hand.compute()
+    assert of(effects, fx.Resume) == [fx.Resume(1, False)], "with what lies here"
+    assert of(effects, fx.Expect) == [fx.Expect(None, keep=2)], "what comes meanwhile is not lost"
+    effects = hand.compute()
+    assert of(effects, fx.Expect) == [fx.Expect(2)] and of(effects, fx.PushSlices) == []
+    assert str(hand.worker.why().reason) == "waiting for the servers' answer"
+    effects = hand.land(2, 1)
+    assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
+    assert of(effects, fx.Resume) == [fx.Resume(2, False)]
+    assert pulls(effects) == [(3, 2), (3, 2)] and pulled_by(effects) == [2, 2]
+    assert hand.worker.acknowledged == 1
+
+
+def test_asp_sends_what_it_contributes_last_without_reading_anything_more() -> None:
     hand = Hand("asp").begin()
     hand.compute()
+    hand.tell(ev.LeaveAsked())
+    effects = hand.compute()
+    assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
+    assert pulls(effects) == [] and of(effects, fx.Resume) == []
+    assert of(effects, fx.LetGo) == [fx.LetGo()]
+    hand.tell(ev.Skipped(0, 2, 1))
+    hand.tell(ev.Skipped(1, 2, 1))
+    assert hand.worker.unacknowledged == 0
+
+
+def test_asp_takes_no_mixture_of_two_answers() -> None:
+    hand = Hand("asp").begin()
+    hand.compute()
+    hand.compute()
+    assert of(hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1)), fx.Resume) == []
+    assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 2, 1)), fx.Resume) == [fx.Resume(2, False)]
+
+
+LARGE = (1024, 1024)
+
+
+def test_asp_waits_for_a_large_model_but_not_for_its_own_fold() -> None:
+    hand = Hand("asp", LARGE).begin()
+    effects = hand.compute()
+    assert pulls(effects) == [(2, 0), (2, 0)], "whatever is in them"
+    kinds = [type(effect) for effect in effects]
+    assert effects.index(fx.Send("s1", sent(effects, m.Pull)[1])) < kinds.index(fx.PushSlices)
+    assert of(effects, fx.Resume) == [] and pulled_by(effects) == [-1, -1]
     effects = hand.land(2, 1)
     assert of(effects, fx.Resume) == [fx.Resume(2, False)]
-    assert [pulled.round for pulled in sent(effects, m.Pulled)] == [2, 2]
+    assert pulled_by(effects) == [2, 2], "at once, because a spare of it is large"
 
 
 @pytest.mark.parametrize("first", ["word", "parameters"])
@@ -433,6 +484,7 @@ def test_it_rests_and_comes_back_with_a_new_read() -> None:
 
 def test_at_the_end_it_reads_once_more() -> None:
     hand = Hand("asp").begin()
+    hand.compute()
     hand.compute()
     assert pulls(hand.release(stop=True)) == [(3, 1), (3, 1)]
     assert of(hand.land(2, 1), fx.Resume) == [], "that was asked before the end"

@@ -23,9 +23,21 @@ def loop(worker: Worker, *, accuracy: float) -> None:
         worker.examine(accuracy=lambda: accuracy)
 
 
-@pytest.mark.parametrize(("took_ms", "rest_ms"), [(0, 250), (27, 250), (28, 252), (1000, 9_000)])
-def test_an_examination_takes_at_most_a_tenth(took_ms: int, rest_ms: int) -> None:
-    times = Examinations(0)
+@pytest.mark.parametrize(
+    ("awaited", "took_ms", "rest_ms"),
+    [
+        (True, 0, 250),
+        (True, 27, 250),
+        (True, 28, 252),
+        (True, 1000, 9_000),
+        (False, 20, 1_000),
+        (False, 21, 1_029),
+    ],
+)
+def test_an_examination_takes_at_most_a_tenth_or_a_fiftieth(
+    awaited: bool, took_ms: int, rest_ms: int
+) -> None:
+    times = Examinations(0, awaited=awaited)
     assert not times.due(249 * MS)
     assert times.due(250 * MS)
     ended = 250 + took_ms

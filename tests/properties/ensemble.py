@@ -152,6 +152,8 @@ class Life:
     batch: tuple[int, ...] = ()
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
     expected: int | None = None
+    keeps: int | None = None
+    """What answers this is left lying while nothing may land."""
     doing: str = "joining"
     steps: int = 0
     resumed: list[int] = field(default_factory=list)
@@ -530,6 +532,9 @@ class Ensemble:
         """The head is here; the slices are looked at one by one, whenever."""
         slice_, slot, cell = leased[0]
         awaited = not life.gone and life.expected is not None and effect.ticket >= life.expected
+        if not (awaited or life.gone) and effect.ticket == life.keeps:
+            queue.appendleft(("latest", life, server, effect, leased))
+            return
         if awaited:
             found = self.stores[server].slots.get(slot, {}).get(slice_)
             assert found == cell, (
@@ -675,8 +680,8 @@ class Ensemble:
                         self.put((life.link, server), "seed", server, seed)
                 case fx.PushSlices():
                     self._push(life, effect)
-                case fx.Expect(round_):
-                    life.expected = round_
+                case fx.Expect(round_, keep):
+                    life.expected, life.keeps = round_, keep
                 case fx.Resume(round_, stop):
                     self._resume(life, round_, stop)
                 case fx.Fail(reason):

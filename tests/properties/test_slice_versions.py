@@ -148,6 +148,20 @@ def test_a_fold_is_in_place_where_nobody_reads() -> None:
     assert versions.target(2) == 0
 
 
+def test_small_slots_lie_idle_rather_than_be_made_again() -> None:
+    freed = {}
+    for nbytes in (1_000, 100 * 2**20):
+        versions = SliceVersions(SLICES, nbytes)
+        for ticket in range(3):
+            versions.lease(ticket, ticket)
+            for slice_ in SLICES:
+                versions.folded(slice_, versions.target(slice_))
+        for ticket in range(3):
+            versions.release(ticket, ticket)
+        freed[nbytes] = versions.surplus()
+    assert freed == {1_000: (), 100 * 2**20: (1, 2)}, "but for the current one and a spare"
+
+
 def test_a_new_ticket_replaces_the_lease_before() -> None:
     """A reader asks again only when it will not look at what it got before."""
     versions = SliceVersions(SLICES)

@@ -24,10 +24,10 @@ interval = "100ms"
 rounds = 150
 batch = 32
 servers = 2
-model = "1MB"
+model = "{times}MB"
 [link]
 delay = "500us"
-bandwidth = "1Gbit"
+bandwidth = "{times}Gbit"
 [[workers]]
 count = 2
 step = "20ms"
@@ -37,8 +37,13 @@ step = "70ms"
 step_noise = 0.05
 [[workers]]
 step = "30ms"
-link = {{ delay = "500us", bandwidth = "300Mbit" }}
+link = {{ delay = "500us", bandwidth = "{thrice}00Mbit" }}
 """
+
+
+def scenario_under(sync: str, times: int = 1) -> str:
+    """`times` the model over links that are so much faster."""
+    return RECORDED.format(sync=sync, times=times, thrice=3 * times)
 
 
 def usage(run: Run) -> float:
@@ -50,7 +55,8 @@ def usage(run: Run) -> float:
     [("bsp", "asp"), ("bsp", "psp"), ("bsp", "fsp"), ("ssp:3", "asp"), ("asp", "bsp")],
 )
 def test_a_policy_s_usage_is_foretold_from_another_s_run(recorded: str, other: str) -> None:
-    known, real = (Run(RECORDED.format(sync=sync), check=False) for sync in (recorded, other))
+    times = 4 if recorded == "asp" else 1  # a small model's way is not seen under asp
+    known, real = (Run(scenario_under(sync, times), check=False) for sync in (recorded, other))
     scenario = scenario_of(fold(known.journal.lines), known.simulation.job, other)
     clock = Clock()
     journal = MemoryJournal(clock.read)
@@ -99,7 +105,7 @@ def test_a_run_without_contributions_teaches_nothing() -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(RECORDED.format(sync="bsp"))
+    path.write_text(scenario_under("bsp"))
     runs = tmp_path / "runs"
     simulate(path, name="known", runs_dir=runs, quiet=True)
     capsys.readouterr()

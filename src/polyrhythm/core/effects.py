@@ -227,9 +227,10 @@ class PushSlices(Effect, frozen=True):
 
 class Expect(Effect, frozen=True):
     """Slices of versions from `round` on may land in the worker's parameters; None: none may,
-    because the user's code is using them."""
+    because the user's code is using them. Those of `keep` that come meanwhile land when they may."""
 
     round: int | None
+    keep: int | None = None
 
 
 class Resume(Effect, frozen=True):

@@ -615,6 +615,8 @@ class LeadMachine:
         self._moved_ns = now_ns
         trailer = complete.trailer
         self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
+        if self._policy.rounds:
+            self._rounds.arrived(trailer.worker)
         self._tally.count(trailer, self._sharing.commit(trailer), now_ns)
         member = self.view.get(trailer.worker, trailer.incarnation)
         if member is not None:
@@ -837,7 +839,7 @@ class LeadMachine:
         return Reason("idle", {"rounds": self._idle}) if self._idle >= _IDLE_ROUNDS else None
 
     def _send_release(self, release: frozenset[int], readers: frozenset[int]) -> None:
-        for worker in sorted(release):
+        for worker in self._rounds.last_first(release):
             member = self.view.at(worker)
             # who came back while the servers folded is unknown to them, and enters at the next fold
             if member is not None and self._rounds.enlists(*member.key):

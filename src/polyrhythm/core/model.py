@@ -1,5 +1,7 @@
 """Whether a model can be held at all, and whether two are the same: if not, the first thing wrong."""
 
+import math
+
 from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES
 from polyrhythm.wire.messages import ModelSpec
 
@@ -22,6 +24,11 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
     if ours.optimizer != theirs.optimizer:
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
     return None
+
+
+def nbytes_of(spec: ModelSpec) -> int:
+    """What one copy of it takes."""
+    return sum(math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype] for tensor in spec.tensors)
 
 
 def nonsense(spec: ModelSpec) -> str | None:

@@ -25,6 +25,9 @@ class Rounds:
         self._ranks: dict[int, int] | None = None
         """Per member its place among all, once somebody has asked."""
         self._folding: set[int] | None = None
+        self._arrived: dict[int, None] = {}
+        """Whose contribution was complete since the last fold was decided, in order."""
+        self._order: tuple[int, ...] = ()
 
     @property
     def open(self) -> bool:
@@ -45,6 +48,7 @@ class Rounds:
     ) -> None:
         """The fold of the next round; the opening is the fold of round 0."""
         self.round += 1
+        self._order, self._arrived = tuple(reversed(self._arrived)), {}
         self.release, self.reason = release, reason
         before = self._enlisted
         self._enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
@@ -53,6 +57,15 @@ class Rounds:
             worker for worker, _ in self._enlisted & before if worker in release
         )
         self._folding = set()
+
+    def arrived(self, worker: int) -> None:
+        self._arrived.pop(worker, None)
+        self._arrived[worker] = None
+
+    def last_first(self, workers: frozenset[int]) -> list[int]:
+        """Who was waited for goes on first: the others have time."""
+        arrived = [worker for worker in self._order if worker in workers]
+        return [*arrived, *sorted(workers.difference(arrived))]
 
     def folded(self, message: Folded, holders: frozenset[int]) -> bool:
         """A server has folded; True if that was the last one."""

@@ -455,7 +455,7 @@ class ServerMachine:
         fold, self._folding = self._folding, None
         assert fold is not None
         self._since_ns = now_ns
-        readers = [worker for worker in fold.readers if worker in self._members]
+        readers = self._last_first(fold.readers)
         pushed = frozenset(readers)
         for worker, (sequence, round_) in list(self._arrived.items()):
             if round_ <= fold.round:
@@ -471,6 +471,12 @@ class ServerMachine:
         self._tell_lead(m.Folded(**self._identity(), round=fold.round, weight=weight))
         self._free()
         self._placed_if_ready()
+
+    def _last_first(self, readers: tuple[int, ...]) -> list[int]:
+        """Who was waited for gets the version first: the others have time."""
+        arrived = [worker for worker in reversed(self._arrived) if worker in readers]
+        order = dict.fromkeys((*arrived, *readers))
+        return [worker for worker in order if worker in self._members]
 
     # -- readers -------------------------------------------------------------------------------
 
@@ -491,8 +497,11 @@ class ServerMachine:
         )
 
     def _on_pull(self, message: m.Pull, now_ns: int) -> None:
-        if self._members.get(message.worker) == message.incarnation:
-            self._answer(message)
+        if self._members.get(message.worker) != message.incarnation:
+            return
+        if message.pulled >= 0:
+            self._release(message.worker, message.pulled)
+        self._answer(message)
 
     def _answer(self, pull: m.Pull) -> None:
         """Now if what was asked for is there, otherwise when it is."""

@@ -12,6 +12,8 @@ from typing import TypeVar
 from polyrhythm.errors import InvariantBroken
 
 _CURRENT_AND_SPARE = 2
+_IDLE_NBYTES = 4 * 2**20
+_MOST_IDLE = 16
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -110,8 +112,10 @@ class SliceVersions:
     of its own.
     """
 
-    def __init__(self, slices: Sequence[int]) -> None:
+    def __init__(self, slices: Sequence[int], nbytes: int = _IDLE_NBYTES) -> None:
+        """`nbytes`: what a slot takes."""
         self._slots = dict.fromkeys(slices, 0)
+        self._idle = max(1, min(_MOST_IDLE, _IDLE_NBYTES // max(1, nbytes)))
         self._leases: dict[int, dict[int, tuple[int, ...]]] = {}
         """Per reader and ticket, the slots of all slices."""
         self._readers: Counter[tuple[int, int]] = Counter()
@@ -161,10 +165,11 @@ class SliceVersions:
         return {*self._slots.values(), *(slot for _, slot in self._readers)}
 
     def surplus(self) -> tuple[int, ...]:
-        """Slots that nobody needs, but for one spare: the next slow reader will want it."""
-        if len(self._made) <= _CURRENT_AND_SPARE:
+        """Slots that nobody needs, but for one spare, which the next slow reader will want, or a few
+        where they are small: to make one and show it to every reader costs more than its memory."""
+        if len(self._made) <= self._idle + 1:
             return ()
-        idle = sorted(self._made - self.used)[1:]
+        idle = sorted(self._made - self.used)[self._idle :]
         self._made.difference_update(idle)
         return tuple(idle)
 

@@ -3,9 +3,10 @@
 *A worker keeps a contribution until every slice acknowledged it, with at most 2 unacknowledged. With
 rounds it goes on when all its slices are of one version, the one that the lead released or a later
 one; without, it asks for the parameters with each contribution and goes on when they are here: under
-a bound with its own contribution in them and when the lead lets it, otherwise as they are.* With
-rounds a contribution says that the version it was computed on is no longer read; otherwise a worker
-says so with `Pulled`.
+a bound with its own contribution in them and when the lead lets it, otherwise as they are. Without a
+bound, where the model is small, it goes on at once: what one contribution asked for is taken with
+the next.* With rounds a contribution says that the version it was computed on is no longer read;
+otherwise a worker says so with `Pulled`, or with its next `Pull` where the model is small.
 
 *One who was evicted joins again as somebody new: what it had not seen acknowledged is dropped.* So
 does one who has lost a server that is still there for the others. *One who is told to leave waits for
@@ -40,13 +41,17 @@ from polyrhythm.core.effects import (
     server_name,
     server_number,
 )
-from polyrhythm.core.landing import Landing
+from polyrhythm.core.landing import NOTHING, Landing
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.outstanding import Outstanding, Sent
 from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
+_SMALL_NBYTES = 2 * 2**20
+"""A model up to this size may lie unread at the servers while a worker computes: the spare that
+this takes is cheaper than waiting."""
 _LAST_WORD_NS = 5 * 10**9
 """For the lead to say why a server's link ended, before this worker gives up."""
 SETTLE_NS = 5 * 10**9
@@ -76,6 +81,7 @@ class WorkerMachine:
         self.job: m.JobSpec | None = None
         self._rounds = True
         self._asks = True
+        self._small = False
         self._spec: m.ModelSpec | None = None
         self._points: int | None = None
         self._batch = 0
@@ -158,7 +164,7 @@ class WorkerMachine:
             case State.WAITING if self._parted is not None:
                 server = server_name(self._parted[0])
                 reason = Reason("parted", {"server": server})
-            case State.WAITING if self._held is not None:
+            case State.WAITING if self._held is not None and not self._reads_first:
                 servers = ", ".join(map(server_name, self._unacknowledged.servers()))
                 reason = Reason("window", {"held": self.name, "servers": servers})
             case State.WAITING if not self._rounds:
@@ -244,6 +250,7 @@ class WorkerMachine:
 
     def _on_attaching(self, event: ev.Attaching, now_ns: int) -> None:
         self._spec = event.spec
+        self._small = nbytes_of(event.spec) <= _SMALL_NBYTES
         self._attach_if_linked()
 
     def _attach_if_linked(self) -> None:
@@ -309,8 +316,13 @@ class WorkerMachine:
         if self._rounds:
             self._must_pull = True
             self._resume_if_whole(now_ns)
-        elif self.state in (State.WAITING, State.PLACING) and self._ticket > 0:
-            self._pull_latest(after=self._sequence if self._asks or self._stop else 0)
+        elif self._ticket == 0 or self._parts:
+            return
+        elif self.state in _AWAITING or (self.state is State.RESTING and self._reads_first):
+            self._pull_latest(self._after)
+        elif self.state is State.COMPUTING and self._reads_first:
+            self._pull_latest(self._after, awaited=False)
+            self._expect(None, keep=self._ticket)
 
     def _on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         self._points, self._batch = event.points, event.batch
@@ -341,19 +353,41 @@ class WorkerMachine:
         self._enter(State.WAITING, now_ns)
         if self._stop:
             self._read_final(now_ns)
-        elif len(self._unacknowledged) >= m.WINDOW:
-            self._held = event
         else:
-            self._contribute(event, now_ns)
+            self._held = event
+            if self._reads_first and not self._parts:
+                self._expect(self._ticket)
+            self._contribute_held(now_ns)
         self._let_go_if_asked(now_ns)
+
+    @property
+    def _ahead(self) -> bool:
+        """It computes on while its parameters are on their way."""
+        return self._small and not self._asks
+
+    @property
+    def _reads_first(self) -> bool:
+        """What it asked for with its last contribution is taken before the next one leaves."""
+        return self._ahead and self._landing.version != self._ticket
+
+    def _contribute_held(self, now_ns: int) -> None:
+        """Once the window and what it asked for allow it; who leaves reads nothing more."""
+        if self._held is None or len(self._unacknowledged) >= m.WINDOW:
+            return
+        if self._parts or not self._reads_first:
+            held, self._held = self._held, None
+            self._contribute(held, now_ns)
 
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
         self._sequence += 1
+        goes_on = self._ahead and not self._parts
         if self._rounds:
             self._expect_next(now_ns)
-        elif not self._asks and not self._parts:
-            self._allowed = True
-            self._pull_latest(after=0)  # ahead of the slices: it does not wait for its own fold
+        elif not self._parts:
+            self._allowed = not self._asks
+            # it leaves ahead of the slices. A large model is read as it is before they are folded;
+            # otherwise the answer has them in it, and acknowledges them
+            self._pull_latest(self._after, awaited=not goes_on)
         round_ = self._landing.version + 1
         sent = self._unacknowledged.send(self._sequence, round_, event, self._landing.routes)
         for server, slices in self._landing.slices.items():
@@ -381,9 +415,13 @@ class WorkerMachine:
                 abandoned_ns=event.abandoned_ns,
             )
         )
-        if self._asks and not self._rounds and not self._parts:
-            self._allowed = False
-            self._pull_latest(after=self._sequence)
+        if goes_on:
+            self._resume(now_ns)
+
+    @property
+    def _after(self) -> int:
+        """Which of its contributions must be in what it reads."""
+        return self._sequence if self._asks or self._small or self._stop else 0
 
     def _push(self, server: int, slices: tuple[int, ...], sent: Sent) -> None:
         computed = sent.computed
@@ -417,6 +455,10 @@ class WorkerMachine:
         else:
             self._enter(State.RESTING, now_ns)
             self._allowed = False
+            if self._reads_first:
+                self._expect(self._ticket)
+            elif self._small:
+                self._say_pulled()
         round_ = self._landing.version + 1
         abstained = m.Abstained(
             **self._identity(), round=round_, reason=event.reason, lease=event.lease
@@ -439,9 +481,7 @@ class WorkerMachine:
             self._early[server] = max(early, (sequence, routing))
             return  # of which slices that is said, the lead will say
         self._unacknowledged.acknowledge(server, sequence, routing)
-        if self._held is not None and len(self._unacknowledged) < m.WINDOW:
-            held, self._held = self._held, None
-            self._contribute(held, now_ns)
+        self._contribute_held(now_ns)
         if self.state is State.LEAVING and not self._unacknowledged:
             self._depart(now_ns)
 
@@ -451,8 +491,8 @@ class WorkerMachine:
 
     # -- going on ------------------------------------------------------------------------------
 
-    def _expect(self, round_: int | None) -> None:
-        self._out.append(Expect(round_))
+    def _expect(self, round_: int | None, *, keep: int | None = None) -> None:
+        self._out.append(Expect(round_, keep))
 
     def _expect_next(self, now_ns: int) -> None:
         if self._parts:
@@ -499,14 +539,18 @@ class WorkerMachine:
             return  # it was read for an incarnation that is over
         self._landing.land(event.server, event.slice, event.round, event.holds)
         self._acknowledge(event.server, event.sequence, event.routing, now_ns)
+        if self.state is State.RESTING and not self._reads_first:
+            self._say_pulled()
         self._resume_if_whole(now_ns)
 
-    def _pull_latest(self, after: int) -> None:
+    def _pull_latest(self, after: int, *, awaited: bool = True) -> None:
         """Ask every server for its slices as they are once contribution `after` is in them; the
         answers carry the ticket."""
         self._ticket += 1
-        self._expect(self._ticket)
-        pull = m.Pull(**self._identity(), round=self._ticket, sequence=after)
+        if awaited:
+            self._expect(self._ticket)
+        pulled = self._landing.version if self._small else NOTHING
+        pull = m.Pull(**self._identity(), round=self._ticket, sequence=after, pulled=pulled)
         for server in self._landing.slices:
             self._out.append(Send(server_name(server), pull))
 
@@ -549,7 +593,7 @@ class WorkerMachine:
         self._resumed = self._landing.version
         self._enter(State.COMPUTING, now_ns)
         self._user_computes = True
-        self._expect(None)
+        self._expect(None, keep=self._ticket if self._ahead else None)
         terms, first = self._terms, self._first
         self._first = False
         self._out.append(
@@ -563,7 +607,7 @@ class WorkerMachine:
                 anew=first,
             )
         )
-        if not self._rounds:
+        if not self._rounds and not self._small:
             self._say_pulled()
 
     # -- the end -------------------------------------------------------------------------------

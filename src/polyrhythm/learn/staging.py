@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from polyrhythm.core.durations import parse_duration
 from polyrhythm.errors import UsageError
 
-_SPIN_NS = 200_000
-"""The end of a pause is spun away, because sleeping ends late; no more, because cores are shared."""
+_SPIN_NS = 50_000
+"""The end of a pause is spun away, because sleeping ends late; no more, because cores are shared. What
+is overslept nevertheless, the next pause makes up for."""
 _MOST_FACTOR = 1000.0
 _NAME = re.compile(r"worker-(\d+)")
 _ITEM = re.compile(r"(?:(?P<at>[^:=]*):)?(?P<worker>\d+)(?:=(?P<value>.+))?", re.ASCII)

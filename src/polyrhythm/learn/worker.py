@@ -86,7 +86,9 @@ class Worker:
         self._exchange: Exchange | None = None
         self._pacer: Pacer | None = None
         self._points: Points | None = None
-        self._examinations = Examinations(time.monotonic_ns())
+        self._examinations = Examinations(
+            time.monotonic_ns(), awaited=job.target_accuracy is not None
+        )
 
     @property
     def name(self) -> str:

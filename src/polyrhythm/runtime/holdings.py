@@ -150,7 +150,7 @@ class Holdings:
                 adopt_state(held, self._updater_of[index], states[held.slice.id])
                 if self._converts:
                     first.tensors[index].copy_(held.parameters)
-        self._latest = None if self._rounds else SliceVersions(self.ids)
+        self._latest = None if self._rounds else SliceVersions(self.ids, self.nbytes)
 
     def _make_aggregates(
         self, slices: Sequence[Slice], dtypes: Sequence[torch.dtype]

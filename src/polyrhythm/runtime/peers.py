@@ -8,7 +8,8 @@ from polyrhythm.io.link import Link
 class Peers:
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
-        self._dirty: set[Link] = set()
+        self._dirty: dict[Link, None] = {}
+        """What is to be flushed, in order: who was sent to first should have it first."""
         self._lock = threading.Lock()
 
     def add(self, link: Link) -> Link | None:
@@ -44,11 +45,13 @@ class Peers:
 
     def touch(self, link: Link) -> None:
         """Something was sent that waits to be flushed."""
-        self._dirty.add(link)
+        self._dirty[link] = None
 
     def flush(self) -> None:
         while self._dirty:
-            self._dirty.pop().flush()
+            link = next(iter(self._dirty))
+            self._dirty.pop(link, None)
+            link.flush()
 
     def close(self) -> None:
         for link in self.all():

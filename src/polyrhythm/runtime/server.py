@@ -267,8 +267,6 @@ class ServerNode:
     ) -> None:
         data = _payload(message, payload)
         if self._lanes is None or (wait and self._rounds):
-            if not self._rounds:
-                self._driver.run()  # who asked for parameters before this need not wait for its fold
             event = self._add(link, message, data)
             if event is not None:
                 self._driver.put(self.name, event)

@@ -96,6 +96,9 @@ class WorkerNode:
         self._sent = 0
         self._lent: deque[int] = deque(maxlen=m.WINDOW)
         self._expected: int | None = None
+        self._keeps: int | None = None
+        self._kept: list[tuple[m.Parameters, memoryview]] = []
+        self._keeping = threading.Lock()
         self._resumed = False
         self._failure: str | None = None
         self._all_stopped = False
@@ -216,21 +219,44 @@ class WorkerNode:
         return memory if memory is not None and len(memory) == nbytes else None
 
     def _take_slice(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
-        if not self._awaited(message):
-            self._driver.put(_ME, ev.Skipped(message.server, message.sequence, message.routing))
+        if payload is None:
+            raise FrameError("parameters came without their bytes")
+        with self._keeping:
+            awaited = self._awaited(message)
+            keeps = not awaited and message.round == self._keeps
+            if keeps:
+                view = payload.view()
+                self._kept.append((message, view if link.by_reference else memoryview(bytes(view))))
+        if not awaited:
+            if not keeps:
+                self._skip(message)
             return
-        if self._model is None or self._layout is None or payload is None:
+        if self._model is None or self._layout is None:
             raise FrameError("parameters came before the model was attached")
+        in_place = not link.by_reference and message.slice != m.EVERY_SLICE
+        if in_place and self._model.memory_of(self._layout.slices[message.slice]) is not None:
+            self._landed(message)
+        else:
+            self._land(message, payload.view())
+        payload.done()
+
+    def _land(self, message: m.Parameters, view: memoryview) -> None:
+        """What lies elsewhere is copied to its place."""
+        assert self._model is not None and self._layout is not None
         if not self._first_landing_ns:
             self._first_landing_ns = time.monotonic_ns()
-        view = payload.view()
         if message.slice == m.EVERY_SLICE:
             self._take_all(message, view)
         else:
-            slice_ = self._layout.slices[message.slice]
-            if link.by_reference or self._model.memory_of(slice_) is None:
-                self._model.land(slice_, view)
-        payload.done()
+            self._model.land(self._layout.slices[message.slice], view)
+        self._landed(message)
+
+    def _skip(self, message: m.Parameters) -> None:
+        self._driver.put(_ME, ev.Skipped(message.server, message.sequence, message.routing))
+
+    def _landed(self, message: m.Parameters) -> None:
+        if not self._first_landing_ns:
+            self._first_landing_ns = time.monotonic_ns()
         landed = ev.Landed(
             message.server,
             message.slice,
@@ -573,9 +599,16 @@ class WorkerNode:
         self._peers.touch(link)
 
     def _expect(self, effect: fx.Expect) -> None:
-        self._expected = effect.round
+        with self._keeping:
+            self._expected, self._keeps = effect.round, effect.keep
+            kept, self._kept = self._kept, []
         if effect.round is not None:
             self._first_landing_ns = 0  # what came before it was asked for again was not awaited
+        for message, view in kept:
+            if self._awaited(message):
+                self._land(message, view)
+            else:
+                self._skip(message)
 
     def _resume(self, effect: fx.Resume) -> None:
         self.version = effect.round

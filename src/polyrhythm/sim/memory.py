@@ -93,7 +93,7 @@ class Memory:
         self.slices = {slice_: self._sizes[slice_] for slice_ in mine}
         """Per slice that this server is the primary of, its bytes as they travel."""
         self.nbytes = sum(self.slices.values())
-        self._latest = None if self._rounds else SliceVersions(mine)
+        self._latest = None if self._rounds else SliceVersions(mine, self.nbytes)
         for slice_ in kept:
             self.contents.setdefault(slice_, Counter())
             self.weights.setdefault(slice_, 0.0)

@@ -6,7 +6,8 @@ computes nothing meanwhile; over a network it was the link. What it waited was t
 where nobody waits for others (asp); otherwise who is waited for most waits least, and what it waits
 itself is that way. Who trains through (psp) does not wait, and nothing is known of the way.* Means are
 all that a journal has, so steps are constant; workers that came or went are taken as there from the
-beginning, and data never ends.
+beginning, and data never ends. A small model's way under asp is not seen, because nobody waits for
+it: foretold from there, the others wait less than they would.
 """
 
 from polyrhythm.core.sync.choose import choose_policy

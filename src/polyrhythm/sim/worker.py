@@ -235,6 +235,11 @@ class WorkerProcess(Process):
     def _book(self) -> None:
         """Between sending and going on, what was not the parameters' coming was waiting."""
         if self.contributions:
+            early_ns = max(
+                0, self._left_ns - self.clock.now_ns
+            )  # it did not wait until all had left
+            self._left_ns -= early_ns
+            self._transferred_ns -= early_ns
             self._waited_ns = self.clock.now_ns - self._left_ns - self._came_ns
             self._transferred_ns += self._came_ns
 

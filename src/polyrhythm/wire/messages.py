@@ -382,6 +382,9 @@ class Pull(Message, frozen=True, kw_only=True):
     """Send me your slices once your version is at least `round`. Without rounds: send them as they
     are, `sequence` included, and put `round` on the answer."""
 
+    pulled: int = -1
+    """What this reader got by then it has copied, as if it had said `Pulled`."""
+
 
 class Parameters(Message, frozen=True, kw_only=True):
     """One slice of version `round`, or all of a server's where the link carries references;
