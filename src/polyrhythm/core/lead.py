@@ -324,9 +324,11 @@ class LeadMachine:
             self._open_if_ready(now_ns)
         if member.entered:
             self._departures.leave(member.key)
+            owed = self._arrivals.owed
             self._arrivals.excuse(*member.key)
             self._ask(sync.Left(member.worker), now_ns)
-            self._fold_if_put_off(now_ns)
+            if owed and not self._arrivals.owed:
+                self._on_paid(now_ns)
         self._end_if_deserted(now_ns)
 
     def _end_if_deserted(self, now_ns: int) -> None:
@@ -381,6 +383,8 @@ class LeadMachine:
         tell; the second is not in the job any more by then."""
         if message.server not in self._placing.addresses:
             return
+        if message.incarnation != self._placing.incarnations.get(message.peer):
+            return  # another has its place by now
         lost = message.server if message.peer == _OWN else message.peer
         told = server_name(message.server)
         self._lose_server(lost, f"{told}, which lost its link to it", message.reason, now_ns)
@@ -604,7 +608,7 @@ class LeadMachine:
                 self._on_paid(now_ns)
 
     def _on_paid(self, now_ns: int) -> None:
-        """Everything that was lost with a server is where it belongs."""
+        """Everything that was lost with a server is where it belongs, or nobody will send it."""
         if self._rounds.folding and not self._placing.moving:
             self._tell_fold_again()
         self._fold_if_put_off(now_ns)

@@ -4,7 +4,7 @@
 only what was not.*
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from polyrhythm.core.events import Computed
@@ -58,10 +58,10 @@ class Outstanding:
                 del self._sent[mine]
 
     def reroute(
-        self, routes: tuple[Route, ...], unsure: Container[int] = ()
+        self, routes: tuple[Route, ...], relinked: Collection[int] = ()
     ) -> list[tuple[Sent, dict[int, tuple[int, ...]]]]:
-        """Other servers are primaries now: what must be sent again, oldest first, per server; what
-        was on its way to the servers in `unsure` too."""
+        """Other servers are primaries now: what must be sent again, oldest first, per server. Of what
+        was on its way to those in `relinked`, nobody knows what has come."""
         again = []
         for _, sent in sorted(self._sent.items()):
             before = {
@@ -75,7 +75,7 @@ class Outstanding:
             moved: dict[int, list[int]] = {}
             for slice_, owed in sorted(before.items()):
                 route = routes[slice_]
-                if (route.primary, route.since) != owed or route.primary in unsure:
+                if (route.primary, route.since) != owed or route.primary in relinked:
                     moved.setdefault(route.primary, []).append(slice_)
             if moved:
                 again.append((sent, {server: tuple(ids) for server, ids in moved.items()}))

@@ -62,6 +62,15 @@ class ServerMachine:
         """Per primary, the routing epoch in which it was asked last, and for what."""
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, what it asked for and cannot have yet."""
+        self._moved_leases: set[tuple[int, int]] = set()
+        """Of the memory before slices moved: which reader still reads which version."""
+        self._published: dict[int, int] = {}
+        """Per worker, the version that it was sent last."""
+        self._twice: set[int] = set()
+        """Who was sent it a second time, because slices moved: that it contributes says that it has
+        read the first."""
+        self._early: list[m.Copied | m.Adopted] = []
+        """What others say of copies in an epoch that the slices here are not in yet."""
         self._linked: dict[int, int] = {}
         self._reached: dict[int, int] = {}
         """Servers that a link was asked for to, with their incarnations."""
@@ -210,6 +219,7 @@ class ServerMachine:
         if place is None or event.routing != place.routing:
             return
         self._rerouted, self._held = event, event.routing
+        self._forget_copies(place)
         mine = self._primary_of(place)
         before, self._mine = self._mine, frozenset(mine)
         if self._mine != before:
@@ -220,11 +230,15 @@ class ServerMachine:
         if self._mine != before:
             self._since = place.routing
             self._folding = None  # the lead says it again, for what has not folded
+            self._moved_leases |= self.versions.leases()
             self.versions = self._first_version(event.version)
             self._take_over(event, anew=not before)
         for primary, made in event.copied:  # what was said before may have been of other slices
             self._on_step_copied(ev.StepCopied(primary, made), now_ns)
         self._settle(settled, now_ns)
+        early, self._early = self._early, []
+        for message in early:
+            self._confirm(message, now_ns, adopted=isinstance(message, m.Adopted))
         self._placed_if_ready()
 
     def _take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
@@ -272,22 +286,30 @@ class ServerMachine:
 
     def _fetch(self, place: m.Place) -> None:
         """Ask every primary whose slices are to be copied here and are not."""
+        for primary, slices in self._wanted(place).items():
+            new = any(slice_ not in self._copies for slice_ in slices)
+            if new and not slices <= self._fetching.get(primary, (0, frozenset()))[1]:
+                self._fetching[primary] = (place.routing, frozenset(slices))
+                self._out.append(FetchState(primary, tuple(sorted(slices)), place.routing))
+
+    def _wanted(self, place: m.Place) -> dict[int, set[int]]:
+        """Per primary, what is to be copied from it here."""
         wanted: dict[int, set[int]] = {}
         for slice_, route in enumerate(place.routes):
             if self.server in (*route.replicas, *route.learners):
                 wanted.setdefault(route.primary, set()).add(slice_)
-        kept = {slice_: primary for primary, slices in wanted.items() for slice_ in slices}
-        self._copies = {s: of for s, of in self._copies.items() if kept.get(s) == of}
+        return wanted
+
+    def _forget_copies(self, place: m.Place) -> None:
+        """What is not to be copied from whom it was is dropped: if that changes again, it is asked
+        for anew."""
+        wanted = self._wanted(place)
+        self._copies = {s: of for s, of in self._copies.items() if s in wanted.get(of, ())}
         self._fetching = {
             of: (routing, asked & wanted[of])
             for of, (routing, asked) in self._fetching.items()
             if of in wanted
         }
-        for primary, slices in wanted.items():
-            new = any(slice_ not in self._copies for slice_ in slices)
-            if new and not slices <= self._fetching.get(primary, (0, frozenset()))[1]:
-                self._fetching[primary] = (place.routing, frozenset(slices))
-                self._out.append(FetchState(primary, tuple(sorted(slices)), place.routing))
 
     def _on_state_adopted(self, event: ev.StateAdopted, now_ns: int) -> None:
         asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))
@@ -322,6 +344,9 @@ class ServerMachine:
 
     def _confirm(self, message: m.Copied | m.Adopted, now_ns: int, *, adopted: bool) -> None:
         peer = message.server
+        if message.routing > self._held:
+            self._early.append(message)
+            return  # of which slices that is said, the lead will say
         if not self.replication.knows(peer, message.routing):
             return  # it was said of what it copied before
         caught_up = self.replication.caught_up(peer)
@@ -368,7 +393,8 @@ class ServerMachine:
         )
 
     def _added(self, event: ev.Contributed) -> None:
-        self.versions.release(event.worker, self.versions.version)
+        if event.worker not in self._twice:
+            self.versions.release(event.worker, self.versions.version)
         if event.round <= self.versions.version:
             self._acknowledge(event.worker, event.sequence)
         else:
@@ -484,6 +510,9 @@ class ServerMachine:
         self._pulls.pop(worker, None)
         if self.versions.holds(worker):
             return  # it is on its way: a second answer would outlive the first one's lease
+        again = self._published.get(worker) == self.versions.version
+        (self._twice.add if again else self._twice.discard)(worker)
+        self._published[worker] = self.versions.version
         self.versions.lease(worker)
         self._out.append(
             Publish(
@@ -537,6 +566,8 @@ class ServerMachine:
     def _release(self, worker: int, round_: int) -> None:
         if not self._rounds:
             self._out.append(Unlease(worker, round_))
+        elif (worker, round_) in self._moved_leases:  # the same version may be leased to it again
+            self._moved_leases.remove((worker, round_))
         elif self.versions.release(worker, round_):
             self._free()
 
@@ -552,14 +583,19 @@ class ServerMachine:
             self._linked.pop(server, None)
             self._reached.pop(server, None)
             if server in self._partners and event.incarnation in (0, self._partners[server]):
-                gone = m.Unreachable(**self._identity(), peer=server, reason=event.reason)
+                incarnation = self._partners[server]
+                gone = m.Unreachable(
+                    **self._identity(), incarnation=incarnation, peer=server, reason=event.reason
+                )
                 self._tell_lead(gone)
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self._members.get(worker, 0):
             return  # it is no worker, or has come back over another link
         self._pulls.pop(worker, None)
         if self._rounds:
+            self._moved_leases = {held for held in self._moved_leases if held[0] != worker}
             self.versions.forget(worker)
+            self._published.pop(worker, None)
             self._free()
         else:
             self._out.append(Unlease(worker, None))

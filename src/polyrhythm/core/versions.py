@@ -74,6 +74,10 @@ class Versions:
         self._leases[reader] = (self.version, self.slot)
         self._readers[self.slot] += 1
 
+    def leases(self) -> set[tuple[int, int]]:
+        """Who still reads which version."""
+        return {(reader, version) for reader, (version, _) in self._leases.items()}
+
     def holds(self, reader: int) -> bool:
         """The current version was sent to `reader`, which has not released it yet."""
         return self._leases.get(reader, (-1, -1))[0] == self.version

@@ -110,8 +110,8 @@ class WorkerMachine:
         """Of every server of the job, its incarnation; and of those that are linked."""
         self._linked: dict[int, int] = {}
         self._dialed: dict[int, int] = {}
-        self._unsure: set[int] = set()
-        """Servers whose link ended: what was on its way may not have come."""
+        self._relinking: set[int] = set()
+        """Servers whose link has ended, and what was on its way to them with it."""
         self._rerouting: m.Routing | None = None
         """Other primaries, not all of which are linked yet."""
         self._attached = False
@@ -301,10 +301,10 @@ class WorkerMachine:
         self._landing.reroute(message.routes)
         self._out.append(Arrange(message.routes))
         self._seed_if_asked(message)
-        for sent, moved in self._unacknowledged.reroute(message.routes, self._unsure):
+        relinked, self._relinking = self._relinking, set()
+        for sent, moved in self._unacknowledged.reroute(message.routes, relinked):
             for server, slices in moved.items():
                 self._push(server, slices, sent)
-        self._unsure.clear()
         early, self._early = self._early, {}
         for server, (sequence, routing) in early.items():
             self._acknowledge(server, sequence, routing, now_ns)
@@ -670,7 +670,7 @@ class WorkerMachine:
                 return  # another is in its place, and linked
             self._linked.pop(server, None)
             self._dialed.pop(server, None)
-            self._unsure.add(server)
+            self._relinking.add(server)
             if self._routed and server not in self._servers:
                 return  # the lead has said already that it is gone
         if self.state is State.LEAVING and (server is None or not self._survives):

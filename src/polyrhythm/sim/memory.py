@@ -86,6 +86,8 @@ class Memory:
         self._added: dict[int, list[Given]] = {}
         self._stamps: dict[tuple[int, int], int] = {}
         self._writes = 0
+        self.moves = 0
+        """How often this server became the primary of others: they lie in new memory then."""
         self._copies: list[tuple[int, CarriedCopy]] = []
         self._hold(mine, kept)
 
@@ -257,6 +259,7 @@ class Memory:
             self._aggregate[slice_] = 0.0
             self._added[slice_] = []
         if list(self.slices) != mine:
+            self.moves += 1
             self._hold(mine, kept)
         else:
             latest = self._latest

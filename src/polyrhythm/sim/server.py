@@ -394,7 +394,7 @@ class ServerProcess(Process):
                 slot=slot,
             )
             left_ns = way.send(message, nbytes)
-        stamps = memory.stamps(slots) if self.check else None
+        stamps = [memory.moves, *memory.stamps(slots)] if self.check else None
         if left_ns not in self._leaving:
             self._leaving[left_ns] = []
             self.clock.at(left_ns, self._have_left, left_ns)
@@ -409,8 +409,9 @@ class ServerProcess(Process):
             if self._peers.get(peer) is not way:
                 continue  # its link is over, and with it the lease
             memory = self._placed()
-            moved = len(slots) != len(memory.slices)  # what was read lies where nobody writes
-            if stamps is not None and not moved and memory.stamps(slots) != stamps:
+            moved = stamps is not None and stamps[0] != memory.moves
+            # what was read before lies where nobody writes
+            if stamps is not None and not moved and memory.stamps(slots) != stamps[1:]:
                 raise InvariantBroken(f"{self.name} wrote what {peer} was reading")
             self._queue.append((self.name, event))
         self.run()

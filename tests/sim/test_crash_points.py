@@ -1,0 +1,95 @@
+"""A crash at every effect boundary of every machine but the lead, exhaustively: 2 workers, 3 servers, 3
+rounds, one replica. *Whatever was done before it and not after it, the job reaches its goal, and the books
+balance.*
+
+A process performs the effects of its machines one by one; here it dies right after its n-th, for every n
+that it has.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from ledger import Books, bookkeeping, settle
+from staged_run import Run
+
+from polyrhythm.sim.process import Process
+from polyrhythm.sim.server import ServerProcess
+from polyrhythm.sim.worker import WorkerProcess
+
+VICTIMS = ["s1", "s2", "worker-0", "worker-1"]
+SYNCS = ["bsp", "ssp:2", "asp"]
+
+
+def text(sync: str) -> str:
+    return f"""
+        [job]
+        sync = "{sync}"
+        servers = 3
+        replicas = 1
+        rounds = 3
+        model = "384B"
+        slice = "64B"
+        heartbeat = "50ms"
+        start_timeout = "200ms"
+        limit = "20s"
+        [link]
+        delay = "1ms"
+        bandwidth = "1Mbit"
+        [[workers]]
+        count = 2
+        step = "4ms"
+        step_noise = 0.3
+    """
+
+
+class Reaper:
+    """Kills a process after its n-th effect."""
+
+    def __init__(self, victim: str, after: int) -> None:
+        self.done = 0
+        self._victim, self._after = victim, after
+
+    def watch(self, kind: type[Process]) -> dict[type, Callable[[Process, object], None]]:
+        return {
+            effect: self._counted(perform)  # type: ignore[arg-type]
+            for effect, perform in kind.EFFECTS.items()
+        }
+
+    def _counted(self, perform: Callable[[Process, object], None]) -> Callable[..., None]:
+        def performed(process: WorkerProcess | ServerProcess, effect: object) -> None:
+            if not process.alive:
+                return
+            perform(process, effect)
+            if process.name == self._victim:
+                self.done += 1
+                if self.done == self._after:
+                    process.crash()
+
+        return performed
+
+
+def run(sync: str, victim: str, after: int) -> tuple[Run, Books, Reaper]:
+    reaper = Reaper(victim, after)
+    with bookkeeping(after, repeated=0.0) as books, pytest.MonkeyPatch.context() as patch:
+        for kind in (ServerProcess, WorkerProcess):
+            patch.setattr(kind, "EFFECTS", reaper.watch(kind))
+        made = Run(text(sync), seed=1, check=False)
+    settle(made, books)
+    return made, books, reaper
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_crash_after_every_effect(sync: str, victim: str) -> None:
+    after, crashes = 0, 0
+    while True:
+        after += 1
+        try:
+            made, _, reaper = run(sync, victim, after)
+        except Exception as error:
+            raise AssertionError(f"{victim} crashes after effect {after}: {error}") from error
+        if reaper.done < after:
+            break  # it does not do as much
+        assert made.end.reason.code == "goal", f"{victim}, effect {after}: {made.end.reason}"
+        crashes += 1
+    assert crashes > 10
