@@ -6,9 +6,10 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TORTURE ?= 50
 SCHEDULES ?= 5
+FAILOVERS ?= 24
 SEED ?= $(shell date +%s)
 
-.PHONY: setup run test check docs picture bench newcomer torture torture-cluster clean
+.PHONY: setup run test check docs picture bench rolling newcomer torture torture-cluster clean
 
 setup: $(READY)
 
@@ -38,6 +39,10 @@ docs: $(READY)
 	$(BIN)/python -m tools.cli_docs
 	$(BIN)/python -m tools.timelines
 
+# The picture in docs/guarantees.md: servers are killed and started again in turn.
+rolling: $(READY)
+	$(BIN)/python -m tools.rolling docs/pictures/rolling.svg
+
 # The picture in the README, of a run that takes place now.
 picture: $(READY)
 	$(BIN)/python -m tools.terminal_picture docs/pictures/run.svg --title polyrhythm -- \
@@ -53,10 +58,12 @@ newcomer: $(READY)
 	$(BIN)/python -m tools.newcomer
 
 # The properties of this repository and the simulated ledger, many times longer. Each time other
-# examples are tried; what fails is listed with the command that shows it again.
+# examples are tried; what fails is listed with the command that shows it again. Then 504 faults of real
+# processes, servers among them: seven to a schedule, for each of three policies.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
 	  tests/sim/test_simulated_ledger.py --timeout 3600 --hypothesis-seed $(SEED)
+	POLYRHYTHM_TORTURE=$(FAILOVERS) $(BIN)/python -m pytest tests/cluster/test_failover_ledger.py
 
 # More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.
 torture-cluster: $(READY)

@@ -102,6 +102,14 @@ class Keepers:
             yield
         yield from self.is_missed(number, lost)
 
+    def kill_and_crash(self, number: int, point: str, file: Path) -> Fault:
+        """Kill it, and let its next life end at a named point."""
+        lost = self.told("server-lost", number)
+        os.kill(self.pids[number], signal.SIGKILL)
+        while self.told("server-lost", number) == lost:
+            yield
+        yield from self.crash(number, point, file)
+
     # -- recovering ----------------------------------------------------------------------------
 
     def is_missed(self, number: int, lost: int) -> Fault:

@@ -78,6 +78,9 @@ class ServerMachine:
         """Servers that slices are copied to or from, with their incarnations."""
         self._place: m.Place | None = None
         """The routing epoch that this server is on its way to."""
+        self._overtaken: list[m.Place] = []
+        """Epochs that were followed by the next before this server was in them. Others were, and may
+        have asked and said something in them."""
         self._rerouted: ev.Rerouted | None = None
         self._held = 0
         """The routing epoch that the slices are in; `_routing` follows when others can rely on it."""
@@ -155,6 +158,8 @@ class ServerMachine:
         self._term = message.term
         self._since_ns = now_ns
         self._next_beat_ns = self._next_beat_ns or now_ns + self._beat_ns
+        if self._place is not None and self._rerouted is None:
+            self._overtaken.append(self._place)
         self._place, self._rerouted = message, None
         if not self._starting:  # otherwise when the fold is done, which writes the slices
             self._follow(message)
@@ -194,6 +199,7 @@ class ServerMachine:
             self._copies = {i: r.primary for i, r in kept.items() if i not in self._mine}
         self.replication = Replication()
         self.replication.reroute(mine.items(), place.routing)
+        self._overtaken.clear()
         self._rerouted = ev.Rerouted(place.routing, 0, ())
         self._held = self._since = place.routing
 
@@ -224,7 +230,12 @@ class ServerMachine:
         before, self._mine = self._mine, frozenset(mine)
         if self._mine != before:
             self.replication.reconsider(event.rows, event.version)
-        settled = self.replication.reroute(mine.items(), place.routing)
+        settled = []
+        for earlier in self._overtaken:
+            routes = self._primary_of(earlier).items()
+            settled += self.replication.reroute(routes, earlier.routing)
+        self._overtaken.clear()
+        settled += self.replication.reroute(mine.items(), place.routing)
         self._enlist(place.members)
         self._view = max(self._view, place.view)
         if self._mine != before:

@@ -670,9 +670,9 @@ class WorkerMachine:
                 return  # another is in its place, and linked
             self._linked.pop(server, None)
             self._dialed.pop(server, None)
-            self._relinking.add(server)
             if self._routed and server not in self._servers:
                 return  # the lead has said already that it is gone
+            self._relinking.add(server)
         if self.state is State.LEAVING and (server is None or not self._survives):
             self._depart(now_ns)  # nobody is left to acknowledge what that one has
             return

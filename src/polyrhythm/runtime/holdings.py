@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 import torch
 
@@ -23,6 +24,7 @@ from polyrhythm.core.events import (
     StepCopied,
 )
 from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Slice, lay_out, pack
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.versions import SliceVersions
@@ -50,6 +52,8 @@ from polyrhythm.wire.messages import (
 
 Allocate = Callable[[int], Segment]
 Tell = Callable[[int, Message, Sequence[Sendable]], None]
+Put = Callable[[Event], None]
+_Told = TypeVar("_Told", bound=Event)
 _FOLD = -1
 """In place of a worker's number, in a step that is the fold of a round."""
 _AGGREGATES = 2
@@ -82,10 +86,12 @@ class Holdings:
         allocate: Allocate,
         *,
         tell: Tell | None = None,
+        put: Put = lambda event: None,
         fresh: bool = True,
     ) -> None:
-        """`tell` sends a step or a state to another server. `fresh`: what is routed here will be
-        seeded, and so will its copies elsewhere."""
+        """`tell` sends a step or a state to another server. `put` is handed what happened, under the
+        locks under which it did: so nothing that was true by the old routes is told after the new
+        ones. `fresh`: what is routed here will be seeded, and so will its copies elsewhere."""
         self._server = server
         self._spec = spec
         self._job = job
@@ -94,6 +100,7 @@ class Holdings:
         self._routes = routes
         self._allocate = allocate
         self._tell = tell
+        self._put = put
         self._copying = job.replicas > 0
         self._rounds = has_rounds(job.sync)
         self._grows = job.updater == "addition" and self._rounds
@@ -223,7 +230,7 @@ class Holdings:
             if verdict is Verdict.STRANGER:
                 return None  # it was evicted, or is not let in yet: it will be told
             if verdict is Verdict.REPEATED:
-                return Repeated(worker, incarnation, sequence)
+                return self._said(Repeated(worker, incarnation, sequence))
             if verify and not all_finite(incoming):
                 raise NotFinite(f"w{worker} sent NaN or infinity in slice {message.slice}")
             self._updater_of[index].add(held, incoming, message.weight)
@@ -238,9 +245,13 @@ class Holdings:
                 round_ = self.ledger.add(
                     worker, incarnation, sequence, message.slice, message.slices
                 )
-        if round_ is None:
-            return None
-        return Contributed(worker, incarnation, sequence, round_)
+            if round_ is None:
+                return None
+            return self._said(Contributed(worker, incarnation, sequence, round_))
+
+    def _said(self, event: _Told) -> _Told:
+        self._put(event)
+        return event
 
     @contextmanager
     def _primary_of(self, message: Contribution) -> Iterator[tuple[int, Held] | None]:
@@ -463,7 +474,7 @@ class Holdings:
                 if new:
                     self.ledger.copied(message.stamp, message.rows)
                 made = self.ledger.made(message.server, (step,))
-        return StepCopied(message.server, made) if made else None
+            return self._said(StepCopied(message.server, made)) if made else None
 
     def fetch(self, slices: Sequence[int], routing: int) -> Fetch:
         with self._ledger_lock:
@@ -492,7 +503,8 @@ class Holdings:
                 self.ledger.adopt(message.stamp, message.rows)
                 if not self.ledger.adopted(primary):
                     return None
-                return StateAdopted(primary, message.routing, self.ledger.made_all(primary))
+                made = self.ledger.made_all(primary)
+            return self._said(StateAdopted(primary, message.routing, made))
 
     # -- routes change -------------------------------------------------------------------------
 
@@ -523,7 +535,7 @@ class Holdings:
             with self._ledger_lock:
                 version, rows = self.ledger.least()
                 made = self.ledger.made_of_all()
-        return Rerouted(routing, version, rows, made, self.ledger.round), old
+            return self._said(Rerouted(routing, version, rows, made, self.ledger.round)), old
 
     def _states(self, kept: Mapping[int, Route]) -> dict[int, SliceState]:
         states = {

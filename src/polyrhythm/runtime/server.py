@@ -26,7 +26,7 @@ from polyrhythm.io.segments import Segment
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.observe.journal import Journal
 from polyrhythm.runtime import crashpoint
-from polyrhythm.runtime.bonjour import introduce, offers
+from polyrhythm.runtime.bonjour import introduce, offers, patience
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.door import Door, Listeners
 from polyrhythm.runtime.driver import Driver
@@ -137,7 +137,8 @@ class ServerNode:
         """Link this server to the one that runs the lead."""
         self._dialer = dialer
         link = dialer.dial(address, fx.LEAD)
-        introduce(link, self._bonjour(link, 0))
+        with patience(link):
+            introduce(link, self._bonjour(link, 0))
         self.heed_lead(link)
 
     def _bonjour(self, link: Link, incarnation: int) -> m.ServerBonjour:
@@ -267,9 +268,7 @@ class ServerNode:
     ) -> None:
         data = _payload(message, payload)
         if self._lanes is None or (wait and self._rounds):
-            event = self._add(link, message, data)
-            if event is not None:
-                self._driver.put(self.name, event)
+            self._add(link, message, data)
         elif wait:  # its memory is the link's, and is read into again after this
             done = threading.Event()
             self._lanes.put(message.slice, (link, message, data, done))
@@ -277,24 +276,21 @@ class ServerNode:
         else:
             self._lanes.put(message.slice, (link, message, data, None))
 
-    def _add(
-        self, link: Link, message: m.Contribution, data: memoryview
-    ) -> ev.Contributed | ev.Repeated | None:
+    def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
+        """Whether there is something to tell the machine, which `run` does."""
         event = self._placed().add(message, data, verify=not link.by_reference)
         crashpoint.reach(self.name, "took", message)
-        return event
+        return event is not None
 
     def _take_copy(self, message: m.Copy | m.State, payload: Payload | None) -> None:
         """What a primary sends to its replicas, on the thread that reads its link: in order."""
         holdings = self._placed()
         data = None if payload is None else payload.view()
         if isinstance(message, m.Copy):
-            event: ev.StepCopied | ev.StateAdopted | None = holdings.copy(message, data)
+            holdings.copy(message, data)
         else:
-            event = holdings.adopt(message, data)
+            holdings.adopt(message, data)
         crashpoint.reach(self.name, "took", message)
-        if event is not None:
-            self._driver.put(self.name, event)
 
     def _tell_server(self, server: int, message: m.Message, payload: Sequence[Sendable]) -> None:
         link = self._server_link(server)
@@ -309,18 +305,18 @@ class ServerNode:
 
     def _add_gathered(self, items: list[_Slice]) -> None:
         for link, message, data, done in items:
-            event = None
+            told = False
+            if not self._rounds:
+                self._pause(message.slices)
             try:
-                event = self._add(link, message, data)
+                told = self._add(link, message, data)
             except _BAD_PEER as error:
                 link.send(m.Refusal(reason=f"{self.name}: {error}"))
                 link.close()  # the thread that reads it notices, and parts with it
             if done is not None:
                 done.set()
-            if event is not None:
-                if not self._rounds:
-                    self._pause()
-                self._driver.post(self.name, event)
+            if told:
+                self._driver.run()
 
     # -- what machines want done ---------------------------------------------------------------
 
@@ -373,6 +369,7 @@ class ServerNode:
             self._job,
             lambda nbytes: Segment(nbytes, shared=self._shared),
             tell=self._tell_server,
+            put=lambda event: self._driver.put(self.name, event),
             fresh=effect.fresh,
         )
         self._make_lanes(self._holdings)
@@ -400,7 +397,8 @@ class ServerNode:
         assert self._dialer is not None
         try:
             link = self._dialer.dial(spec.address, name)
-            introduce(link, self._bonjour(link, incarnation))
+            with patience(link):
+                introduce(link, self._bonjour(link, incarnation))
         except (*_BAD_PEER, Refused) as error:
             self._driver.post(self.name, ev.LinkClosed(name, str(error), spec.incarnation))
             return
@@ -415,10 +413,9 @@ class ServerNode:
 
     def _reroute(self, effect: fx.Reroute) -> None:
         holdings = self._placed()
-        event, old = holdings.reroute(effect.routes, effect.routing)
+        _, old = holdings.reroute(effect.routes, effect.routing)
         self._withdraw(old)
         self._make_lanes(holdings)
-        self._driver.put(self.name, event)
 
     def _send_state(self, effect: fx.SendState) -> None:
         self._placed().send_state(effect.to, effect.held, effect.routing)
@@ -447,10 +444,10 @@ class ServerNode:
         self._folds += 1
         self._driver.post(self.name, ev.FoldDone(effect.round, weight))
 
-    def _pause(self) -> None:
-        """Staging: this server takes longer for a fold."""
+    def _pause(self, parts: int = 1) -> None:
+        """Staging: this server takes longer for a fold, or for each of its parts."""
         if self._options.fold_pause_s:
-            time.sleep(self._options.fold_pause_s)
+            time.sleep(self._options.fold_pause_s / max(1, parts))
 
     def _publish(self, effect: fx.Publish) -> None:
         link = self._peers.get(fx.worker_name(effect.worker))

@@ -1,0 +1,1 @@
+"""What replicas cost, and how long a lost server is felt."""

@@ -1,0 +1,91 @@
+"""A server dies at a named point of its work, every one in turn, and is started again: nothing that
+was acknowledged is lost, and nothing counts twice."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from company import Company
+from keepers import Keepers
+from processes import Command
+from test_ledger_processes import FEW, JOB, MANY, assert_right
+
+OTHERS = 3
+"""Servers besides the lead's: who dies five times within seconds is not started again."""
+BOTH = (
+    "took Contribution",  # it was added, and is not acknowledged
+    "sent Copy",  # a replica may have it, and the primary has not made the step
+    "took Copy",  # a replica has made the step, and has not said so
+    "sent Copied",
+    "took Copied",  # every replica has it, and the worker does not know
+    "sent Arrived",
+    "sent Parameters",  # in the middle of publishing
+)
+ROUNDS = ("took Fold", "sent Folded")
+ONE_BY_ONE = ("sent Acknowledged",)
+WHEN_IT_CATCHES_UP = (
+    "took Place",
+    "took State",  # in the middle of catching up
+    "sent Adopted",
+    "sent Placed",  # and the workers are not told of the new routes yet
+)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("sync", "columns", "points"),
+    [("bsp", FEW, (*BOTH, *ROUNDS)), ("asp", MANY, (*BOTH, *ONE_BY_ONE))],
+    ids=["bsp", "asp"],
+)
+def test_a_primary_or_replica_dies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int, points: tuple[str]
+) -> None:
+    with staged(tmp_path, monkeypatch, sync, columns) as command:
+        company, keepers, file = meet(command)
+        for number, point in enumerate(points):
+            company.begin("server", keepers.crash(1 + number % OTHERS, point, file))
+            company.until_calm()
+            company.until_progress(10)
+        finish(company)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("sync", "columns"), [("bsp", FEW), ("asp", MANY)], ids=["bsp", "asp"])
+def test_a_learner_dies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int
+) -> None:
+    """It was killed, comes back, and dies again before it has caught up: which costs nothing, because
+    nobody relies on it yet."""
+    with staged(tmp_path, monkeypatch, sync, columns) as command:
+        company, keepers, file = meet(command)
+        for number, point in enumerate(WHEN_IT_CATCHES_UP):
+            server = 1 + number % OTHERS
+            company.begin("server", keepers.kill_and_crash(server, point, file))
+            company.until_calm()
+            company.until_progress(10)
+        finish(company)
+
+
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int) -> Command:
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(tmp_path / "crash-at"))
+    flags = ["--sync", sync, "--timer", "1s", "--set", f"columns={columns}", "--min-step", "5ms"]
+    flags += ["--updater", "addition", "--workers", 2, "--servers", 1 + OTHERS, "--replicas", 1]
+    flags += ["--respawn", "--target-accuracy", 1.0, "--json"]
+    return Command(JOB, *flags, cwd=tmp_path)
+
+
+def meet(command: Command) -> tuple[Company, Keepers, Path]:
+    company = Company(command, random.Random(0))
+    company.until(lambda: len(company.books) == 2, "both train")
+    company.until_progress(10)
+    return company, Keepers(company, random.Random(0)), command.cwd / "crash-at"
+
+
+def finish(company: Company) -> None:
+    command = company.command
+    (command.cwd / "finish").touch()
+    assert command.wait(60) == 0, command.stderr()
+    company.read()
+    for name in company.books:
+        assert_right(np.load(command.cwd / f"{name}.final.npy"), company)

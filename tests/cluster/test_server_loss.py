@@ -1,0 +1,173 @@
+"""What a job says and does when it loses servers: as many as it has copies for, one more, the lead's."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from company import Company
+from jobs.ledger import ROWS
+from keepers import Keepers
+from processes import Command, call, wait_until
+from test_endings import assert_nothing_left, sockets_of
+
+LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
+FLAGS = ("--workers", 2, "--timer", "1s", "--updater", "addition", "--min-step", "5ms")
+
+
+def start(cwd: Path, *flags: object) -> tuple[Command, Company]:
+    more = ("--set", "columns=64", "--target-accuracy", 1.0, "--quiet")
+    command = Command(LEDGER, *FLAGS, *flags, *more, cwd=cwd)
+    company = Company(command, random.Random(0))
+    company.until(lambda: len(company.books) == 2, "both train")
+    company.until_progress(10)
+    return command, company
+
+
+def last_line(command: Command) -> str:
+    lines = [line for line in command.stderr().strip().splitlines() if "take over" not in line]
+    assert len(lines) == 1, lines
+    assert "Traceback" not in command.stderr()
+    return lines[0]
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_one_more_than_there_are_copies(tmp_path: Path, sync: str) -> None:
+    command, _ = start(tmp_path, "--sync", sync, "--servers", 4, "--replicas", 1)
+    with command:
+        names, files = sockets_of(command), command.memory_files()
+        servers = command.servers()
+        for pid in servers[1:]:  # all slices but those of the lead's server
+            os.kill(pid, signal.SIGSTOP)
+        for pid in servers[1:]:
+            os.kill(pid, signal.SIGKILL)
+        assert command.wait(30) != 0
+        line = last_line(command)
+        assert "and with it all copies of" in line and "MB: the job cannot go on" in line
+        (ended,) = command.journal("ended")
+        assert ended["failed"] and ended["reason"] in line
+        assert_nothing_left(command, names, files, 10)
+
+
+def test_two_at_once_are_survived_with_two_copies(tmp_path: Path) -> None:
+    command, company = start(tmp_path, "--sync", "bsp", "--servers", 4, "--replicas", 2)
+    with command:
+        for pid in command.servers()[1:3]:
+            os.kill(pid, signal.SIGKILL)
+        company.until(lambda: len(command.journal("server-lost")) == 2, "both are missed")
+        company.until_progress(20)
+        (tmp_path / "finish").touch()
+        assert command.wait(30) == 0, command.stderr()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_leads_server_ends_the_job(tmp_path: Path, replicas: int) -> None:
+    command, _ = start(tmp_path, "--sync", "bsp", "--servers", 3, "--replicas", replicas)
+    with command:
+        names, files = sockets_of(command), command.memory_files()
+        os.kill(command.servers()[0], signal.SIGKILL)
+        assert command.wait(30) != 0
+        line = last_line(command)
+        assert "server s0 died (killed by SIGKILL); the job ends: the lead ran in it" in line
+        assert_nothing_left(command, names, files, 10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--servers", 2, "--replicas", 2), "--replicas is 2: a slice has copies on other servers"),
+        (("--servers", 1, "--replicas", 1), "--replicas is 1: a slice has copies on other servers"),
+        (("--servers", 2, "--replicas", -1), "--replicas is -1: a slice has copies on other"),
+        (("--servers", 2, "--replicas", 1, "--in-place"), "--in-place reads the server's own"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    tmp_path: Path, flags: tuple[object, ...], says: str
+) -> None:
+    done = call("train", "digits", *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert says in line
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_stale_primary_is_refused_and_comes_back_as_a_new_one(tmp_path: Path, sync: str) -> None:
+    """It was stopped, evicted and continued: it believes that it is a primary still, and whoever it
+    was linked to has another in its place."""
+    command, company = start(tmp_path, "--sync", sync, "--servers", 3, "--replicas", 1, "--respawn")
+    with command:
+        keepers = Keepers(company, random.Random(0))
+        pid = keepers.pids[1]
+        company.begin("s1", keepers.stop(1))
+        company.until(lambda: keepers.told("server-lost", 1), "its silence is noticed")
+        company.until_progress(10)
+        company.until_calm()
+        assert keepers.pids[1] != pid, "the old one has ended, and a new one has its seat"
+        promoted = [line for line in command.journal("rerouted") if line["promoted"].get("s1")]
+        assert promoted, "the new one is a primary again"
+        assert "s1 failed: the lead is gone" in command.stderr()
+        company.until_progress(10)
+        (tmp_path / "finish").touch()
+        assert command.wait(30) == 0, command.stderr()
+    company.read()
+    assert max(int(name.rpartition("-")[2]) for name in company.books) < ROWS
+
+
+def test_nothing_is_left_over_after_failovers(tmp_path: Path) -> None:
+    """As many sockets, segments and threads in those who stayed as before."""
+    command, company = start(
+        tmp_path, "--sync", "bsp", "--servers", 3, "--replicas", 1, "--respawn"
+    )
+    with command:
+        keepers = Keepers(company, random.Random(0))
+        company.until_progress(20)
+        before = belongings(keepers, company)
+        for number in (1, 2, 1):
+            company.begin(f"s{number}", keepers.kill(number))
+            company.until_calm()
+            company.until_progress(20)
+        wait_until(
+            lambda: not more_than(belongings(keepers, company), before),
+            "what the lost servers had is given back",
+            20,
+        )
+        (tmp_path / "finish").touch()
+        assert command.wait(30) == 0, command.stderr()
+
+
+SPARE = 2
+"""A version that is being read, or a thread that is about to end."""
+
+
+def belongings(keepers: Keepers, company: Company) -> dict[str, dict[str, int]]:
+    """Of those who live as long as the job: the lead's server and the workers."""
+    pids = {"s0": keepers.pids[0], **{name: company.pid_of(name) for name in company.books}}
+    return {name: belongings_of(pid) for name, pid in pids.items()}
+
+
+def belongings_of(pid: int) -> dict[str, int]:
+    targets = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            targets.append(os.readlink(entry))
+        except FileNotFoundError:
+            continue  # it was closed while we looked
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return {
+        "sockets": sum(target.startswith("socket:") for target in targets),
+        "segments": sum("memfd:polyrhythm" in target for target in targets),
+        "maps": maps.count("memfd:polyrhythm"),
+        "threads": len(list(Path(f"/proc/{pid}/task").iterdir())),
+    }
+
+
+def more_than(
+    now: dict[str, dict[str, int]], before: dict[str, dict[str, int]]
+) -> list[tuple[str, str]]:
+    return [
+        (name, kind)
+        for name, counts in now.items()
+        for kind, count in counts.items()
+        if count > before[name][kind] + SPARE
+    ]
