@@ -41,7 +41,7 @@ docs: $(READY)
 
 # The picture in docs/guarantees.md: servers are killed and started again in turn.
 rolling: $(READY)
-	$(BIN)/python -m tools.rolling docs/pictures/rolling.svg
+	$(BIN)/python -m tools.rolling docs/pictures/rolling.svg --job mnist-lr
 
 # The picture in the README, of a run that takes place now.
 picture: $(READY)

@@ -150,6 +150,7 @@ def main() -> None:
     for _ in range(args.repeat):
         for name, measure in chosen.items():
             found[name].append(measure())
+            print(f"{name}: {found[name][-1]:.3f}", file=sys.stderr, flush=True)
     print(f"{'':58} {'median':>8} {'least':>8} {'most':>8}   ({args.repeat} times)")
     for name, values in found.items():
         numbers = (statistics.median(values), min(values), max(values))

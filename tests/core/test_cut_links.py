@@ -14,7 +14,7 @@ def lost(effects: list[fx.Effect]) -> list[int]:
 def test_of_two_servers_that_cannot_talk_one_stays() -> None:
     stage = Stage(workers=2, servers=3, replicas=1).begin()
     stage.folded(0)
-    told = {"routing": stage.routing, "reason": "the link broke"}
+    told = {"routing": stage.routing, "incarnation": 1, "reason": "the link broke"}
     assert lost(stage.tell(m.Unreachable(server=1, peer=2, **told))) == [2]
     effects = stage.tell(m.Unreachable(server=2, peer=1, **told))
     assert effects == [], "it is not in the job any more, so nobody listens to it"

@@ -1,6 +1,6 @@
-"""A crash at every effect boundary of every machine but the lead, exhaustively: 2 workers, 3 servers, 3
-rounds, one replica. *Whatever was done before it and not after it, the job reaches its goal, and the books
-balance.*
+"""A crash at every effect boundary of every machine but the lead, exhaustively: 2 workers, 3 servers,
+3 rounds, one replica. *Whatever was done before it and not after it, the job reaches its goal, and the
+books balance.*
 
 A process performs the effects of its machines one by one; here it dies right after its n-th, for every n
 that it has.

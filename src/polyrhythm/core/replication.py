@@ -80,6 +80,10 @@ class Replication:
         self._adopted.discard(peer)
         self._followed.pop(peer, None)
 
+    def copies(self, peer: int) -> bool:
+        """Whether `peer` copies anything from this primary."""
+        return peer in self._slices
+
     def knows(self, peer: int, routing: int) -> bool:
         """Whether what `peer` said in that epoch is about what it copies now."""
         return peer in self._slices and routing >= self._since[peer]

@@ -329,7 +329,7 @@ class ServerMachine:
         del self._fetching[event.primary]
         self._copies.update(dict.fromkeys(slices, event.primary))
         adopted = m.Adopted(
-            term=self._term, routing=event.routing, server=self.server, rows=event.rows
+            term=self._term, routing=self._held, server=self.server, rows=event.rows
         )
         self._out.append(Send(server_name(event.primary), adopted))
 
@@ -344,7 +344,7 @@ class ServerMachine:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        if self.replication.knows(message.server, message.routing):
+        if self.replication.copies(message.server):  # that one knows whether it still wants them
             self._out.append(SendState(message.server, message.held, message.routing))
 
     def _on_copied(self, message: m.Copied, now_ns: int) -> None:
