@@ -9,7 +9,7 @@ victims, and *every slice* means the primary's and every replica's.
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,8 +47,8 @@ class Books:
     """Per server, what it held last."""
     senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
     """Whose contributions these are: worker and incarnation."""
-    resent: Counter[Given] = field(default_factory=Counter)
-    """How many slices of each contribution were sent a second time, after a change of routes."""
+    needless: int = 0
+    """Slices that were sent a second time though they were acknowledged or on their way."""
     _numbers: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def send(self, given: Given) -> None:
@@ -59,6 +59,7 @@ class Books:
     def settle(self, rounds: int | None, routes: Sequence[Route]) -> None:
         """The run is over. `rounds`: as many were folded; None: contributions are folded one by
         one. `routes`: who had which slice at the end."""
+        assert not self.needless, f"{self.needless} slices were sent again without need"
         most = Counter(self.sent.values())
         due = [
             given
@@ -150,11 +151,22 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         books.senders[machine._unacknowledged] = (machine.worker, machine.incarnation)
         contribute(machine, event, now_ns)
 
-    def reroute_booked(outstanding: Outstanding, *of: Any) -> list[Any]:
-        again = reroute(outstanding, *of)
+    def reroute_booked(
+        outstanding: Outstanding, routes: tuple[Route, ...], relinked: Collection[int]
+    ) -> list[Any]:
+        owed = {
+            (sequence, slice_): (server, since)
+            for sequence, sent in outstanding._sent.items()
+            for server, parts in sent.owed.items()
+            for since, slices in parts.items()
+            for slice_ in slices
+        }
+        again = reroute(outstanding, routes, relinked)
         for sent, moved in again:
-            given = (*books.senders[outstanding], sent.sequence)
-            books.resent[given] += sum(map(len, moved.values()))
+            for slice_ in (slice_ for slices in moved.values() for slice_ in slices):
+                route, before = routes[slice_], owed.get((sent.sequence, slice_))
+                stays = before == (route.primary, route.since) and before[0] not in relinked
+                books.needless += stays or before is None
         return again
 
     def acknowledge_booked(outstanding: Outstanding, *of: int) -> None:

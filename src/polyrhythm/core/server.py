@@ -64,11 +64,9 @@ class ServerMachine:
         """Per server, what it asked for and cannot have yet."""
         self._moved_leases: set[tuple[int, int]] = set()
         """Of the memory before slices moved: which reader still reads which version."""
-        self._published: dict[int, int] = {}
-        """Per worker, the version that it was sent last."""
-        self._twice: set[int] = set()
-        """Who was sent it a second time, because slices moved: that it contributes says that it has
-        read the first."""
+        self._asked: set[int] = set()
+        """Who was sent the version because it asked, as one does after slices moved: that it
+        contributes says that it has read what another primary sent, maybe."""
         self._early: list[m.Copied | m.Adopted] = []
         """What others say of copies in an epoch that the slices here are not in yet."""
         self._linked: dict[int, int] = {}
@@ -404,7 +402,7 @@ class ServerMachine:
         )
 
     def _added(self, event: ev.Contributed) -> None:
-        if event.worker not in self._twice:
+        if event.worker not in self._asked:
             self.versions.release(event.worker, self.versions.version)
         if event.round <= self.versions.version:
             self._acknowledge(event.worker, event.sequence)
@@ -517,13 +515,11 @@ class ServerMachine:
 
     # -- readers -------------------------------------------------------------------------------
 
-    def _publish(self, worker: int) -> None:
+    def _publish(self, worker: int, *, asked: bool = False) -> None:
         self._pulls.pop(worker, None)
         if self.versions.holds(worker):
             return  # it is on its way: a second answer would outlive the first one's lease
-        again = self._published.get(worker) == self.versions.version
-        (self._twice.add if again else self._twice.discard)(worker)
-        self._published[worker] = self.versions.version
+        (self._asked.add if asked and self.job.replicas else self._asked.discard)(worker)
         self.versions.lease(worker)
         self._out.append(
             Publish(
@@ -547,7 +543,7 @@ class ServerMachine:
         """Now if what was asked for is there, otherwise when it is."""
         if self._can_answer(pull):
             if self._rounds:
-                self._publish(pull.worker)
+                self._publish(pull.worker, asked=True)
             else:
                 self._publish_latest(pull)
         else:
@@ -606,7 +602,6 @@ class ServerMachine:
         if self._rounds:
             self._moved_leases = {held for held in self._moved_leases if held[0] != worker}
             self.versions.forget(worker)
-            self._published.pop(worker, None)
             self._free()
         else:
             self._out.append(Unlease(worker, None))

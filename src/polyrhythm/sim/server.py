@@ -28,7 +28,6 @@ from polyrhythm.wire import messages as m
 
 _Slots: TypeAlias = tuple[int, ...]
 _Sending: TypeAlias = tuple[Way, ev.Sent, _Slots, list[int] | None]
-ADDRESS = m.Address("simulated", 0, "", "")
 _LEADS = fx.server_name(0)
 _FIRST = 1
 """The incarnation of a server that was there from the beginning."""
@@ -63,9 +62,11 @@ class ServerProcess(Process):
         fold_ns_per_byte: float,
         objective: Objective | None,
         witness: Witness | None,
-        dial: Callable[["ServerProcess", int], Way | None] | None = None,
+        dial: Callable[["ServerProcess", m.ServerSpec], Way | None] | None = None,
+        life: int = 0,
     ) -> None:
-        """`journal`: only the server that runs the lead has one. `objective`: it falls with what
+        """`life`: how many had its number before, none of which listens where this one does.
+        `journal`: only the server that runs the lead has one. `objective`: it falls with what
         is folded into the first slice. `witness`: check everything. `dial` gives the way to
         another server, if that is there."""
         self.name = fx.server_name(server)
@@ -73,6 +74,7 @@ class ServerProcess(Process):
         if journal is not None:
             machines[fx.LEAD] = LeadMachine(job)
         super().__init__(clock, machines, check=witness is not None)
+        self.address = m.Address("simulated", life, "", "")
         self.outcome: fx.End | None = None
         self.memory: Memory | None = None
         self._server = server
@@ -97,7 +99,11 @@ class ServerProcess(Process):
     def knock(self, lead: Way | None) -> None:
         """Come into the job: over a link to the lead, or at once where the lead runs here."""
         bonjour = m.ServerBonjour(
-            server=self._server, name=self.name, job=self._job.job, address=ADDRESS, identity=""
+            server=self._server,
+            name=self.name,
+            job=self._job.job,
+            address=self.address,
+            identity="",
         )
         if lead is None:
             self.post(fx.LEAD, ev.ServerKnocked(self.name, bonjour))
@@ -189,7 +195,8 @@ class ServerProcess(Process):
             return
         self._replace(before)
         self._peers[way.peer] = way.back
-        way.back.send(m.Greeting(server=self._server, name=self.name, digest=0, address=ADDRESS))
+        greeting = m.Greeting(server=self._server, name=self.name, digest=0, address=self.address)
+        way.back.send(greeting)
         if not is_worker:
             self.put(self.name, ev.Linked(number, bonjour.incarnation))
 
@@ -421,7 +428,7 @@ class ServerProcess(Process):
             if spec.server >= self._server:
                 continue  # it will come
             assert self._dial is not None
-            way = self._dial(self, spec.server)
+            way = self._dial(self, spec)
             if way is None:
                 closed = ev.LinkClosed(fx.server_name(spec.server), "nobody answers")
                 self.put(self.name, closed)
@@ -434,7 +441,7 @@ class ServerProcess(Process):
                     incarnation=effect.incarnation,
                     name=self.name,
                     job=self._job.job,
-                    address=ADDRESS,
+                    address=self.address,
                     identity="",
                 )
             )

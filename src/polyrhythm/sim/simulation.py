@@ -4,6 +4,7 @@ The scenario and the seed give the run, whatever machine it is simulated on.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from polyrhythm.core import effects as fx
@@ -49,11 +50,14 @@ class Simulation:
         self.objective = Objective(scenario.objective) if scenario.objective else None
         self._witness = Witness(promises=not job.replicas) if check else None
         self._journal = journal
+        self._lives: Counter[int] = Counter()
+        """How often a server of each number was started."""
         self.servers = [self._make_server(server) for server in range(scenario.job.servers)]
         self._cast = {spec.name: spec for spec in scenario.cast()}
         self._began_ns = clock.now_ns
 
     def _make_server(self, server: int) -> ServerProcess:
+        self._lives[server] += 1
         return ServerProcess(
             server,
             self.job,
@@ -63,6 +67,7 @@ class Simulation:
             objective=self.objective,
             witness=self._witness,
             dial=self._dial_server,
+            life=self._lives[server],
         )
 
     def run(self) -> fx.End:
@@ -119,21 +124,20 @@ class Simulation:
             self.workers[spec.name] = worker
         worker.knock()
 
-    def _dial_server(self, near: ServerProcess, server: int) -> Way | None:
-        far = self.servers[server]
-        if not far.alive:
+    def _dial_server(self, near: ServerProcess, spec: m.ServerSpec) -> Way | None:
+        far = self.servers[spec.server]
+        if not far.alive or far.address != spec.address:
             return None
         names = (near.name, far.name)
         return link(self._clock, self._rng, self.scenario.link, near, far, names)
 
-    def _dial(self, worker: WorkerProcess, server: int) -> Way | None:
-        if not self.servers[server].alive:
+    def _dial(self, worker: WorkerProcess, server: int, at: m.Address | None) -> Way | None:
+        far = self.servers[server]
+        if not far.alive or at not in (None, far.address):
             return None
         table = self._cast[worker.name].link
         name = fx.server_name(server) if server else fx.LEAD
-        return link(
-            self._clock, self._rng, table, worker, self.servers[server], (worker.name, name)
-        )
+        return link(self._clock, self._rng, table, worker, far, (worker.name, name))
 
     # -- what befalls servers and workers ------------------------------------------------------
 

@@ -51,11 +51,11 @@ class WorkerProcess(Process):
         pace: Pace,
         objective: Objective | None,
         clock: Clock,
-        dial: Callable[["WorkerProcess", int], Way | None],
+        dial: Callable[["WorkerProcess", int, m.Address | None], Way | None],
         *,
         check: bool,
     ) -> None:
-        """`dial` gives the way to a server, and is called once for each."""
+        """`dial` gives the way to a server, if that one listens there."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
         self.name = name
@@ -129,8 +129,8 @@ class WorkerProcess(Process):
     def knock(self) -> None:
         self._link(_LEADS)
 
-    def _link(self, server: int, before: int = 0) -> None:
-        way = self._dial(self, server)
+    def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
+        way = self._dial(self, server, at)
         if way is None:
             self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
             return
@@ -507,7 +507,7 @@ class WorkerProcess(Process):
                 self.put(_ME, ev.Linked(_LEADS, spec.incarnation))
             else:
                 self._incarnations[spec.server] = spec.incarnation
-                self._link(spec.server)
+                self._link(spec.server, spec.address)
         self._local_steps = job.local_steps
         self._through, self._timed = trains_through(job.sync), is_timed(job.sync)
         self._patience_ns = parse_patience(job.abandon)
@@ -520,7 +520,7 @@ class WorkerProcess(Process):
             way.hang_up(effect.reason)
         self._ways.clear()
         self._backlog.clear()
-        self._link(_LEADS, effect.incarnation)
+        self._link(_LEADS, before=effect.incarnation)
 
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))

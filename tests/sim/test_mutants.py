@@ -1,0 +1,100 @@
+"""A suite that lets one of these faults live is not done: each is switched on, and some run must show it."""
+
+from collections.abc import Callable
+
+import pytest
+from ledger import keep_books, run_booked
+from mutants import MUTANTS, folds_write_what_is_read, what_a_cut_link_lost_stays_lost
+
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.staleness import Staleness
+from polyrhythm.errors import InvariantBroken, PolyrhythmError
+
+SEEDS = range(30)
+
+
+def shown(policy: str, *, check: bool) -> str | None:
+    """How a run goes wrong, if one does. Unchecked, so that the books are what shows it."""
+    for seed in SEEDS:
+        try:
+            run = keep_books(policy, seed, check=check, servers=True)
+        except (AssertionError, InvariantBroken, PolyrhythmError) as error:
+            return str(error)
+        if run.end.failed:
+            return str(run.end.reason)
+    return None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_mutant_is_caught(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert shown(MUTANTS[mutant], check=mutant is folds_write_what_is_read) is not None
+
+
+def cut_and_crash(cut_ms: float) -> str:
+    """A worker's link breaks, and the worker links again because another server dies."""
+    return f"""
+        [job]
+        sync = "asp"
+        servers = 3
+        replicas = 1
+        rounds = 20
+        model = "60kB"
+        slice = "15kB"
+        heartbeat = "50ms"
+        limit = "20s"
+        [link]
+        delay = "1ms"
+        bandwidth = "20Mbit"
+        [[workers]]
+        count = 2
+        step = "10ms"
+        [[events]]
+        at = "{cut_ms}ms"
+        what = "cut"
+        server = 2
+        worker = "worker-1"
+        [[events]]
+        at = "{cut_ms + 3}ms"
+        what = "crash"
+        server = 1
+    """
+
+
+def test_what_was_on_its_way_over_a_cut_link_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = range(100, 160, 5)
+    for moment in moments:
+        run, _ = run_booked(cut_and_crash(moment))
+        assert not run.end.failed
+    what_a_cut_link_lost_stays_lost(monkeypatch)
+    with pytest.raises((AssertionError, PolyrhythmError)):
+        for moment in moments:
+            run_booked(cut_and_crash(moment), check=False)
+
+
+def lets_go_on_after_a_join() -> bool:
+    """Whether a member that is one step ahead of the others may go on when somebody has come."""
+    policy = Staleness(2)
+    for worker in (0, 1):
+        policy.on(sync.Joined(worker), 0)
+    policy.on(sync.Opened(0), 0)
+    for _ in range(5):
+        for worker in (0, 1):
+            policy.on(sync.Arrived(worker, 1), 1)
+    policy.on(sync.Joined(2), 2)
+    policy.on(sync.Opened(1), 3)
+    return 0 in policy.on(sync.Arrived(0, 1), 4).release
+
+
+def test_a_joiner_that_begins_at_0_holds_everybody_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lets_go_on_after_a_join()
+    monkeypatch.setattr(
+        Staleness,
+        "_enter",
+        lambda policy, workers: [policy.clocks.put(worker, 0) for worker in workers],
+    )
+    assert not lets_go_on_after_a_join()
