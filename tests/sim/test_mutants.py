@@ -1,4 +1,5 @@
-"""A suite that lets one of these faults live is not done: each is switched on, and some run must show it."""
+"""A suite that lets one of these faults live is not done: each is switched on, and some run must show
+it."""
 
 from collections.abc import Callable
 
