@@ -433,7 +433,8 @@ class LeadMachine:
             lost = [server_name(server) for server in change.lost]
             promoted = {server_name(server): n for server, n in sorted(change.promoted.items())}
             self._note("rerouted", lost=lost, promoted=promoted, seconds=took_s)
-            for member in self._attached():
+        for member in self._attached():
+            if change.promoted or change.lost or not member.routed:
                 self._route(member)
         if change.promoted:
             self._recount(rows, versions, now_ns)
@@ -565,6 +566,7 @@ class LeadMachine:
                 self._route(member)
 
     def _route(self, member: Member) -> None:
+        member.routed = True
         seed = self._placing.seeds(member.worker)
         routing = m.Routing(
             **self._identity(member),

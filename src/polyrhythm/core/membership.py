@@ -16,6 +16,8 @@ class Member:
     incarnation: int
     since_ns: int
     attached: bool = False
+    routed: bool = False
+    """It was told where slices live."""
     enrolled: bool = False
     entered: bool = False
     """The policy knows it: it takes part in rounds."""

@@ -64,9 +64,11 @@ class ServerMachine:
         """Per server, what it asked for and cannot have yet."""
         self._moved_leases: set[tuple[int, int]] = set()
         """Of the memory before slices moved: which reader still reads which version."""
-        self._asked: set[int] = set()
-        """Who was sent the version because it asked, as one does after slices moved: that it
-        contributes says that it has read what another primary sent, maybe."""
+        self._moved = False
+        """It is the primary of other slices than at the last fold."""
+        self._apart: set[int] = set()
+        """Who was sent a version because it asked, or after slices moved. That it contributes or
+        has read that version may be said of what another primary sent."""
         self._early: list[m.Copied | m.Adopted] = []
         """What others say of copies in an epoch that the slices here are not in yet."""
         self._linked: dict[int, int] = {}
@@ -239,6 +241,7 @@ class ServerMachine:
         if self._mine != before:
             self._since = place.routing
             self._folding = None  # the lead says it again, for what has not folded
+            self._moved = True
             self._moved_leases |= self.versions.leases()
             self.versions = self._first_version(event.version)
             self._take_over(event, anew=not before)
@@ -402,7 +405,7 @@ class ServerMachine:
         )
 
     def _added(self, event: ev.Contributed) -> None:
-        if event.worker not in self._asked:
+        if event.worker not in self._apart:
             self.versions.release(event.worker, self.versions.version)
         if event.round <= self.versions.version:
             self._acknowledge(event.worker, event.sequence)
@@ -501,6 +504,7 @@ class ServerMachine:
                     self._acknowledge(worker, sequence)
         for worker in readers:
             self._publish(worker)
+        self._moved = False
         for pull in list(self._pulls.values()):
             self._answer(pull)
         self._tell_lead(m.Folded(**self._identity(), round=fold.round, weight=weight))
@@ -519,7 +523,8 @@ class ServerMachine:
         self._pulls.pop(worker, None)
         if self.versions.holds(worker):
             return  # it is on its way: a second answer would outlive the first one's lease
-        (self._asked.add if asked and self.job.replicas else self._asked.discard)(worker)
+        apart = (asked or self._moved) and self.job.replicas
+        (self._apart.add if apart else self._apart.discard)(worker)
         self.versions.lease(worker)
         self._out.append(
             Publish(
@@ -565,7 +570,8 @@ class ServerMachine:
         self._out.append(answer)
 
     def _on_pulled(self, message: m.Pulled, now_ns: int) -> None:
-        self._release(message.worker, message.round)
+        if message.worker not in self._apart:
+            self._release(message.worker, message.round)
 
     def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
         self._release(event.worker, event.round)

@@ -111,7 +111,8 @@ class WorkerMachine:
         self._linked: dict[int, int] = {}
         self._dialed: dict[int, int] = {}
         self._relinking: set[int] = set()
-        """Servers whose link has ended, and what was on its way to them with it."""
+        """Servers whose link has ended, and what was on its way to them with it; or whose place
+        another has."""
         self._rerouting: m.Routing | None = None
         """Other primaries, not all of which are linked yet."""
         self._attached = False
@@ -241,6 +242,7 @@ class WorkerMachine:
         missing = tuple(s for s in servers if self._dialed.get(s.server) != s.incarnation)
         self._dialed.update((spec.server, spec.incarnation) for spec in missing)
         if missing:
+            self._relinking.update(spec.server for spec in missing if self._routed)
             self._out.append(Dial(missing))
 
     def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
@@ -391,7 +393,8 @@ class WorkerMachine:
         round_ = self._landing.version + 1
         sent = self._unacknowledged.send(self._sequence, round_, event, self._landing.routes)
         for server, slices in self._landing.slices.items():
-            self._push(server, slices, sent)
+            if server not in self._relinking:  # otherwise after what must be sent to it again
+                self._push(server, slices, sent)
         self._tell_lead(
             m.Trailer(
                 term=self._term,
