@@ -8,6 +8,8 @@ from ledger import keep_books, run_booked
 from mutants import MUTANTS, folds_write_what_is_read, what_a_cut_link_lost_stays_lost
 
 from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.clocks import Clocks
+from polyrhythm.core.sync.onarrival import OnArrival
 from polyrhythm.core.sync.staleness import Staleness
 from polyrhythm.errors import InvariantBroken, PolyrhythmError
 
@@ -38,7 +40,7 @@ def cut_and_crash(cut_ms: float) -> str:
     """A worker's link breaks, and the worker links again because another server dies."""
     return f"""
         [job]
-        sync = "asp"
+        sync = "ssp:3"
         servers = 3
         replicas = 1
         rounds = 20
@@ -79,7 +81,7 @@ def test_what_was_on_its_way_over_a_cut_link_is_sent_again(
 
 def lets_go_on_after_a_join() -> bool:
     """Whether a member that is one step ahead of the others may go on when somebody has come."""
-    policy = Staleness(2)
+    policy = OnArrival(Staleness(2))
     for worker in (0, 1):
         policy.on(sync.Joined(worker), 0)
     policy.on(sync.Opened(0), 0)
@@ -94,8 +96,6 @@ def lets_go_on_after_a_join() -> bool:
 def test_a_joiner_that_begins_at_0_holds_everybody_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lets_go_on_after_a_join()
     monkeypatch.setattr(
-        Staleness,
-        "_enter",
-        lambda policy, workers: [policy.clocks.put(worker, 0) for worker in workers],
+        Clocks, "enter", lambda clocks, workers: [clocks._at.put(worker, 0) for worker in workers]
     )
     assert not lets_go_on_after_a_join()
