@@ -432,7 +432,9 @@ class LeadMachine:
             took_s = (now_ns - change.since_ns) / 1e9
             lost = [server_name(server) for server in change.lost]
             promoted = {server_name(server): n for server, n in sorted(change.promoted.items())}
-            self._note("rerouted", lost=lost, promoted=promoted, seconds=took_s)
+            counts = zip(self._placing.servers, self._placing.slice_counts(), strict=True)
+            slices = {server_name(server): count for server, count in counts}
+            self._note("rerouted", lost=lost, promoted=promoted, seconds=took_s, slices=slices)
         for member in self._attached():
             if change.promoted or change.lost or not member.routed:
                 self._route(member)

@@ -264,21 +264,28 @@ class WorkerMachine:
         if message.incarnation != self.incarnation or message.routing < self._routing:
             return
         self._term, self._view = message.term, message.view
-        if self._routed and message.routing > self._routing:
-            self._rerouting = message
-            self._dial(message.servers)
-            self._reroute_if_linked(now_ns)
+        if self._routed and message.routing == self._routing:
+            self._seed_if_asked(message)
             return
-        self._routing = message.routing
-        if not self._routed:
-            self._routed = True
-            self._landing = Landing(message.routes)
-            self._out.append(Arrange(message.routes))
-            self._expect(0 if self._rounds else None)
-            self._enter(State.PLACING, now_ns)
-            if self._points is not None:
-                self._enrol(self._points)
+        self._rerouting = message
+        self._dial(message.servers)
+        self._reroute_if_linked(now_ns)
+
+    def _route(self, message: m.Routing, now_ns: int) -> None:
+        """The first routes. The lead may have released it while a link was on its way."""
+        self._routed = True
+        self._relinking.clear()
+        self._landing = Landing(message.routes)
+        self._out.append(Arrange(message.routes))
+        self._expect(0 if self._rounds else None)
+        self._enter(State.PLACING, now_ns)
+        if self._points is not None:
+            self._enrol(self._points)
         self._seed_if_asked(message)
+        if self._rounds:
+            self._resume_if_whole(now_ns)
+        elif self._allowed:
+            self._pull_latest(after=self._sequence)
 
     def _seed_if_asked(self, message: m.Routing) -> None:
         if message.seed:
@@ -294,12 +301,15 @@ class WorkerMachine:
         message = self._rerouting
         if message is None:
             return
-        self._servers = _incarnations(message.servers)
+        self._servers = _incarnations(message.servers) or self._servers
         if not self.linked:
             return
         self._rerouting = None
         self._routing = message.routing
-        self._parted = None  # whoever it was is not in the job any more, or is linked again
+        self._parted = None  # all who are in the job are linked
+        if not self._routed:
+            self._route(message, now_ns)
+            return
         self._landing.reroute(message.routes)
         self._out.append(Arrange(message.routes))
         self._seed_if_asked(message)

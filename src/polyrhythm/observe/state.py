@@ -59,6 +59,20 @@ class Point:
 
 
 @dataclass(slots=True)
+class Failover:
+    """A server was lost: who noticed, how, what moved, how long that took."""
+
+    server: int
+    at_s: float
+    noticed: str
+    detail: str
+    promoted: dict[str, int] = field(default_factory=dict)
+    """Per server, how many slices it became the primary of."""
+    seconds: float | None = None
+    """Until every server followed; None: not yet."""
+
+
+@dataclass(slots=True)
 class RunState:
     at_s: float = 0.0
     """When the last line was written."""
@@ -83,6 +97,9 @@ class RunState:
     servers: list[int] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)
     """Servers that were said to be silent, and when."""
+    failovers: list[Failover] = field(default_factory=list)
+    learning: int = 0
+    """Copies of slices that are being restored or moved."""
     listening: str | None = None
     """Where others may join."""
     links: dict[str, str] = field(default_factory=dict)
@@ -160,6 +177,28 @@ class RunState:
 
     def _silent(self, line: dict[str, Any]) -> None:
         self.silent[line["server"]] = self.at_s
+
+    def _server_lost(self, line: dict[str, Any]) -> None:
+        self._server_left(line)
+        self.silent.pop(line["server"], None)
+        noticed, detail = line.get("noticed", ""), line.get("detail", "")
+        self.failovers.append(Failover(line["server"], self.at_s, noticed, detail))
+
+    def _rerouting(self, line: dict[str, Any]) -> None:
+        for failover in self._unfinished():
+            failover.promoted.update(line.get("promoted", {}))
+
+    def _rerouted(self, line: dict[str, Any]) -> None:
+        for failover in self._unfinished():
+            failover.seconds = self.at_s - failover.at_s
+        if line.get("slices"):
+            self.slices = {int(name[1:]): count for name, count in line["slices"].items()}
+
+    def _unfinished(self) -> list[Failover]:
+        return [failover for failover in self.failovers if failover.seconds is None]
+
+    def _copied(self, line: dict[str, Any]) -> None:
+        self.learning = line.get("learning", 0)
 
     def _listening(self, line: dict[str, Any]) -> None:
         self.listening = f"{line['host']}:{line['port']}"
@@ -306,6 +345,11 @@ class RunState:
         "server-joined": _server_joined,
         "server-left": _server_left,
         "silent": _silent,
+        "server-silent": _silent,
+        "server-lost": _server_lost,
+        "rerouting": _rerouting,
+        "rerouted": _rerouted,
+        "copied": _copied,
         "listening": _listening,
         "linked": _linked,
         "placed": _placed,

@@ -121,7 +121,38 @@ class Teller:
         return f"; {count} {'goes' if count == 1 else 'go'} on without it"
 
     def _server_joined(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(f"server s{line['server']} is there", ())]
+        learns = "" if self.state.opened_s is None else "; it learns the slices it is to hold"
+        return [self._say(f"server s{line['server']} is there{learns}", ())]
+
+    def _server_lost(self, line: dict[str, Any]) -> list[Sentence]:
+        noticed, detail = line.get("noticed", ""), line.get("detail", "")
+        text = f"server s{line['server']} is lost, noticed by {noticed} ({detail})"
+        return [self._say(text, None)]
+
+    def _rerouting(self, line: dict[str, Any]) -> list[Sentence]:
+        promoted = line.get("promoted", {})
+        if not promoted:
+            return []
+        moves = [
+            f"{server} becomes the primary of {counted(count, 'slice')}"
+            for server, count in promoted.items()
+        ]
+        return [self._say(listed(moves), None)]
+
+    def _rerouted(self, line: dict[str, Any]) -> list[Sentence]:
+        took_ms = 1000 * line.get("seconds", 0.0)
+        return [self._say(f"every server follows the new routes, after {took_ms:.1f} ms", None)]
+
+    def _copied(self, line: dict[str, Any]) -> list[Sentence]:
+        rest = line.get("learning", 0)
+        more = "; every slice has its copies" if not rest else f"; {rest} to come"
+        slices = counted(line["slices"], "slice")
+        text = f"s{line['replica']} has a copy of {slices} of s{line['primary']}{more}"
+        return [self._say(text, ())]
+
+    def _cannot_be_done_without(self, line: dict[str, Any]) -> list[Sentence]:
+        (said,) = self._silent(line)
+        return [self._say(f"{said.text}; nobody has copies of all it holds: it is waited for", ())]
 
     def _server_left(self, line: dict[str, Any]) -> list[Sentence]:
         return [self._say(f"server s{line['server']} is gone; another may take its place", ())]
@@ -245,6 +276,11 @@ class Teller:
         "server-left": _server_left,
         "listening": _listening,
         "silent": _silent,
+        "server-silent": _cannot_be_done_without,
+        "server-lost": _server_lost,
+        "rerouting": _rerouting,
+        "rerouted": _rerouted,
+        "copied": _copied,
         "placed": _placed,
         "joined": _came,
         "rejoined": _came,

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.runs import Run
-from polyrhythm.observe.state import RunState
+from polyrhythm.observe.state import Failover, RunState
 from polyrhythm.observe.words import counted, duration, listed, parting, percent, reason_in_words
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
@@ -111,12 +111,25 @@ def status(run: Run) -> RenderableType:
         rows.append(Text(f"slices: {slices}; links: {links}"))
     if state.silent:
         rows.append(Text(f"silent: {listed(f's{server}' for server in state.silent)}"))
+    rows += [Text(_failover(failover)) for failover in state.failovers]
+    if state.learning:
+        rows.append(Text(f"copies of slices that are being restored: {state.learning}"))
     if state.waiting is not None and running:
         text = reason_in_words(state.waiting.code, state.waiting.fields, state)
         rows.append(Text(f"{text}: ask 'polyrhythm why'"))
     if state.listening is not None and running:
         rows.append(Text(f"others may join: polyrhythm worker --connect {state.listening}"))
     return Group(*rows)
+
+
+def _failover(failover: Failover) -> str:
+    text = f"s{failover.server} was lost at {failover.at_s:.1f} s, noticed by {failover.noticed}"
+    if failover.promoted:
+        moved = [f"{count} to {server}" for server, count in failover.promoted.items()]
+        text += f"; slices moved: {listed(moved)}"
+    if failover.seconds is None:
+        return f"{text}; not every server has followed"
+    return f"{text}, in {1000 * failover.seconds:.1f} ms"
 
 
 def runs(found: Iterable[Run]) -> Table:

@@ -24,6 +24,11 @@ RULES = {
     "unreported": "a contribution counts when every server that holds slices has all of its own",
     "window": "a worker has at most two contributions that are not acknowledged",
     "ending": "a job ends when every worker has left; what `main` does after its loop is part of that",
+    "failover": "a dead server's replicas are promoted; workers go on when every server follows",
+    "resending": "what a dead server had added and not folded is sent again before the round folds",
+    "rerouting": "slices are used again when every server that copies them is linked",
+    "copying": "a step counts when every replica has made it too",
+    "parted": "who loses a server waits 5 s for the lead to say who has its slices, then joins again",
     "timer-empty": "a round without any contribution is not folded",
 }
 _SPEEDS = ("let the fast run further ahead: a larger bound in --sync ssp:N, or --sync asp",)
@@ -46,6 +51,9 @@ _REMEDIES = {
     "unreported": ("look for a server that is stopped, short of memory, or behind a slow link",),
     "ending": ("wait, or let `main` do less after its loop",),
     "servers": ("start the missing servers: polyrhythm server --connect {listening}",),
+    "failover": ("look for a server that is stopped: all others wait until it is lost, too",),
+    "resending": ("look at those workers: who is stopped is evicted, and not waited for",),
+    "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
     "window": ("the servers are behind: more --servers, or --kind local --local-steps 8",),
 }
 _SILENCE_S = 3.0
