@@ -314,7 +314,7 @@ def test_code_that_is_not_here(running: Command) -> None:
     [
         (["--connect", "nowhere"], "--connect 'nowhere' is not understood: give HOST:PORT"),
         (["--connect", "localhost:99999"], "--connect 'localhost:99999' is not understood"),
-        ([], "--connect '' is not understood"),
+        ([], "--connect is missing: give HOST:PORT"),
         (["--connect", "h:1", "--link", "local"], "--link 'local' is not known"),
         (["--connect", "h:1", "--digest", "md5"], "--digest 'md5' is not known"),
         (["--connect", "h:1", "--threads", "0"], "--threads is 0"),

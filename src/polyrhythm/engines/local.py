@@ -102,6 +102,8 @@ class LocalEngine:
         self._selector = selectors.DefaultSelector()
         self._run = LocalRun()
         self._stopping_since: float | None = None
+        self._stops = False
+        """The job is being stopped before its end."""
         self._hurried = False
         self._over_since = 0.0
         self._starting = True
@@ -356,10 +358,17 @@ class LocalEngine:
         if stopping_s > _GRACE_S:
             for child in (*workers, *servers):
                 self._signal(child, signal.SIGKILL)
-        elif stopping_s > _HURRY_S and self._run.ended is None and not self._hurried:
+        elif not self._hurried and self._are_to_be_told(stopping_s):
             self._hurried = True
             for child in workers:
                 self._signal(child, signal.SIGTERM)
+
+    def _are_to_be_told(self, stopping_s: float) -> bool:
+        """Workers that are still there: when the lead has ended the job on request, and not before,
+        or they would seem to desert it; or when it takes too long to."""
+        if self._run.ended is not None:
+            return self._stops
+        return stopping_s > _HURRY_S
 
     def _say_failures(self) -> None:
         """Workers that fail for the same reason at about the same time get one line together."""
@@ -370,9 +379,10 @@ class LocalEngine:
     def _stop(self) -> None:
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
-            lead, *others = (c for c in self._children.values() if c.request.role == "server")
+            self._stops = True
+            lead, *_ = (c for c in self._children.values() if c.request.role == "server")
             for child in self._children.values():
-                if child not in others or not lead.alive:  # the lead stops the other servers
+                if child is lead or not lead.alive:  # the lead stops the others
                     self._signal(child, signal.SIGTERM)
 
     def _signal(self, child: Child, number: signal.Signals) -> None:
