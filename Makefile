@@ -62,7 +62,8 @@ newcomer: $(READY)
 # processes, servers among them: seven to a schedule, for each of three policies.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
-	  tests/sim/test_simulated_ledger.py --timeout 3600 --hypothesis-seed $(SEED)
+	  tests/sim/test_simulated_ledger.py tests/sim/test_server_ledger.py --timeout 3600 \
+	  --hypothesis-seed $(SEED)
 	POLYRHYTHM_TORTURE=$(FAILOVERS) $(BIN)/python -m pytest tests/cluster/test_failover_ledger.py
 
 # More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.

@@ -1,5 +1,5 @@
-"""Faults of one line, each of which breaks one rule of the design's §9. A test that looks for them
-switches one on and must see it.
+"""Faults of one line, each of which breaks one rule of the design's §9. A test switches one on and
+must see it.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""A suite that lets one of these faults live is not done: each is switched on, and some run must show
-it."""
+"""A suite that lets one of these faults live is not done: each is switched on, and must be shown."""
 
 from collections.abc import Callable
 

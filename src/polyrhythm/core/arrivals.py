@@ -53,6 +53,10 @@ class Arrivals:
         self._keeps = keeps
         self._counted: dict[_Key, _Coming] = {}
         """Complete, and not folded."""
+        self._done: dict[tuple[int, int], int] = {}
+        """Per worker and incarnation, the last that was complete: they are so in order."""
+        self._rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
+        """Per server, the epoch in which it was given more, and what it had then of each worker."""
         self._owed: dict[_Key, set[int]] = {}
         """Complete before, and not on these servers now."""
 
@@ -83,6 +87,8 @@ class Arrivals:
     def arrived(self, message: Arrived, reigns: Reigns) -> Complete | None:
         key = _key(message)
         counted = self._counted.get(key)
+        if counted is None and key not in self._coming and key[2] <= self._done.get(key[:2], 0):
+            return None  # of what was complete before its server had the slices
         coming = counted or self._of(key)
         coming.reports[message.server] = message.routing
         if counted is not None:
@@ -95,6 +101,9 @@ class Arrivals:
         coming = self._coming.get(key)
         if coming is None:
             coming = self._coming[key] = _Coming()
+            for server, (routing, last) in self._rows.items():
+                if last.get(key[:2], 0) >= key[2]:
+                    coming.reports[server] = routing
             self._parts[key[:2]] = self._parts.get(key[:2], 0) + 1
         return coming
 
@@ -102,6 +111,7 @@ class Arrivals:
         if coming.trailer is None or not coming.everywhere(reigns):
             return None
         self._drop(key)
+        self._done[key[:2]] = max(key[2], self._done.get(key[:2], 0))
         if self._keeps:
             self._counted[key] = coming
         return Complete(coming.trailer, coming.round)
@@ -119,6 +129,7 @@ class Arrivals:
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
+        self._done.pop((worker, incarnation), None)
         for key in [key for key in self._coming if key[:2] == (worker, incarnation)]:
             self._drop(key)
         for key in [key for key in self._counted if key[:2] == (worker, incarnation)]:
@@ -143,6 +154,7 @@ class Arrivals:
         complete by now, and was not before."""
         for server in reigns:
             last = {(row.worker, row.incarnation): row.sequence for row in rows[server]}
+            self._rows[server] = (routing, last)
             for key, coming in (*self._coming.items(), *self._counted.items()):
                 if last.get(key[:2], 0) >= key[2]:
                     coming.reports[server] = routing

@@ -244,6 +244,8 @@ class ServerMachine:
             self._moved = True
             self._moved_leases |= self.versions.leases()
             self.versions = self._first_version(event.version)
+            if self._rounds and event.version > 0:
+                self.replication.issue(fold_step(event.version))
             self._take_over(event, anew=not before)
         for primary, made in event.copied:  # what was said before may have been of other slices
             self._on_step_copied(ev.StepCopied(primary, made), now_ns)
@@ -259,7 +261,8 @@ class ServerMachine:
         last = {(row.worker, row.incarnation): row.sequence for row in event.rows}
         for worker, incarnation in self._members.items():
             least = last.get((worker, incarnation), 0)
-            acknowledged = least if anew else min(self._acknowledged.get(worker, 0), least)
+            before = self._acknowledged.get(worker, 0)
+            acknowledged = least if anew and self._rounds else min(before, least)
             self._acknowledged[worker] = acknowledged
             self._arrived.pop(worker, None)
             if least <= acknowledged:

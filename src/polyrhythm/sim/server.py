@@ -377,6 +377,8 @@ class ServerProcess(Process):
         if way is not None:
             slots = (effect.slot,) * len(self._placed().slices)
             self._send_slices(way, slots, effect.round, effect)
+        else:  # nothing leaves, so nothing is read
+            self.put(self.name, ev.Sent(effect.worker, effect.round))
 
     def _publish_latest(self, effect: fx.PublishLatest) -> None:
         way = self._peers.get(fx.worker_name(effect.worker))

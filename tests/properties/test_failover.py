@@ -1,0 +1,150 @@
+"""Who has which slice, through any sequence of deaths, arrivals and catching up; and which steps are
+acknowledged, whatever the order of confirmations."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrhythm.core.events import Computed
+from polyrhythm.core.outstanding import Outstanding
+from polyrhythm.core.placing import Placing
+from polyrhythm.core.replication import Replication
+from polyrhythm.wire import messages as m
+
+ADDRESS = m.Address("memory", 0, "", "")
+SPEC = m.ModelSpec(
+    (m.TensorSpec("weight", (160,), "float32", 0, (1,)),),
+    m.OptimizerSpec("SGD", ({"lr": 0.1},)),
+)
+COMPUTED = Computed(0, 1.0, (0.1,), None, 0, 0, 0, ())
+
+
+def placed(servers: int, replicas: int) -> Placing:
+    placing = Placing(servers, 64, replicas)
+    for server in range(servers):
+        placing.come(server, ADDRESS)
+    placing.place(SPEC)
+    for server in range(servers):
+        placing.placed(m.Placed(routing=1, server=server))
+        placing.seeded(m.Seeded(routing=1, server=server))
+    assert placing.all_seeded
+    return placing
+
+
+def follow(placing: Placing) -> None:
+    """Every server goes by the new routes."""
+    for server in placing.servers:
+        done = placing.placed(m.Placed(routing=placing.epoch, server=server))
+    if placing.change is not None and done:
+        placing.followed()
+
+
+@settings(deadline=None)
+@given(
+    servers=st.integers(2, 5),
+    replicas=st.integers(1, 2),
+    happenings=st.lists(
+        st.tuples(st.sampled_from(["die", "come", "learn", "follow"]), st.integers(0, 9))
+    ),
+)
+def test_every_slice_has_a_primary_among_the_living_or_is_said_to_be_lost(
+    servers: int, replicas: int, happenings: list[tuple[str, int]]
+) -> None:
+    placing = placed(servers, min(replicas, servers - 1))
+    copies = [{route.primary, *route.replicas} for route in placing.routes]
+    for what, number in happenings:
+        server = number % servers
+        if what == "die" and server in placing.addresses and len(placing.addresses) > 1:
+            lost = [slice_ for slice_, held in enumerate(copies) if held == {server}]
+            loss = placing.would_lose(server)
+            assert (loss.slices if loss is not None else 0) == len(lost)
+            if loss is not None:
+                return
+            placing.lose_server(server, 1)
+            copies = [held - {server} for held in copies]
+        elif what == "come" and server not in placing.addresses:
+            placing.come(server, ADDRESS)
+            placing.welcome(1)
+        elif what == "learn":
+            pairs = sorted({(r.primary, peer) for r in placing.routes for peer in r.learners})
+            if pairs:
+                primary, peer = pairs[number % len(pairs)]
+                for slice_, route in enumerate(placing.routes):
+                    if route.primary == primary and peer in route.learners:
+                        copies[slice_] |= {peer}
+                said = m.CaughtUp(routing=placing.epoch, server=primary, peer=peer)
+                assert placing.caught_up(said, 1)
+        elif what == "follow":
+            follow(placing)
+            if placing.arrive(1):
+                copies = [{route.primary, *route.replicas} for route in placing.routes]
+        placing.check()
+        for slice_, route in enumerate(placing.routes):
+            assert route.primary in placing.addresses
+            assert {route.primary, *route.replicas} <= copies[slice_], "it never had a copy"
+
+
+@settings(deadline=None)
+@given(
+    peers=st.integers(1, 3),
+    learner=st.booleans(),
+    told=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.booleans()), max_size=40),
+)
+def test_a_step_is_settled_when_every_replica_has_confirmed_it(
+    peers: int, learner: bool, told: list[tuple[int, int, bool]]
+) -> None:
+    replication = Replication()
+    replicas = tuple(range(1, peers + 1))
+    learners = (9,) if learner else ()
+    replication.reroute([(0, m.Route(0, replicas, learners, 1))], 1)
+    have = dict.fromkeys((*replicas, *learners), 0)
+    settled = {step for step in range(1, 5) if replication.issue((7, 1, step))}
+    adopted = False
+    for sequence, number, adopts in told:
+        peer = (*replicas, *learners)[number % len(have)]
+        adopted = adopted or (adopts and peer in learners)
+        have[peer] = max(have[peer], sequence)
+        row = m.Row(7, 1, have[peer])
+        done = replication.confirm(peer, (row,), adopted=adopts and peer in learners)
+        settled |= {step for _, _, step in done}
+        assert settled == {step for step in range(1, 5) if min(map(have.get, replicas)) >= step}
+        if replication.caught_up(9):
+            assert adopted and have[9] >= 4
+        replication.check()
+
+
+@settings(deadline=None)
+@given(moves=st.lists(st.tuples(st.sampled_from(["route", "acknowledge"]), st.integers(0, 80))))
+def test_what_is_owed_is_owed_to_the_primary_of_now(moves: list[tuple[str, int]]) -> None:
+    outstanding = Outstanding()
+    routes = tuple(m.Route(slice_ % 3, (), (), 1) for slice_ in range(6))
+    for sequence in (1, 2):
+        outstanding.send(sequence, 1, COMPUTED, routes)
+    owed = {(sequence, slice_) for sequence in (1, 2) for slice_ in range(6)}
+    epoch = 1
+    for what, number in moves:
+        if what == "route":
+            epoch += 1
+            slice_, primary = number % 6, number % 4
+            before = routes
+            since = routes[slice_].since if routes[slice_].primary == primary else epoch
+            moved = m.Route(primary, (), (), since)
+            routes = (*routes[:slice_], moved, *routes[slice_ + 1 :])
+            again = {
+                (sent.sequence, part)
+                for sent, parts in outstanding.reroute(routes)
+                for slices in parts.values()
+                for part in slices
+            }
+            changed = routes[slice_] != before[slice_]
+            assert again == {key for key in owed if changed and key[1] == slice_}
+        else:
+            server, sequence, routing = number % 4, 1 + number % 2, 1 + number % (epoch + 1)
+            outstanding.acknowledge(server, sequence, routing)
+            owed -= {
+                (mine, slice_)
+                for mine, slice_ in owed
+                if mine <= sequence
+                and routes[slice_].primary == server
+                and routes[slice_].since <= routing
+            }
+        assert len(outstanding) == len({sequence for sequence, _ in owed})
