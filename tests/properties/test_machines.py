@@ -3,6 +3,7 @@ fold was decided is wholly in it, nothing is added twice, and the job reaches it
 
 import random
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
@@ -103,8 +104,13 @@ def search(**chances: object) -> None:
 
 
 def test_versions_mix_when_a_worker_does_not_look_at_them(monkeypatch) -> None:
-    monkeypatch.setattr(Landing, "whole", True)
-    monkeypatch.setattr(Landing, "version", Landing.newest)
+    land = Landing.land
+
+    def land_blindly(landing: Landing, *landed: Any) -> None:
+        land(landing, *landed)
+        landing.whole, landing.version = True, landing.newest
+
+    monkeypatch.setattr(Landing, "land", land_blindly)
     monkeypatch.setattr(WorkerMachine, "check", lambda self: None)
     with pytest.raises(AssertionError, match=r"goes on with \d, but reads"):
         search()

@@ -8,7 +8,7 @@ JOB = """
 sync = "{sync}"
 kind = "{kind}"
 {keys}
-points = 20000
+points = {points}
 batch = 32
 servers = 2
 model = "400kB"
@@ -27,8 +27,10 @@ step = "30ms"
 LEARNING = "[objective]\nhalving = 20000\nat_once = 3000\n"
 
 
-def run(sync: str, keys: str, more: str = TWO_SPEEDS, kind: str = "local") -> Run:
-    return Run(JOB.format(sync=sync, kind=kind, keys=keys, more=more))
+def run(
+    sync: str, keys: str, more: str = TWO_SPEEDS, kind: str = "local", points: int = 20_000
+) -> Run:
+    return Run(JOB.format(sync=sync, kind=kind, keys=keys, more=more, points=points))
 
 
 @pytest.mark.parametrize("sync", ["psp", "fsp"])
@@ -109,10 +111,10 @@ SOME_TAKE_LONG = "[[workers]]\ncount = 2\nstep = '10ms'\n[[workers]]\nstep = '3s
 @pytest.mark.parametrize("coordination", ["central", "semi"])
 def test_a_point_that_takes_long_is_not_waited_for_and_is_visited_again(coordination: str) -> None:
     keys = f"epochs = 1\ninterval = '120ms'\ncoordination = '{coordination}'"
-    waited = run("fsp", keys, SOME_TAKE_LONG, "gradient")
-    left = run("fsp", f"{keys}\nabandon = '5ms'", SOME_TAKE_LONG, "gradient")
+    waited = run("fsp", keys, SOME_TAKE_LONG, "gradient", points=4_000)
+    left = run("fsp", f"{keys}\nabandon = '5ms'", SOME_TAKE_LONG, "gradient", points=4_000)
     for done in (waited, left):
-        assert done.result["points"] == done.weight() == 20_000, "each of them once"
+        assert done.result["points"] == done.weight() == 4_000, "each of them once"
     waits = [done.result["per_worker"]["worker-0"]["wait_s"] for done in (waited, left)]
     rounds = [done.result["rounds"] for done in (waited, left)]
     assert waits[1] / rounds[1] < 0.5 * waits[0] / rounds[0]
@@ -124,5 +126,5 @@ def test_a_point_that_takes_long_is_not_waited_for_and_is_visited_again(coordina
 
 def test_a_worker_whose_every_point_takes_too_long_still_gets_on() -> None:
     keys = "epochs = 1\ninterval = '20ms'\nabandon = '5ms'"
-    done = run("fsp", keys, SOME_TAKE_LONG, "gradient")
-    assert done.result["points"] == done.weight() == 20_000
+    done = run("fsp", keys, SOME_TAKE_LONG, "gradient", points=4_000)
+    assert done.result["points"] == done.weight() == 4_000

@@ -67,7 +67,7 @@ def test_a_policy_s_usage_is_foretold_from_another_s_run(recorded: str, other: s
 
 
 def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
-    known = Run(RECORDED.format(sync="asp"), check=False)
+    known = Run(scenario_under("ssp:2"), check=False)
     state = fold(known.journal.lines)
     far = scenario_of(state, known.simulation.job, "psp")
     assert {group.handling for group in far.workers} == {0}

@@ -117,7 +117,7 @@ def _serve(request: ChildRequest, control: _Control) -> int:
         failed = fault or (str(outcome.reason) if outcome.failed else None)
         control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
     elif outcome.reason.code == "lead-gone":
-        control.tell(Told(failed=str(outcome.reason)))
+        control.tell(Told(failed=str(outcome.reason), orphaned=True))
     node.close()
     listeners.close()
     if journal is not None:

@@ -41,6 +41,7 @@ class Child:
     unread: bytes = b""
     status: int | None = None
     failure: str | None = None
+    orphaned: bool = False
     over: bool = False
     """It was told that the job has ended: no fault of its own."""
 
@@ -240,6 +241,7 @@ class LocalEngine:
             if told.ended is not None:
                 self._run.ended = told.ended
             child.over = child.over or told.whole_job
+            child.orphaned = child.orphaned or told.orphaned
             if told.failed is not None and not told.whole_job:
                 child.failure = told.failed
             elif told.failed is not None and child.request.role == "server":
@@ -274,6 +276,9 @@ class LocalEngine:
         if child.request.number == 0:
             self._run.failed = f"server {name} died ({how}); the job ends: the lead ran in it"
             self._stop()
+        elif child.orphaned:  # what became of the lead is said when it is known
+            if self._respawn is not None and not over:
+                self._plan_again(self._respawn, child)
         elif not child.request.job.replicas:
             self._run.failed = f"server {name} died ({how}); the job ends: its slices are lost"
             self._stop()

@@ -36,6 +36,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: str | None = None
     whole_job: bool = False
     """`failed` is how the job ended, and not a fault of this process alone."""
+    orphaned: bool = False
+    """A server that ends because the lead is gone, or has let go of it."""
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
