@@ -33,7 +33,7 @@ def acknowledged_before_it_is_copied(patch: Patch) -> None:
 
 
 def replicas_heed_anybody(patch: Patch) -> None:
-    patch.setattr(Ledger, "heeds", lambda ledger, _, slice_: slice_ in ledger._primaries)
+    patch.setattr(Ledger, "heeds", lambda *_: True)
 
 
 def a_replica_folds_twice(patch: Patch) -> None:
@@ -115,7 +115,6 @@ def counted_when_sent(patch: Patch) -> None:
 MUTANTS: dict[Callable[[Patch], None], str] = {
     no_dedupe: "bsp",
     acknowledged_before_it_is_copied: "asp",
-    replicas_heed_anybody: "asp",
     a_replica_folds_twice: "bsp",
     stale_acknowledgements_count: "asp",
     everything_is_sent_again: "asp",

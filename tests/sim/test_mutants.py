@@ -4,13 +4,20 @@ from collections.abc import Callable
 
 import pytest
 from ledger import keep_books, run_booked
-from mutants import MUTANTS, folds_write_what_is_read, what_a_cut_link_lost_stays_lost
+from mutants import (
+    MUTANTS,
+    folds_write_what_is_read,
+    replicas_heed_anybody,
+    what_a_cut_link_lost_stays_lost,
+)
 
+from polyrhythm.core.ledger import Ledger
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.clocks import Clocks
 from polyrhythm.core.sync.onarrival import OnArrival
 from polyrhythm.core.sync.staleness import Staleness
 from polyrhythm.errors import InvariantBroken, PolyrhythmError
+from polyrhythm.wire import messages as m
 
 SEEDS = range(30)
 
@@ -76,6 +83,24 @@ def test_what_was_on_its_way_over_a_cut_link_is_sent_again(
     with pytest.raises((AssertionError, PolyrhythmError)):
         for moment in moments:
             run_booked(cut_and_crash(moment), check=False)
+
+
+def makes_a_stale_primarys_step() -> bool:
+    """Whether a copy whose primary is s2 now makes the next step of s0, which was that before."""
+    ledger = Ledger(rounds=True, copying=True)
+    ledger.begin(1, {4: m.Route(0, (1, 2), (), 1)}, 1)
+    assert ledger.may_copy(0, m.Stamp(4, 0, 1))
+    ledger.copied(m.Stamp(4, 0, 1), ())
+    ledger.reroute(1, {4: m.Route(2, (1,), (), 2)}, 2)
+    ledger.adopt(m.Stamp(4, 0, 1), ())
+    assert ledger.may_copy(2, m.Stamp(4, 2, 2))
+    return ledger.may_copy(0, m.Stamp(4, 0, 2))
+
+
+def test_a_stale_primary_is_refused_by_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not makes_a_stale_primarys_step()
+    replicas_heed_anybody(monkeypatch)
+    assert makes_a_stale_primarys_step()
 
 
 def lets_go_on_after_a_join() -> bool:

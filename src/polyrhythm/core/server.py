@@ -253,6 +253,8 @@ class ServerMachine:
         early, self._early = self._early, []
         for message in early:
             self._confirm(message, now_ns, adopted=isinstance(message, m.Adopted))
+        for fetch in list(self._fetches.values()):
+            self._on_fetch(fetch, now_ns)
         self._placed_if_ready()
 
     def _take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
