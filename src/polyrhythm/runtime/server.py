@@ -451,7 +451,8 @@ class ServerNode:
 
     def _publish(self, effect: fx.Publish) -> None:
         link = self._peers.get(fx.worker_name(effect.worker))
-        if link is None:
+        if link is None:  # nothing leaves, so nothing is read
+            self._driver.put(self.name, ev.Sent(effect.worker, effect.round))
             return
         slots = [effect.slot] * len(self._placed().slices)
         self._send_slices(link, slots, effect.round, effect)
