@@ -19,6 +19,10 @@ from processes import Command
 JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FAULTS = ("kill", "kill", "stop", "stop", "pause", "join", "join", "leave")
 SEEDS = range(int(os.environ.get("POLYRHYTHM_TORTURE", "1")))
+TORTURED = "POLYRHYTHM_TORTURE" in os.environ
+ELSEWHERE = pytest.mark.skipif(
+    not TORTURED, reason="its ledger with servers among the victims runs every time"
+)
 FEW, MANY = 64, 4096
 """Columns of a block. Few: elements are counted more than once, and all travels in small frames."""
 
@@ -29,8 +33,8 @@ FEW, MANY = 64, 4096
     ("sync", "link", "columns"),
     [
         ("bsp", "auto", FEW),
-        ("ssp:2", "tcp", MANY),
-        ("asp", "auto", MANY),
+        pytest.param("ssp:2", "tcp", MANY, marks=ELSEWHERE),
+        pytest.param("asp", "auto", MANY, marks=ELSEWHERE),
         ("psp", "auto", MANY),
         ("fsp", "tcp", FEW),
     ],
