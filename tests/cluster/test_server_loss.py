@@ -104,8 +104,10 @@ def test_a_stale_primary_is_refused_and_comes_back_as_a_new_one(tmp_path: Path, 
         company.until_progress(10)
         company.until_calm()
         assert keepers.pids[1] != pid, "the old one has ended, and a new one has its seat"
-        promoted = [line for line in command.journal("rerouted") if line["promoted"].get("s1")]
-        assert promoted, "the new one is a primary again"
+        company.until(
+            lambda: any(line["promoted"].get("s1") for line in command.journal("rerouted")),
+            "the new one is a primary again",
+        )
         assert "s1 failed: the lead is gone" in command.stderr()
         company.until_progress(10)
         (tmp_path / "finish").touch()

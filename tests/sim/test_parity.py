@@ -28,6 +28,9 @@ from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
 
 POINTS, BATCH, TIMER_S = 600, 10, 2.0
+OUTPUTS = 8000
+"""The model is too large for a worker to go on before it has its answer, as it may under asp: its next
+step would begin while the lead counts this one, and which lease it goes by would be a race."""
 PATIENCE_S = 30.0
 JOB = f"""
 [job]
@@ -39,9 +42,10 @@ servers = 2
 workers = 2
 timer = "{TIMER_S}s"
 heartbeat = "20s"
-model = "4kB"
+model = "3MB"
 [link]
 delay = "100us"
+bandwidth = "100GB"
 [[workers]]
 step = "10ms"
 [[workers]]
@@ -217,7 +221,7 @@ class Conducted:
 
     def _main(self, worker: Worker) -> None:
         torch.manual_seed(0)
-        model = torch.nn.Linear(100, 10)
+        model = torch.nn.Linear(100, OUTPUTS)
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
         self._await_turn()
         for (points,) in worker.batches((torch.ones(POINTS, 100),), batch_size=BATCH):
