@@ -1,5 +1,6 @@
 """A routing epoch that is followed by the next before a server was in it: others were."""
 
+from collections.abc import Callable
 from typing import Any
 
 from stage import ADDRESS, of, spec
@@ -10,18 +11,29 @@ from polyrhythm.core.server import ServerMachine
 from polyrhythm.wire import messages as m
 
 
+BOTH = (m.MemberSpec(0, 1, "w"), m.MemberSpec(1, 1, "v"))
+
+
 def place(routing: int, *routes: m.Route, fresh: bool = False) -> m.Place:
-    servers = tuple(m.ServerSpec(number, ADDRESS, 1) for number in range(3))
     return m.Place(
-        term=1, routing=routing, spec=spec(), routes=routes, servers=servers, fresh=fresh
+        term=1,
+        routing=routing,
+        spec=spec(),
+        routes=routes,
+        servers=tuple(m.ServerSpec(number, ADDRESS, 1) for number in range(3)),
+        members=BOTH,
+        fresh=fresh,
     )
 
 
-def test_what_was_asked_in_it_is_answered() -> None:
-    """s2 is told to learn slice 0 in epoch 2, and asks in that epoch; epoch 3, which changes nothing
-    between the two, comes before s1 is in epoch 2."""
-    job = m.JobSpec(job="j", servers=3, replicas=1, slice_nbytes=128)
-    machine = ServerMachine(1, job)
+Tell = Callable[[Any], list[fx.Effect]]
+
+
+def primary(sync: str) -> Tell:
+    """s1, the primary of slice 0, which s0 has a copy of."""
+    machine = ServerMachine(
+        1, m.JobSpec(job="j", servers=3, replicas=1, slice_nbytes=128, sync=sync)
+    )
 
     def tell(event: Any) -> list[fx.Effect]:
         effects = list(machine.handle(event, 1))
@@ -31,6 +43,19 @@ def test_what_was_asked_in_it_is_answered() -> None:
     tell(place(1, m.Route(1, (0,)), m.Route(0, (1,)), fresh=True))
     for peer in (0, 2):
         tell(ev.Linked(peer, 1))
+    return tell
+
+
+def caught_up(effects: list[fx.Effect]) -> list[tuple[int, int]]:
+    """Of whom it is said, and in which epoch."""
+    said = [effect.message for effect in of(effects, fx.Send)]
+    return [(word.peer, word.routing) for word in said if isinstance(word, m.CaughtUp)]
+
+
+def test_what_was_asked_in_it_is_answered() -> None:
+    """s2 is told to learn slice 0 in epoch 2, and asks in that epoch; epoch 3, which changes nothing
+    between the two, comes before s1 is in epoch 2."""
+    tell = primary("bsp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(place(3, m.Route(1, (0,), (2,)), m.Route(0, (), (2,))))
     asked = m.Fetch(routing=2, server=2, held=(m.Stamp(0, 0, 0),))
@@ -39,5 +64,28 @@ def test_what_was_asked_in_it_is_answered() -> None:
     effects = tell(ev.Rerouted(3, 0, ()))
     assert of(effects, fx.SendState) == [fx.SendState(2, (m.Stamp(0, 0, 0),), 2)]
     effects = tell(m.Adopted(routing=2, server=2))
-    (caught_up,) = [e.message for e in of(effects, fx.Send) if isinstance(e.message, m.CaughtUp)]
-    assert caught_up.peer == 2
+    assert caught_up(effects) == [(2, 3)]
+
+
+def test_a_learner_catches_up_before_a_fold_is_on_the_replica() -> None:
+    """s1 goes by the routes of epoch 2, and is not in its place in them: a fold is on its way to its
+    replica. The lead must not take its word for one of epoch 1, when there was no learner."""
+    tell = primary("bsp")
+    tell(m.Fold(term=1, routing=1, round=1, readers=(0,), members=BOTH))
+    tell(ev.FoldDone(1, 1.0))
+    tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
+    tell(ev.Rerouted(2, 1, ()))
+    folded = (m.Row(-1, 0, 1),)
+    effects = tell(m.Adopted(routing=2, server=2, rows=folded))
+    assert not [e for e in of(effects, fx.Send) if isinstance(e.message, m.Placed)]
+    assert caught_up(effects) == [(2, 2)]
+    assert caught_up(tell(m.Copied(routing=2, server=2, rows=folded))) == [], "once is enough"
+
+
+def test_a_learner_lacks_only_what_somebody_sent_who_has_left() -> None:
+    tell = primary("asp")
+    tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
+    tell(ev.Rerouted(2, 0, ()))
+    tell(ev.Contributed(1, 1, 1, 0))
+    assert caught_up(tell(m.Adopted(routing=2, server=2))) == [], "it lacks a contribution"
+    assert caught_up(tell(m.Fold(term=1, routing=2, view=1, round=1, members=BOTH[:1]))) == [(2, 2)]

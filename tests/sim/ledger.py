@@ -28,6 +28,9 @@ from polyrhythm.wire.messages import Contribution, Message, Route
 
 _K = 211
 _REPEATED = 0.05
+_SERVERS_CHANGED = ("server-joined", "server-lost")
+_RESTORED_S = 1.0
+"""By then what was lost has been copied again: some ten times as long as it takes on these links."""
 Block = Counter[tuple[int, int]]
 """What was added to each element."""
 
@@ -358,3 +361,6 @@ def settle(run: Run, books: Books) -> None:
     assert isinstance(lead, LeadMachine)
     rounds = lead._rounds.round if has_rounds(run.simulation.job.sync) else None
     books.settle(rounds, lead._placing.routes)
+    befell_s = max(line["at_s"] for line in run.journal.lines if line["what"] in _SERVERS_CHANGED)
+    if run.clock.read() / 1e9 > befell_s + _RESTORED_S:
+        assert not lead._placing.learning, f"copies are not restored: {lead._placing.routes}"

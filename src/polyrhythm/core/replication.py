@@ -35,6 +35,8 @@ class Replication:
         """Per peer, the last step of each worker that it has confirmed."""
         self._adopted: set[int] = set()
         """Learners that hold the state they fetched."""
+        self._named: set[int] = set()
+        """Those of them that were named as having caught up."""
         self._owed: dict[Step, set[int]] = {}
         """Who must still confirm, in the order of the steps."""
         self._followed: dict[int, set[Step]] = {}
@@ -71,6 +73,7 @@ class Replication:
         for peer in self._slices.keys() - self.learners:
             self._followed.pop(peer, None)
             self._adopted.discard(peer)
+        self._named &= self._adopted
         return self._settled()
 
     def _forget(self, peer: int) -> None:
@@ -121,6 +124,13 @@ class Replication:
     def caught_up(self, peer: int) -> bool:
         """A learner holds its state and every step that was made before it was waited for."""
         return peer in self._adopted and not self._followed.get(peer)
+
+    def just_caught_up(self) -> list[int]:
+        """Learners that have caught up, each of them once: by a step that they confirmed, or because
+        what they lacked was of somebody who left."""
+        found = sorted(filter(self.caught_up, self._adopted - self._named))
+        self._named.update(found)
+        return found
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:
         """This server is the primary of other slices too, which have no more than this in them: a
