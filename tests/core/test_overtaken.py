@@ -10,7 +10,6 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.wire import messages as m
 
-
 BOTH = (m.MemberSpec(0, 1, "w"), m.MemberSpec(1, 1, "v"))
 
 
