@@ -1,7 +1,6 @@
 """A server dies at a named point of its work, every one in turn, and is started again: nothing that
 was acknowledged is lost, and nothing counts twice."""
 
-import os
 import random
 from pathlib import Path
 
@@ -32,10 +31,6 @@ WHEN_IT_CATCHES_UP = (
 )
 
 
-@pytest.mark.skipif(
-    "POLYRHYTHM_TORTURE" not in os.environ,
-    reason="an open fault: after some death the job does not go on within 60 s, about every other time",
-)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("sync", "columns", "points"),
