@@ -74,7 +74,7 @@ def test_in_a_new_routing_epoch_it_makes_room_and_is_seeded_anew() -> None:
 def test_round_0_folds_nothing() -> None:
     effects = Seat().begin().fold(0, (0,))
     assert of(effects, fx.StartFold) == []
-    assert of(effects, fx.Publish) == [fx.Publish(0, 0, 0, 0, 0, 1)]
+    assert of(effects, fx.Publish) == [fx.Publish(0, 1, 0, 0, 0, 0, 1)]
     assert sent(effects, m.Folded, "lead")
 
 

@@ -497,3 +497,17 @@ def test_what_it_computes_when_the_job_ends_is_not_sent() -> None:
     effects = hand.compute()
     assert of(effects, fx.PushSlices) == [] and pulls(effects) == [(2, 0), (2, 0)]
     assert of(hand.land(2), fx.Resume) == [fx.Resume(2, True)]
+
+
+def test_who_is_told_to_leave_between_two_slices_reads_the_others_from_who_has_them_now() -> None:
+    """One server has answered, and the other is lost. The user's code may look at its parameters once
+    more, so they must be of one answer."""
+    hand = Hand("ssp:1").begin()
+    hand.compute()
+    hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1))
+    assert of(hand.tell(ev.LeaveAsked()), fx.LetGo) == []
+    here = (m.ServerSpec(0, ADDRESS, 1),)
+    effects = hand.tell(m.Routing(**WHO, routing=2, routes=(m.Route(0), m.Route(0)), servers=here))
+    assert pulls(effects) == [(3, 1)]
+    effects = hand.tell(ev.Landed(0, m.EVERY_SLICE, 3, 1, 2, holds=(0, 1)))
+    assert of(effects, fx.LetGo) == [fx.LetGo()]

@@ -309,3 +309,19 @@ def test_who_has_its_chunks_computes_until_it_says_otherwise() -> None:
     hand.tell(m.Leased(points=9, seed=0, chunks=(), incarnation=hand.worker.incarnation))
     assert of(hand.tell(m.Evicted(**WHO, reason="it was silent")), fx.Rejoin) == []
     assert of(hand.compute(), fx.Rejoin)
+
+
+def test_what_was_sent_to_it_in_an_earlier_life_is_not_its_own() -> None:
+    """Nor does it ask for the rest of it: servers may not know it yet."""
+    hand = Hand().join()
+    before = WHO["incarnation"] - 1
+    for server, slices in ((0, (0, 2)), (1, (m.EVERY_SLICE,))):
+        for slice_ in slices:
+            hand.tell(ev.Landed(server, slice_, 18, 17, 1, incarnation=before))
+    hand.tell(ev.Skipped(0, 17, 1, incarnation=before))
+    effects = hand.tell(m.Routing(**WHO, routing=2, routes=ROUTES, servers=SERVERS))
+    assert sent(effects, m.Pull) == []
+    (resume,) = of([*hand.release(0), *hand.land(0)], fx.Resume)
+    assert resume.round == 0
+    hand.compute()
+    assert hand.worker.unacknowledged == 1

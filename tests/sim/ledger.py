@@ -361,6 +361,7 @@ def settle(run: Run, books: Books) -> None:
     assert isinstance(lead, LeadMachine)
     rounds = lead._rounds.round if has_rounds(run.simulation.job.sync) else None
     books.settle(rounds, lead._placing.routes)
-    befell_s = max(line["at_s"] for line in run.journal.lines if line["what"] in _SERVERS_CHANGED)
-    if run.clock.read() / 1e9 > befell_s + _RESTORED_S:
+    lines = run.journal.lines
+    befell_s = max(line["at_s"] for line in lines if line["what"] in _SERVERS_CHANGED)
+    if lines[-1]["at_s"] > befell_s + _RESTORED_S:
         assert not lead._placing.learning, f"copies are not restored: {lead._placing.routes}"

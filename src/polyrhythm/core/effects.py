@@ -142,9 +142,11 @@ class StartFold(Effect, frozen=True):
 
 
 class Publish(Effect, frozen=True):
-    """Send all slices of version `round`, which lie in `slot`, to this worker."""
+    """Send all slices of version `round`, which lie in `slot`, to this worker. *What is meant for
+    one incarnation does not go to another, which would take it for its own.*"""
 
     worker: int
+    incarnation: int
     round: int
     slot: int
     sequence: int
@@ -163,6 +165,7 @@ class PublishLatest(Effect, frozen=True):
     leases the slices to this worker in one go (`SliceVersions`)."""
 
     worker: int
+    incarnation: int
     ticket: int
     sequence: int
     view: int

@@ -161,6 +161,8 @@ class Landed(Event, frozen=True):
     """The epoch in which the server acknowledged `sequence`."""
     holds: tuple[int, ...] = ()
     """Which slices EVERY_SLICE was, where that can change."""
+    incarnation: int = 0
+    """Of the reader that it was sent to, where that is known."""
 
 
 class Skipped(Event, frozen=True):
@@ -169,6 +171,7 @@ class Skipped(Event, frozen=True):
     server: int
     sequence: int
     routing: int = 0
+    incarnation: int = 0
 
 
 class Reporting(Event, frozen=True):

@@ -539,6 +539,7 @@ class ServerMachine:
         self._out.append(
             Publish(
                 worker,
+                self._members[worker],
                 self.versions.version,
                 self.versions.slot,
                 self._acknowledged.get(worker, 0),
@@ -576,7 +577,8 @@ class ServerMachine:
     def _publish_latest(self, pull: m.Pull) -> None:
         self._pulls.pop(pull.worker, None)
         sequence = self._acknowledged.get(pull.worker, 0)
-        answer = PublishLatest(pull.worker, pull.round, sequence, self._view, self._since)
+        reader = (pull.worker, pull.incarnation)
+        answer = PublishLatest(*reader, pull.round, sequence, self._view, self._since)
         self._out.append(answer)
 
     def _on_pulled(self, message: m.Pulled, now_ns: int) -> None:

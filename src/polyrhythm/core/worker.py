@@ -328,8 +328,8 @@ class WorkerMachine:
         if self._rounds:
             self._must_pull = True
             self._resume_if_whole(now_ns)
-        elif self._ticket == 0 or self._parts:
-            return
+        elif self._ticket == 0 or (self._parts and (self._user_computes or self._landing.whole)):
+            return  # what it has is enough to leave with
         elif self.state in _AWAITING or (self.state is State.RESTING and self._reads_first):
             self._pull_latest(self._after)
         elif self.state is State.COMPUTING and self._reads_first:
@@ -499,7 +499,7 @@ class WorkerMachine:
             self._depart(now_ns)
 
     def _on_skipped(self, event: ev.Skipped, now_ns: int) -> None:
-        if self._routed:
+        if self._routed and event.incarnation in (0, self.incarnation):
             self._acknowledge(event.server, event.sequence, event.routing, now_ns)
 
     # -- going on ------------------------------------------------------------------------------
@@ -548,7 +548,7 @@ class WorkerMachine:
         self._tell_lead(m.Asking(**self._identity(), round=self._landing.version + 1))
 
     def _on_landed(self, event: ev.Landed, now_ns: int) -> None:
-        if not self._routed:
+        if not self._routed or event.incarnation not in (0, self.incarnation):
             return  # it was read for an incarnation that is over
         self._landing.land(event.server, event.slice, event.round, event.holds)
         self._acknowledge(event.server, event.sequence, event.routing, now_ns)
@@ -588,7 +588,7 @@ class WorkerMachine:
             return
         if self._may_go_on():
             self._resume(now_ns)
-        elif self._must_pull:
+        elif self._must_pull and self._released >= 0:  # by then every server knows this worker
             self._pull_missing()
 
     def _may_go_on(self) -> bool:

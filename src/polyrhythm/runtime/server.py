@@ -449,8 +449,12 @@ class ServerNode:
         if self._options.fold_pause_s:
             time.sleep(self._options.fold_pause_s / max(1, parts))
 
-    def _publish(self, effect: fx.Publish) -> None:
+    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Link | None:
         link = self._peers.get(fx.worker_name(effect.worker))
+        return link if link is not None and link.incarnation == effect.incarnation else None
+
+    def _publish(self, effect: fx.Publish) -> None:
+        link = self._reader(effect)
         if link is None:  # nothing leaves, so nothing is read
             self._driver.put(self.name, ev.Sent(effect.worker, effect.round))
             return
@@ -458,7 +462,7 @@ class ServerNode:
         self._send_slices(link, slots, effect.round, effect)
 
     def _publish_latest(self, effect: fx.PublishLatest) -> None:
-        link = self._peers.get(fx.worker_name(effect.worker))
+        link = self._reader(effect)
         if link is not None:
             slots = self._placed().lease(effect.worker, effect.ticket)
             self._send_slices(link, slots, effect.ticket, effect)
@@ -479,6 +483,7 @@ class ServerNode:
                 view=effect.view,
                 routing=effect.routing,
                 worker=effect.worker,
+                incarnation=effect.incarnation,
                 sequence=effect.sequence,
                 round=round_,
                 slice=slice_,

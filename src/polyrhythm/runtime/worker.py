@@ -252,7 +252,8 @@ class WorkerNode:
         self._landed(message)
 
     def _skip(self, message: m.Parameters) -> None:
-        self._driver.put(_ME, ev.Skipped(message.server, message.sequence, message.routing))
+        skipped = ev.Skipped(message.server, message.sequence, message.routing, message.incarnation)
+        self._driver.put(_ME, skipped)
 
     def _landed(self, message: m.Parameters) -> None:
         if not self._first_landing_ns:
@@ -264,6 +265,7 @@ class WorkerNode:
             message.sequence,
             message.routing,
             message.holds,
+            message.incarnation,
         )
         self._driver.put(_ME, landed)
 

@@ -372,8 +372,12 @@ class ServerProcess(Process):
             self._add(self._after_fold.popleft())
         self.run()
 
-    def _publish(self, effect: fx.Publish) -> None:
+    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Way | None:
         way = self._peers.get(fx.worker_name(effect.worker))
+        return way if way is not None and way.back.incarnation == effect.incarnation else None
+
+    def _publish(self, effect: fx.Publish) -> None:
+        way = self._reader(effect)
         if way is not None:
             slots = (effect.slot,) * len(self._placed().slices)
             self._send_slices(way, slots, effect.round, effect)
@@ -381,7 +385,7 @@ class ServerProcess(Process):
             self.put(self.name, ev.Sent(effect.worker, effect.round))
 
     def _publish_latest(self, effect: fx.PublishLatest) -> None:
-        way = self._peers.get(fx.worker_name(effect.worker))
+        way = self._reader(effect)
         if way is not None:
             slots = self._placed().lease(effect.worker, effect.ticket)
             self._send_slices(way, slots, effect.ticket, effect)
@@ -396,6 +400,7 @@ class ServerProcess(Process):
                 view=effect.view,
                 routing=effect.routing,
                 worker=effect.worker,
+                incarnation=effect.incarnation,
                 sequence=effect.sequence,
                 round=round_,
                 slice=slice_,

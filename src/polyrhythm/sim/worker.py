@@ -183,14 +183,22 @@ class WorkerProcess(Process):
 
     def _take_slice(self, way: Way, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
-            self.put(_ME, ev.Skipped(message.server, message.sequence, message.routing))
+            skipped = ev.Skipped(
+                message.server, message.sequence, message.routing, message.incarnation
+            )
+            self.put(_ME, skipped)
             return
         now_ns = self.clock.now_ns
         first_byte_ns = now_ns - int(self._nbytes[message.slice] * way.ns_per_byte)
         self._came_ns += now_ns - max(first_byte_ns, self._landed_ns, self._left_ns)
         self._landed_ns = now_ns
         landed = ev.Landed(
-            message.server, message.slice, message.round, message.sequence, message.routing
+            message.server,
+            message.slice,
+            message.round,
+            message.sequence,
+            message.routing,
+            incarnation=message.incarnation,
         )
         self._queue.append((_ME, landed))
 
