@@ -81,10 +81,55 @@ def test_a_learner_catches_up_before_a_fold_is_on_the_replica() -> None:
     assert caught_up(tell(m.Copied(routing=2, server=2, rows=folded))) == [], "once is enough"
 
 
-def test_a_learner_lacks_only_what_somebody_sent_who_has_left() -> None:
+def test_a_learner_must_have_what_somebody_sent_who_has_left_since() -> None:
+    """It may be acknowledged, because a learner is not waited for."""
     tell = primary("asp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(ev.Rerouted(2, 0, ()))
     tell(ev.Contributed(1, 1, 1, 0))
     assert caught_up(tell(m.Adopted(routing=2, server=2))) == [], "it lacks a contribution"
-    assert caught_up(tell(m.Fold(term=1, routing=2, view=1, round=1, members=BOTH[:1]))) == [(2, 2)]
+    tell(m.Fold(term=1, routing=2, view=1, round=1, members=BOTH[:1]))
+    other = (m.Row(0, 1, 1),)
+    assert caught_up(tell(m.Copied(routing=2, server=2, rows=other))) == [], "it lacks it still"
+    assert caught_up(tell(m.Copied(routing=2, server=2, rows=(m.Row(1, 1, 1),)))) == [(2, 2)]
+
+
+def test_who_has_something_of_a_worker_has_everything_of_its_earlier_lives() -> None:
+    tell = primary("asp")
+    tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
+    tell(ev.Rerouted(2, 0, ()))
+    tell(ev.Contributed(1, 1, 5, 0))
+    later = (m.Row(1, 2, 1),)
+    assert caught_up(tell(m.Adopted(routing=2, server=2, rows=later))) == [(2, 2)]
+
+
+def test_what_its_own_slices_have_is_not_acknowledged_for_those_it_takes_over() -> None:
+    """s1 waits only for s2 to copy a contribution to slice 0. Then s2 is lost, whose slice 1 has a
+    copy on s0 too, which may lack it: nobody has said otherwise."""
+    machine = ServerMachine(
+        1, m.JobSpec(job="j", servers=3, replicas=2, slice_nbytes=128, sync="asp")
+    )
+
+    def tell(event: Any) -> list[fx.Effect]:
+        effects = list(machine.handle(event, 1))
+        machine.check()
+        return effects
+
+    def said(effects: list[fx.Effect]) -> list[m.Message]:
+        return [
+            effect.message
+            for effect in of(effects, fx.Send)
+            if isinstance(effect.message, m.Acknowledged | m.Arrived)
+        ]
+
+    tell(place(1, m.Route(1, (2, 0)), m.Route(2, (1, 0)), fresh=True))
+    for peer in (0, 2):
+        tell(ev.Linked(peer, 1))
+    row = (m.Row(0, 1, 1),)
+    tell(m.Fold(term=1, routing=1, round=0, members=BOTH))
+    tell(ev.Contributed(0, 1, 1, 1))
+    assert said(tell(m.Copied(routing=1, server=0, rows=row))) == []
+    tell(place(2, m.Route(1, (0,)), m.Route(1, (0,), since=2)))
+    assert said(tell(ev.Rerouted(2, 1, row))) == []
+    words = said(tell(m.Adopted(routing=2, server=0, rows=row)))
+    assert [type(word) for word in words] == [m.Acknowledged, m.Arrived]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.wire.messages import Route, Row, Stamp
 
 SLICES = 3
 
@@ -85,3 +86,32 @@ def test_a_rejoined_worker_begins_anew() -> None:
     assert ledger.judge(0, 2, 1, 0) is Verdict.NEW
     assert ledger.add(0, 2, 1, 0, 2) is None
     assert ledger.add(0, 2, 1, 1, 2) == 1
+
+
+def test_a_round_that_is_folded_again_for_slices_that_lack_it_folds_nothing_into_the_others() -> (
+    None
+):
+    """This server folded round 1 of slice 0, and is promoted for slice 1, whose copy lacks it. What
+    was added to slice 0 since then is not folded with it, and who fetches the slice is not told so."""
+    ledger = Ledger((0,), copying=True)
+    ledger.begin(0, {0: Route(0), 1: Route(1, (0,))}, 1)
+    ledger.enlist({0: 1})
+    ledger.add(0, 1, 1, 0, 1)
+    ledger.close(1)
+    ledger.add(0, 1, 2, 0, 1)
+    ledger.reroute(0, {0: Route(0), 1: Route(0, since=2)}, 2)
+    ledger.add(0, 1, 1, 1, 1)
+    ledger.close(1)
+    assert ledger.folded_rows(0) == ledger.folded_rows(1) == (Row(0, 1, 1),)
+
+
+def test_a_copy_is_asked_for_what_somebody_sent_who_has_left_or_is_back() -> None:
+    ledger = Ledger(copying=True, rounds=False)
+    ledger.begin(0, {0: Route(1, (0,))}, 1)
+    sent = Row(5, 1, 3)
+    ledger.copied(Stamp(0, 0, 1), [sent])
+    ledger.enlist({})
+    assert ledger.made(1, [sent]) == (sent,)
+    ledger.copied(Stamp(0, 0, 2), [Row(5, 2, 1)])
+    assert ledger.made(1, [sent]) == (sent,)
+    assert ledger.made(1, [Row(5, 2, 2)]) == ()

@@ -17,6 +17,7 @@ from polyrhythm.wire.messages import Route, Row, Stamp
 
 _NOBODY = -1
 """Whose steps folds are."""
+_NO_ROW = (0, 0)
 _Rows = dict[int, tuple[int, int]]
 """Per worker, the incarnation and the last sequence of its that is in the slice."""
 
@@ -62,11 +63,9 @@ class Ledger:
         self._copiers: dict[int, set[int]] = {}
 
     def enlist(self, members: dict[int, int]) -> None:
-        """Worker -> incarnation, as the lead's view has it. Rows of those who left are dropped."""
+        """Worker -> incarnation, as the lead's view has it. Rows of those who left stay until they
+        come back: whether a copy has what they contributed may be asked later."""
         self._members = dict(members)
-        for rows in self._rows.values():
-            for worker in [w for w, row in rows.items() if members.get(w) != row[0]]:
-                del rows[worker]
         self._arrivals = {
             key: arrival for key, arrival in self._arrivals.items() if members.get(key[0]) == key[1]
         }
@@ -113,10 +112,11 @@ class Ledger:
         return count
 
     def close(self, round_: int) -> None:
-        """Round `round_` is folded: what is added from now on is in the next one."""
+        """Round `round_` is folded: what is added from now on is in the next one. A slice that had it
+        in it already was not folded, and what was added to it since is not in it."""
         self.round = round_ + 1
         if self._copying:
-            for slice_ in self._mine:
+            for slice_ in [s for s in self._mine if self.number(s) < round_]:
                 self._folded[slice_] = dict(self._rows.get(slice_, {}))
                 self._stamps[slice_] = (self._reigns.get(slice_, 0), round_)
 
@@ -242,12 +242,7 @@ class Ledger:
         """Which of these steps, and all before them, are in every slice copied from `primary`, but
         for those that are still being learned. The step of nobody is the fold of a round."""
         copies = self._reliable(primary)
-        return tuple(
-            step
-            for step in steps
-            if copies
-            and all(self._last(s, step.worker, step.incarnation) >= step.sequence for s in copies)
-        )
+        return tuple(step for step in steps if copies and all(self._has(s, step) for s in copies))
 
     def made_all(self, primary: int) -> tuple[Row, ...]:
         """The last step of every worker that is in every slice copied from `primary`, but for those
@@ -287,7 +282,13 @@ class Ledger:
         return version, tuple(rows)
 
     def _last(self, slice_: int, worker: int, incarnation: int) -> int:
-        if worker == _NOBODY:
-            return self.number(slice_)
         row = self._rows.get(slice_, {}).get(worker)
         return row[1] if row is not None and row[0] == incarnation else 0
+
+    def _has(self, slice_: int, step: Row) -> bool:
+        """A step is in the slice if a later one of its worker's is, and so is everything of an
+        earlier incarnation: once there is another, nothing more of it is let in."""
+        if step.worker == _NOBODY:
+            return self.number(slice_) >= step.sequence
+        row = self._rows.get(slice_, {}).get(step.worker, _NO_ROW)
+        return row >= (step.incarnation, step.sequence)

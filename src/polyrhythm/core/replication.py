@@ -17,6 +17,7 @@ from polyrhythm.wire.messages import Route, Row
 Step = tuple[int, int, int]
 """A contribution: worker, incarnation, sequence. A fold: nobody's, with its round."""
 _FOLD = (-1, 0)
+_NOTHING = (0, 0)
 
 
 def fold_step(round_: int) -> Step:
@@ -31,12 +32,11 @@ class Replication:
         """Per peer, which slices it copies from this primary."""
         self._since: dict[int, int] = {}
         """Per peer, the routing epoch in which it came to copy what it copies."""
-        self._have: dict[int, dict[tuple[int, int], int]] = {}
-        """Per peer, the last step of each worker that it has confirmed."""
+        self._have: dict[int, dict[int, tuple[int, int]]] = {}
+        """Per peer, of each worker the incarnation and the sequence that it has confirmed last. Who
+        has something of an incarnation has everything of those before."""
         self._adopted: set[int] = set()
         """Learners that hold the state they fetched."""
-        self._named: set[int] = set()
-        """Those of them that were named as having caught up."""
         self._owed: dict[Step, set[int]] = {}
         """Who must still confirm, in the order of the steps."""
         self._followed: dict[int, set[Step]] = {}
@@ -73,7 +73,6 @@ class Replication:
         for peer in self._slices.keys() - self.learners:
             self._followed.pop(peer, None)
             self._adopted.discard(peer)
-        self._named &= self._adopted
         return self._settled()
 
     def _forget(self, peer: int) -> None:
@@ -95,7 +94,7 @@ class Replication:
 
     def issue(self, step: Step) -> bool:
         """A step was made here, and goes to everybody who copies. True if nobody is waited for."""
-        lacking = {peer for peer in self._slices if self._have[peer].get(step[:2], 0) < step[2]}
+        lacking = {peer for peer in self._slices if not self._has(peer, step)}
         for peer in self.learners - self._adopted:
             self._followed.setdefault(peer, set()).add(step)
         owed = lacking & (self.replicas | self._adopted)
@@ -111,26 +110,23 @@ class Replication:
             self._adopted |= {peer} & self.learners
         have = self._have[peer]
         for row in rows:
-            key = (row.worker, row.incarnation)
-            have[key] = max(have.get(key, 0), row.sequence)
+            said = (row.incarnation, row.sequence)
+            have[row.worker] = max(have.get(row.worker, _NOTHING), said)
         for step, owed in self._owed.items():
-            if have.get(step[:2], 0) >= step[2]:
+            if self._has(peer, step):
                 owed.discard(peer)
         if peer in self._adopted:
             followed = self._followed.get(peer, set())
-            followed -= {step for step in followed if have.get(step[:2], 0) >= step[2]}
+            followed -= {step for step in followed if self._has(peer, step)}
         return self._settled()
+
+    def _has(self, peer: int, step: Step) -> bool:
+        worker, incarnation, sequence = step
+        return self._have[peer].get(worker, _NOTHING) >= (incarnation, sequence)
 
     def caught_up(self, peer: int) -> bool:
         """A learner holds its state and every step that was made before it was waited for."""
         return peer in self._adopted and not self._followed.get(peer)
-
-    def just_caught_up(self) -> list[int]:
-        """Learners that have caught up, each of them once: by a step that they confirmed, or because
-        what they lacked was of somebody who left."""
-        found = sorted(filter(self.caught_up, self._adopted - self._named))
-        self._named.update(found)
-        return found
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:
         """This server is the primary of other slices too, which have no more than this in them: a
@@ -139,13 +135,10 @@ class Replication:
         self._owed = {s: owed for s, owed in self._owed.items() if last.get(s[:2], 0) >= s[2]}
 
     def forget_worker(self, worker: int, incarnation: int) -> None:
-        """It left: nobody waits for an acknowledgement of what it sent."""
+        """It left: nobody waits for an acknowledgement of what it sent. A learner must have it all
+        the same, because it may be acknowledged."""
         key = (worker, incarnation)
         self._owed = {step: owed for step, owed in self._owed.items() if step[:2] != key}
-        for followed in self._followed.values():
-            followed -= {step for step in followed if step[:2] == key}
-        for have in self._have.values():
-            have.pop(key, None)
 
     def _settled(self) -> list[Step]:
         done = [step for step, owed in self._owed.items() if not owed]

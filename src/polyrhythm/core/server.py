@@ -239,6 +239,7 @@ class ServerMachine:
         self._enlist(place.members)
         self._view = max(self._view, place.view)
         if self._mine != before:
+            settled = []  # of the slices that it had: what all have now is for `_take_over` to say
             self._since = place.routing
             self._folding = None  # the lead says it again, for what has not folded
             self._moved = True
@@ -366,16 +367,13 @@ class ServerMachine:
             return  # of which slices that is said, the lead will say
         if not self.replication.knows(peer, message.routing):
             return  # it was said of what it copied before
+        caught_up = self.replication.caught_up(peer)
         settled = self.replication.confirm(peer, message.rows, adopted=adopted)
-        self._tell_caught_up()
+        if self.replication.caught_up(peer) and not caught_up:
+            identity = self._identity() | {"routing": self._held}  # which the lead may await still
+            self._tell_lead(m.CaughtUp(**identity, peer=peer))
         self._settle(settled, now_ns)
         self._placed_if_ready()
-
-    def _tell_caught_up(self) -> None:
-        """In the routes that this server goes by, though it may not be in its place in them yet."""
-        identity = self._identity() | {"routing": self._held}
-        for peer in self.replication.just_caught_up():
-            self._tell_lead(m.CaughtUp(**identity, peer=peer))
 
     def _settle(self, steps: Sequence[Step], now_ns: int) -> None:
         """Every replica has made these steps."""
@@ -484,7 +482,6 @@ class ServerMachine:
                 self.replication.forget_worker(worker, incarnation)
         self._members = now
         self._out.append(Enlist(members))
-        self._tell_caught_up()
 
     def _on_fold_done(self, event: ev.FoldDone, now_ns: int) -> None:
         if self._folding is None or event.round != self._folding.round:
