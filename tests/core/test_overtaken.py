@@ -133,3 +133,11 @@ def test_what_its_own_slices_have_is_not_acknowledged_for_those_it_takes_over() 
     assert said(tell(ev.Rerouted(2, 1, row))) == []
     words = said(tell(m.Adopted(routing=2, server=0, rows=row)))
     assert [type(word) for word in words] == [m.Acknowledged, m.Arrived]
+
+
+def test_a_fold_names_members_who_came_after_the_routes_were_made() -> None:
+    tell = primary("asp")
+    tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
+    third = (*BOTH, m.MemberSpec(2, 9, "u"))
+    tell(m.Fold(term=1, routing=2, view=1, round=1, members=third))
+    assert of(tell(ev.Rerouted(2, 0, ())), fx.Enlist) == [], "they stay the members"

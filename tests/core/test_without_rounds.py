@@ -511,3 +511,14 @@ def test_who_is_told_to_leave_between_two_slices_reads_the_others_from_who_has_t
     assert pulls(effects) == [(3, 1)]
     effects = hand.tell(ev.Landed(0, m.EVERY_SLICE, 3, 1, 2, holds=(0, 1)))
     assert of(effects, fx.LetGo) == [fx.LetGo()]
+
+
+def test_who_is_told_to_leave_and_loses_a_server_in_the_middle_of_an_answer_comes_back() -> None:
+    """Nobody takes the lost one's place: there is no other way to a whole version."""
+    hand = Hand("ssp:1").begin()
+    hand.compute()
+    hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1))
+    hand.tell(ev.LeaveAsked())
+    hand.tell(ev.LinkClosed("s1", "cut"))
+    effects = list(hand.worker.handle(ev.Tick(), 60 * 10**9))
+    assert len(of(effects, fx.Rejoin)) == 1 and of(effects, fx.LetGo) == []

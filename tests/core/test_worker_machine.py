@@ -325,3 +325,14 @@ def test_what_was_sent_to_it_in_an_earlier_life_is_not_its_own() -> None:
     assert resume.round == 0
     hand.compute()
     assert hand.worker.unacknowledged == 1
+
+
+def test_the_job_ends_while_it_leaves_and_what_was_pushed_meanwhile_is_asked_for() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    assert of(hand.tell(ev.LeaveAsked()), fx.LetGo) == [fx.LetGo()]
+    for server in (0, 1):
+        hand.tell(ev.Skipped(server, 1, 1))
+    hand.release(1, stop=True)
+    effects = hand.compute()
+    assert [pull.round for pull in sent(effects, m.Pull)] == [1, 1]

@@ -69,6 +69,8 @@ class ServerMachine:
         self._apart: set[int] = set()
         """Who was sent a version because it asked, or after slices moved. That it contributes or
         has read that version may be said of what another primary sent."""
+        self._introduced: tuple[m.MemberSpec, ...] | None = None
+        """The members that came with the routes, unless a fold has named others since."""
         self._early: list[m.Copied | m.Adopted] = []
         """What others say of copies in an epoch that the slices here are not in yet."""
         self._linked: dict[int, int] = {}
@@ -161,6 +163,7 @@ class ServerMachine:
         if self._place is not None and self._rerouted is None:
             self._overtaken.append(self._place)
         self._place, self._rerouted = message, None
+        self._introduced = message.members
         if not self._starting:  # otherwise when the fold is done, which writes the slices
             self._follow(message)
 
@@ -236,7 +239,8 @@ class ServerMachine:
             settled += self.replication.reroute(routes, earlier.routing)
         self._overtaken.clear()
         settled += self.replication.reroute(mine.items(), place.routing)
-        self._enlist(place.members)
+        if self._introduced is not None:
+            self._enlist(self._introduced)
         self._view = max(self._view, place.view)
         if self._mine != before:
             settled = []  # of the slices that it had: what all have now is for `_take_over` to say
@@ -458,6 +462,7 @@ class ServerMachine:
             self._tell_lead(m.Folded(**self._identity(), round=message.round))
             return  # it was the primary before this one that folded it
         self._enlist(message.members)
+        self._introduced = None
         self._folding = message
         if message.last and not self._rounds:
             self._frozen = True

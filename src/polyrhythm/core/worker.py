@@ -644,6 +644,7 @@ class WorkerMachine:
             return False
         self._user_computes = True
         self._enter(State.PARTING, now_ns)
+        self._must_pull = True  # should the job end first, then what it does not take from now on
         self._expect(None)
         self._out.append(LetGo())
         return True
@@ -716,8 +717,8 @@ class WorkerMachine:
             self._come_back(reason, now_ns)
 
     def _come_back(self, reason: str, now_ns: int) -> None:
-        """Unless it was told to leave: then it has nothing to come back for."""
-        if self._parts:
+        """Unless it was told to leave and has a whole version: then it has nothing to come back for."""
+        if self._parts and self._landing.whole:
             self._gone = reason
             self._let_go_if_asked(now_ns)
         else:

@@ -494,13 +494,13 @@ class Holdings:
                 if len(state) < message.parts:
                     return None
             state = self._parts.pop(whole, {})
-            with self._ledger_lock:
-                if not self.ledger.awaits(primary, slice_, message.routing):
-                    return None  # it was asked for under routes that are no more
-            if state:
+            with self._ledger_lock:  # it may have been asked for under routes that are no more
+                awaited = self.ledger.awaits(primary, slice_, message.routing)
+            if awaited and state:
                 self._copies.adopt(slice_, state)
             with self._ledger_lock:
-                self.ledger.adopt(message.stamp, message.rows)
+                if awaited:
+                    self.ledger.adopt(message.stamp, message.rows)
                 if not self.ledger.adopted(primary):
                     return None
                 made = self.ledger.made_all(primary)

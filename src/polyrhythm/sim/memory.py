@@ -295,14 +295,13 @@ class Memory:
     def adopt(self, message: CarriedState) -> StateAdopted | None:
         """Take a slice as its primary has it; an event once all that is copied from it is."""
         slice_, primary = message.slice, message.server
-        if not self._ledger.awaits(primary, slice_, message.routing):
-            return None  # it was asked for under routes that are no more
-        if message.parts:
-            self.contents[slice_] = Counter(message.cargo)
-            self.weights[slice_] = message.total
-            self._added[slice_] = []
-            self._write(slice_, 0)
-        self._ledger.adopt(message.stamp, message.rows)
+        if self._ledger.awaits(primary, slice_, message.routing):
+            if message.parts:
+                self.contents[slice_] = Counter(message.cargo)
+                self.weights[slice_] = message.total
+                self._added[slice_] = []
+                self._write(slice_, 0)
+            self._ledger.adopt(message.stamp, message.rows)
         if not self._ledger.adopted(primary):
             return None
         return StateAdopted(primary, message.routing, self._ledger.made_all(primary))
