@@ -141,3 +141,17 @@ def test_a_fold_names_members_who_came_after_the_routes_were_made() -> None:
     third = (*BOTH, m.MemberSpec(2, 9, "u"))
     tell(m.Fold(term=1, routing=2, view=1, round=1, members=third))
     assert of(tell(ev.Rerouted(2, 0, ())), fx.Enlist) == [], "they stay the members"
+
+
+def test_the_lead_is_told_of_nothing_that_a_replica_lacks() -> None:
+    tell = primary("asp")
+    tell(m.Fold(term=1, routing=1, round=0, members=BOTH))
+    tell(ev.Contributed(0, 1, 1, 1))
+    tell(place(2, m.Route(1, (0,)), m.Route(0, (1,))))
+    in_it = (m.Row(0, 1, 1),)
+    (placed,) = [
+        effect.message
+        for effect in of(tell(ev.Rerouted(2, 1, in_it)), fx.Send)
+        if isinstance(effect.message, m.Placed)
+    ]
+    assert placed.rows == (m.Row(0, 1, 0),), "s0 has not confirmed it"

@@ -293,12 +293,17 @@ class ServerMachine:
         self._place = None
         self._routing = place.routing
         self._acknowledge_folded()
-        identity = self._identity()
-        self._tell_lead(m.Placed(**identity, round=rerouted.version, rows=rerouted.rows))
+        rows = rerouted.rows if self._rounds else tuple(map(self._secured, rerouted.rows))
+        self._tell_lead(m.Placed(**self._identity(), round=rerouted.version, rows=rows))
         for pull in list(self._pulls.values()):
             self._answer(pull)
         for fetch in list(self._fetches.values()):
             self._on_fetch(fetch, self._since_ns)
+
+    def _secured(self, row: m.Row) -> m.Row:
+        """Without rounds: what every replica has too of what is in the slices here."""
+        acknowledged = self._acknowledged.get(row.worker, 0)
+        return m.Row(row.worker, row.incarnation, min(row.sequence, acknowledged))
 
     def _acknowledge_folded(self) -> None:
         for worker, (sequence, round_) in list(self._arrived.items()):
