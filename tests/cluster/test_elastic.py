@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import Command, call, wait_until
+from processes import SHOWN_ELSEWHERE, Command, call, wait_until
 
 MANY = 1_000_000
 COUNTING = """
@@ -136,9 +136,9 @@ def test_the_job_outlives_its_own_workers_while_a_guest_is_there(counting: Path)
     ("flags", "a_step"),
     [
         ([], 2),
-        (["--kind", "local", "--local-steps", 1000], 2),
+        pytest.param(["--kind", "local", "--local-steps", 1000], 2, marks=SHOWN_ELSEWHERE),
         (["--sync", "asp"], 2),
-        (["--sync", "psp", "--kind", "local"], 2),
+        pytest.param(["--sync", "psp", "--kind", "local"], 2, marks=SHOWN_ELSEWHERE),
     ],
     ids=["gradient", "local", "asp", "psp"],
 )

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from company import Company
 from jobs.visits import POINTS
-from processes import Command
+from processes import SHOWN_ELSEWHERE, Command
 
 JOB = Path(__file__).parent / "jobs" / "visits.py"
 PASSES = 3
 
 
-@pytest.mark.parametrize("sync", ["bsp", "ssp:4", "asp"])
+@pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:4", marks=SHOWN_ELSEWHERE), "asp"])
 def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
@@ -49,7 +49,7 @@ def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -
     assert epochs == sorted(set(epochs)), "each time it is a new incarnation"
 
 
-@pytest.mark.parametrize("sync", ["bsp", "ssp:4"])
+@pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:4", marks=SHOWN_ELSEWHERE)])
 def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:

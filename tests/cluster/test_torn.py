@@ -1,7 +1,7 @@
 """Torn reads: what a worker has read of a slice is one version of it, however slow it reads, and a
 reader that stops in the middle stops nobody else.
 
-POLYRHYTHM_TORTURE: every policy over every link, and as many stops.
+POLYRHYTHM_TORTURE: every policy over every link, small and large, and as many stops.
 """
 
 import os
@@ -22,9 +22,7 @@ MB_20, MB_102 = 10, 51
 """In slices."""
 CASES = [
     ("bsp", "local", MB_20),
-    ("ssp:2", "tcp", MB_20),
     ("asp", "tcp", MB_20),
-    ("asp", "local", MB_102),
 ]
 if TORTURE > 1:
     CASES = [

@@ -164,5 +164,5 @@ def test_a_job_is_idle_too_early_when_what_is_on_its_way_is_not_looked_at(monkey
 def test_one_who_rests_is_forgotten_when_crossing_leases_are_not_looked_at(monkeypatch) -> None:
     monkeypatch.setattr(Sharing, "outdated", lambda self, member, number: False)
     with pytest.raises(AssertionError, match="nobody had anything to contribute"):
-        for seed in range(200):
+        for seed in range(100, 200):  # one in some hundred meets it
             check_finished(play(seed, "ssp:1", points=40, joins=2))
