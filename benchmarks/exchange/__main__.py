@@ -9,8 +9,6 @@ table between the markers in README.md. Needs the extra `bench` (Ray).
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import readme
+from benchmarks import readme, report
 from polyrhythm.cli.bench import parse_size
 
 HERE = Path(__file__).parent
@@ -95,7 +93,7 @@ def measure(sizes: list[str], repeat: int, say: Callable[[str], None]) -> dict[s
             latest = {name: round(rates[-1], 1) for name, rates in results[size].items()}
             say(f"{size} {repetition + 1}/{repeat}: {latest}")
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": report.machine(),
         "workers": WORKERS,
         "repeat": repeat,
         "rounds_per_s": results,
@@ -148,12 +146,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--readme", action="store_true")
     args = parser.parse_args()
-    result = measure(
-        args.sizes.split(","), args.repeat, lambda line: print(line, file=sys.stderr, flush=True)
-    )
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1))
-    print(table(result))
+    result = measure(args.sizes.split(","), args.repeat, report.say)
+    report.give(result, table(result), args.json)
     if args.readme:
         readme.write("exchange", table(result))
 

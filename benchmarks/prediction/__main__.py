@@ -10,15 +10,12 @@ in docs/simulation.md.
 """
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import readme
+from benchmarks import readme, report
 from benchmarks.stragglers.__main__ import call, find_data
 from benchmarks.stragglers.task import MIN_STEP, SLOW, WORKERS
 from polyrhythm.observe.journal import MemoryJournal
@@ -67,9 +64,9 @@ def measure(job: str, seconds: float, folder: Path) -> dict[str, Any]:
         kept = folder / policy.replace(":", "-")
         known = kept.is_dir()
         runs[policy] = load_run(kept) if known else record(policy, job, seconds, folder)
-        print(f"{policy}: {usage(runs[policy]):.1%}", file=sys.stderr, flush=True)
+        report.say(f"{policy}: {usage(runs[policy]):.1%}")
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": report.machine(),
         "job": job,
         "seconds": seconds,
         "real": {policy: usage(run) for policy, run in runs.items()},
@@ -112,9 +109,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         found = measure(find_data(), options.seconds, options.keep or Path(made))
-    print(table(found))
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=2))
+    report.give(found, table(found), options.json)
     if options.document:
         readme.write("prediction", table(found), DOCUMENT)
 

@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import readme
+from benchmarks import readme, report
 from benchmarks.stragglers.picture import draw
 from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, batch_size
 
@@ -110,7 +109,7 @@ def measure(job: str, reps: int, say: Callable[[str], None]) -> dict[str, Any]:
             runs.setdefault(name, []).append(peer(words, job, rep))
             _tell(say, rep, reps, runs)
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": report.machine(),
         "job": job,
         "target": TARGET,
         "reps": reps,
@@ -174,16 +173,12 @@ def table(result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--reps", type=report.at_least_one, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--readme", action="store_true")
     args = parser.parse_args()
-    if args.reps < 1:
-        parser.error("--reps must be at least 1")
-    result = measure(find_data(), args.reps, lambda line: print(line, file=sys.stderr, flush=True))
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1))
-    print(table(result))
+    result = measure(find_data(), args.reps, report.say)
+    report.give(result, table(result), args.json)
     if args.readme:
         shown = f"![{_SHOWN}]({PICTURE.relative_to(readme.ROOT)})"
         readme.write("stragglers", f"{table(result)}\n\n{shown}")

@@ -12,8 +12,6 @@ that the machines could make if nobody ever waited and nothing but computing too
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -22,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import readme
+from benchmarks import readme, report
 from benchmarks.stragglers.__main__ import START_S, call, find_data
 from benchmarks.stragglers.curves import draw_bars, draw_curves
 from benchmarks.stragglers.task import MIN_STEP, batch_size
@@ -112,7 +110,7 @@ def measure(name: str, job: str, reps: int, say: Callable[[str], None]) -> dict[
                 say(f"{rep + 1}/{reps} {setting.name}, {policy}: {told(run)}")
     return {
         "study": name,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "machine": report.machine(),
         "job": job,
         "reps": reps,
         "runs": runs,
@@ -180,18 +178,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", choices=sorted(STUDIES))
-    parser.add_argument("--reps", type=int, default=1)
+    parser.add_argument("--reps", type=report.at_least_one, default=1)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--docs", action="store_true")
     args = parser.parse_args()
-    if args.reps < 1:
-        parser.error("--reps must be at least 1")
-    result = measure(
-        args.study, find_data(), args.reps, lambda line: print(line, file=sys.stderr, flush=True)
-    )
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1))
-    print(table(result))
+    result = measure(args.study, find_data(), args.reps, report.say)
+    report.give(result, table(result), args.json)
     if args.docs:
         write_docs(result)
 

@@ -4,12 +4,11 @@ was acknowledged is lost, and nothing counts twice."""
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
+from blocks import FEW, JOB, MANY, finish, flags, gather
 from company import Company
 from keepers import Keepers
 from processes import Command
-from test_ledger_processes import FEW, JOB, MANY, assert_right
 
 OTHERS = 3
 """Servers besides the lead's: who dies five times within seconds is not started again."""
@@ -68,23 +67,10 @@ def test_a_learner_dies_there(
 
 def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int) -> Command:
     monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(tmp_path / "crash-at"))
-    flags = ["--sync", sync, "--timer", "1s", "--set", f"columns={columns}", "--min-step", "5ms"]
-    flags += ["--updater", "addition", "--workers", 2, "--servers", 1 + OTHERS, "--replicas", 1]
-    flags += ["--respawn", "--target-accuracy", 1.0, "--json"]
-    return Command(JOB, *flags, cwd=tmp_path)
+    more = ["--workers", 2, "--servers", 1 + OTHERS, "--replicas", 1]
+    return Command(JOB, *flags(sync, columns), *more, cwd=tmp_path)
 
 
 def meet(command: Command) -> tuple[Company, Keepers, Path]:
-    company = Company(command, random.Random(0))
-    company.until(lambda: len(company.books) == 2, "both train")
-    company.until_progress(10)
+    company = gather(command, random.Random(0), workers=2)
     return company, Keepers(company, random.Random(0)), command.cwd / "crash-at"
-
-
-def finish(company: Company) -> None:
-    command = company.command
-    (command.cwd / "finish").touch()
-    assert command.wait(60) == 0, command.stderr()
-    company.read()
-    for name in company.books:
-        assert_right(np.load(command.cwd / f"{name}.final.npy"), company)

@@ -21,7 +21,7 @@ from polyrhythm.wire.messages import JobSpec
 def test_round_1_opens_on_the_parameters_of_one_worker(
     width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = node.WorkerNode._seed
+    seed = node._EFFECTS[fx.SeedSlices]
     victims: list[str] = []
 
     def die_after_one_server(self: node.WorkerNode, effect: fx.SeedSlices) -> None:

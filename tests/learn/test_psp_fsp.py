@@ -118,8 +118,8 @@ def test_a_point_that_takes_long_is_left_out_visited_again_and_counted_once() ->
     assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
 
 
-def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
-    """One step was sent, and another was taken since."""
+def begun() -> tuple[torch.Tensor, FlatModel]:
+    """A model of one tensor that remembers what it began with."""
     tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
     spec = ModelSpec(
         (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
@@ -127,62 +127,53 @@ def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
     layout = lay_out(spec, 1, 1 << 20)
     model = FlatModel(layout, [tensor], "same", aside=True)
     model.remember(parameters=True)
+    return tensor, model
+
+
+def change_of(model: FlatModel) -> list[torch.Tensor]:
+    """What a contribution would carry now."""
+    change = [torch.zeros(model.layout.spaces[0].length)]
+    model.fill_changes(change)
+    return change
+
+
+def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
+    """One step was sent, and another was taken since."""
+    tensor, model = begun()
     tensor += 1.0
-    sent = [torch.zeros(layout.spaces[0].length)]
-    model.fill_changes(sent)
+    sent = change_of(model)
     tensor += 0.5
     return tensor, model, sent
 
 
+def land(model: FlatModel, values: list[float]) -> None:
+    padded = torch.zeros(model.layout.spaces[0].length)
+    padded[: len(values)] = torch.tensor(values)
+    model.land(model.layout.slices[0], memoryview(padded.numpy()).cast("B"))
+
+
 def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
     tensor, model, sent = on_its_way()
-    layout = model.layout
-    new = torch.tensor([10.0, 20.0, 30.0, 40.0])
-    padded = torch.zeros(layout.spaces[0].length)
-    padded[:4] = new
-    model.land(layout.slices[0], memoryview(padded.numpy()).cast("B"))
+    land(model, [10.0, 20.0, 30.0, 40.0])
     assert tensor.tolist() == [2.5, 3.5, 4.5, 5.5], "what arrives does not disturb who computes"
     model.rebase(sent)
     assert tensor.tolist() == [10.5, 20.5, 30.5, 40.5]
-    model.fill_changes(sent)
-    assert sent[0][:4].tolist() == [0.5] * 4, "the next contribution carries it"
+    assert change_of(model)[0][:4].tolist() == [0.5] * 4, "the next contribution carries it"
 
 
 def test_who_leaves_while_its_contribution_is_on_its_way_does_not_send_it_again() -> None:
-    tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    spec = ModelSpec(
-        (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
-    )
-    layout = lay_out(spec, 1, 1 << 20)
-    model = FlatModel(layout, [tensor], "same", aside=True)
-    model.remember(parameters=True)
-    tensor += 1.0
-    sent = [torch.zeros(layout.spaces[0].length)]
-    model.fill_changes(sent)
-    tensor += 0.5
+    _, model, sent = on_its_way()
     model.set_apart(sent)
-    rest = [torch.zeros(layout.spaces[0].length)]
-    model.fill_changes(rest)
-    assert rest[0][:4].tolist() == [0.5] * 4
+    assert change_of(model)[0][:4].tolist() == [0.5] * 4
 
 
 def test_who_comes_back_after_an_eviction_counts_its_changes_from_what_it_came_back_to() -> None:
     """Counted from what it had before, its next contribution would be everybody else's once more."""
-    tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    spec = ModelSpec(
-        (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
-    )
-    layout = lay_out(spec, 1, 1 << 20)
-    model = FlatModel(layout, [tensor], "same", aside=True)
-    model.remember(parameters=True)
-    others = torch.zeros(layout.spaces[0].length)
-    others[:4] = torch.tensor([10.0, 20.0, 30.0, 40.0])
-    model.land(layout.slices[0], memoryview(others.numpy()).cast("B"))
+    tensor, model = begun()
+    land(model, [10.0, 20.0, 30.0, 40.0])
     model.adopt()
     tensor += 0.5
-    change = [torch.zeros(layout.spaces[0].length)]
-    model.fill_changes(change)
-    assert change[0][:4].tolist() == [0.5] * 4
+    assert change_of(model)[0][:4].tolist() == [0.5] * 4
 
 
 @pytest.mark.parametrize("sync", ["bspb", "bspv"])

@@ -12,7 +12,6 @@ import twin_job as tj
 from polyrhythm import Worker
 from polyrhythm.engines import inline
 from polyrhythm.io.link import Link
-from polyrhythm.runtime.copies import export_state
 from polyrhythm.runtime.server import ServerNode
 from polyrhythm.wire.messages import JobSpec
 
@@ -92,13 +91,13 @@ def assert_copies_equal(job: JobSpec) -> None:
     """Parameters and what the updater keeps, of every slice on every server that has it."""
     compared = 0
     for server in range(job.servers):
-        primary = holdings(server)
-        for index, held in enumerate(primary.held):
-            route = primary._routes[held.slice.id]
+        its = holdings(server)
+        for held in its.primary.held:
+            route = its.routes[held.slice.id]
             assert len(route.replicas) == job.replicas
-            theirs = export_state(held, primary._updater_of[index])
+            theirs = its.primary.export(held.slice.id)
             for replica in route.replicas:
-                copy = holdings(replica)._copies.export(held.slice.id)
+                copy = holdings(replica).follower.copies.export(held.slice.id)
                 assert copy.keys() == theirs.keys()
                 for name, tensor in theirs.items():
                     assert torch.equal(copy[name], tensor), f"slice {held.slice.id}: {name}"

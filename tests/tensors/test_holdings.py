@@ -40,7 +40,7 @@ def holdings(**job: object) -> Holdings:
         lambda nbytes: Segment(nbytes, shared=False),
     )
     made.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 2, "bert")])
-    for slice_, held in zip(made.slices, made.held, strict=True):
+    for slice_, held in zip(made.primary.slices, made.primary.held, strict=True):
         data = torch.ones(slice_.length, dtype=held.parameters.dtype)
         seed = Seed(slice=slice_.id, routing=EPOCH)
         assert made.seed(seed, as_bytes(data)) == SliceSeeded(slice_.id, EPOCH)
@@ -60,7 +60,7 @@ def give(
     sequence: int = 1,
     **fields: object,
 ) -> object:
-    held = made.held[slice_]
+    held = made.primary.held[slice_]
     data = torch.full((held.slice.length,), value).to(held.parameters.dtype)
     message = Contribution(
         **{
@@ -69,7 +69,7 @@ def give(
             "sequence": sequence,
             "slice": slice_,
             "weight": 2.0,
-            "slices": len(made.slices),
+            "slices": len(made.primary.slices),
             "rate": 0.5,
             **fields,
         }
@@ -78,25 +78,25 @@ def give(
 
 
 def give_all(made: Holdings, value: float, **fields: object) -> object:
-    return [give(made, slice_.id, value, **fields) for slice_ in made.slices][-1]
+    return [give(made, slice_.id, value, **fields) for slice_ in made.primary.slices][-1]
 
 
 def values(made: Holdings, slot: int) -> list[float]:
     """The first element of every slice of a version."""
-    return [tensor[0].item() for tensor in made._slot_at(slot).tensors]
+    return [tensor[0].item() for tensor in made.primary.slots.at(slot).tensors]
 
 
 def test_a_dead_seeders_parameters_change_nothing() -> None:
     made = holdings()
     before = values(made, 0)
-    data = torch.full((made.slices[0].length,), 100.0)
+    data = torch.full((made.primary.slices[0].length,), 100.0)
     assert made.seed(Seed(slice=0, routing=EPOCH - 1), as_bytes(data)) is None
     assert values(made, 0) == before
 
 
 def test_the_last_slice_completes_a_contribution() -> None:
     made = holdings()
-    events = [give(made, slice_.id, 1.0) for slice_ in made.slices]
+    events = [give(made, slice_.id, 1.0) for slice_ in made.primary.slices]
     assert events[:-1] == [None] * (len(events) - 1)
     assert events[-1] == Contributed(0, 1, 1, 1)
 
@@ -148,7 +148,7 @@ def test_what_comes_after_the_fold_is_in_the_next_round() -> None:
     give(made, 0, 1.0)
     made.fold(1, 0, 0)
     last = None
-    for slice_ in made.slices[1:]:
+    for slice_ in made.primary.slices[1:]:
         last = give(made, slice_.id, 1.0)
     assert last == Contributed(0, 1, 1, 2)
 
@@ -167,7 +167,7 @@ def test_bf16_travels_and_float32_is_kept() -> None:
         lambda nbytes: Segment(nbytes, shared=False),
     )  # fmt: skip
     made.enlist([MemberSpec(0, 1, "anna")])
-    data = torch.full((made.slices[0].length,), 1.0, dtype=torch.bfloat16)
+    data = torch.full((made.primary.slices[0].length,), 1.0, dtype=torch.bfloat16)
     made.seed(Seed(slice=0, routing=EPOCH), as_bytes(data))
     step = torch.full_like(data, 2.0**-9)
     part = Contribution(
@@ -175,8 +175,8 @@ def test_bf16_travels_and_float32_is_kept() -> None:
     )
     made.add(part, as_bytes(step))
     made.fold(1, 0, 0)
-    assert made.held[0].parameters[0].item() == 1.0 - 2.0**-9
-    assert made._slot_at(0).tensors[0].dtype == torch.bfloat16
+    assert made.primary.held[0].parameters[0].item() == 1.0 - 2.0**-9
+    assert made.primary.slots.at(0).tensors[0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -198,7 +198,7 @@ def test_a_weight_that_is_no_positive_number_is_refused(weight: float) -> None:
 def test_what_a_stranger_gives_is_not_added() -> None:
     """It was evicted, perhaps, and does not know yet: its link is not closed for that."""
     made = holdings()
-    for slice_ in range(len(made.slices)):
+    for slice_ in range(len(made.primary.slices)):
         assert give(made, slice_, 1.0, incarnation=9) is None
     made.fold(1, 0, 0)
     assert values(made, 0)[0] == 1.0, "as it was seeded"

@@ -49,7 +49,7 @@ def presence(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> Iterator[
         reason = TOLD if node.asked else f"it failed: {error}"
         if not node.asked:
             raise  # who was told to leave may find the job gone: that is no failure
-    except BaseException as error:
+    except BaseException as error:  # whatever it is, the lead hears it, and it is raised again
         reason, failed = f"it failed: {error}", True
         raise
     finally:

@@ -169,6 +169,7 @@ class Pacer:
 
 
 def _sleep_until(until_ns: int) -> None:
+    """Staging: to compute for so long is what it stands for, and nobody is waited for."""
     rest_ns = until_ns - _SPIN_NS - time.monotonic_ns()
     if rest_ns > 0:
         time.sleep(rest_ns / 1e9)

@@ -11,6 +11,7 @@ With replicas it also holds copies, which make the steps that their primaries ma
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from polyrhythm.core import statements
 from polyrhythm.core.events import (
     Contributed,
     Repeated,
@@ -20,6 +21,7 @@ from polyrhythm.core.events import (
     StepCopied,
 )
 from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.replication import fold_step
 from polyrhythm.core.versions import SliceVersions
 from polyrhythm.errors import InvariantBroken, LinkError
 from polyrhythm.wire.messages import (
@@ -37,7 +39,6 @@ from polyrhythm.wire.messages import (
 Given = tuple[int, int, int]
 """A contribution: worker, incarnation, sequence."""
 _NOTHING = 0
-_FOLD = -1
 
 
 class CarriedCopy(Copy, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ class Memory:
         fresh: bool = True,
     ) -> None:
         """`sizes`: of every slice of the model. `fresh`: what is routed here will be seeded."""
-        kept = {s: route for s, route in enumerate(routes) if server in route.keepers}
+        kept = statements.kept_by(server, routes)
         self.contents: dict[int, Counter[Given]] = {}
         """Per slice, what was folded into it so far (if kept)."""
         self.weights: dict[int, float] = {}
@@ -211,7 +212,7 @@ class Memory:
         weight: float | None = None,
         cargo: tuple[Given, ...] | None = None,
     ) -> None:
-        worker, incarnation, sequence = given or (_FOLD, 0, 0)
+        worker, incarnation, sequence = given or fold_step(0)
         for peer in sorted(self._ledger.copiers(slice_)):
             copy = CarriedCopy(
                 routing=self._routing,
@@ -242,15 +243,11 @@ class Memory:
             self._added[slice_] = list(message.cargo)
             self._fold_slice(slice_, 0)
             self._ledger.copied(message.stamp, message.rows)
-        step = Row(message.worker, message.incarnation, message.sequence)
-        if message.worker == _FOLD:
-            step = Row(_FOLD, 0, message.stamp.number)
-        made = self._ledger.made(primary, (step,))
-        return StepCopied(primary, made) if made else None
+        return statements.copied(self._ledger, message)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
         """Be the primary, a copy or nobody of each slice, as these routes say."""
-        kept = {s: route for s, route in enumerate(routes) if self._server in route.keepers}
+        kept = statements.kept_by(self._server, routes)
         mine = [s for s, route in kept.items() if route.primary == self._server]
         self._copying = True
         self._routing = routing
@@ -265,13 +262,10 @@ class Memory:
             latest = self._latest
             self._hold(mine, kept)
             self._latest = latest
-        version, rows = self._ledger.least()
-        made = self._ledger.made_of_all()
-        return Rerouted(routing, version, rows, made, self._ledger.round)
+        return statements.rerouted(self._ledger, routing)
 
-    def fetch(self, primary: int, slices: Sequence[int], routing: int) -> Fetch:
-        held = tuple(self._ledger.stamp(slice_) for slice_ in slices)
-        return Fetch(routing=routing, server=self._server, held=held)
+    def fetch(self, slices: Sequence[int], routing: int) -> Fetch:
+        return statements.fetch(self._ledger, self._server, slices, routing)
 
     def states(self, to: int, fetch: Sequence[Stamp], routing: int) -> list[CarriedState]:
         """The state of what `to` is to copy; every later step goes to it too."""
@@ -302,9 +296,7 @@ class Memory:
                 self._added[slice_] = []
                 self._write(slice_, 0)
             self._ledger.adopt(message.stamp, message.rows)
-        if not self._ledger.adopted(primary):
-            return None
-        return StateAdopted(primary, message.routing, self._ledger.made_all(primary))
+        return statements.adopted(self._ledger, message)
 
     # -- readers -------------------------------------------------------------------------------
 

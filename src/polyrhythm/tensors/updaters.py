@@ -7,8 +7,7 @@ and not in others.
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from threading import Lock
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -32,7 +31,6 @@ class Held:
     weight: float = 0.0
     rate: float | None = None
     clock: int = -1
-    lock: Lock = field(default_factory=Lock)
 
 
 class Updater(Protocol):

@@ -1,0 +1,67 @@
+"""The frame of one slice, as an effect wants it sent: the same in the processes and in the simulator."""
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.wire import messages as m
+
+
+def contribution(
+    effect: fx.PushSlices, worker: int, incarnation: int, slice_: int, rate: float
+) -> m.Contribution:
+    return m.Contribution(
+        view=effect.view,
+        routing=effect.routing,
+        worker=worker,
+        incarnation=incarnation,
+        sequence=effect.sequence,
+        round=effect.round,
+        slice=slice_,
+        weight=effect.weight,
+        slices=len(effect.slices),
+        rate=rate,
+    )
+
+
+def seed(effect: fx.SeedSlices, worker: int, incarnation: int, slice_: int) -> m.Seed:
+    return m.Seed(routing=effect.routing, worker=worker, incarnation=incarnation, slice=slice_)
+
+
+def parameters(
+    effect: fx.Publish | fx.PublishLatest,
+    server: int,
+    round_: int,
+    slice_: int,
+    slot: int,
+    holds: tuple[int, ...] = (),
+) -> m.Parameters:
+    """`round_`: the version, or where there are no rounds the reader's ticket."""
+    return m.Parameters(
+        view=effect.view,
+        routing=effect.routing,
+        worker=effect.worker,
+        incarnation=effect.incarnation,
+        sequence=effect.sequence,
+        round=round_,
+        slice=slice_,
+        server=server,
+        slot=slot,
+        holds=holds,
+    )
+
+
+def landed(message: m.Parameters) -> ev.Landed:
+    """The slice is where it belongs."""
+    return ev.Landed(
+        message.server,
+        message.slice,
+        message.round,
+        message.sequence,
+        message.routing,
+        message.holds,
+        message.incarnation,
+    )
+
+
+def skipped(message: m.Parameters) -> ev.Skipped:
+    """Nobody awaited the slice."""
+    return ev.Skipped(message.server, message.sequence, message.routing, message.incarnation)

@@ -1,0 +1,123 @@
+"""Which thread adds and folds: the one at hand where slices are small, else one lane per core.
+
+With rounds the lanes add, and one more folds with all cores. Without, single slices are added and folded
+by one lane.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.io.link import Link
+from polyrhythm.runtime import crashpoint
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.holdings import Holdings
+from polyrhythm.runtime.lanes import Lanes
+from polyrhythm.runtime.reading import BAD_PEER
+from polyrhythm.wire import messages as m
+
+_SMALL_NBYTES = 256 * 1024
+"""Below this, adding and folding on the thread at hand beats handing over to another."""
+_Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
+
+
+def is_large(holdings: Holdings) -> bool:
+    return holdings.primary.nbytes > _SMALL_NBYTES
+
+
+class Folding:
+    def __init__(
+        self,
+        name: str,
+        placed: Callable[[], Holdings],
+        driver: Driver,
+        *,
+        rounds: bool,
+        pause_s: float,
+    ) -> None:
+        """`placed`: what this server holds, or an error. `pause_s`: staging, a fold takes longer."""
+        self._name = name
+        self._placed = placed
+        self._driver = driver
+        self._rounds = rounds
+        self._pause_s = pause_s
+        self._lanes: Lanes[_Slice] | None = None
+        self._fold_lane: Lanes[fx.StartFold] | None = None
+
+    def make_lanes(self, holdings: Holdings) -> None:
+        """If there are none yet, and what is held now is worth it."""
+        slow = is_large(holdings) or self._pause_s > 0
+        if slow and self._lanes is None:
+            cores = os.cpu_count() or 1
+            if self._rounds:
+                self._lanes = Lanes(cores, lambda: torch.set_num_threads(1), self._add_gathered)
+                self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores), self._fold_all)
+            else:
+                self._lanes = Lanes(1, lambda: torch.set_num_threads(cores), self._add_gathered)
+
+    def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
+        """`wait`: its memory is the link's, and is read into again after this."""
+        if self._lanes is None or (wait and self._rounds):
+            self._add(link, message, data)
+        elif wait:
+            done = threading.Event()
+            self._lanes.put(message.slice, (link, message, data, done))
+            done.wait()
+        else:
+            self._lanes.put(message.slice, (link, message, data, None))
+
+    def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
+        """Whether there is something to tell the machine, which `run` does."""
+        event = self._placed().add(message, data, verify=not link.by_reference)
+        crashpoint.reach(self._name, "took", message)
+        return event is not None
+
+    def _add_gathered(self, items: list[_Slice]) -> None:
+        for link, message, data, done in items:
+            told = False
+            if not self._rounds:
+                self._pause(message.slices)
+            try:
+                told = self._add(link, message, data)
+            except BAD_PEER as error:
+                link.send(m.Refusal(reason=f"{self._name}: {error}"))
+                link.close()  # the thread that reads it notices, and parts with it
+            if done is not None:
+                done.set()
+            if told:
+                self._driver.run()
+
+    def start(self, effect: fx.StartFold) -> None:
+        if self._fold_lane is None:
+            self._fold(effect)
+        else:
+            self._fold_lane.put(0, effect)
+
+    def _fold_all(self, effects: list[fx.StartFold]) -> None:
+        for effect in effects:
+            self._fold(effect)
+
+    def _fold(self, effect: fx.StartFold) -> None:
+        weight = self._placed().fold(effect.round, effect.slot, effect.fill)
+        self._pause()
+        self._driver.post(self._name, ev.FoldDone(effect.round, weight))
+
+    def _pause(self, parts: int = 1) -> None:
+        """Staging: this server takes longer for a fold, or for each of its parts."""
+        if self._pause_s:
+            time.sleep(self._pause_s / max(1, parts))
+
+    @property
+    def waiting(self) -> int:
+        """How many slices nobody adds yet."""
+        return self._lanes.waiting if self._lanes is not None else 0
+
+    def close(self) -> None:
+        for lanes in (self._lanes, self._fold_lane):
+            if lanes is not None:
+                lanes.close()

@@ -1,0 +1,174 @@
+"""A server's links to everybody else: who is let in, whom it reaches, and what is told when one ends."""
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.speech import Bonjour, caller, knocked
+from polyrhythm.errors import LinkEnded, LinkError, Refused
+from polyrhythm.io.link import Link
+from polyrhythm.observe.journal import Journal
+from polyrhythm.runtime.bonjour import introduce, offers, patience
+from polyrhythm.runtime.dial import Dialer
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.peers import Peers, hang_up
+from polyrhythm.runtime.reading import BAD_PEER, Reading, Take
+from polyrhythm.wire import messages as m
+
+_LEADS = 0
+"""The server that the lead runs in, and its incarnation: it was there first."""
+_FIRST = 1
+
+
+class Mesh:
+    def __init__(
+        self,
+        me: m.ServerBonjour,
+        peers: Peers,
+        driver: Driver,
+        *,
+        leads: bool,
+        digest: str,
+        journal: Journal | None,
+        take: Take,
+        needs_thread: Callable[[Link], bool],
+    ) -> None:
+        """`me`: how this server says bonjour; `take` is handed what comes over the links."""
+        self._me = me
+        self._name = me.name
+        self._peers = peers
+        self._driver = driver
+        self._leads = leads
+        self._digest = digest
+        self._journal = journal
+        self._dialer: Dialer | None = None
+        self._closing = False
+        self.reading = Reading(take, driver.run, self.part, needs_thread)
+
+    def server(self, number: int) -> Link | None:
+        """The lead's own server is reached over the lead's link."""
+        link = self._peers.get(fx.server_name(number))
+        return self._peers.get(fx.LEAD) if link is None and number == _LEADS else link
+
+    def to(self, peer: str) -> Link | None:
+        number = fx.server_number(peer)
+        return self._peers.get(peer) if number is None else self.server(number)
+
+    # -- beginnings ----------------------------------------------------------------------------
+
+    def let_in(self, link: Link, bonjour: Bonjour) -> None:
+        """A stranger was greeted. The lead decides what to make of it; other servers know whom to
+        expect by the incarnation that the lead gave it."""
+        if self._leads:
+            self._peers.add(link)
+            self._driver.post(fx.LEAD, knocked(link.peer, bonjour))
+        else:
+            link.peer, link.incarnation = caller(bonjour), bonjour.incarnation
+            replaced = self._peers.add(link)
+            if replaced is link:
+                self.part(link, LinkError(f"{link.peer} is linked to {self._name} already"))
+                return
+            self._replace(replaced)
+            if isinstance(bonjour, m.ServerBonjour):
+                self._driver.post(self._name, ev.Linked(bonjour.server, bonjour.incarnation))
+        self.reading.read(link)
+
+    def bind(self, effect: fx.Bind) -> None:
+        """The lead knows who the stranger behind a link is."""
+        if effect.link == self._name:
+            return
+        self._replace(self._peers.rename(effect.link, effect.peer, effect.incarnation))
+        link = self._peers.get(effect.peer)
+        if self._journal is not None and link is not None:
+            self._journal.note("linked", peer=effect.peer, link=link.kind)
+        server = fx.server_number(effect.peer)
+        if server is not None:
+            self._driver.put(self._name, ev.Linked(server, effect.incarnation))
+
+    def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
+        """Link this server to the one that runs the lead."""
+        self._dialer = dialer
+        link = dialer.dial(address, fx.LEAD)
+        self._introduce(link, 0)
+        self.heed_lead(link)
+
+    def heed_lead(self, link: Link) -> None:
+        """Do what the lead says over this link, which is agreed on."""
+        self._peers.add(link)
+        self._driver.post(self._name, ev.Linked(_LEADS, _FIRST))
+        self.reading.begin(link)
+
+    def reach(self, effect: fx.Reach) -> None:
+        for spec in effect.servers:
+            if spec.server < self._me.server:
+                name = f"dial-{fx.server_name(spec.server)}"
+                args = (spec, effect.incarnation)
+                threading.Thread(target=self._dial, args=args, name=name, daemon=True).start()
+
+    def _dial(self, spec: m.ServerSpec, incarnation: int) -> None:
+        """On a thread of its own: a server that was stopped does not answer for a while."""
+        name = fx.server_name(spec.server)
+        assert self._dialer is not None
+        try:
+            link = self._dialer.dial(spec.address, name)
+            self._introduce(link, incarnation)
+        except (*BAD_PEER, Refused) as error:
+            self._driver.post(self._name, ev.LinkClosed(name, str(error), spec.incarnation))
+            return
+        link.incarnation = spec.incarnation
+        replaced = self._peers.add(link)
+        if replaced is link:
+            hang_up(link)
+            return
+        self._replace(replaced)
+        self._driver.post(self._name, ev.Linked(spec.server, spec.incarnation))
+        self.reading.begin(link)
+
+    def _introduce(self, link: Link, incarnation: int) -> None:
+        digests = offers(self._digest, link.kind)
+        bonjour = msgspec.structs.replace(self._me, incarnation=incarnation, digests=digests)
+        with patience(link):
+            introduce(link, bonjour)
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def part(self, link: Link, error: Exception) -> None:
+        """The link is over: tell the peer why if it was its fault, and the machines in any case."""
+        if not isinstance(error, LinkEnded):
+            link.send(m.Refusal(reason=f"{self._name}: {error}"))
+        known = self._peers.remove(link)
+        hang_up(link)
+        if self._journal is not None and not self._closing:
+            self._journal.note("link-closed", peer=link.peer, reason=str(error))
+        if known and not self._closing:
+            closed = ev.LinkClosed(link.peer, str(error), link.incarnation)
+            if self._leads:
+                self._driver.post(fx.LEAD, closed)
+            self._driver.post(self._name, closed)
+
+    def _replace(self, link: Link | None) -> None:
+        """Its peer came back over another link: this one has ended without our noticing."""
+        if link is not None:
+            closed = ev.LinkClosed(link.peer, "it came back", link.incarnation)
+            self._driver.post(self._name, closed)
+            self.reading.forget(link)
+            hang_up(link)
+
+    def drop(self, effect: fx.Drop) -> None:
+        link = self._peers.get(effect.peer)
+        if link is not None:
+            self._peers.remove(link)
+            threading.Thread(target=link.close, name="close", daemon=True).start()
+
+    def quieten(self) -> None:
+        """Links end from now on because this server does, which is nothing to tell."""
+        self._closing = True
+
+    def close(self) -> None:
+        self._peers.close()
+        self.reading.stop()
+        self._peers.dispose()
+        self.reading.close()

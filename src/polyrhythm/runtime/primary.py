@@ -1,0 +1,185 @@
+"""The slices that a server is the primary of: their versions in slots, their aggregates, and updaters.
+
+Nothing here is locked: whoever holds the slices does that. When routes give a server other slices,
+it holds another one of these.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.sync.choose import has_rounds
+from polyrhythm.core.versions import SliceVersions
+from polyrhythm.errors import LinkError
+from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.runtime.copies import SliceState, adopt_state, export_state
+from polyrhythm.runtime.slots import Allocate, Slot, Slots
+from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
+from polyrhythm.tensors.updaters import Held, Optimizer, updaters_for
+from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec
+
+_AGGREGATES = 2
+"""While replicas read what was folded, the next aggregate grows."""
+
+
+class Primary:
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        layout: Layout,
+        job: JobSpec,
+        spec: ModelSpec,
+        allocate: Allocate,
+        states: Mapping[int, SliceState],
+    ) -> None:
+        """Slices of which there is a state begin with it."""
+        self.slices: tuple[Slice, ...] = tuple(slices)
+        self.ids = tuple(slice_.id for slice_ in slices)
+        self.index = {slice_.id: index for index, slice_ in enumerate(slices)}
+        dtypes = [DTYPES[layout.spaces[s.space].dtype] for s in slices]
+        wires = [wire_dtype(layout.spaces[s.space], job.wire_dtype) for s in slices]
+        rounds = has_rounds(job.sync)
+        self._converts = wires != dtypes
+        self._grows = job.updater == "addition" and rounds
+        self.slots = Slots(slices, wires, allocate)
+        self.nbytes = self.slots.nbytes
+        """Of a version, as it travels."""
+        self.latest = None if rounds else SliceVersions(self.ids, self.nbytes)
+        """Without rounds, the slot of each slice."""
+        self._current = self.slots.at(0)
+        self._aggregates: list[Slot] = []
+        self._turn = 0
+        if job.replicas and rounds and not self._grows:  # replicas read them where they lie
+            memory = Slots(slices, dtypes, allocate)
+            self._aggregates = [memory.at(number) for number in range(_AGGREGATES)]
+        self.held = [
+            Held(slice_, self._parameters(index, dtype), self._aggregate(index, dtype))
+            for index, (slice_, dtype) in enumerate(zip(slices, dtypes, strict=True))
+        ]
+        self._updaters = updaters_for(layout, job, spec, self.held)
+        self._updater_of = [
+            updater for held in self.held for updater, slices_ in self._updaters if held in slices_
+        ]
+        for index, held in enumerate(self.held):
+            if held.slice.id in states:
+                adopt_state(held, self._updater_of[index], states[held.slice.id])
+                if self._converts:
+                    self._current.tensors[index].copy_(held.parameters)
+
+    def _parameters(self, index: int, dtype: torch.dtype) -> torch.Tensor:
+        if self._converts:
+            return torch.zeros(self.slices[index].length, dtype=dtype)
+        return self._current.tensors[index]
+
+    def _aggregate(self, index: int, dtype: torch.dtype) -> torch.Tensor:
+        if self._grows:
+            return self.slots.at(1).tensors[index]
+        if self._aggregates:
+            return self._aggregates[self._turn].tensors[index]
+        return torch.zeros(self.slices[index].length, dtype=dtype)
+
+    def incoming(self, index: int, data: memoryview) -> torch.Tensor:
+        """A slice as it came, which has the size that it must have."""
+        check_size(data, self.ids[index], self.slots.places[index][1])
+        return tensor_over(data, self.slots.dtypes[index])
+
+    def seed(self, index: int, incoming: torch.Tensor) -> None:
+        self.held[index].parameters.copy_(incoming)
+        if self._converts:
+            self._current.tensors[index].copy_(incoming)
+
+    def add(self, index: int, incoming: torch.Tensor, message: Contribution) -> None:
+        held = self.held[index]
+        self._updater_of[index].add(held, incoming, message.weight)
+        held.weight += message.weight
+        if message.sequence >= held.clock:
+            held.clock, held.rate = message.sequence, message.rate
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def fold_slice(self, index: int, latest: SliceVersions, scale: float) -> None:
+        """Without rounds: what was just added is all there is, and is folded at once."""
+        held = self.held[index]
+        slot = latest.target(held.slice.id)
+        place = self.slots.at(slot).tensors[index]
+        target = held.parameters if self._converts else place
+        self._updater_of[index].fold([held], [target], scale)
+        if self._converts:
+            place.copy_(held.parameters)
+        else:
+            held.parameters = place
+        held.weight, held.rate, held.clock = 0.0, None, -1
+        latest.folded(held.slice.id, slot)
+
+    def fold(self, target: Slot, fill: int, behind: Sequence[Held]) -> None:
+        """Fold the aggregates of those that are `behind`; the others are carried over."""
+        whole = len(behind) == len(self.held)
+        for updater, slices in self._updaters:
+            due = slices if whole else [held for held in slices if held in behind]
+            updater.fold(due, self._targets(due, target))
+        self._settle(target, fill, self.held if whole else behind)
+        self._current = target
+
+    def _targets(self, slices: Sequence[Held], target: Slot) -> list[torch.Tensor]:
+        if self._converts:
+            return [held.parameters for held in slices]
+        return [target.tensors[self.index[held.slice.id]] for held in slices]
+
+    def _settle(self, target: Slot, fill: int, behind: Sequence[Held]) -> None:
+        """Point every slice at its new version, and open empty aggregates."""
+        self._turn = (self._turn + 1) % _AGGREGATES
+        for index, held in enumerate(self.held):
+            folded = behind is self.held or held in behind
+            if self._converts:
+                target.tensors[index].copy_(held.parameters)
+            elif folded:
+                held.parameters = target.tensors[index]
+            else:
+                held.parameters = target.tensors[index].copy_(held.parameters)
+            before = held.aggregate
+            if self._grows:
+                held.aggregate = self.slots.at(fill).tensors[index]
+            elif self._aggregates:
+                held.aggregate = self._aggregates[self._turn].tensors[index]
+            if folded:
+                held.weight, held.rate, held.clock = 0.0, None, -1
+            elif held.weight and held.aggregate is not before:
+                held.aggregate.copy_(before)
+
+    # -- for copies ----------------------------------------------------------------------------
+
+    def to_be_folded(self, held: Held, target: Slot) -> Piece:
+        """What is about to be folded into `target`, as every copier is to fold it. It is read where it
+        lies, so it is not written on before all have confirmed."""
+        index = self.index[held.slice.id]
+        if held.weight and isinstance(self._updater_of[index], Optimizer):
+            held.aggregate.div_(held.weight)
+            held.weight = 1.0
+        source = target if self._grows else self._aggregates[self._turn]
+        return source.pieces[index]
+
+    def export(self, slice_: int) -> SliceState:
+        index = self.index[slice_]
+        return export_state(self.held[index], self._updater_of[index])
+
+    def take_over(self, before: "Primary") -> list[Segment]:
+        """Go on with what was added and not folded. The memory that is not needed any more."""
+        for held in self.held:
+            index = before.index.get(held.slice.id)
+            was = None if index is None else before.held[index]
+            if was is not None and was.weight:
+                held.aggregate.copy_(was.aggregate)
+                held.weight, held.rate, held.clock = was.weight, was.rate, was.clock
+        return before.close()
+
+    def close(self) -> list[Segment]:
+        aggregates = [slot.segment for slot in self._aggregates]
+        for segment in aggregates:
+            segment.close()
+        return [*self.slots.close(), *aggregates]
+
+
+def check_size(data: memoryview, slice_: int, nbytes: int) -> None:
+    if len(data) != nbytes:
+        raise LinkError(f"the peer sent {len(data)} bytes for slice {slice_}, which has {nbytes}")

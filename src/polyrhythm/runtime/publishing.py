@@ -1,0 +1,72 @@
+"""How a version leaves for a reader: slice by slice, or as one reference where the link carries such."""
+
+from collections.abc import Callable
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core import sending
+from polyrhythm.io.link import Link
+from polyrhythm.runtime import crashpoint
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.holdings import Holdings
+from polyrhythm.runtime.peers import Peers
+from polyrhythm.wire import messages as m
+
+
+class Publishing:
+    def __init__(
+        self,
+        server: int,
+        placed: Callable[[], Holdings],
+        peers: Peers,
+        driver: Driver,
+        *,
+        replicated: bool,
+    ) -> None:
+        """`replicated`: what a server holds may change, so that it says so with every version."""
+        self._server = server
+        self._name = fx.server_name(server)
+        self._placed = placed
+        self._peers = peers
+        self._driver = driver
+        self._replicated = replicated
+
+    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Link | None:
+        link = self._peers.get(fx.worker_name(effect.worker))
+        return link if link is not None and link.incarnation == effect.incarnation else None
+
+    def publish(self, effect: fx.Publish) -> None:
+        link = self._reader(effect)
+        if link is None:  # nothing leaves, so nothing is read
+            self._driver.put(self._name, ev.Sent(effect.worker, effect.round))
+            return
+        slots = [effect.slot] * len(self._placed().primary.ids)
+        self._send(link, slots, effect.round, effect)
+
+    def publish_latest(self, effect: fx.PublishLatest) -> None:
+        link = self._reader(effect)
+        if link is not None:
+            slots = self._placed().lease(effect.worker, effect.ticket)
+            self._send(link, slots, effect.ticket, effect)
+
+    def _send(
+        self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
+    ) -> None:
+        """Every slice in its slot; in one piece where the link carries references to it."""
+        primary = self._placed().primary
+        slices = list(primary.ids)
+        holds = primary.ids if self._replicated else ()
+        if link.by_reference and len(set(slots)) == 1:
+            slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [primary.slots.at(slots[0]).whole]
+        else:
+            pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
+        for slice_, slot, piece in zip(slices, slots, pieces, strict=True):
+            message = sending.parameters(effect, self._server, round_, slice_, slot, holds)
+            last = slice_ == slices[-1] and not link.by_reference
+            done = self._sent_event(effect.worker, round_) if last else None
+            link.send(message, (piece,), flush=crashpoint.ON, done=done)
+            crashpoint.reach(self._name, "sent", message)
+        self._peers.touch(link)
+
+    def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:
+        return lambda: self._driver.post(self._name, ev.Sent(worker, round_))

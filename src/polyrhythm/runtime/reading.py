@@ -1,0 +1,112 @@
+"""How a server reads its links: one polling thread for most, one each for large tensors as bytes."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from polyrhythm.errors import FrameError, LinkError, NotFinite
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.io.poll import Poller
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.wire import messages as m
+
+BAD_PEER = (FrameError, LinkError, NotFinite)
+"""What ends a link, and nothing else."""
+
+
+class Take(Protocol):
+    """`wait`: what came is read over after this, so that it must have been used."""
+
+    def __call__(
+        self, link: Link, message: m.Message, payload: Payload | None, wait: bool
+    ) -> None: ...
+
+
+class Reading:
+    def __init__(
+        self,
+        take: Take,
+        run: Callable[[], None],
+        part: Callable[[Link, Exception], None],
+        needs_thread: Callable[[Link], bool],
+    ) -> None:
+        """`take` is handed what comes, `run` called when nothing more is at hand, `part` when a link
+        is over. `needs_thread`: large tensors that travel as bytes are received and added on a
+        thread per link; what is small, or a reference, is quicker under the poller."""
+        self._take = take
+        self._run = run
+        self._part = part
+        self._needs_thread = needs_thread
+        self._poller = Poller()
+        self._closing = False
+        self._thread = threading.Thread(target=self._poll, name="poll", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def begin(self, link: Link) -> None:
+        """Read a link from now on: under the poller, or on another thread."""
+        if not self._read_by_poller(link):
+            self._read_apart(link)
+
+    def read(self, link: Link) -> None:
+        """Read a link to its end: under the poller, or on this thread."""
+        if self._read_by_poller(link):
+            return
+        torch.set_num_threads(1)
+        try:
+            while True:
+                message, payload = link.receive()
+                self._take(link, message, payload, wait=True)
+                self._run()
+        except BAD_PEER as error:
+            self._part(link, error)
+
+    def forget(self, link: Link) -> None:
+        if isinstance(link, StreamLink):
+            self._poller.remove(link)
+
+    def _read_apart(self, link: Link) -> None:
+        name = f"read-{link.peer}"
+        threading.Thread(target=self.read, args=(link,), name=name, daemon=True).start()
+
+    def _read_by_poller(self, link: Link) -> bool:
+        if not isinstance(link, StreamLink) or self._needs_thread(link):
+            return False
+        try:
+            for message, payload in link.take_buffered():
+                self._take(link, message, payload, wait=False)
+            self._run()
+        except BAD_PEER as error:
+            self._part(link, error)
+        else:
+            self._poller.add(link, lambda: self._ready(link))
+        return True
+
+    def _poll(self) -> None:
+        torch.set_num_threads(1)
+        while not self._closing:
+            self._poller.poll(1.0)
+            self._run()
+
+    def _ready(self, link: StreamLink) -> None:
+        if self._needs_thread(link):
+            self._poller.remove(link)
+            self._read_apart(link)
+            return
+        try:
+            for message, payload in link.receive_ready():
+                self._take(link, message, payload, wait=False)
+        except BAD_PEER as error:
+            self._poller.remove(link)
+            self._part(link, error)
+
+    def stop(self) -> None:
+        self._closing = True
+        self._poller.wake()
+        self._thread.join()
+
+    def close(self) -> None:
+        self._poller.close()

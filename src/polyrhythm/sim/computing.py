@@ -1,0 +1,52 @@
+"""When the steps end that a simulated worker computes: as planned, earlier if it looks up, later if its
+process was stopped meanwhile.
+"""
+
+from collections.abc import Callable
+
+from polyrhythm.sim.process import Process
+from polyrhythm.sim.stretch import Stretch
+
+
+class Computing:
+    def __init__(self, process: Process, ended: Callable[[int, int], None]) -> None:
+        """`ended` is handed how many steps were taken, and how long one took."""
+        self.on = False
+        self._process = process
+        self._clock = process.clock
+        self._ended = ended
+        self._stretch = Stretch(0, 1, 1)
+        self._returns_after = 0
+        """The step of the stretch after which the user's code looks up."""
+        self._call = 0
+        self._frozen_ns = 0
+
+    def begin(self, stretch: Stretch, returns_after: int) -> None:
+        self.on = True
+        self._stretch, self._returns_after = stretch, returns_after
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._call += 1
+        self._clock.at(self._stretch.end_ns(self._returns_after), self._end, self._call)
+
+    def look_up(self) -> None:
+        """Something has come, and will be looked at after the step that is being computed."""
+        step = self._stretch.current(self._clock.now_ns)
+        if not self._process.frozen and step < self._returns_after:
+            self._returns_after = step
+            self._schedule()
+
+    def _end(self, call: int) -> None:
+        if call == self._call and self._process.alive:
+            self.on = False
+            self._ended(self._returns_after, self._stretch.took_ns // self._stretch.steps)
+
+    def freeze(self) -> None:
+        self._call += 1
+        self._frozen_ns = self._clock.now_ns
+
+    def thaw(self) -> None:
+        if self.on:
+            self._stretch.begins_ns += self._clock.now_ns - self._frozen_ns
+            self._schedule()

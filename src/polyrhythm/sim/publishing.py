@@ -1,0 +1,85 @@
+"""How a version leaves a simulated server for a reader, and that nobody writes on it meanwhile."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core import sending
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim.link import Way
+from polyrhythm.sim.memory import Memory
+from polyrhythm.sim.mesh import Mesh
+from polyrhythm.sim.process import Process
+
+_Slots: TypeAlias = tuple[int, ...]
+_Sending: TypeAlias = tuple[Way, ev.Sent, _Slots, list[int] | None]
+
+
+class Publishing:
+    def __init__(
+        self,
+        process: Process,
+        server: int,
+        mesh: Mesh,
+        placed: Callable[[], Memory],
+        slept_through: Callable[[Callable[[], None]], bool],
+    ) -> None:
+        """`placed`: what the server holds. `slept_through`: the process is stopped, and does this
+        when it goes on."""
+        self._process = process
+        self._server = server
+        self._name = fx.server_name(server)
+        self._mesh = mesh
+        self._placed = placed
+        self._slept_through = slept_through
+        self._leaving: dict[int, list[_Sending]] = {}
+        """By the moment at which they will have left."""
+
+    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Way | None:
+        way = self._mesh.peers.get(fx.worker_name(effect.worker))
+        return way if way is not None and way.back.incarnation == effect.incarnation else None
+
+    def publish(self, effect: fx.Publish) -> None:
+        way = self._reader(effect)
+        if way is not None:
+            slots = (effect.slot,) * len(self._placed().slices)
+            self._send(way, slots, effect.round, effect)
+        else:  # nothing leaves, so nothing is read
+            self._process.put(self._name, ev.Sent(effect.worker, effect.round))
+
+    def publish_latest(self, effect: fx.PublishLatest) -> None:
+        way = self._reader(effect)
+        if way is not None:
+            slots = self._placed().lease(effect.worker, effect.ticket)
+            self._send(way, slots, effect.ticket, effect)
+
+    def _send(
+        self, way: Way, slots: _Slots, round_: int, effect: fx.Publish | fx.PublishLatest
+    ) -> None:
+        memory, clock = self._placed(), self._process.clock
+        left_ns = clock.now_ns
+        for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
+            message = sending.parameters(effect, self._server, round_, slice_, slot)
+            left_ns = way.send(message, nbytes)
+        stamps = [memory.moves, *memory.stamps(slots)] if self._process.check else None
+        if left_ns not in self._leaving:
+            self._leaving[left_ns] = []
+            clock.at(left_ns, self._have_left, left_ns)
+        self._leaving[left_ns].append((way, ev.Sent(effect.worker, round_), slots, stamps))
+
+    def _have_left(self, left_ns: int) -> None:
+        """Of a version that goes to many, many copies leave at the same moment."""
+        if self._slept_through(lambda: self._have_left(left_ns)):
+            return
+        for way, event, slots, stamps in self._leaving.pop(left_ns):
+            peer = fx.worker_name(event.worker)
+            if self._mesh.peers.get(peer) is not way:
+                continue  # its link is over, and with it the lease
+            memory = self._placed()
+            moved = stamps is not None and stamps[0] != memory.moves
+            # what was read before lies where nobody writes
+            if stamps is not None and not moved and memory.stamps(slots) != stamps[1:]:
+                raise InvariantBroken(f"{self._name} wrote what {peer} was reading")
+            self._process.put(self._name, event)
+        self._process.run()
