@@ -125,10 +125,10 @@ def test_what_it_had_sent_counts_until_every_server_knows(how: str) -> None:
     else:
         stage.closed("w1")
     stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1))
-    assert stage.lead._tally.workers[1].contributions == 1
+    assert stage.lead._outlook.tally.workers[1].contributions == 1
     stage.from_servers(m.Folded, round=1)
     stage.tell(m.Arrived(**who, routing=1, server=1, sequence=2, round=1))
-    assert stage.lead._tally.workers[1].contributions == 1, "not after"
+    assert stage.lead._outlook.tally.workers[1].contributions == 1, "not after"
 
 
 def test_what_it_says_when_it_wakes_is_not_listened_to() -> None:
@@ -241,6 +241,7 @@ def test_the_evicted_rejoins_when_the_users_code_lets_go_of_the_parameters(
     assert of(effects, fx.Rejoin) == [fx.Rejoin("silent", WHO["incarnation"])]
     assert of(effects, fx.PushSlices) == [], "what it computed is dropped"
     assert made.state is State.JOINING and made.incarnation == 0
+    assert str(made.why().reason) == "it joins again: silent"
 
 
 def test_the_evicted_that_waits_rejoins_at_once() -> None:
@@ -288,7 +289,7 @@ def test_what_was_read_before_it_rejoined_is_nothing_to_it() -> None:
         assert made.handle(late, 4) == []
         made.check()
     assert made.state is State.JOINING
-    assert not made._stop and not made._allowed
+    assert not made._reading.stop and not made._reading.allowed
 
 
 def test_it_beats_as_the_job_says() -> None:

@@ -126,7 +126,7 @@ def test_reads_are_torn_when_leases_are_not_looked_at(monkeypatch) -> None:
 
 def test_contributions_are_missing_when_they_are_acknowledged_too_early(monkeypatch) -> None:
     def at_once(self: ServerMachine, pull: m.Pull) -> bool:
-        self._acknowledged[pull.worker] = pull.sequence
+        self._receipts.acknowledge(pull.worker, pull.sequence)
         return True
 
     monkeypatch.setattr(ServerMachine, "_can_answer", at_once)

@@ -131,7 +131,7 @@ def test_seeds_are_missing_when_a_server_does_not_look_at_the_routing_epoch(monk
     honest = ServerMachine._on_slice_seeded
 
     def blind(self: ServerMachine, event: ev.SliceSeeded, now_ns: int) -> None:
-        honest(self, ev.SliceSeeded(event.slice, self._routing), now_ns)
+        honest(self, ev.SliceSeeded(event.slice, self._following.routing), now_ns)
 
     monkeypatch.setitem(ServerMachine._HANDLERS, ev.SliceSeeded, blind)
     with pytest.raises(AssertionError, match="were not seeded"):
@@ -155,7 +155,7 @@ def test_folds_are_torn_when_servers_fold_without_the_leads_word(monkeypatch) ->
 
     def fold_at_once(self: ServerMachine, event: ev.Contributed, now_ns: int) -> None:
         contributed(self, event, now_ns)
-        members = tuple(m.MemberSpec(w, i, "") for w, i in self._members.items())
+        members = tuple(m.MemberSpec(w, i, "") for w, i in self._receipts.members.items())
         own = m.Fold(term=self._term, round=self.versions.version + 1, members=members)
         fold(self, own, now_ns)
 

@@ -150,8 +150,8 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
     count, excuse, send = LeadMachine._count, Arrivals.excuse, Way.send
 
     def contribute_booked(machine: WorkerMachine, event: Any, now_ns: int) -> None:
-        books.send((machine.worker, machine.incarnation, machine._sequence + 1))
-        books.senders[machine._unacknowledged] = (machine.worker, machine.incarnation)
+        books.send((machine.worker, machine.incarnation, machine._contributing.sequence + 1))
+        books.senders[machine._contributing.outstanding] = (machine.worker, machine.incarnation)
         contribute(machine, event, now_ns)
 
     def reroute_booked(

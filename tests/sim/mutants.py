@@ -11,8 +11,8 @@ import pytest
 from polyrhythm.core import arrivals
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.outstanding import Outstanding
+from polyrhythm.core.receipts import Receipts
 from polyrhythm.core.replication import Replication
-from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.versions import SliceVersions, Versions
 from polyrhythm.core.worker import WorkerMachine
 from polyrhythm.sim.memory import Memory
@@ -78,7 +78,7 @@ def a_learner_counts_at_once(patch: Patch) -> None:
 
 
 def who_is_promoted_keeps_what_it_acknowledged(patch: Patch) -> None:
-    patch.setattr(ServerMachine, "_take_over", lambda *_, **__: None)
+    patch.setattr(Receipts, "take_over", lambda *_, **__: ())
 
 
 def rows_stay_behind(patch: Patch) -> None:

@@ -51,7 +51,7 @@ WORDS = {
     "gate": "waiting for the slowest to catch up",
     "reading": "waiting for the servers' answer",
     "resting": "it has visited all of its points and waits for others",
-    "rejoining": "it was silent for too long and joins again",
+    "rejoining": "it joins again: {detail}",
     "parted": "it has lost its link to {server}, and waits for the lead to say where its slices are",
     "window": "{held} waits: {servers} has not acknowledged its last two contributions",
     "parting": "it was told to leave, and ends its work",

@@ -21,7 +21,6 @@ class Member:
     enrolled: bool = False
     entered: bool = False
     """The policy knows it: it takes part in rounds."""
-    stopped: bool = False
     resting: bool = False
     """Without rounds: it abstained, and waits for chunks or the end."""
 

@@ -19,6 +19,10 @@ class Rounds:
         """Why the last fold was decided."""
         self.release: frozenset[int] = frozenset()
         self.readers: frozenset[int] = frozenset()
+        self.members: tuple[MemberSpec, ...] = ()
+        """The members as the servers know them."""
+        self.moved_ns = 0
+        """When a contribution was last complete, or a fold begun."""
         self.folds: dict[int, int] = {}
         """Per server, how often it had something to fold."""
         self._enlisted: frozenset[tuple[int, int]] = frozenset()
@@ -44,10 +48,15 @@ class Rounds:
         return self.round == 0 and self._folding is not None
 
     def begin_fold(
-        self, release: frozenset[int], reason: Reason, members: tuple[MemberSpec, ...]
+        self,
+        release: frozenset[int],
+        reason: Reason,
+        members: tuple[MemberSpec, ...],
+        now_ns: int,
     ) -> None:
         """The fold of the next round; the opening is the fold of round 0."""
         self.round += 1
+        self.members, self.moved_ns = members, now_ns
         self._order, self._arrived = tuple(reversed(self._arrived)), {}
         self.release, self.reason = release, reason
         before = self._enlisted

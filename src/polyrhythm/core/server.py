@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
+from polyrhythm.core.copying import Copying
 from polyrhythm.core.effects import (
     LEAD,
     Beat,
     Build,
     End,
     Enlist,
-    FetchState,
     FreeSlots,
     Freeze,
     Publish,
@@ -37,7 +37,12 @@ from polyrhythm.core.effects import (
     worker_name,
     worker_number,
 )
+from polyrhythm.core.following import Following
+from polyrhythm.core.heartbeat import Heartbeat
+from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.core.readers import Readers
+from polyrhythm.core.receipts import Receipts
 from polyrhythm.core.replication import Replication, Step, fold_step
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.versions import Versions
@@ -50,54 +55,27 @@ class ServerMachine:
         self.server = server
         self.job = job
         self._rounds = has_rounds(job.sync)
-        self.versions = self._first_version(0)
+        self._readers = Readers(
+            rotating=self._rounds and job.updater == "addition", replicas=job.replicas > 0
+        )
+        self._receipts = Receipts()
         self.replication = Replication()
+        self._copying = Copying(server)
+        self._partners = Links()
+        """Servers that slices are copied to or from."""
         self._term = 0
         self._view = 0
-        self._routing = 0
         self._mine: frozenset[int] = frozenset()
-        self._copies: dict[int, int] = {}
-        """Per slice that is copied here, the primary that it was fetched from."""
-        self._fetching: dict[int, tuple[int, frozenset[int]]] = {}
-        """Per primary, the routing epoch in which it was asked last, and for what."""
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, what it asked for and cannot have yet."""
-        self._moved_leases: set[tuple[int, int]] = set()
-        """Of the memory before slices moved: which reader still reads which version."""
-        self._moved = False
-        """It is the primary of other slices than at the last fold."""
-        self._apart: set[int] = set()
-        """Who was sent a version because it asked, or after slices moved. That it contributes or
-        has read that version may be said of what another primary sent."""
-        self._introduced: tuple[m.MemberSpec, ...] | None = None
-        """The members that came with the routes, unless a fold has named others since."""
         self._early: list[m.Copied | m.Adopted] = []
         """What others say of copies in an epoch that the slices here are not in yet."""
-        self._linked: dict[int, int] = {}
-        self._reached: dict[int, int] = {}
-        """Servers that a link was asked for to, with their incarnations."""
-        self._partners: dict[int, int] = {}
-        """Servers that slices are copied to or from, with their incarnations."""
-        self._place: m.Place | None = None
-        """The routing epoch that this server is on its way to."""
-        self._overtaken: list[m.Place] = []
-        """Epochs that were followed by the next before this server was in them. Others were, and may
-        have asked and said something in them."""
-        self._rerouted: ev.Rerouted | None = None
-        self._held = 0
-        """The routing epoch that the slices are in; `_routing` follows when others can rely on it."""
-        self._since = 0
-        """The routing epoch since when it is the primary of what it is the primary of."""
+        self._following = Following()
         self._built = False
         self._unseeded: set[int] = set()
-        self._members: dict[int, int] = {}
-        self._arrived: dict[int, tuple[int, int]] = {}
-        self._acknowledged: dict[int, int] = {}
-        self._pulls: dict[int, m.Pull] = {}
         self._frozen = False
         self._ended = False
-        self._beat_ns = round(job.heartbeat_s * 1e9)
-        self._next_beat_ns: int | None = None
+        self._heartbeat = Heartbeat()
         self._folding: m.Fold | None = None
         self._starting = False
         """The fold itself is being done; after that only replicas are waited for."""
@@ -116,30 +94,33 @@ class ServerMachine:
         return self._out
 
     def wake_at(self) -> int | None:
-        return None if self._ended else self._next_beat_ns
+        return None if self._ended else self._heartbeat.next_ns
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
-        if self._next_beat_ns is not None and now_ns >= self._next_beat_ns:
-            self._next_beat_ns = now_ns + self._beat_ns
+        if self._heartbeat.due(now_ns):
             self._out.append(Beat(m.Alive(**self._identity())))
 
     def why(self) -> Waiting:
         if not self._mine or self._unseeded:
             return Waiting(Reason("placing"), self._since_ns)
         round_ = self.versions.version + 1
-        if self._place is not None:
-            absent = sorted(self._partners.items() - self._linked.items())
-            links = ", ".join(server_name(peer) for peer, _ in absent) or server_name(self.server)
+        if self._following.place is not None:
+            absent = ", ".join(map(server_name, self._partners.absent))
+            links = absent or server_name(self.server)
             return Waiting(Reason("rerouting", {"servers": links}), self._since_ns)
         if self.replication.pending:
             late = ", ".join(map(server_name, self.replication.awaited))
             return Waiting(Reason("copying", {"servers": late}), self._since_ns)
         if self._folding is not None:
             return Waiting(Reason("folding", {"round": round_}), self._since_ns)
-        missing = ", ".join(f"w{w}" for w in sorted(set(self._members) - set(self._arrived)))
+        missing = ", ".join(map(worker_name, self._receipts.missing()))
         return Waiting(
             Reason("round", {"round": round_, "missing": missing or "the lead"}), self._since_ns
         )
+
+    @property
+    def versions(self) -> Versions:
+        return self._readers.versions
 
     def check(self) -> None:
         self.versions.check()
@@ -149,29 +130,25 @@ class ServerMachine:
 
     # -- beginning -----------------------------------------------------------------------------
 
-    def _first_version(self, version: int) -> Versions:
-        """The slices lie in new memory, which nobody reads yet."""
-        rotating = self._rounds and self.job.updater == "addition"
-        return Versions(rotating=rotating, version=version)
-
     def _on_place(self, message: m.Place, now_ns: int) -> None:
-        if message.routing <= self._routing:
+        if message.routing <= self._following.routing:
             return
         self._term = message.term
         self._since_ns = now_ns
-        self._next_beat_ns = self._next_beat_ns or now_ns + self._beat_ns
-        if self._place is not None and self._rerouted is None:
-            self._overtaken.append(self._place)
-        self._place, self._rerouted = message, None
-        self._introduced = message.members
+        if self._heartbeat.next_ns is None:
+            self._heartbeat.begin(self.job.heartbeat_s, now_ns)
+        self._following.set_out(message)
         if not self._starting:  # otherwise when the fold is done, which writes the slices
-            self._follow(message)
+            self._follow()
 
-    def _follow(self, place: m.Place) -> None:
+    def _follow(self) -> None:
         """Hold what the routes say."""
+        place = self._following.place
+        assert place is not None
         keepers = [set(r.keepers) for r in place.routes if self.server in r.keepers]
         partners = set().union(*keepers) - {self.server}
-        self._partners = {s.server: s.incarnation for s in place.servers if s.server in partners}
+        specs = [spec for spec in place.servers if spec.server in partners]
+        self._partners.want(specs)
         if place.fresh or not self._built:
             self._built = True
             self._out.append(Build(place.spec, place.routes, place.routing, place.fresh))
@@ -180,37 +157,24 @@ class ServerMachine:
             self._out.append(Reroute(place.routes, place.routing))
         if self._partners:
             me = next(s.incarnation for s in place.servers if s.server == self.server)
-            strangers = tuple(
-                spec
-                for spec in place.servers
-                if spec.server in partners and self._reached.get(spec.server) != spec.incarnation
-            )
-            self._reached.update((spec.server, spec.incarnation) for spec in strangers)
-            self._out.append(Reach(strangers, me))
+            self._out.append(Reach(self._partners.dial(specs), me))
         self._placed_if_ready()
 
     def _begin_with(self, place: m.Place) -> None:
         mine = self._primary_of(place)
         self._mine = frozenset(mine)
-        self._unseeded = set()
-        self._copies = {}
-        if place.fresh:
-            kept = {
-                i: route for i, route in enumerate(place.routes) if self.server in route.keepers
-            }
-            self._unseeded = set(kept)
-            self._copies = {i: r.primary for i, r in kept.items() if i not in self._mine}
+        kept = {i for i, route in enumerate(place.routes) if self.server in route.keepers}
+        self._unseeded = kept if place.fresh else set()
+        self._copying.begin(place)
         self.replication = Replication()
         self.replication.reroute(mine.items(), place.routing)
-        self._overtaken.clear()
-        self._rerouted = ev.Rerouted(place.routing, 0, ())
-        self._held = self._since = place.routing
+        self._following.begin(place.routing)
 
     def _primary_of(self, place: m.Place) -> dict[int, m.Route]:
         return {i: route for i, route in enumerate(place.routes) if route.primary == self.server}
 
     def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
-        if event.routing != self._routing or event.slice not in self._unseeded:
+        if event.routing != self._following.routing or event.slice not in self._unseeded:
             return  # a dead seeder's, overtaken by the order to make room anew, or a repetition
         self._unseeded.remove(event.slice)
         if not self._unseeded:
@@ -219,39 +183,33 @@ class ServerMachine:
     # -- routes change -------------------------------------------------------------------------
 
     def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
-        self._linked[event.server] = self._reached[event.server] = event.incarnation
+        self._partners.came(event.server, event.incarnation)
         self._placed_if_ready()
 
     def _on_rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
         """The slices are what the routes say: so are their readers, and what is acknowledged."""
-        place = self._place
-        if place is None or event.routing != place.routing:
+        places = self._following.hold(event)
+        if places is None:
             return
-        self._rerouted, self._held = event, event.routing
-        self._forget_copies(place)
-        mine = self._primary_of(place)
-        before, self._mine = self._mine, frozenset(mine)
+        place = places[-1]
+        self._copying.follow(place)
+        before, self._mine = self._mine, frozenset(self._primary_of(place))
         if self._mine != before:
             self.replication.reconsider(event.rows, event.version)
-        settled = []
-        for earlier in self._overtaken:
-            routes = self._primary_of(earlier).items()
-            settled += self.replication.reroute(routes, earlier.routing)
-        self._overtaken.clear()
-        settled += self.replication.reroute(mine.items(), place.routing)
-        if self._introduced is not None:
-            self._enlist(self._introduced)
+        settled: list[Step] = []
+        for each in places:
+            settled += self.replication.reroute(self._primary_of(each).items(), each.routing)
+        if self._following.introduced is not None:
+            self._enlist(self._following.introduced)
         self._view = max(self._view, place.view)
         if self._mine != before:
             settled = []  # of the slices that it had: what all have now is for `_take_over` to say
-            self._since = place.routing
+            self._following.since = place.routing
             self._folding = None  # the lead says it again, for what has not folded
-            self._moved = True
-            self._moved_leases |= self.versions.leases()
-            self.versions = self._first_version(event.version)
+            self._readers.move(event.version)
             if self._rounds and event.version > 0:
                 self.replication.issue(fold_step(event.version))
-            self._take_over(event, anew=not before)
+            self._take_over(event, anew=self._rounds and not before)
         for primary, made in event.copied:  # what was said before may have been of other slices
             self._on_step_copied(ev.StepCopied(primary, made), now_ns)
         self._settle(settled, now_ns)
@@ -263,100 +221,50 @@ class ServerMachine:
         self._placed_if_ready()
 
     def _take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
-        """Acknowledged is what every slice has, those too that another was the primary of; and what
-        only lacked slices that another is the primary of now is complete."""
-        last = {(row.worker, row.incarnation): row.sequence for row in event.rows}
-        for worker, incarnation in self._members.items():
-            least = last.get((worker, incarnation), 0)
-            before = self._acknowledged.get(worker, 0)
-            acknowledged = least if anew and self._rounds else min(before, least)
-            self._acknowledged[worker] = acknowledged
-            self._arrived.pop(worker, None)
-            if least <= acknowledged:
-                continue
+        for worker, incarnation, sequence in self._receipts.take_over(event.rows, anew=anew):
             if self._rounds:
-                self._arrived[worker] = (least, event.round)
-            elif self.replication.issue((worker, incarnation, least)):
-                self._secure(worker, incarnation, least)
+                self._receipts.arrive(worker, sequence, event.round)
+            elif self.replication.issue((worker, incarnation, sequence)):
+                self._secure(worker, incarnation, sequence)
 
     def _placed_if_ready(self) -> None:
         """Every slice is in its place, everybody it is copied to or from is linked, and, with
         rounds, what was folded is on every replica."""
-        place, rerouted = self._place, self._rerouted
+        place, rerouted = self._following.place, self._following.rerouted
         if place is None or rerouted is None:
             return
-        if not self._partners.items() <= self._linked.items():
+        if not self._partners.complete:
             return
-        self._fetch(place)
+        self._out += self._copying.fetch(place)
         if self._folding is not None or (self._rounds and self.replication.pending):
             return
-        self._place = None
-        self._routing = place.routing
-        self._acknowledge_folded()
-        rows = rerouted.rows if self._rounds else tuple(map(self._secured, rerouted.rows))
+        self._following.arrive()
+        for worker, sequence in self._receipts.fold(self.versions.version):
+            self._acknowledge(worker, sequence)
+        rows = rerouted.rows if self._rounds else self._receipts.secured(rerouted.rows)
         self._tell_lead(m.Placed(**self._identity(), round=rerouted.version, rows=rows))
-        for pull in list(self._pulls.values()):
+        for pull in list(self._readers.pulls.values()):
             self._answer(pull)
         for fetch in list(self._fetches.values()):
             self._on_fetch(fetch, self._since_ns)
 
-    def _secured(self, row: m.Row) -> m.Row:
-        """Without rounds: what every replica has too of what is in the slices here."""
-        acknowledged = self._acknowledged.get(row.worker, 0)
-        return m.Row(row.worker, row.incarnation, min(row.sequence, acknowledged))
-
-    def _acknowledge_folded(self) -> None:
-        for worker, (sequence, round_) in list(self._arrived.items()):
-            if round_ <= self.versions.version:
-                del self._arrived[worker]
-                self._acknowledge(worker, sequence)
-
-    def _fetch(self, place: m.Place) -> None:
-        """Ask every primary whose slices are to be copied here and are not."""
-        for primary, slices in self._wanted(place).items():
-            new = any(slice_ not in self._copies for slice_ in slices)
-            if new and not slices <= self._fetching.get(primary, (0, frozenset()))[1]:
-                self._fetching[primary] = (place.routing, frozenset(slices))
-                self._out.append(FetchState(primary, tuple(sorted(slices)), place.routing))
-
-    def _wanted(self, place: m.Place) -> dict[int, set[int]]:
-        """Per primary, what is to be copied from it here."""
-        wanted: dict[int, set[int]] = {}
-        for slice_, route in enumerate(place.routes):
-            if self.server in (*route.replicas, *route.learners):
-                wanted.setdefault(route.primary, set()).add(slice_)
-        return wanted
-
-    def _forget_copies(self, place: m.Place) -> None:
-        """What is not to be copied from whom it was is dropped: if that changes again, it is asked
-        for anew."""
-        wanted = self._wanted(place)
-        self._copies = {s: of for s, of in self._copies.items() if s in wanted.get(of, ())}
-        self._fetching = {
-            of: (routing, asked & wanted[of])
-            for of, (routing, asked) in self._fetching.items()
-            if of in wanted
-        }
-
     def _on_state_adopted(self, event: ev.StateAdopted, now_ns: int) -> None:
-        asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))
-        if asked != event.routing:
-            return  # more was asked for since, and will come
-        del self._fetching[event.primary]
-        self._copies.update(dict.fromkeys(slices, event.primary))
+        if not self._copying.adopted(event):
+            return
         adopted = m.Adopted(
-            term=self._term, routing=self._held, server=self.server, rows=event.rows
+            term=self._term, routing=self._following.held, server=self.server, rows=event.rows
         )
         self._out.append(Send(server_name(event.primary), adopted))
 
     def _on_step_copied(self, event: ev.StepCopied, now_ns: int) -> None:
-        copied = m.Copied(term=self._term, routing=self._held, server=self.server, rows=event.rows)
+        copied = m.Copied(
+            term=self._term, routing=self._following.held, server=self.server, rows=event.rows
+        )
         self._out.append(Send(server_name(event.primary), copied))
 
     def _on_fetch(self, message: m.Fetch, now_ns: int) -> None:
         """Once this server goes by the routes that the other one goes by, and is not folding."""
-        changing = self._place is not None and self._rerouted is None
-        if changing or self._starting or message.routing > self._held:
+        if self._following.changing or self._starting or message.routing > self._following.held:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
@@ -371,7 +279,7 @@ class ServerMachine:
 
     def _confirm(self, message: m.Copied | m.Adopted, now_ns: int, *, adopted: bool) -> None:
         peer = message.server
-        if message.routing > self._held:
+        if message.routing > self._following.held:
             self._early.append(message)
             return  # of which slices that is said, the lead will say
         if not self.replication.knows(peer, message.routing):
@@ -379,8 +287,8 @@ class ServerMachine:
         caught_up = self.replication.caught_up(peer)
         settled = self.replication.confirm(peer, message.rows, adopted=adopted)
         if self.replication.caught_up(peer) and not caught_up:
-            identity = self._identity() | {"routing": self._held}  # which the lead may await still
-            self._tell_lead(m.CaughtUp(**identity, peer=peer))
+            held = self._following.held  # which the lead may await still
+            self._tell_lead(m.CaughtUp(**self._identity() | {"routing": held}, peer=peer))
         self._settle(settled, now_ns)
         self._placed_if_ready()
 
@@ -391,13 +299,13 @@ class ServerMachine:
                 folding = self._folding
                 if folding is not None and folding.round == sequence and not self._starting:
                     self._finish_fold(self._weight, now_ns)
-            elif self._members.get(worker) == incarnation:
+            elif self._receipts.members.get(worker) == incarnation:
                 self._secure(worker, incarnation, sequence)
 
     # -- contributions -------------------------------------------------------------------------
 
     def _on_contributed(self, event: ev.Contributed, now_ns: int) -> None:
-        if self._members.get(event.worker) != event.incarnation:
+        if self._receipts.members.get(event.worker) != event.incarnation:
             return
         if self._rounds:
             self._added(event)
@@ -411,7 +319,7 @@ class ServerMachine:
             m.Arrived(
                 term=self._term,
                 view=self._view,
-                routing=self._held,
+                routing=self._following.held,
                 server=self.server,
                 worker=worker,
                 incarnation=incarnation,
@@ -421,18 +329,17 @@ class ServerMachine:
         )
 
     def _added(self, event: ev.Contributed) -> None:
-        if event.worker not in self._apart:
-            self.versions.release(event.worker, self.versions.version)
+        self._readers.contributed(event.worker)
         if event.round <= self.versions.version:
             self._acknowledge(event.worker, event.sequence)
         else:
-            self._arrived[event.worker] = (event.sequence, event.round)
+            self._receipts.arrive(event.worker, event.sequence, event.round)
 
     def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
         """Without rounds: it is in the parameters here and on every replica. The answer to a pull
         that waits for it acknowledges."""
-        self._acknowledged[worker] = max(sequence, self._acknowledged.get(worker, 0))
-        pull = self._pulls.get(worker)
+        self._receipts.acknowledge(worker, sequence)
+        pull = self._readers.pulls.get(worker)
         if pull is not None and pull.sequence <= sequence:
             self._publish_latest(pull)
         else:
@@ -441,18 +348,17 @@ class ServerMachine:
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
         """It came again because its acknowledgement was not seen: acknowledge again if due."""
-        if self._members.get(event.worker) != event.incarnation:
+        if self._receipts.members.get(event.worker) != event.incarnation:
             return
-        if self._acknowledged.get(event.worker, 0) >= event.sequence:
+        if self._receipts.acknowledged(event.worker) >= event.sequence:
             self._acknowledge(event.worker, event.sequence)
 
     def _acknowledge(self, worker: int, sequence: int) -> None:
-        self._acknowledged[worker] = max(self._acknowledged.get(worker, 0), sequence)
         message = m.Acknowledged(
-            **{**self._identity(), "routing": self._since},
+            **{**self._identity(), "routing": self._following.since},
             worker=worker,
-            incarnation=self._members[worker],
-            sequence=self._acknowledged[worker],
+            incarnation=self._receipts.members[worker],
+            sequence=self._receipts.acknowledge(worker, sequence),
         )
         self._out.append(Send(worker_name(worker), message))
 
@@ -467,7 +373,7 @@ class ServerMachine:
             self._tell_lead(m.Folded(**self._identity(), round=message.round))
             return  # it was the primary before this one that folded it
         self._enlist(message.members)
-        self._introduced = None
+        self._following.introduced = None
         self._folding = message
         if message.last and not self._rounds:
             self._frozen = True
@@ -480,17 +386,13 @@ class ServerMachine:
         self._out.append(StartFold(message.round, slot, fill))
 
     def _enlist(self, members: tuple[m.MemberSpec, ...]) -> None:
-        now = {member.worker: member.incarnation for member in members}
-        if now == self._members:
+        gone = self._receipts.enlist(members)
+        if gone is None:
             return
-        for worker, incarnation in self._members.items():
-            if now.get(worker) != incarnation:
-                # what it leases stays leased until its link ends: it may be in the middle of it
-                self._acknowledged.pop(worker, None)
-                self._arrived.pop(worker, None)
-                self._pulls.pop(worker, None)
-                self.replication.forget_worker(worker, incarnation)
-        self._members = now
+        for worker, incarnation in gone:
+            # what it leases stays leased until its link ends: it may be in the middle of it
+            self._readers.pulls.pop(worker, None)
+            self.replication.forget_worker(worker, incarnation)
         self._out.append(Enlist(members))
 
     def _on_fold_done(self, event: ev.FoldDone, now_ns: int) -> None:
@@ -501,8 +403,8 @@ class ServerMachine:
         self.versions.folded(event.round, *self._target)
         if self.replication.issue(fold_step(event.round)):
             self._finish_fold(event.weight, now_ns)
-        if self._place is not None and self._rerouted is None:
-            self._follow(self._place)
+        if self._following.changing:
+            self._follow()
         for fetch in list(self._fetches.values()):
             self._on_fetch(fetch, now_ns)
 
@@ -510,53 +412,37 @@ class ServerMachine:
         fold, self._folding = self._folding, None
         assert fold is not None
         self._since_ns = now_ns
-        readers = self._last_first(fold.readers)
-        pushed = frozenset(readers)
-        for worker, (sequence, round_) in list(self._arrived.items()):
-            if round_ <= fold.round:
-                del self._arrived[worker]
-                if worker in pushed:
-                    self._acknowledged[worker] = sequence
-                else:
-                    self._acknowledge(worker, sequence)
+        readers = self._receipts.last_first(fold.readers)
+        for worker, sequence in self._receipts.fold(fold.round, frozenset(readers)):
+            self._acknowledge(worker, sequence)
         for worker in readers:
             self._publish(worker)
-        self._moved = False
-        for pull in list(self._pulls.values()):
+        self._readers.published()
+        for pull in list(self._readers.pulls.values()):
             self._answer(pull)
         self._tell_lead(m.Folded(**self._identity(), round=fold.round, weight=weight))
         self._free()
         self._placed_if_ready()
 
-    def _last_first(self, readers: tuple[int, ...]) -> list[int]:
-        """Who was waited for gets the version first: the others have time."""
-        arrived = [worker for worker in reversed(self._arrived) if worker in readers]
-        order = dict.fromkeys((*arrived, *readers))
-        return [worker for worker in order if worker in self._members]
-
     # -- readers -------------------------------------------------------------------------------
 
     def _publish(self, worker: int, *, asked: bool = False) -> None:
-        self._pulls.pop(worker, None)
-        if self.versions.holds(worker):
-            return  # it is on its way: a second answer would outlive the first one's lease
-        apart = (asked or self._moved) and self.job.replicas
-        (self._apart.add if apart else self._apart.discard)(worker)
-        self.versions.lease(worker)
+        if not self._readers.lease(worker, asked=asked):
+            return
         self._out.append(
             Publish(
                 worker,
-                self._members[worker],
+                self._receipts.members[worker],
                 self.versions.version,
                 self.versions.slot,
-                self._acknowledged.get(worker, 0),
+                self._receipts.acknowledged(worker),
                 self._view,
-                self._since,
+                self._following.since,
             )
         )
 
     def _on_pull(self, message: m.Pull, now_ns: int) -> None:
-        if self._members.get(message.worker) != message.incarnation:
+        if self._receipts.members.get(message.worker) != message.incarnation:
             return
         if message.pulled >= 0:
             self._release(message.worker, message.pulled)
@@ -570,26 +456,27 @@ class ServerMachine:
             else:
                 self._publish_latest(pull)
         else:
-            self._pulls[pull.worker] = pull
+            self._readers.pulls[pull.worker] = pull
 
     def _can_answer(self, pull: m.Pull) -> bool:
         """With rounds: the version is there and no fold is writing. Without: the reader's own last
         contribution is in, or nothing more will be."""
-        if self._place is not None:
+        if self._following.place is not None:
             return False  # what it holds is about to change
         if self._rounds:
             return self._folding is None and self.versions.version >= pull.round
-        return self._frozen or self._acknowledged.get(pull.worker, 0) >= pull.sequence
+        return self._frozen or self._receipts.acknowledged(pull.worker) >= pull.sequence
 
     def _publish_latest(self, pull: m.Pull) -> None:
-        self._pulls.pop(pull.worker, None)
-        sequence = self._acknowledged.get(pull.worker, 0)
+        self._readers.pulls.pop(pull.worker, None)
+        sequence = self._receipts.acknowledged(pull.worker)
         reader = (pull.worker, pull.incarnation)
-        answer = PublishLatest(*reader, pull.round, sequence, self._view, self._since)
+        since = self._following.since
+        answer = PublishLatest(*reader, pull.round, sequence, self._view, since)
         self._out.append(answer)
 
     def _on_pulled(self, message: m.Pulled, now_ns: int) -> None:
-        if message.worker not in self._apart:
+        if self._readers.says(message.worker):
             self._release(message.worker, message.round)
 
     def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
@@ -598,9 +485,7 @@ class ServerMachine:
     def _release(self, worker: int, round_: int) -> None:
         if not self._rounds:
             self._out.append(Unlease(worker, round_))
-        elif (worker, round_) in self._moved_leases:  # the same version may be leased to it again
-            self._moved_leases.remove((worker, round_))
-        elif self.versions.release(worker, round_):
+        elif self._readers.release(worker, round_):
             self._free()
 
     def _free(self) -> None:
@@ -611,25 +496,27 @@ class ServerMachine:
         if event.peer == LEAD:
             self._end(Reason("lead-gone", {"detail": event.reason}), failed=True)
         server = server_number(event.peer)
-        if server is not None and not 0 < event.incarnation < self._linked.get(server, 0):
-            self._linked.pop(server, None)
-            self._reached.pop(server, None)
-            if server in self._partners and event.incarnation in (0, self._partners[server]):
-                incarnation = self._partners[server]
-                gone = m.Unreachable(
-                    **self._identity(), incarnation=incarnation, peer=server, reason=event.reason
-                )
-                self._tell_lead(gone)
+        if server is not None and self._partners.ended(server, event.incarnation):
+            self._tell_unreachable(server, event)
         worker = worker_number(event.peer)
-        if worker is None or 0 < event.incarnation < self._members.get(worker, 0):
+        if worker is None or 0 < event.incarnation < self._receipts.members.get(worker, 0):
             return  # it is no worker, or has come back over another link
-        self._pulls.pop(worker, None)
+        self._readers.pulls.pop(worker, None)
         if self._rounds:
-            self._moved_leases = {held for held in self._moved_leases if held[0] != worker}
-            self.versions.forget(worker)
+            self._readers.forget(worker)
             self._free()
         else:
             self._out.append(Unlease(worker, None))
+
+    def _tell_unreachable(self, server: int, event: ev.LinkClosed) -> None:
+        if self._partners.wants(server, event.incarnation):
+            gone = m.Unreachable(
+                **self._identity(),
+                incarnation=self._partners.incarnation(server),
+                peer=server,
+                reason=event.reason,
+            )
+            self._tell_lead(gone)
 
     def _on_stop(self, message: m.Stop, now_ns: int) -> None:
         self._end(Reason("refused", {"detail": message.reason}), failed=message.failed)
@@ -644,7 +531,7 @@ class ServerMachine:
         return {
             "term": self._term,
             "view": self._view,
-            "routing": self._routing,
+            "routing": self._following.routing,
             "server": self.server,
         }
 

@@ -33,10 +33,6 @@ class Sharing:
         """Chunks are about to change hands."""
         return self._plan is not None and self._plan.moving
 
-    @property
-    def done(self) -> bool:
-        return self._plan is not None and self._plan.done
-
     def enrol(self, member: Member, points: int, view: View) -> Leased | str:
         """A member's lease, or what is wrong with its data set."""
         if points < 1:

@@ -1,0 +1,147 @@
+"""What one incarnation of a worker reads: what it was released for, asked for and has.
+
+*With rounds it goes on when all its slices are of one version, the one that the lead released or a
+later one; without, it asks for the parameters with each contribution and goes on when they are here:
+under a bound with its own contribution in them and when the lead lets it, otherwise as they are.
+Without a bound, where the model is small, it goes on at once: what one contribution asked for is taken
+with the next.* With rounds a contribution says that the version it was computed on is no longer read;
+otherwise a worker says so with `Pulled`, or with its next `Pull` where the model is small.
+"""
+
+from dataclasses import dataclass
+
+from polyrhythm.core.effects import Expect, Resume
+from polyrhythm.core.landing import NOTHING, Landing
+from polyrhythm.core.post import Post
+from polyrhythm.wire import messages as m
+
+
+@dataclass(slots=True)
+class Manner:
+    """How workers of this job read."""
+
+    rounds: bool = True
+    asks: bool = True
+    """A step begins when the lead lets it."""
+    small: bool = False
+    """The model may lie unread at the servers while a worker computes."""
+
+    @property
+    def ahead(self) -> bool:
+        """It computes on while its parameters are on their way."""
+        return self.small and not self.asks
+
+
+class Reading:
+    """`ticket`: the last one of the incarnation before this one."""
+
+    def __init__(self, post: Post, manner: Manner, ticket: int = 0) -> None:
+        self._post = post
+        self._manner = manner
+        self.ticket = ticket
+        self.landing = Landing()
+        self.resumed = NOTHING
+        """The version that it went on with last."""
+        self.allowed = False
+        """Without rounds: the lead has let it begin a step."""
+        self.must_pull = False
+        self.stop = False
+        """The job ends: what is read next is final."""
+        self._released = NOTHING
+        self._terms = m.Release()
+        self._first = True
+        self._pulling: dict[int, int] = {}
+        """Per server, what it was asked for."""
+
+    @property
+    def reads_first(self) -> bool:
+        """What it asked for with its last contribution is taken before the next one leaves."""
+        return self._manner.ahead and self.landing.version != self.ticket
+
+    def may_go_on(self) -> bool:
+        landing = self.landing
+        if not landing.whole:
+            return False
+        if self._manner.rounds:
+            released = self._released > self.resumed or self.stop
+            return released and landing.version >= self._released
+        return (self.allowed or self.stop) and landing.version == self.ticket > 0
+
+    def release(self, message: m.Release) -> None:
+        self._terms = message
+        self.stop = self.stop or message.stop
+        if self._manner.rounds:
+            self._released = max(self._released, message.round)
+            self.must_pull = self.must_pull or not message.pushed
+        else:
+            self.allowed = True
+
+    def resume(self) -> None:
+        """It goes on with what is here."""
+        self.must_pull = False
+        self._pulling.clear()
+        self.resumed = self.landing.version
+        self.expect(None, keep=self.ticket if self._manner.ahead else None)
+        terms, first = self._terms, self._first
+        self._first = False
+        self._post.do(
+            Resume(
+                self.resumed,
+                self.stop,
+                terms.steps,
+                terms.interval_ns,
+                terms.probe,
+                terms.points,
+                anew=first,
+            )
+        )
+        if not self._manner.rounds and not self._manner.small:
+            self.say_pulled()
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def expect(self, version: int | None, *, keep: int | None = None) -> None:
+        self._post.do(Expect(version, keep))
+
+    def pull_after(self, sequence: int, *, awaited: bool = True) -> None:
+        """Ask for the slices with this contribution in them. A large model is read as it is."""
+        manner = self._manner
+        self.pull_latest(
+            sequence if manner.asks or manner.small or self.stop else 0, awaited=awaited
+        )
+
+    def pull_latest(self, after: int, *, awaited: bool = True) -> None:
+        """Ask every server for its slices as they are once contribution `after` is in them; the
+        answers carry the ticket."""
+        self.ticket += 1
+        if awaited:
+            self.expect(self.ticket)
+        pulled = self.landing.version if self._manner.small else NOTHING
+        identity = self._post.identity()
+        pull = m.Pull(**identity, round=self.ticket, sequence=after, pulled=pulled)
+        for server in self.landing.slices:
+            self._post.tell_server(server, pull)
+
+    def pull_missing(self) -> None:
+        """Ask every server that is behind for its slices; a server that has folded on meanwhile
+        answers with a later version, and then the others are asked for that one. A server is asked
+        again only when its answer has landed: a second one could land in what the first completed.
+        Nobody is asked before the first release: by then every server knows this worker."""
+        if not self.must_pull or self._released == NOTHING:
+            return
+        round_ = max(self._released, self.landing.newest)
+        for server in self.landing.slices:
+            version = self.landing.of(server)
+            if version < round_ and self._pulling.get(server, NOTHING) <= version:
+                self._pulling[server] = round_
+                self._post.tell_server(server, m.Pull(**self._post.identity(), round=round_))
+
+    def ask_anew(self) -> None:
+        """Who answers now may not be the one who was asked."""
+        self._pulling.clear()
+        self.must_pull = self.must_pull or self._manner.rounds
+
+    def say_pulled(self) -> None:
+        pulled = m.Pulled(**self._post.identity(), round=self.landing.version)
+        for server in self.landing.slices:
+            self._post.tell_server(server, pulled)
