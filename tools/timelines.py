@@ -46,7 +46,8 @@ class Watched(Clock):
         super().__init__()
         self.simulation: Simulation | None = None
         self.spans: dict[str, list[tuple[State, int]]] = {}
-        """Per worker, what it does and since when."""
+        """Per worker, what it does and since when; a step that follows another is one of its own."""
+        self._steps: dict[str, int] = {}
 
     def at(self, when_ns: int, do: Callable[[Any], None], what: Any = None) -> None:
         def do_and_look(what: Any) -> None:
@@ -59,9 +60,11 @@ class Watched(Clock):
         assert self.simulation is not None
         for name, worker in self.simulation.workers.items():
             spans = self.spans.setdefault(name, [])
-            state = worker.machine.state
-            if not spans or spans[-1][0] is not state:
+            machine = worker.machine
+            state, step = machine.state, machine.acknowledged + machine.unacknowledged
+            if not spans or spans[-1][0] is not state or self._steps[name] != step:
                 spans.append((state, self.now_ns))
+            self._steps[name] = step
 
 
 def watch(sync: str) -> dict[str, list[tuple[State, float, float]]]:

@@ -23,7 +23,7 @@ def test_without_a_goal_a_job_never_ends() -> None:
     job.folded(10**9, 10**9)
     job.measured(0.0)
     job.reported(0, {"accuracy": 1.0})
-    assert job.reached(10**18) is None and job.wake_at() is None
+    assert job.reached(10**18) is None
 
 
 def test_rounds_and_passes() -> None:
@@ -75,9 +75,8 @@ def test_the_objective() -> None:
 
 def test_seconds_count_from_the_opening() -> None:
     job = goals(max_seconds=1.5)
-    assert job.wake_at() is None and job.reached(10**18) is None
+    assert job.reached(10**18) is None
     job.opened(4 * SECOND_NS)
-    assert job.wake_at() == 5_500_000_000
     assert job.reached(5_499_999_999) is None
     assert job.reached(5_500_000_000) == goal("1.5 seconds")
 

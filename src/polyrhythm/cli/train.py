@@ -152,7 +152,8 @@ def train(
         typer.Option(help="End when the objective changes by less than this in a full pass."),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(help="End so many seconds after round 1 opened.")
+        float | None,
+        typer.Option(help="End with the first fold so many seconds after round 1 opened."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the dealing of points, and of the job.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,

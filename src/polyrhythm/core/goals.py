@@ -60,10 +60,6 @@ class Goals:
         goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
         return None if goal is None else Reason("goal", {"goal": goal})
 
-    def wake_at(self) -> int | None:
-        """When to ask again even if nothing happens."""
-        return self._until_ns
-
     def _by_training(self) -> str | None:
         job = self._job
         if job.rounds is not None and self._rounds >= job.rounds:
