@@ -42,7 +42,7 @@ def attack_in_the_middle(
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
         while not worker.stopped:
             if worker.version == 5 and worker.name == "worker-0":
-                hub = worker._node._dialer
+                hub = worker._node._links._dialer
                 link = hub.dial(hub.address(server), f"s{server}")
                 talk = threading.Thread(target=knock, args=(link, "impostors"), daemon=True)
                 talk.start()

@@ -27,7 +27,7 @@ BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"
 _GRACE_S = 5.0
 _HURRY_S = 1.0
 """Who is still in its step by then is told a second time, and leaves at once."""
-_LAST_WORD_S = 0.4
+_LAST_WORD_S = 2.0
 """For the lead to say how the job ended, after the last worker went."""
 _TICK_S = 0.2
 _GATHER_S = 0.5
