@@ -29,6 +29,8 @@ _HURRY_S = 1.0
 """Who is still in its step by then is told a second time, and leaves at once."""
 _LAST_WORD_S = 2.0
 """For the lead to say how the job ended, after the last worker went."""
+_FAILED_S = 0.4
+"""The same, where workers failed: their reasons are said in one line with the end."""
 _TICK_S = 0.2
 _GATHER_S = 0.5
 
@@ -342,9 +344,10 @@ class LocalEngine:
         over = not others and not any(child.alive for child in workers)
         if not over or self._members.present():
             self._over_since = time.monotonic()
-        unsaid = time.monotonic() > self._over_since + _LAST_WORD_S
+        failures = {child.request.name: _how(child) for child in workers if child.status}
+        patience_s = _FAILED_S if failures else _LAST_WORD_S
+        unsaid = time.monotonic() > self._over_since + patience_s
         if over and unsaid and self._run.ended is None and self._stopping_since is None:
-            failures = {child.request.name: _how(child) for child in workers if child.status}
             if failures:
                 self._run.failed = f"no worker is left: {'; '.join(_in_words(failures))}"
                 self._unsaid.clear()
