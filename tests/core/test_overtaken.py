@@ -155,3 +155,33 @@ def test_the_lead_is_told_of_nothing_that_a_replica_lacks() -> None:
         if isinstance(effect.message, m.Placed)
     ]
     assert placed.rows == (m.Row(0, 1, 0),), "s0 has not confirmed it"
+
+
+def test_no_fold_is_finished_while_the_slices_change_their_places() -> None:
+    """What lies where would be another thing by then: the lead says the fold again where it must."""
+    tell = primary("bsp")
+    tell(m.Fold(term=1, routing=1, round=1, readers=(0,), members=BOTH))
+    tell(ev.FoldDone(1, 1.0))
+    tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
+    folded = m.Copied(routing=1, server=0, rows=(m.Row(-1, 0, 1),))
+    assert of(tell(folded), fx.Publish) == []
+    effects = tell(ev.Rerouted(2, 1, ()))
+    assert [effect.round for effect in of(effects, fx.Publish)] == [1]
+
+
+def test_who_only_copied_meets_the_members_before_it_says_what_it_has() -> None:
+    """No fold has named them to it."""
+    machine = ServerMachine(2, m.JobSpec(job="j", servers=3, replicas=1, slice_nbytes=128))
+    first = m.Place(term=1, routing=1, spec=spec(), routes=(m.Route(1, (2,)),), fresh=True)
+    machine.handle(first, 1)
+    effects = list(machine.handle(place(2, m.Route(2, ())), 1))
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(fx.Enlist) < kinds.index(fx.Reroute)
+
+
+def test_a_copy_that_was_dropped_in_an_overtaken_epoch_is_fetched_anew() -> None:
+    tell = primary("bsp")
+    tell(place(2, m.Route(1, (0,)), m.Route(0, (2,))))
+    tell(place(3, m.Route(1, (0,)), m.Route(0, (2,), (1,))))
+    tell(ev.Rerouted(2, 0, ()))
+    assert of(tell(ev.Rerouted(3, 0, ())), fx.FetchState) == [fx.FetchState(0, (1,), 3)]

@@ -52,10 +52,15 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    job: JobSpec, optimizer: str, steps: int = 1, lose: int | None = None, look: bool = False
+    job: JobSpec,
+    optimizer: str,
+    steps: int = 1,
+    lose: int | None = None,
+    look: bool = False,
+    when: int = MIDDLE,
 ) -> tuple[tj.State, list[dict[str, Any]]]:
-    """What worker-0 ends with, and the journal. `lose`: the server that goes in the middle; `look`:
-    at the end, compare every copy with its primary."""
+    """What worker-0 ends with, and the journal. `lose`: the server that goes after the round `when`;
+    `look`: at the end, compare every copy with its primary."""
     found: dict[str, tj.State] = {}
 
     def main(worker: Worker) -> None:
@@ -64,7 +69,7 @@ def run(
         optimizer_ = worker.attach(model, tj.OPTIMIZERS[optimizer](model))
         scheduler = tj.schedule(optimizer_)
         while not worker.stopped:
-            if number == 0 and lose is not None and worker.version == MIDDLE:
+            if number == 0 and lose is not None and worker.version == when:
                 Stage.now.lose(lose)
             for local in range(steps):
                 points, labels = tj.batch(number, worker.version * steps + local)
@@ -90,7 +95,10 @@ def holdings(server: int) -> Any:
 def assert_copies_equal(job: JobSpec) -> None:
     """Parameters and what the updater keeps, of every slice on every server that has it."""
     compared = 0
-    for server in range(job.servers):
+    nodes = [
+        number for number, node in enumerate(Stage.now.servers) if isinstance(node, ServerNode)
+    ]
+    for server in nodes:
         its = holdings(server)
         for held in its.primary.held:
             route = its.routes[held.slice.id]
@@ -143,9 +151,17 @@ def test_bf16_on_the_wire() -> None:
 @pytest.mark.parametrize("server", [1, 2])
 def test_a_server_lost_in_the_middle(server: int, optimizer: str) -> None:
     """Every contribution of every round is in, once: the batches are a function of the round."""
-    state, journal = run(job(1), optimizer, lose=server)
+    state, journal = run(job(1), optimizer, lose=server, look=True)
     assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
     assert tj.distance(state, twin(2, optimizer)) < TOLERANCE
+
+
+@pytest.mark.parametrize("server", [1, 2])
+def test_a_server_lost_before_the_first_fold(server: int) -> None:
+    """What is copied then is what the seeding worker began with."""
+    state, journal = run(job(1), "momentum", lose=server, look=True, when=0)
+    assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
+    assert tj.distance(state, twin(2, "momentum")) < TOLERANCE
 
 
 def test_kind_local_and_a_server_lost() -> None:

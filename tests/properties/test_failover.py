@@ -1,7 +1,7 @@
 """Who has which slice, through any sequence of deaths, arrivals and catching up; and which steps are
 acknowledged, whatever the order of confirmations."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.events import Computed
@@ -43,14 +43,18 @@ def follow(placing: Placing) -> None:
     servers=st.integers(2, 5),
     replicas=st.integers(1, 2),
     happenings=st.lists(
-        st.tuples(st.sampled_from(["die", "come", "learn", "follow"]), st.integers(0, 9))
+        st.tuples(st.sampled_from(["die", "come", "learn", "hear", "follow"]), st.integers(0, 9))
     ),
 )
+@example(
+    servers=4, replicas=1, happenings=[("die", 1), ("learn", 1), ("die", 0), ("hear", 0)]
+)  # by the time it is heard, more is to be learned
 def test_every_slice_has_a_primary_among_the_living_or_is_said_to_be_lost(
     servers: int, replicas: int, happenings: list[tuple[str, int]]
 ) -> None:
     placing = placed(servers, min(replicas, servers - 1))
     copies = [{route.primary, *route.replicas} for route in placing.routes]
+    on_its_way: list[tuple[m.CaughtUp, list[int]]] = []
     for what, number in happenings:
         server = number % servers
         if what == "die" and server in placing.addresses and len(placing.addresses) > 1:
@@ -68,11 +72,18 @@ def test_every_slice_has_a_primary_among_the_living_or_is_said_to_be_lost(
             pairs = sorted({(r.primary, peer) for r in placing.routes for peer in r.learners})
             if pairs:
                 primary, peer = pairs[number % len(pairs)]
-                for slice_, route in enumerate(placing.routes):
-                    if route.primary == primary and peer in route.learners:
-                        copies[slice_] |= {peer}
+                learned = [
+                    slice_
+                    for slice_, route in enumerate(placing.routes)
+                    if route.primary == primary and peer in route.learners
+                ]
                 said = m.CaughtUp(routing=placing.epoch, server=primary, peer=peer)
-                assert placing.caught_up(said, 1)
+                on_its_way.append((said, learned))
+        elif what == "hear" and on_its_way:
+            said, learned = on_its_way.pop(0)
+            if placing.caught_up(said, 1):
+                for slice_ in learned:
+                    copies[slice_] |= {said.peer}
         elif what == "follow":
             follow(placing)
             if placing.arrive(1):

@@ -115,3 +115,12 @@ def test_a_copy_is_asked_for_what_somebody_sent_who_has_left_or_is_back() -> Non
     ledger.copied(Stamp(0, 0, 2), [Row(5, 2, 1)])
     assert ledger.made(1, [sent]) == (sent,)
     assert ledger.made(1, [Row(5, 2, 2)]) == ()
+
+
+def test_who_has_made_no_step_is_taught_what_others_began_with() -> None:
+    """It may be empty: a server that was started again before the first fold."""
+    ledger = Ledger(copying=True)
+    ledger.begin(0, {0: Route(0, (1,))}, 1)
+    assert ledger.teach(1, [0], [Stamp(0, 0, 0)]) == {0: False}
+    ledger.close(1)
+    assert ledger.teach(1, [0], [Stamp(0, 0, 1)]) == {0: True}

@@ -175,11 +175,15 @@ class Ledger:
         return self._copiers.get(slice_, set())
 
     def teach(self, peer: int, slices: Iterable[int], held: Iterable[Stamp]) -> dict[int, bool]:
-        """Every later step of these slices goes to `peer`. Whether its copy is the same already."""
+        """Every later step of these slices goes to `peer`. Whether its copy is the same already: who
+        has made no step may have nothing of the slice, not even what it began with."""
         theirs = {stamp.slice: stamp for stamp in held}
         for slice_ in slices:
             self._copiers[slice_].add(peer)
-        return {slice_: theirs.get(slice_) == self.stamp(slice_) for slice_ in slices}
+        return {
+            slice_: self.number(slice_) > 0 and theirs.get(slice_) == self.stamp(slice_)
+            for slice_ in slices
+        }
 
     def next_step(self, slice_: int) -> Stamp:
         """Without rounds: a primary has made one step more."""

@@ -70,8 +70,8 @@ class Placing:
         self._keepers: frozenset[int] = frozenset()
         self._placed: dict[int, Placed] = {}
         self._seeded: set[int] = set()
-        self._learns_since: dict[tuple[int, int], int] = {}
-        """Per primary and learner, the epoch in which it began."""
+        self._lessons: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
+        """Per primary and learner, the slices that are learned, and the epoch since when those."""
 
     @property
     def servers(self) -> list[int]:
@@ -151,8 +151,15 @@ class Placing:
             self.reigns[route.primary] = max(route.since, self.reigns.get(route.primary, 0))
         self.holders = frozenset(self.reigns)
         self._keepers = frozenset(server for route in routes for server in route.keepers)
-        pairs = {(route.primary, learner) for route in routes for learner in route.learners}
-        self._learns_since = {pair: self._learns_since.get(pair, self.epoch) for pair in pairs}
+        self._lessons = {
+            pair: (self._since(pair, slices), slices)
+            for pair, slices in _learned_by(routes).items()
+        }
+
+    def _since(self, pair: tuple[int, int], slices: frozenset[int]) -> int:
+        """What was said of fewer slices is not said of these."""
+        since, before = self._lessons.get(pair, (self.epoch, frozenset[int]()))
+        return since if slices <= before else self.epoch
 
     def slice_counts(self) -> list[int]:
         """How many slices each server is the primary of."""
@@ -231,9 +238,8 @@ class Placing:
     def caught_up(self, message: CaughtUp, now_ns: int) -> int:
         """A learner has caught up with a primary: of how many slices it is a replica now."""
         pair = (message.server, message.peer)
-        since = self._learns_since.get(pair)
-        if since is None or message.routing < since:
-            return 0  # it was said of one that is gone, or that has the seat no more
+        if pair not in self._lessons or message.routing < self._lessons[pair][0]:
+            return 0  # it was said of one that is gone or has the seat no more, or of fewer slices
         routes = moves.learned(self.routes, *pair)
         changed = sum(now != before for now, before in zip(routes, self.routes, strict=True))
         self._change(routes, now_ns)
@@ -278,3 +284,12 @@ class Placing:
                 raise InvariantBroken(f"slice {slice_} is twice on one server: {route}")
             if not set(route.keepers) <= self.addresses.keys():
                 raise InvariantBroken(f"slice {slice_} is routed to a server that is gone: {route}")
+
+
+def _learned_by(routes: tuple[Route, ...]) -> dict[tuple[int, int], frozenset[int]]:
+    """Per primary and learner, which slices it learns from that one."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for slice_, route in enumerate(routes):
+        for learner in route.learners:
+            found.setdefault((route.primary, learner), set()).add(slice_)
+    return {pair: frozenset(slices) for pair, slices in found.items()}

@@ -70,6 +70,8 @@ class ServerMachine:
         """Per server, what it asked for and cannot have yet."""
         self._early: list[m.Copied | m.Adopted] = []
         """What others say of copies in an epoch that the slices here are not in yet."""
+        self._meanwhile: list[Step] = []
+        """What was settled while the slices changed their places."""
         self._following = Following()
         self._built = False
         self._unseeded: set[int] = set()
@@ -153,12 +155,20 @@ class ServerMachine:
             self._built = True
             self._out.append(Build(place.spec, place.routes, place.routing, place.fresh))
             self._begin_with(place)
+            self._meet()
         else:
+            self._meet()  # what the slices have is told of these
             self._out.append(Reroute(place.routes, place.routing))
         if self._partners:
             me = next(s.incarnation for s in place.servers if s.server == self.server)
             self._out.append(Reach(self._partners.dial(specs), me))
         self._placed_if_ready()
+
+    def _meet(self) -> None:
+        """Who only copies hears of members with its routes, and of nobody by a fold."""
+        if self._following.introduced is not None:
+            self._enlist(self._following.introduced)
+            self._following.introduced = None
 
     def _begin_with(self, place: m.Place) -> None:
         mine = self._primary_of(place)
@@ -192,15 +202,14 @@ class ServerMachine:
         if places is None:
             return
         place = places[-1]
-        self._copying.follow(place)
+        for each in places:
+            self._copying.follow(each)
         before, self._mine = self._mine, frozenset(self._primary_of(place))
         if self._mine != before:
             self.replication.reconsider(event.rows, event.version)
-        settled: list[Step] = []
+        settled, self._meanwhile = self._meanwhile, []
         for each in places:
             settled += self.replication.reroute(self._primary_of(each).items(), each.routing)
-        if self._following.introduced is not None:
-            self._enlist(self._following.introduced)
         self._view = max(self._view, place.view)
         if self._mine != before:
             settled = []  # of the slices that it had: what all have now is for `_take_over` to say
@@ -293,7 +302,11 @@ class ServerMachine:
         self._placed_if_ready()
 
     def _settle(self, steps: Sequence[Step], now_ns: int) -> None:
-        """Every replica has made these steps."""
+        """Every replica has made these steps. While the slices change their places nothing of them
+        is sent or acknowledged."""
+        if self._following.changing:
+            self._meanwhile += steps
+            return
         for worker, incarnation, sequence in steps:
             if self._rounds:
                 folding = self._folding
@@ -489,7 +502,8 @@ class ServerMachine:
             self._free()
 
     def _free(self) -> None:
-        if self._folding is None and (slots := self.versions.surplus()):
+        writing = self._folding is not None or self._following.changing
+        if not writing and (slots := self.versions.surplus()):
             self._out.append(FreeSlots(slots))
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
