@@ -345,7 +345,10 @@ def keep_books(sync: str, seed: int, *, check: bool = True, servers: bool = Fals
     the while, too. `servers`: they are among the victims."""
     text = storm(sync, seed) if servers else scenario(sync, seed)
     run, books = run_booked(text, seed, check=check)
-    assert books.acknowledged and books.counted
+    assert books.counted
+    assert (
+        books.acknowledged or servers
+    )  # a cut link at the beginning may cost a short run all rounds
     return run
 
 
