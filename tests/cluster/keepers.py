@@ -37,7 +37,9 @@ class Keepers:
         """Begin a fault of this kind, when no other server is missing."""
         company = self.company
         company.until(lambda: not self._under_way(), "all servers are there")
-        number = self._rng.choice([n for n in self.pids if n != LEADS])
+        others = [n for n in self.pids if n != LEADS]
+        self._rng.shuffle(others)  # who dies too often within seconds is not started again
+        number = min(others, key=lambda n: self.told("server-lost", n))
         company.begin(f"s{number}", self.kinds[kind](number))
 
     def _under_way(self) -> list[str]:
