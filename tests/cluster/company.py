@@ -19,7 +19,7 @@ from processes import Command, wait_until
 from polyrhythm.observe.journal import JournalReader
 
 Fault = Iterator[None]
-_WINDOW = 4
+_WINDOW = 8
 """More contributions than one worker can have on their way."""
 
 
@@ -167,9 +167,10 @@ class Company:
     def _cut(self, name: str) -> Fault:
         """Cut its link to some server, or to the lead. It joins again; or, if routes change before it
         has given up, it links again, and more is acknowledged than can have been on its way."""
-        came, before = self.told("rejoined", name), len(self.books[name].acknowledged)
-        server = self._rng.choice(self.command.servers())
+        came, server = self.told("rejoined", name), self._rng.choice(self.command.servers())
         assert cut(self.pid_of(name), server), "it is linked to every server"
+        self.read()  # what was acknowledged until it was cut
+        before = len(self.books[name].acknowledged)
         while self.told("rejoined", name) == came:
             if len(self.books[name].acknowledged) > before + _WINDOW:
                 return
