@@ -63,8 +63,8 @@ def test_every_keeper_is_seeded_with_what_it_keeps() -> None:
 
 def test_the_lead_is_given_time_to_say_what_becomes_of_a_server() -> None:
     joining = admitted(Post())
-    joining.wait_for_word(0, "first", 0)
-    joining.wait_for_word(1, "second", 1)
+    joining.wait_for_word(0, 1, "first", 0)
+    joining.wait_for_word(1, 1, "second", 1)
     assert joining.parted is not None and joining.parted.reason == "first"
     until_ns = joining.parted.until_ns
     assert joining.overdue(until_ns - 1) is None

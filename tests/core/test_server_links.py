@@ -39,3 +39,11 @@ def test_the_end_of_an_older_link_says_nothing() -> None:
     assert not links.wants(1, 1) and links.wants(1, 2) and links.wants(1, 0)
     assert links.ended(1, 0), "nobody said which"
     assert not links.complete
+
+
+def test_the_end_of_an_older_link_leaves_the_one_that_is_on_its_way() -> None:
+    links = Links()
+    links.came(1, 1)
+    (again,) = links.dial([spec(1, 2)])
+    assert links.ended(1, 1)
+    assert links.dial([again]) == ()

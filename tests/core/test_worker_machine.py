@@ -336,3 +336,31 @@ def test_the_job_ends_while_it_leaves_and_what_was_pushed_meanwhile_is_asked_for
     hand.release(1, stop=True)
     effects = hand.compute()
     assert [pull.round for pull in sent(effects, m.Pull)] == [1, 1]
+
+
+def not_reached(hand: Hand, incarnation: int) -> list:
+    """It was admitted, and server 1 does not answer; nor does the lead say anything of that."""
+    job = m.JobSpec(job="j", servers=2, replicas=1)
+    specs = (SERVERS[0], m.ServerSpec(1, ADDRESS, incarnation))
+    hand.tell(m.Admitted(**WHO, job=job, servers=specs))
+    hand.tell(ev.Linked(0, 1))
+    hand.tell(ev.LinkClosed("s1", "no answer", incarnation))
+    while (until_ns := hand.worker.wake_at()) is not None:
+        effects = hand.tell(ev.Tick(), until_ns)
+        if others := [effect for effect in effects if not isinstance(effect, fx.Beat)]:
+            return others
+    raise AssertionError("it waits for ever")
+
+
+def test_who_cannot_reach_a_server_asks_the_lead_again_which_there_are() -> None:
+    hand = Hand()
+    (rejoin,) = of(not_reached(hand, incarnation=1), fx.Rejoin)
+    assert "s1" in rejoin.reason
+    assert of(not_reached(hand, incarnation=2), fx.Rejoin), "another has come in its place"
+
+
+def test_who_cannot_reach_the_same_server_a_second_time_gives_up() -> None:
+    hand = Hand()
+    not_reached(hand, incarnation=1)
+    (fail,) = not_reached(hand, incarnation=1)
+    assert isinstance(fail, fx.Fail) and "no answer" in str(fail.reason)

@@ -20,6 +20,7 @@ class Parted:
     """A server whose link ended, why, and until when the lead may say what becomes of it."""
 
     server: int
+    incarnation: int
     reason: str
     until_ns: int
 
@@ -96,10 +97,10 @@ class Joining:
         ended = self._links.ended(server, incarnation)
         return ended and (not self.routed or server in self._links)
 
-    def wait_for_word(self, server: int, reason: str, now_ns: int) -> None:
+    def wait_for_word(self, server: int, incarnation: int, reason: str, now_ns: int) -> None:
         """Another has its slices, or is about to: the lead will say."""
         if self.parted is None:
-            self.parted = Parted(server, reason, now_ns + _LAST_WORD_NS)
+            self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)
 
     def overdue(self, now_ns: int) -> Parted | None:
         """The lead has not said it in time; once."""

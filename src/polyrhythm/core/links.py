@@ -60,5 +60,6 @@ class Links:
         if 0 < incarnation < self._linked.get(server, 0):
             return False
         self._linked.pop(server, None)
-        self._dialed.pop(server, None)
+        if incarnation == 0 or self._dialed.get(server, 0) <= incarnation:
+            self._dialed.pop(server, None)  # or it is another that is on its way
         return True

@@ -2,8 +2,8 @@
 
 What an incarnation contributes is `contributing`'s to keep, what it reads is `reading`'s. *One who was
 evicted joins again as somebody new: what it had not seen acknowledged is dropped.* So does one who has
-lost a server that is still there for the others. *One who is told to leave waits for nobody, but
-leaves with nothing unacknowledged, if that comes in time.*
+lost a server that is still there for the others, or could not reach one. *One who is told to leave
+waits for nobody, but leaves with nothing unacknowledged, if that comes in time.*
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from polyrhythm.core.effects import (
     server_number,
 )
 from polyrhythm.core.heartbeat import Heartbeat
-from polyrhythm.core.joining import Joining
+from polyrhythm.core.joining import Joining, Parted
 from polyrhythm.core.landing import Landing
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.model import nbytes_of
@@ -72,6 +72,8 @@ class WorkerMachine:
         """Why this incarnation is over, while the user's code still computes."""
         self._left_because = ""
         """Why the last incarnation was over."""
+        self._missed: tuple[int, int] | None = None
+        """The server that it joined again for, and which incarnation."""
         self._asked = False
         """It was told to leave."""
         self._leaving: ev.Leaving | None = None
@@ -175,10 +177,7 @@ class WorkerMachine:
         if self._heartbeat.due(now_ns):
             self._post.do(Beat(m.Alive(**self._post.identity())))
         if (parted := self._joining.overdue(now_ns)) is not None:
-            if self._reading.resumed >= 0:
-                self._lose_place(parted.reason, now_ns)
-            else:
-                self._fail(parted.reason, now_ns)
+            self._miss(parted, now_ns)
         elif self.state is State.LEAVING and now_ns >= self._settled_ns:
             self._depart(now_ns)
 
@@ -500,11 +499,21 @@ class WorkerMachine:
         if self.state is State.JOINING and self._left_because:
             self._fail(f"{self._left_because}; {event.reason}", now_ns)
         elif server is not None and waits:
-            self._joining.wait_for_word(server, reason, now_ns)
+            self._joining.wait_for_word(server, event.incarnation, reason, now_ns)
         elif not begun:
             self._fail(reason, now_ns)
         else:
             self._lose_place(reason, now_ns)
+
+    def _miss(self, parted: Parted, now_ns: int) -> None:
+        """The lead has said nothing of a server that is not linked. Who joins again hears which servers
+        there are by then; who cannot reach that very one a second time does not come in."""
+        missed = (parted.server, parted.incarnation)
+        if self._reading.resumed < 0 and missed == self._missed:
+            self._fail(parted.reason, now_ns)
+        else:
+            self._missed = missed
+            self._lose_place(parted.reason, now_ns)
 
     @property
     def _survives(self) -> bool:

@@ -17,6 +17,7 @@ from types import FrameType
 import msgspec
 
 from polyrhythm.core.respawn import Died, Respawn, Started
+from polyrhythm.engines.fates import Fates
 from polyrhythm.engines.requests import ChildRequest, Fate, Told, pack_line
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.observe.members import Members
@@ -113,8 +114,7 @@ class LocalEngine:
         self._unsaid: dict[str, str] = {}
         self._unsaid_since = 0.0
         self._nursery: subprocess.Popen[bytes] | None = None
-        self._nursery_socket: socket.socket | None = None
-        self._nursery_lines = b""
+        self._fates: Fates | None = None
 
     def run(self) -> LocalRun:
         with self._signals():
@@ -147,19 +147,17 @@ class LocalEngine:
             env={**BEYOND_CACHE, **os.environ, "PYTHONUNBUFFERED": "1"},
         )
         theirs.close()
-        self._nursery_socket = ours
+        self._fates = Fates(ours)
         if self._run.interrupted:
             raise _StoppedWhileStarting
 
     def _start(self, request: ChildRequest) -> Child:
         ours, theirs = socket.socketpair()
-        assert self._nursery_socket is not None
-        socket.send_fds(self._nursery_socket, [msgspec.json.encode(request)], [theirs.fileno()])
+        assert self._fates is not None
+        request_line = msgspec.json.encode(request)
+        socket.send_fds(self._fates.nursery, [request_line], [theirs.fileno()])
         theirs.close()
-        while True:
-            fate = self._next_fate()
-            if fate.started is not None:
-                break
+        while (fate := self._fates.next()).started is None:
             self._note_exit(fate)
         child = Child(request, fate.started, ours)
         self._children[fate.started] = child
@@ -170,16 +168,6 @@ class LocalEngine:
         self._start(request)
         if self._respawn is not None:
             self._respawn.on(Started(request.name), time.monotonic_ns())
-
-    def _next_fate(self) -> Fate:
-        assert self._nursery_socket is not None
-        while b"\n" not in self._nursery_lines:
-            part = self._nursery_socket.recv(65536)
-            if not part:
-                raise JobFailed("the process that starts the others died; see above")
-            self._nursery_lines += part
-        line, _, self._nursery_lines = self._nursery_lines.partition(b"\n")
-        return msgspec.json.decode(line, type=Fate)
 
     def _start_servers(self) -> list[Address]:
         children = [self._start(request) for request in self._servers]
@@ -192,34 +180,36 @@ class LocalEngine:
         return addresses
 
     def _await_address(self, child: Child) -> Address:
-        assert self._nursery_socket is not None
+        assert self._fates is not None
+        fates = self._fates.at_hand()
         while True:
-            both = (child.control, self._nursery_socket)
-            ready, _, _ = select.select(both, (), ())
+            for fate in fates:
+                self._note_exit(fate)
+            if not child.alive:
+                raise JobFailed(f"server {child.request.name} died while starting ({_how(child)})")
+            ready, _, _ = select.select((child.control, self._fates.nursery), (), ())
             if child.control in ready:
                 for told in self._hear(child):
                     if told.failed is not None:
                         raise PolyrhythmError(told.failed)
                     if told.address is not None:
                         return told.address
-            if self._nursery_socket in ready:
-                self._note_exit(self._next_fate())
-            if not child.alive:
-                raise JobFailed(f"server {child.request.name} died while starting ({_how(child)})")
+            fates = self._fates.read() if self._fates.nursery in ready else self._fates.at_hand()
 
     # -- supervising ---------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        assert self._nursery_socket is not None
-        self._selector.register(self._nursery_socket, selectors.EVENT_READ, None)
+        assert self._fates is not None
+        self._selector.register(self._fates.nursery, selectors.EVENT_READ, None)
         while any(child.alive for child in self._children.values()):
             for key, _ in self._selector.select(_TICK_S):
                 if key.data is None:
-                    self._note_exit(self._next_fate())
-                    while b"\n" in self._nursery_lines:
-                        self._note_exit(self._next_fate())
+                    for fate in self._fates.read():
+                        self._note_exit(fate)
                 else:
                     self._heed(key.data)
+            for fate in self._fates.at_hand():  # which came while somebody was started
+                self._note_exit(fate)
             self._tick()
             self._start_again()
             self._look_around()
@@ -421,8 +411,8 @@ class LocalEngine:
 
     def _clean_up(self) -> None:
         """The nursery kills every child that is left when its socket closes."""
-        if self._nursery_socket is not None:
-            self._nursery_socket.close()
+        if self._fates is not None:
+            self._fates.close()
         for child in self._children.values():
             child.control.close()
         if self._nursery is not None:
