@@ -101,7 +101,7 @@ def test_a_pacer_never_ends_a_step_early() -> None:
     for step in range(1, 6):
         pacer.pace(step)
         assert time.monotonic_ns() - began_ns >= step * 3 * MS
-    pacer.resume()
+    pacer.resume(time.monotonic_ns())
 
 
 WITH_TENANT = """
@@ -165,7 +165,7 @@ def test_time_passed_over_is_not_taken_for_computing(monkeypatch: pytest.MonkeyP
     pacer = Pacer(plan(min_step="10ms").of("worker-0"))
     now_ns[0] += 2 * MS
     pacer.pace(1)
-    pacer.resume()
+    pacer.resume(time.monotonic_ns())
     now_ns[0] += 7 * MS  # an examination takes 5 of them
     pacer.pass_over(5 * MS)
     pacer.pace(1)

@@ -152,6 +152,8 @@ class Publish(Effect, frozen=True):
     sequence: int
     view: int
     routing: int = 0
+    first: bool = False
+    """Others wait too, but were waiting for this one: it leaves before anything else is done."""
 
 
 class FreeSlots(Effect, frozen=True):

@@ -429,7 +429,7 @@ class ServerMachine:
         for worker, sequence in self._receipts.fold(fold.round, frozenset(readers)):
             self._acknowledge(worker, sequence)
         for worker in readers:
-            self._publish(worker)
+            self._publish(worker, first=len(readers) > 1 and worker == readers[0])
         self._readers.published()
         for pull in list(self._readers.pulls.values()):
             self._answer(pull)
@@ -439,7 +439,7 @@ class ServerMachine:
 
     # -- readers -------------------------------------------------------------------------------
 
-    def _publish(self, worker: int, *, asked: bool = False) -> None:
+    def _publish(self, worker: int, *, asked: bool = False, first: bool = False) -> None:
         if not self._readers.lease(worker, asked=asked):
             return
         self._out.append(
@@ -451,6 +451,7 @@ class ServerMachine:
                 self._receipts.acknowledged(worker),
                 self._view,
                 self._following.since,
+                first,
             )
         )
 

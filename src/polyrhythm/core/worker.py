@@ -55,7 +55,7 @@ class State(Enum):
 
 
 _AWAITING = (State.WAITING, State.PLACING)
-_ENDED = State.ENDED
+_LEAVING, _ENDED = State.LEAVING, State.ENDED
 
 
 class WorkerMachine:
@@ -105,12 +105,12 @@ class WorkerMachine:
     def wake_at(self) -> int | None:
         if self.state is _ENDED:
             return None
-        wakes_ns = [self._heartbeat.next_ns]
-        if self._joining.parted is not None:
-            wakes_ns.append(self._joining.parted.until_ns)
-        if self.state is State.LEAVING:
-            wakes_ns.append(self._settled_ns)
-        return min((wake_ns for wake_ns in wakes_ns if wake_ns is not None), default=None)
+        parted, wake_ns = self._joining.parted, self._heartbeat.next_ns
+        if parted is not None and (wake_ns is None or parted.until_ns < wake_ns):
+            wake_ns = parted.until_ns
+        if self.state is _LEAVING and (wake_ns is None or self._settled_ns < wake_ns):
+            wake_ns = self._settled_ns
+        return wake_ns
 
     def why(self) -> Waiting:
         match self.state:

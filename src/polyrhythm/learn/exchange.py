@@ -94,8 +94,10 @@ class Exchange(torch.optim.Optimizer):
         ]
         self._flat.remember(parameters=self._local)
         self._numbers = [
-            {key: value for key, value in group.items() if key not in _MAY_CHANGE}
+            (group, key, value)
             for group in self.param_groups
+            for key, value in group.items()
+            if key not in _MAY_CHANGE
         ]
 
     def step(
@@ -215,7 +217,9 @@ class Exchange(torch.optim.Optimizer):
             self._objective.clear()
             self._visits.drop()
         with torch.no_grad():
-            self._node.rebase()
+            took_ns = self._node.rebase()
+        if self._pacer is not None:
+            self._pacer.pass_over(took_ns)
 
     def settle(self) -> None:
         """Nothing is left to train on: if a version is still to come, wait for it, unless this
@@ -263,15 +267,14 @@ class Exchange(torch.optim.Optimizer):
         rates = tuple(float(group["lr"]) for group in self.param_groups)
         objective = sum(self._objective) / len(self._objective) if self._objective else None
         self._objective.clear()
-        with torch.no_grad():
-            if self._on_its_way:
-                self._node.set_apart()
-            if self._local:
-                self._flat.fill_changes(self._node.push)
-            elif self._gathers and self._step:
-                self._flat.fill_gathered(self._node.push, weight)
-            else:
-                self._flat.fill_gradients(self._node.push)
+        if self._on_its_way:
+            self._node.set_apart()
+        if self._local:
+            self._flat.fill_changes(self._node.push)
+        elif self._gathers and self._step:
+            self._flat.fill_gathered(self._node.push, weight)
+        else:
+            self._flat.fill_gradients(self._node.push)
         steps, self._step = max(1, self._step), 0
         probe = self.probe.result() if self.probe is not None else NOT_PROBED
         wait = not self._through or self._node.asked
@@ -294,7 +297,7 @@ class Exchange(torch.optim.Optimizer):
         if wait:
             self._flat.remember(parameters=self._local)
         if self._pacer is not None:
-            self._pacer.resume()
+            self._pacer.resume(self._node.resumed_ns)
         self.begin_round()
 
     def begin_round(self) -> None:
@@ -302,20 +305,19 @@ class Exchange(torch.optim.Optimizer):
         self._micro_ns = 0
         self._gathered = 0.0
         if self.probe is not None and self._node.terms.probe[1]:
-            self._node.pass_over(self.probe.evaluate(*self._node.terms.probe))
+            self.pass_over(self.probe.evaluate(*self._node.terms.probe))
         self._node.begin_interval()
 
     def _check_numbers(self) -> None:
         """Only rates travel: another number that changes here would not change on the servers."""
         if self._local:
             return
-        for before, group in zip(self._numbers, self.param_groups, strict=True):
-            for key, value in before.items():
-                if group[key] is not value and group[key] != value:
-                    raise UsageError(
-                        f"{key!r} changed from {value} to {group[key]}: only the learning rate may"
-                        " change while training (OneCycleLR: cycle_momentum=False), or use --kind local"
-                    )
+        for group, key, value in self._numbers:
+            if group[key] is not value and group[key] != value:
+                raise UsageError(
+                    f"{key!r} changed from {value} to {group[key]}: only the learning rate may"
+                    " change while training (OneCycleLR: cycle_momentum=False), or use --kind local"
+                )
 
     def _check_frozen(self) -> None:
         """What was frozen travels with the buffers: the servers would not optimize it."""

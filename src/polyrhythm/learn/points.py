@@ -24,6 +24,8 @@ class Points:
         self._lease: Leased | None = None
         self._before: dict[int, tuple[int, int]] = {}
         """Where the chunks of the last `next` were before it."""
+        self._ranks: tuple[int, int, Indices] | None = None
+        self._last_shuffled: tuple[ChunkLease, int, Indices] | None = None
         self.take(lease)
 
     def take(self, lease: Leased) -> bool:
@@ -81,10 +83,20 @@ class Points:
 
     def _order(self, this_pass: int) -> list[int]:
         """The chunk that was begun comes first, then the rest in this pass's order."""
-        rng = np.random.default_rng((self._seed, this_pass, 1))
-        rank = rng.permutation(max(self._at) + 1)
+        rank = self._rank(this_pass, max(self._at) + 1)
         return sorted(self._at, key=lambda number: (self._at[number][1] == 0, rank[number]))
 
+    def _rank(self, this_pass: int, count: int) -> Indices:
+        if self._ranks is None or self._ranks[:2] != (this_pass, count):
+            rng = np.random.default_rng((self._seed, this_pass, 1))
+            self._ranks = (this_pass, count, rng.permutation(count))
+        return self._ranks[2]
+
     def _shuffled(self, chunk: ChunkLease, passes: int) -> Indices:
-        rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))
-        return rng.permutation(self._permutation[chunk.first : chunk.last])
+        """A chunk is visited in several batches, mostly one after the other."""
+        last = self._last_shuffled
+        if last is None or last[0] != chunk or last[1] != passes:
+            rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))
+            shuffled = rng.permutation(self._permutation[chunk.first : chunk.last])
+            self._last_shuffled = last = (chunk, passes, shuffled)
+        return last[2]

@@ -162,10 +162,10 @@ class Pacer:
         """So much of the time since `resume` was not computing."""
         self._since_ns += nanoseconds
 
-    def resume(self) -> None:
-        """The exchange is over: computing begins."""
+    def resume(self, since_ns: int) -> None:
+        """The exchange is over: since then this worker computes."""
         self._counted = 0.0
-        self._since_ns = time.monotonic_ns()
+        self._since_ns = since_ns
 
 
 def _sleep_until(until_ns: int) -> None:

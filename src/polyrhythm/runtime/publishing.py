@@ -42,6 +42,8 @@ class Publishing:
             return
         slots = [effect.slot] * len(self._placed().primary.ids)
         self._send(link, slots, effect.round, effect)
+        if effect.first:
+            link.flush()
 
     def publish_latest(self, effect: fx.PublishLatest) -> None:
         link = self._reader(effect)

@@ -7,48 +7,49 @@ class Timesheet:
     def __init__(self) -> None:
         self.waited_ns = 0
         self.transferred_ns = 0
-        self._resumed_ns = time.monotonic_ns()
+        self.resumed_ns = time.monotonic_ns()
         """Since when the user's code has the parameters; what was not computing is passed over."""
         self._interval_ns = 0
 
     def resume(self) -> None:
         """The parameters are here: the clock of computing starts."""
-        self._resumed_ns = time.monotonic_ns()
+        self.resumed_ns = time.monotonic_ns()
 
     def computed_ns(self, until_ns: int | None = None) -> int:
         """How long the user's code has had the parameters."""
-        return (time.monotonic_ns() if until_ns is None else until_ns) - self._resumed_ns
+        return (time.monotonic_ns() if until_ns is None else until_ns) - self.resumed_ns
 
     def pass_over(self, nanoseconds: int) -> None:
         """So much of the time since it resumed was not computing."""
-        self._resumed_ns += nanoseconds
+        self.resumed_ns += nanoseconds
 
     def exchanged(self, began_ns: int, sent_ns: int, first_landing_ns: int) -> None:
         """It has sent something, waited and resumed. What was not filling, sending and the
         parameters' landing was waiting."""
-        landing_ns = max(sent_ns, first_landing_ns or self._resumed_ns)
+        landing_ns = max(sent_ns, first_landing_ns or self.resumed_ns)
         self.waited_ns = landing_ns - sent_ns
-        self.transferred_ns = sent_ns - began_ns + self._resumed_ns - landing_ns
+        self.transferred_ns = sent_ns - began_ns + self.resumed_ns - landing_ns
 
     def trained_through(self, began_ns: int) -> None:
         """It has sent something, and computes on."""
         self.resume()
         self.waited_ns = 0
-        self.transferred_ns = self._resumed_ns - began_ns
+        self.transferred_ns = self.resumed_ns - began_ns
 
     def awaited(self, began_ns: int) -> None:
         took_ns = time.monotonic_ns() - began_ns
         self.waited_ns += took_ns
-        self._resumed_ns += took_ns
+        self.resumed_ns += took_ns
 
-    def rebased(self, began_ns: int, *, anew: bool) -> None:
-        """`anew`: what it computed before was for an incarnation that is over."""
+    def rebased(self, began_ns: int, *, anew: bool) -> int:
+        """`anew`: what it computed before was for an incarnation that is over. How long it took."""
         if anew:
             self.waited_ns = self.transferred_ns = 0
-            self._resumed_ns = began_ns
+            self.resumed_ns = began_ns
         took_ns = time.monotonic_ns() - began_ns
         self.transferred_ns += took_ns
-        self._resumed_ns += took_ns
+        self.resumed_ns += took_ns
+        return took_ns
 
     def begin_interval(self) -> None:
         self._interval_ns = time.monotonic_ns()

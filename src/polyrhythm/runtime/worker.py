@@ -201,16 +201,21 @@ class WorkerNode:
         self._wait(lambda: self._resumed or self._let_go)
         self._time.awaited(began_ns)
 
-    def rebase(self) -> None:
+    @property
+    def resumed_ns(self) -> int:
+        """Since when the user's code has had the parameters."""
+        return self._time.resumed_ns
+
+    def rebase(self) -> int:
         """Move the parameters to the version that came aside, keeping what was learned since the
-        last contribution was sent. Its time is booked as transfer."""
+        last contribution was sent. Its time is booked as transfer, and returned."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
         if self.terms.anew:
             self._model.adopt()
         else:
             self._model.rebase(self._push.sent)
-        self._time.rebased(began_ns, anew=self.terms.anew)
+        return self._time.rebased(began_ns, anew=self.terms.anew)
 
     def set_apart(self) -> None:
         """The last contribution has not come back as a version: the next one leaves it out."""

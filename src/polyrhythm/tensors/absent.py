@@ -7,8 +7,10 @@ not do: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in every element is taken fo
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from polyrhythm.core.placement.slices import Slice
@@ -31,13 +33,17 @@ class Absences:
             for slice_ in slices
             if slice_.parts
         }
+        self._bits: dict[int, npt.NDArray[Any]] = {}
+        """Aggregates by where they lie, of which there are one or two for a slice."""
 
     def of(self, slice_: Slice, aggregate: torch.Tensor) -> Parts:
         firsts = self._firsts.get(slice_.id)
         if firsts is None:
             return ()
         integer, nothing = _BITS[aggregate.element_size()]
-        bits = aggregate.view(integer).numpy()
+        bits = self._bits.get(aggregate.data_ptr())
+        if bits is None:
+            bits = self._bits[aggregate.data_ptr()] = aggregate.view(integer).numpy()
         if not (bits[firsts] == nothing).any():
             return ()
         return tuple(

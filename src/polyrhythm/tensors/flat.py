@@ -13,8 +13,9 @@ from polyrhythm.errors import NotFinite, UsageError
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
-from polyrhythm.tensors.finite import all_finite
+from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
 
+_FEW_NBYTES = 1 << 16
 _HOT = 1 << 17
 """Elements copied and checked at a time, so that the check finds them in the cache."""
 
@@ -49,7 +50,10 @@ class FlatModel:
             tensor.data = view
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
         self._parts = [self._here[s.space][s.offset : s.offset + s.length] for s in layout.slices]
+        self._bytes = [self.memory_of(slice_) for slice_ in layout.slices]
         self._gradient_views: dict[int, list[torch.Tensor]] = {}
+        self._numbers: dict[int, Numbers | None] = {}
+        self._few = [space.length <= FEW for space in layout.spaces]
 
     # -- what arrives --------------------------------------------------------------------------
 
@@ -64,7 +68,11 @@ class FlatModel:
 
     def land(self, slice_: Slice, data: memoryview) -> None:
         """Copy a slice that arrived elsewhere into its place."""
-        copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
+        memory = self._bytes[slice_.id]
+        if memory is not None and len(memory) == len(data) <= _FEW_NBYTES:
+            memory[:] = data  # a tensor over it would cost more than the copy
+        else:
+            copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
     def _part(self, slice_: Slice) -> torch.Tensor:
         return self._flat[slice_.space][slice_.offset : slice_.offset + slice_.length]
@@ -138,8 +146,18 @@ class FlatModel:
         """Lay the gradients, and the change of buffers, into a push buffer per space."""
         views = self._views_of(push)
         for tensor, place, view in zip(self._tensors, self._places, views, strict=True):
-            if not self.layout.spaces[place.space].buffers:
-                _lay(push[place.space], view, place, tensor.grad)
+            if self.layout.spaces[place.space].buffers:
+                continue
+            gradient = tensor.grad
+            if gradient is None:
+                view.fill_(NO_GRADIENT)
+            elif not self._few[place.space]:
+                _lay(push[place.space], view, place, gradient)
+            elif gradient.data_ptr() != view.data_ptr():
+                view.copy_(gradient.detach() if gradient.requires_grad else gradient)
+        for index, space in enumerate(self.layout.spaces):
+            if self._few[index] and space.length and not space.buffers:
+                self._check(push[index], index)  # one call for all of them
         self._fill_buffers(push)
 
     def gather(self, points: float) -> None:
@@ -194,15 +212,18 @@ class FlatModel:
             else:
                 push[index].copy_(self._flat[index])
 
+    def _finite(self, change: torch.Tensor) -> bool:
+        key = change.data_ptr()
+        if key not in self._numbers:
+            self._numbers[key] = numbers_of(change)
+        numbers = self._numbers[key]
+        return all_finite(change) if numbers is None else few_finite(numbers)
+
     def _check(self, change: torch.Tensor, space: int) -> None:
-        if not all_finite(change):
+        if not self._finite(change):
             for place in self._places:
                 if place.space == space and not all_finite(_view(change, place)):
                     raise NotFinite(_not_finite(place))
-
-    @property
-    def has_buffers(self) -> bool:
-        return any(space.buffers for space in self.layout.spaces)
 
     def push_buffers(
         self, allocate: Callable[[int], memoryview]
@@ -242,12 +263,7 @@ def _view(flat: torch.Tensor, place: Place) -> torch.Tensor:
     return part.as_strided(place.tensor.shape, place.tensor.strides)
 
 
-def _lay(
-    push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.Tensor | None
-) -> None:
-    if gradient is None:
-        view.fill_(NO_GRADIENT)
-        return
+def _lay(push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.Tensor) -> None:
     source = None if gradient.data_ptr() == view.data_ptr() else gradient.detach()
     parts: list[tuple[torch.Tensor, torch.Tensor | None]] = [(view, source)]
     if place.length > _HOT and gradient.stride() == place.tensor.strides:

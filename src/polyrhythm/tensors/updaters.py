@@ -15,6 +15,7 @@ import torch
 from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.tensors.absent import Absences, Parts, keep
+from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
 
@@ -175,7 +176,9 @@ class Optimizer:
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = can_fuse(spec, self._params.values())
+        self._kernel = kernel_of(self._optimizer) if self._fused else None
         self._scale = torch.ones((), dtype=torch.float32)
+        self._scale_number = self._scale.numpy()
 
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
         _add_weighted(held, incoming, weight)
@@ -190,20 +193,46 @@ class Optimizer:
         for held in slices:
             if held.weight and (parts := self._absences.of(held.slice, held.aggregate)):
                 absent[self._params[held.slice.id]] = parts
-        present = [
-            held for held in slices if absent.get(self._params[held.slice.id]) != held.slice.parts
-        ]
-        with keep(self._optimizer, absent):
-            for weight, rates, part in _passes(present):
-                for group, rate in rates.items():
-                    self._groups[group]["lr"] = rate * scale
-                self._step(weight, part)
+        present = slices
+        if absent:
+            params = self._params
+            present = [h for h in slices if absent.get(params[h.slice.id]) != h.slice.parts]
+        if absent:
+            with keep(self._optimizer, absent):
+                self._step_all(present, scale)
+        else:
+            self._step_all(present, scale)
+
+    def _step_all(self, slices: Sequence[Held], scale: float) -> None:
+        for weight, rates, part in _passes(slices):
+            for group, rate in rates.items():
+                self._groups[group]["lr"] = rate * scale
+            self._step(weight, part)
 
     def _step(self, weight: float, part: list[Held]) -> None:
+        scale = None if weight == 1.0 else self._scale  # without one the gradients are only read
+        if self._fused and scale is not None:
+            self._scale_number[()] = weight
+        if not self._step_directly(scale, part):
+            self._step_by_torch(weight, scale, part)
+
+    def _step_directly(self, scale: torch.Tensor | None, part: list[Held]) -> bool:
+        """One group at a time is what a kernel does; False if it was not done."""
+        group = part[0].slice.group
+        if self._kernel is None or any(held.slice.group != group for held in part):
+            return False
+        with torch.no_grad():
+            return self._kernel(
+                self._groups[group],
+                self._optimizer.state,
+                [self._params[held.slice.id] for held in part],
+                [held.aggregate for held in part],
+                scale,
+            )
+
+    def _step_by_torch(self, weight: float, scale: torch.Tensor | None, part: list[Held]) -> None:
         if self._fused:
-            self._scale.fill_(weight)
-            # without a scale the optimizer only reads the gradients
-            self._optimizer.grad_scale = None if weight == 1.0 else self._scale  # type: ignore[attr-defined]
+            self._optimizer.grad_scale = scale  # type: ignore[attr-defined]
         for held in part:
             if not self._fused and weight != 1.0:
                 held.aggregate.div_(weight)

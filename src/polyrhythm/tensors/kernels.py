@@ -1,0 +1,101 @@
+"""The fused kernels of torch's optimizers, called directly.
+
+What `step()` does around its kernel takes several times as long as the kernel itself when a model is
+small, and longer still when a server has slept since the last fold. *A kernel does what `step()` of
+the same optimizer would do; where that is not certain (the first step of a state, another optimizer,
+another torch) it is `step()` that is called.*
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+States = Mapping[torch.Tensor, dict[str, Any]]
+Kernel = Callable[
+    [
+        dict[str, Any],
+        States,
+        Sequence[torch.Tensor],
+        Sequence[torch.Tensor],
+        torch.Tensor | None,
+    ],
+    bool,
+]
+"""Of a group, with the states of its parameters: a step of these parameters by these gradients, which
+are divided by a scale if there is one. False if `step()` is to do it, and nothing was done."""
+
+
+def kernel_of(optimizer: torch.optim.Optimizer) -> Kernel | None:
+    return _KERNELS.get(type(optimizer))
+
+
+def _sgd(
+    group: dict[str, Any],
+    states: States,
+    params: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor],
+    scale: torch.Tensor | None,
+) -> bool:
+    momentum: list[Any] = []
+    if group["momentum"]:
+        momentum = [states[param].get("momentum_buffer") for param in params]
+        if any(buffer is None for buffer in momentum):
+            return False
+    _FUSED_SGD(
+        params,
+        grads,
+        momentum,
+        weight_decay=group["weight_decay"],
+        momentum=group["momentum"],
+        lr=group["lr"],
+        dampening=group["dampening"],
+        nesterov=group["nesterov"],
+        maximize=group["maximize"],
+        is_first_step=False,
+        grad_scale=scale,
+    )
+    return True
+
+
+def _adam(
+    group: dict[str, Any],
+    states: States,
+    params: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor],
+    scale: torch.Tensor | None,
+) -> bool:
+    mine = [states[param] for param in params]
+    if not all(mine):
+        return False
+    steps = [state["step"] for state in mine]
+    torch._foreach_add_(steps, 1)
+    beta1, beta2 = group["betas"]
+    kernel = _FUSED_ADAMW if group.get("decoupled_weight_decay") else _FUSED_ADAM
+    kernel(
+        params,
+        grads,
+        [state["exp_avg"] for state in mine],
+        [state["exp_avg_sq"] for state in mine],
+        [state["max_exp_avg_sq"] for state in mine] if group["amsgrad"] else [],
+        steps,
+        lr=group["lr"],
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=group["amsgrad"],
+        maximize=group["maximize"],
+        grad_scale=scale,
+    )
+    return True
+
+
+_FUSED_SGD: Any = getattr(torch, "_fused_sgd_", None)
+_FUSED_ADAM: Any = getattr(torch, "_fused_adam_", None)
+_FUSED_ADAMW: Any = getattr(torch, "_fused_adamw_", None)
+_KERNELS: dict[type[torch.optim.Optimizer], Kernel] = {}
+if _FUSED_SGD is not None:
+    _KERNELS[torch.optim.SGD] = _sgd
+if _FUSED_ADAM is not None and issubclass(torch.optim.AdamW, torch.optim.Adam):
+    _KERNELS |= {torch.optim.Adam: _adam, torch.optim.AdamW: _adam}

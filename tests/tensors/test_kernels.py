@@ -1,0 +1,73 @@
+"""A kernel that is called directly does what the optimizer's own step does, to the last bit."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from polyrhythm.tensors.kernels import kernel_of
+
+_VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.5, "dampening": 0.3, "maximize": True}),
+    ("Adam", {"lr": 0.01, "betas": (0.8, 0.95), "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.01, "amsgrad": True, "eps": 1e-6}),
+    ("AdamW", {"lr": 0.01, "weight_decay": 0.1, "maximize": True}),
+]
+
+
+def company(name: str, options: dict[str, Any]) -> tuple[torch.optim.Optimizer, list[Any]]:
+    """An optimizer and its two parameters, after one step of its own."""
+    drawn = torch.Generator().manual_seed(1)
+    params = [torch.nn.Parameter(torch.randn(n, generator=drawn)) for n in (3, 40)]
+    optimizer = getattr(torch.optim, name)(params, fused=True, **options)
+    step(optimizer, params, gradients(0))
+    return optimizer, params
+
+
+def gradients(seed: int) -> list[torch.Tensor]:
+    drawn = torch.Generator().manual_seed(seed)
+    return [torch.randn(n, generator=drawn) for n in (3, 40)]
+
+
+def step(optimizer: torch.optim.Optimizer, params: list[Any], grads: list[torch.Tensor]) -> None:
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = grad
+    optimizer.step()
+    for param in params:
+        param.grad = None
+
+
+@pytest.mark.parametrize("weight", [1.0, 4.0])
+@pytest.mark.parametrize(("name", "options"), _VARIANTS)
+def test_it_is_the_same_step(name: str, options: dict[str, Any], weight: float) -> None:
+    one, params = company(name, options)
+    other, same = company(name, options)
+    kernel = kernel_of(other)
+    assert kernel is not None
+    scale = None if weight == 1.0 else torch.tensor(weight)
+    one.grad_scale = scale  # type: ignore[attr-defined]
+    for seed in (1, 2, 3):
+        step(one, params, gradients(seed))
+        with torch.no_grad():
+            assert kernel(other.param_groups[0], other.state, same, gradients(seed), scale)
+    for mine, theirs in zip(params, same, strict=True):
+        assert torch.equal(mine, theirs)
+        for key, value in one.state[mine].items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other.state[theirs][key]))
+
+
+@pytest.mark.parametrize(("name", "options"), [_VARIANTS[1], _VARIANTS[4]])
+def test_the_first_step_is_the_optimizers_own(name: str, options: dict[str, Any]) -> None:
+    param = torch.nn.Parameter(torch.ones(4))
+    optimizer = getattr(torch.optim, name)([param], fused=True, **options)
+    kernel = kernel_of(optimizer)
+    assert kernel is not None
+    assert not kernel(optimizer.param_groups[0], optimizer.state, [param], [torch.ones(4)], None)
+    assert torch.equal(param, torch.ones(4))
+
+
+def test_other_optimizers_have_none() -> None:
+    assert kernel_of(torch.optim.Adagrad([torch.nn.Parameter(torch.ones(4))])) is None
