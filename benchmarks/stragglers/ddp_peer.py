@@ -57,7 +57,7 @@ def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
         if examiner is not None:
             steps.value += 1
             examiner.look()
-        pacer.resume()
+        pacer.resume(time.monotonic_ns())
 
 
 def main() -> None:

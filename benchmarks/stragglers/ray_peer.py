@@ -74,7 +74,7 @@ class Worker:
         self._model.load_state_dict(weights)
         if self._examiner is not None:
             self._examiner.look()
-        self._pacer.resume()
+        self._pacer.resume(time.monotonic_ns())
         gradients = self._gradients()
         self._pacer.pace(self._batch_size)
         return gradients

@@ -84,7 +84,7 @@ class Examiner:
         self._task = task
         self._model = model
         self._images = images
-        self._times = Examinations(time.monotonic_ns())
+        self._times = Examinations(time.monotonic_ns(), awaited=True)
 
     def look(self) -> None:
         began_ns = time.monotonic_ns()
