@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from polyrhythm.tensors.copying import copy
+from polyrhythm.tensors.copying import copy, copy_all
 from polyrhythm.tensors.finite import all_finite
 
 
@@ -46,4 +46,11 @@ def test_strided_copies_are_copies() -> None:
     source = torch.randn(600, 600).t()
     target = torch.empty(600, 600)
     copy(target, source)
+    assert torch.equal(target, source)
+
+
+@pytest.mark.parametrize("length", [0, 5, 300_000])
+def test_a_copy_of_all_is_one_too(length: int) -> None:
+    source, target = torch.randn(length), torch.zeros(length)
+    copy_all(target, source)
     assert torch.equal(target, source)

@@ -173,7 +173,8 @@ class ServerNode:
             return
         link = self._mesh.to(effect.to)
         if link is not None:
-            link.send(effect.message, flush=crashpoint.ON)
+            at_once = crashpoint.ON or isinstance(effect.message, m.Fold)  # others fold meanwhile
+            link.send(effect.message, flush=at_once)
             self._peers.touch(link)
             crashpoint.reach(self.name, "sent", effect.message)
 

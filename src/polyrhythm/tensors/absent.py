@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -29,9 +28,7 @@ class Absences:
 
     def __init__(self, slices: Iterable[Slice]) -> None:
         self._firsts = {
-            slice_.id: np.array([first for first, _ in slice_.parts], np.int64)
-            for slice_ in slices
-            if slice_.parts
+            slice_.id: [first for first, _ in slice_.parts] for slice_ in slices if slice_.parts
         }
         self._bits: dict[int, npt.NDArray[Any]] = {}
         """Aggregates by where they lie, of which there are one or two for a slice."""
@@ -44,7 +41,7 @@ class Absences:
         bits = self._bits.get(aggregate.data_ptr())
         if bits is None:
             bits = self._bits[aggregate.data_ptr()] = aggregate.view(integer).numpy()
-        if not (bits[firsts] == nothing).any():
+        if nothing not in map(bits.item, firsts):
             return ()
         return tuple(
             (first, end) for first, end in slice_.parts if (bits[first:end] == nothing).all()

@@ -15,6 +15,7 @@ import torch
 from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.tensors.absent import Absences, Parts, keep
+from polyrhythm.tensors.copying import copy_all
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
@@ -63,7 +64,7 @@ def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
     """Readers still hold the current version: the new one begins as its copy."""
     for held, place in zip(slices, target, strict=True):
         if place.data_ptr() != held.parameters.data_ptr():
-            place.copy_(held.parameters)
+            copy_all(place, held.parameters)
 
 
 class Mean:
