@@ -29,7 +29,7 @@ from polyrhythm.learn.data.places import find, places
 CLI = Path(sys.executable).with_name("polyrhythm")
 STEPS = Path(__file__).with_name("steps.py")
 REACHABLE = {"asp": 325.0, "ssp:8": 100.0, "bsp": 100.0}
-STAGE = ("--workers", "4", "--servers", "2", "--min-step", "10ms", "--timer", "off")
+STAGE = ("--workers", "4", "--servers", "1", "--min-step", "10ms", "--timer", "off")
 SETTLED = 300
 """Steps of every worker before anything befalls them: by then the lead knows their heartbeats."""
 RECOVERED = 50

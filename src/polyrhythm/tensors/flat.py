@@ -54,6 +54,16 @@ class FlatModel:
         self._gradient_views: dict[int, list[torch.Tensor]] = {}
         self._numbers: dict[int, Numbers | None] = {}
         self._few = [space.length <= FEW for space in layout.spaces]
+        self._trained = [
+            (index, self._tensors[index], place, self._few[place.space])
+            for index, place in enumerate(self._places)
+            if not layout.spaces[place.space].buffers
+        ]
+        self._checked_at_once = [
+            index
+            for index, space in enumerate(layout.spaces)
+            if self._few[index] and space.length and not space.buffers
+        ]
 
     # -- what arrives --------------------------------------------------------------------------
 
@@ -145,19 +155,16 @@ class FlatModel:
     def fill_gradients(self, push: Sequence[torch.Tensor]) -> None:
         """Lay the gradients, and the change of buffers, into a push buffer per space."""
         views = self._views_of(push)
-        for tensor, place, view in zip(self._tensors, self._places, views, strict=True):
-            if self.layout.spaces[place.space].buffers:
-                continue
-            gradient = tensor.grad
+        for index, tensor, place, few in self._trained:
+            gradient, view = tensor.grad, views[index]
             if gradient is None:
                 view.fill_(NO_GRADIENT)
-            elif not self._few[place.space]:
+            elif not few:
                 _lay(push[place.space], view, place, gradient)
             elif gradient.data_ptr() != view.data_ptr():
                 view.copy_(gradient.detach() if gradient.requires_grad else gradient)
-        for index, space in enumerate(self.layout.spaces):
-            if self._few[index] and space.length and not space.buffers:
-                self._check(push[index], index)  # one call for all of them
+        for index in self._checked_at_once:
+            self._check(push[index], index)
         self._fill_buffers(push)
 
     def gather(self, points: float) -> None:
