@@ -364,3 +364,12 @@ def test_who_cannot_reach_the_same_server_a_second_time_gives_up() -> None:
     not_reached(hand, incarnation=1)
     (fail,) = not_reached(hand, incarnation=1)
     assert isinstance(fail, fx.Fail) and "no answer" in str(fail.reason)
+
+
+def test_who_has_come_in_since_may_miss_the_same_server_again() -> None:
+    hand = Hand()
+    not_reached(hand, incarnation=1)
+    hand.begin()
+    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.compute()
+    assert of(not_reached(hand, incarnation=1), fx.Rejoin)

@@ -74,6 +74,22 @@ def test_a_schedule_of_momentum_is_refused() -> None:
         run_inline(job(epochs=1), main, timeout_s=20)
 
 
+def test_another_momentum_from_a_file_is_refused_too() -> None:
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(4, 1)
+        inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        optimizer = worker.attach(model, inner)
+        for points, _ in worker.batches(DATA, batch_size=5):
+            state = optimizer.state_dict()
+            state["param_groups"][0]["momentum"] = 0.5
+            optimizer.load_state_dict(state)
+            model(points).sum().backward()
+            optimizer.step()
+
+    with pytest.raises(UsageError, match="only the learning rate may change"):
+        run_inline(job(epochs=1), main, timeout_s=20)
+
+
 def test_an_optimizer_that_has_begun_is_refused() -> None:
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(4, 1)

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.kernels import kernel_of
+from polyrhythm.tensors.updaters import Held, Optimizer
+from polyrhythm.wire.messages import OptimizerSpec
 
 _VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("SGD", {"lr": 0.1}),
@@ -71,3 +74,27 @@ def test_the_first_step_is_the_optimizers_own(name: str, options: dict[str, Any]
 
 def test_other_optimizers_have_none() -> None:
     assert kernel_of(torch.optim.Adagrad([torch.nn.Parameter(torch.ones(4))])) is None
+
+
+@pytest.mark.parametrize(("name", "options"), _VARIANTS)
+def test_a_slice_may_begin_a_round_later(name: str, options: dict[str, Any]) -> None:
+    """By kernels and by torch's own step, whose SGD takes either all with momentum or all without."""
+    slices = [Slice(0, 0, 0, 0, 3), Slice(1, 0, 0, 3, 4)]
+    held = [Held(s, torch.ones(s.length), torch.zeros(s.length)) for s in slices]
+    listed = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
+    updater = Optimizer(OptimizerSpec(name, (listed,)), held)
+    for begun in (held[:1], held, held):
+        for each in begun:
+            updater.add(each, torch.full((each.slice.length,), 0.5), 2.0)
+            each.weight, each.rate = 2.0, 0.1
+        updater.fold(held, [each.parameters for each in held])
+        for each in held:
+            each.weight = 0.0
+    alone = [torch.nn.Parameter(torch.ones(each.slice.length)) for each in held]
+    plain = [getattr(torch.optim, name)([param], **{**options, "lr": 0.1}) for param in alone]
+    for param, optimizer, count in zip(alone, plain, (3, 2), strict=True):
+        for _ in range(count):
+            param.grad = torch.full_like(param, 0.5)
+            optimizer.step()
+    for each, param in zip(held, alone, strict=True):
+        assert torch.allclose(each.parameters, param.detach(), atol=1e-6)

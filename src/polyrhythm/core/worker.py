@@ -55,7 +55,7 @@ class State(Enum):
 
 
 _AWAITING = (State.WAITING, State.PLACING)
-_LEAVING, _ENDED = State.LEAVING, State.ENDED
+_ENDED = State.ENDED
 
 
 class WorkerMachine:
@@ -72,8 +72,8 @@ class WorkerMachine:
         """Why this incarnation is over, while the user's code still computes."""
         self._left_because = ""
         """Why the last incarnation was over."""
-        self._missed: tuple[int, int] | None = None
-        """The server that it joined again for, and which incarnation."""
+        self._missed: set[tuple[int, int]] = set()
+        """Servers, and which incarnations, that it joined again for and has not come in since."""
         self._asked = False
         """It was told to leave."""
         self._leaving: ev.Leaving | None = None
@@ -108,7 +108,7 @@ class WorkerMachine:
         parted, wake_ns = self._joining.parted, self._heartbeat.next_ns
         if parted is not None and (wake_ns is None or parted.until_ns < wake_ns):
             wake_ns = parted.until_ns
-        if self.state is _LEAVING and (wake_ns is None or self._settled_ns < wake_ns):
+        if self.state is State.LEAVING and (wake_ns is None or self._settled_ns < wake_ns):
             wake_ns = self._settled_ns
         return wake_ns
 
@@ -428,6 +428,7 @@ class WorkerMachine:
     def _resume(self, now_ns: int) -> None:
         self._enter(State.COMPUTING, now_ns)
         self._user_computes = True
+        self._missed.clear()
         self._reading.resume()
 
     # -- the end -------------------------------------------------------------------------------
@@ -509,11 +510,12 @@ class WorkerMachine:
         """The lead has said nothing of a server that is not linked. Who joins again hears which servers
         there are by then; who cannot reach that very one a second time does not come in."""
         missed = (parted.server, parted.incarnation)
-        if self._reading.resumed < 0 and missed == self._missed:
+        if missed in self._missed:
             self._fail(parted.reason, now_ns)
-        else:
-            self._missed = missed
-            self._lose_place(parted.reason, now_ns)
+            return
+        if self._reading.resumed < 0:
+            self._missed.add(missed)
+        self._lose_place(parted.reason, now_ns)
 
     @property
     def _survives(self) -> bool:

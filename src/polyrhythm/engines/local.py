@@ -154,8 +154,8 @@ class LocalEngine:
     def _start(self, request: ChildRequest) -> Child:
         ours, theirs = socket.socketpair()
         assert self._fates is not None
-        request_line = msgspec.json.encode(request)
-        socket.send_fds(self._fates.nursery, [request_line], [theirs.fileno()])
+        body = msgspec.json.encode(request)
+        socket.send_fds(self._fates.nursery, [body], [theirs.fileno()])
         theirs.close()
         while (fate := self._fates.next()).started is None:
             self._note_exit(fate)

@@ -94,10 +94,8 @@ class Exchange(torch.optim.Optimizer):
         ]
         self._flat.remember(parameters=self._local)
         self._numbers = [
-            (group, key, value)
+            [(key, value) for key, value in group.items() if key not in _MAY_CHANGE]
             for group in self.param_groups
-            for key, value in group.items()
-            if key not in _MAY_CHANGE
         ]
 
     def step(
@@ -212,20 +210,23 @@ class Exchange(torch.optim.Optimizer):
 
     def _rebase(self) -> None:
         self._on_its_way = False
+        with torch.no_grad():
+            took_ns = self._node.rebase()
         if self._node.terms.anew:
             self._step, self._points = 0, None
             self._objective.clear()
             self._visits.drop()
-        with torch.no_grad():
-            took_ns = self._node.rebase()
-        if self._pacer is not None:
+            self.resume_pace()
+        elif self._pacer is not None:
             self._pacer.pass_over(took_ns)
 
     def settle(self) -> None:
         """Nothing is left to train on: if a version is still to come, wait for it, unless this
         worker was told to leave."""
         if self._on_its_way:
-            self._node.await_version()
+            took_ns = self._node.await_version()
+            if self._pacer is not None:
+                self._pacer.pass_over(took_ns)
             if self._node.look():
                 self._rebase()
 
@@ -296,9 +297,13 @@ class Exchange(torch.optim.Optimizer):
             self.settle()
         if wait:
             self._flat.remember(parameters=self._local)
+        self.resume_pace()
+        self.begin_round()
+
+    def resume_pace(self) -> None:
+        """This worker computes again: what is padded begins when that is booked to begin."""
         if self._pacer is not None:
             self._pacer.resume(self._node.resumed_ns)
-        self.begin_round()
 
     def begin_round(self) -> None:
         """The parameters are here: evaluate the probe sample if that was asked for."""
@@ -312,12 +317,13 @@ class Exchange(torch.optim.Optimizer):
         """Only rates travel: another number that changes here would not change on the servers."""
         if self._local:
             return
-        for group, key, value in self._numbers:
-            if group[key] is not value and group[key] != value:
-                raise UsageError(
-                    f"{key!r} changed from {value} to {group[key]}: only the learning rate may"
-                    " change while training (OneCycleLR: cycle_momentum=False), or use --kind local"
-                )
+        for numbers, group in zip(self._numbers, self.param_groups, strict=True):
+            for key, value in numbers:
+                if group[key] is not value and group[key] != value:
+                    raise UsageError(
+                        f"{key!r} changed from {value} to {group[key]}: only the learning rate may"
+                        " change while training (OneCycleLR: cycle_momentum=False), or use --kind local"
+                    )
 
     def _check_frozen(self) -> None:
         """What was frozen travels with the buffers: the servers would not optimize it."""

@@ -188,6 +188,7 @@ class Worker:
                     self._exchange.contribute_rest()
                 else:
                     self._node.abstain("it has visited all of its points", lease.number)
+                    self._exchange.resume_pace()
                 continue
             self._visits.note(len(indices), progress)
             if self._pacer is not None:

@@ -36,10 +36,11 @@ class Timesheet:
         self.waited_ns = 0
         self.transferred_ns = self.resumed_ns - began_ns
 
-    def awaited(self, began_ns: int) -> None:
+    def awaited(self, began_ns: int) -> int:
         took_ns = time.monotonic_ns() - began_ns
         self.waited_ns += took_ns
         self.resumed_ns += took_ns
+        return took_ns
 
     def rebased(self, began_ns: int, *, anew: bool) -> int:
         """`anew`: what it computed before was for an incarnation that is over. How long it took."""

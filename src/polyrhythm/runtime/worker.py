@@ -182,7 +182,9 @@ class WorkerNode:
         )
         if wait:
             self._exchange(event, began_ns)
-        elif not self._parting:
+        elif self._parting:
+            self._time.resume()
+        else:
             self._resumed = False
             self._driver.post(_ME, event)
             self._time.trained_through(began_ns)
@@ -195,11 +197,12 @@ class WorkerNode:
         self._links.poll(0.0)
         return self._resumed
 
-    def await_version(self) -> None:
-        """It trained through, and has nothing left to train on until the next version is here."""
+    def await_version(self) -> int:
+        """It trained through, and has nothing left to train on until the next version is here. How long
+        that took."""
         began_ns = time.monotonic_ns()
         self._wait(lambda: self._resumed or self._let_go)
-        self._time.awaited(began_ns)
+        return self._time.awaited(began_ns)
 
     @property
     def resumed_ns(self) -> int:
@@ -245,6 +248,7 @@ class WorkerNode:
 
     def _exchange(self, event: Any, began_ns: int) -> None:
         if self._parting:
+            self._time.resume()
             return
         self._resumed = False
         self._landing.begin()

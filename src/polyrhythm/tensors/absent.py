@@ -31,7 +31,8 @@ class Absences:
             slice_.id: [first for first, _ in slice_.parts] for slice_ in slices if slice_.parts
         }
         self._bits: dict[int, npt.NDArray[Any]] = {}
-        """Aggregates by where they lie, of which there are one or two for a slice."""
+        """Aggregates by where they lie, one or two for a slice. They are kept, so that nothing else
+        can come to lie there."""
 
     def of(self, slice_: Slice, aggregate: torch.Tensor) -> Parts:
         firsts = self._firsts.get(slice_.id)

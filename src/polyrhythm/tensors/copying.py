@@ -17,11 +17,6 @@ _memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _memmove.restype = ctypes.c_void_p
 
 
-def copy_all(target: torch.Tensor, source: torch.Tensor) -> None:
-    """The same of two flat tensors of one dtype and length, whatever their size."""
-    _memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())
-
-
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """`target.copy_(source)`; both are flat where they are large."""
     nbytes = target.numel() * target.element_size()
@@ -35,3 +30,8 @@ def copy(target: torch.Tensor, source: torch.Tensor) -> None:
         _memmove(target.data_ptr(), source.data_ptr(), nbytes)
     else:
         target.copy_(source)
+
+
+def copy_all(target: torch.Tensor, source: torch.Tensor) -> None:
+    """`target.copy_(source)` of two flat tensors of one dtype and length, whatever their size."""
+    _memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())

@@ -1,4 +1,5 @@
-"""Is every element finite? A sum is quick and right unless it overflows; then we look closely."""
+"""Is every element finite? A sum is quick and right unless it overflows; then we look closely. Of few
+elements the largest and the smallest say it."""
 
 import math
 from typing import Any

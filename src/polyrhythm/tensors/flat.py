@@ -16,6 +16,7 @@ from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
 
 _FEW_NBYTES = 1 << 16
+"""Up to this size a slice is copied as bytes."""
 _HOT = 1 << 17
 """Elements copied and checked at a time, so that the check finds them in the cache."""
 
@@ -53,6 +54,7 @@ class FlatModel:
         self._bytes = [self.memory_of(slice_) for slice_ in layout.slices]
         self._gradient_views: dict[int, list[torch.Tensor]] = {}
         self._numbers: dict[int, Numbers | None] = {}
+        """Push buffers by where they lie. They are kept, so that nothing else can come to lie there."""
         self._few = [space.length <= FEW for space in layout.spaces]
         self._trained = [
             (index, self._tensors[index], place, self._few[place.space])

@@ -2,8 +2,8 @@
 
 What `step()` does around its kernel takes several times as long as the kernel itself when a model is
 small, and longer still when a server has slept since the last fold. *A kernel does what `step()` of
-the same optimizer would do; where that is not certain (the first step of a state, another optimizer,
-another torch) it is `step()` that is called.*
+the same optimizer would do; for the first step of a state, for another optimizer, and where torch does
+not have the kernel, it is `step()` that is called.*
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -194,14 +194,12 @@ class Optimizer:
         for held in slices:
             if held.weight and (parts := self._absences.of(held.slice, held.aggregate)):
                 absent[self._params[held.slice.id]] = parts
-        present = slices
-        if absent:
-            params = self._params
-            present = [h for h in slices if absent.get(params[h.slice.id]) != h.slice.parts]
-        if absent:
-            with keep(self._optimizer, absent):
-                self._step_all(present, scale)
-        else:
+        if not absent:
+            self._step_all(slices, scale)
+            return
+        params = self._params
+        present = [h for h in slices if absent.get(params[h.slice.id]) != h.slice.parts]
+        with keep(self._optimizer, absent):
             self._step_all(present, scale)
 
     def _step_all(self, slices: Sequence[Held], scale: float) -> None:
@@ -214,8 +212,13 @@ class Optimizer:
         scale = None if weight == 1.0 else self._scale  # without one the gradients are only read
         if self._fused and scale is not None:
             self._scale_number[()] = weight
-        if not self._step_directly(scale, part):
-            self._step_by_torch(weight, scale, part)
+        if self._step_directly(scale, part):
+            return
+        state = self._optimizer.state  # torch's SGD takes all with momentum, or all without
+        begun = [held for held in part if state.get(self._params[held.slice.id])]
+        for alike in (begun, [held for held in part if held not in begun]):
+            if alike:
+                self._step_by_torch(weight, scale, alike)
 
     def _step_directly(self, scale: torch.Tensor | None, part: list[Held]) -> bool:
         """One group at a time is what a kernel does; False if it was not done."""
