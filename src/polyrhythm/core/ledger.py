@@ -161,15 +161,6 @@ class Ledger:
             book.pop(slice_, None)
         self._fresh.discard(slice_)
 
-    @property
-    def mine(self) -> frozenset[int]:
-        """The slices that this server is the primary of."""
-        return self._mine
-
-    def primary(self, slice_: int) -> int | None:
-        """Whose copy the slice here is, or this server itself."""
-        return self._primaries.get(slice_)
-
     def copiers(self, slice_: int) -> set[int]:
         """Who makes every step of the slice that is made here."""
         return self._copiers.get(slice_, set())

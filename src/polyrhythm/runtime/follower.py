@@ -72,6 +72,8 @@ class Follower:
         with self.lock:
             whole = (primary, message.routing, slice_)
             if data is not None:
+                if whole not in self._parts:
+                    self._drop_older(slice_, message.routing)
                 state = self._parts.setdefault(whole, {})
                 tensor = tensor_over(data, DTYPES[message.dtype]).clone()
                 state[message.name] = tensor.reshape(message.shape)
@@ -87,6 +89,16 @@ class Follower:
                     self._ledger.adopt(message.stamp, message.rows)
                 event = statements.adopted(self._ledger, message)
             return self._said(event)
+
+    @property
+    def half_told(self) -> list[tuple[int, int, int]]:
+        """Of which slices some tensors are here, and not all: primary, routing, slice."""
+        return list(self._parts)
+
+    def _drop_older(self, slice_: int, routing: int) -> None:
+        """Who began to send the slice by older routes may have died in the middle of it."""
+        for key in [k for k in self._parts if k[2] == slice_ and k[1] < routing]:
+            del self._parts[key]
 
     def _said(self, event: Told | None) -> Told | None:
         if event is not None:
