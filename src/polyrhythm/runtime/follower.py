@@ -37,7 +37,7 @@ class Follower:
         self._ledger = ledger
         self._ledger_lock = ledger_lock
         self._put = put
-        self._parts: dict[tuple[int, int, int], SliceState] = {}
+        self.half_told: dict[tuple[int, int, int], SliceState] = {}
         """Per primary, epoch and slice, what has come of a state."""
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded:
@@ -72,14 +72,14 @@ class Follower:
         with self.lock:
             whole = (primary, message.routing, slice_)
             if data is not None:
-                if whole not in self._parts:
+                if whole not in self.half_told:
                     self._drop_older(slice_, message.routing)
-                state = self._parts.setdefault(whole, {})
+                state = self.half_told.setdefault(whole, {})
                 tensor = tensor_over(data, DTYPES[message.dtype]).clone()
                 state[message.name] = tensor.reshape(message.shape)
                 if len(state) < message.parts:
                     return None
-            state = self._parts.pop(whole, {})
+            state = self.half_told.pop(whole, {})
             with self._ledger_lock:  # it may have been asked for under routes that are no more
                 awaited = self._ledger.awaits(primary, slice_, message.routing)
             if awaited and state:
@@ -90,15 +90,10 @@ class Follower:
                 event = statements.adopted(self._ledger, message)
             return self._said(event)
 
-    @property
-    def half_told(self) -> list[tuple[int, int, int]]:
-        """Of which slices some tensors are here, and not all: primary, routing, slice."""
-        return list(self._parts)
-
     def _drop_older(self, slice_: int, routing: int) -> None:
         """Who began to send the slice by older routes may have died in the middle of it."""
-        for key in [k for k in self._parts if k[2] == slice_ and k[1] < routing]:
-            del self._parts[key]
+        for key in [k for k in self.half_told if k[2] == slice_ and k[1] < routing]:
+            del self.half_told[key]
 
     def _said(self, event: Told | None) -> Told | None:
         if event is not None:
