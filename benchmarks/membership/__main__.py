@@ -1,11 +1,13 @@
 """What unequal company costs: slow members, deaths, silence, and joining.
 
-    python -m benchmarks.membership [--repeat 3] [--seconds 10] [--json out.json]
+    python -m benchmarks.membership [--repeat 3] [--seconds 10] [--servers 1] [--shares]
 
 Four workers whose steps take 10 ms, one of them four times as long. Contributions per second are
 shown as a share of what the policy could reach: 325 under asp, 100 under ssp:8 and bsp, where the
-slow one sets the pace. A death costs the others the longest pause between two of their steps around
-it; steps of 10 ms and the respawned are left as they are. Medians of `--repeat`, one after the other.
+slow one sets the pace. They are counted by the journal, after a warm-up: a process's first steps take
+longer, and four times that on the slow one. `--shares` leaves it at that. A death costs the others the
+longest pause between two of their steps around it; steps of 10 ms and the respawned are left as they
+are. Medians of `--repeat`, one after the other.
 """
 
 import argparse
@@ -29,7 +31,8 @@ from polyrhythm.learn.data.places import find, places
 CLI = Path(sys.executable).with_name("polyrhythm")
 STEPS = Path(__file__).with_name("steps.py")
 REACHABLE = {"asp": 325.0, "ssp:8": 100.0, "bsp": 100.0}
-STAGE = ("--workers", "4", "--servers", "1", "--min-step", "10ms", "--timer", "off")
+STAGE = ("--workers", "4", "--threads", "1", "--min-step", "10ms", "--timer", "off")
+WARM_UP_S = 3.0
 SETTLED = 300
 """Steps of every worker before anything befalls them: by then the lead knows their heartbeats."""
 RECOVERED = 50
@@ -37,18 +40,26 @@ RECOVERED = 50
 DEADLINE_S = 120.0
 
 
-def contributions_per_s(job: str, sync: str, seconds: float) -> float:
-    flags = ("--sync", sync, "--slow", "3=4x", "--max-seconds", str(seconds), "--json")
+def contributions_per_s(job: str, sync: str, servers: int, seconds: float) -> float:
+    flags = ("--sync", sync, "--slow", "3=4x", "--max-seconds", str(WARM_UP_S + seconds))
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [CLI, "train", job, *STAGE, *flags],
+        subprocess.run(
+            [CLI, "train", job, *STAGE, "--servers", str(servers), *flags, "--name", "run"],
             cwd=folder,
             capture_output=True,
-            text=True,
             timeout=seconds + DEADLINE_S,
             check=True,
         )
-    return float(json.loads(done.stdout)["contributions_per_s"])
+        lines = (Path(folder) / "runs" / "run" / "journal.jsonl").read_text().splitlines()
+    return settled_rate([line for line in map(json.loads, lines) if line["what"] == "rounds"])
+
+
+def settled_rate(lines: Sequence[dict[str, Any]]) -> float:
+    """Contributions per second after the warm-up. Each line counts what came since the last."""
+    until_s = lines[0]["at_s"] + WARM_UP_S
+    first = next(n for n, line in enumerate(lines) if line["at_s"] >= until_s)
+    counted = sum(line["contributions"] for line in lines[first + 1 :])
+    return float(counted / (lines[-1]["at_s"] - lines[first]["at_s"]))
 
 
 class Company:
@@ -101,7 +112,7 @@ def running(sync: str) -> Iterator[Company]:
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--sync", sync, "--max-seconds", "600", "--name", "run", "--quiet")
         process = subprocess.Popen(
-            [CLI, "train", STEPS, *STAGE, *flags],
+            [CLI, "train", STEPS, *STAGE, "--servers", "1", *flags],
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -149,18 +160,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each throughput run")
+    parser.add_argument("--servers", type=int, default=1, help="of each throughput run")
+    parser.add_argument("--shares", action="store_true", help="throughput alone")
     parser.add_argument("--json", type=Path, help="write all numbers here too")
     args = parser.parse_args()
     job = "mnist-lr" if find(known("mnist"), places(None, os.environ)) is not None else "digits"
-    measures: dict[str, Callable[[], float]] = {
-        **{
-            f"{sync}: share of {reachable:.0f} contributions/s": (
-                lambda sync=sync, reachable=reachable: (
-                    contributions_per_s(job, sync, args.seconds) / reachable
-                )
+    shares: dict[str, Callable[[], float]] = {
+        f"{sync}: share of {reachable:.0f} contributions/s": (
+            lambda sync=sync, reachable=reachable: (
+                contributions_per_s(job, sync, args.servers, args.seconds) / reachable
             )
-            for sync, reachable in REACHABLE.items()
-        },
+        )
+        for sync, reachable in REACHABLE.items()
+    }
+    costs: dict[str, Callable[[], float]] = {
         **{
             f"{sync}: {what}, pause of the others in s": (
                 lambda number=number, sync=sync: cost_of(number, sync)
@@ -170,6 +183,7 @@ def main() -> None:
         },
         "asp: command to first contribution of a joiner in s": lambda: seconds_to_join("asp"),
     }
+    measures = shares if args.shares else shares | costs
     found: dict[str, list[float]] = {what: [] for what in measures}
     for _ in range(args.repeat):
         for what, measure in measures.items():

@@ -53,6 +53,7 @@ def refused(tmp_path: Path, *args: object) -> str:
         (["--workers", "0"], ["--workers is 0"]),
         (["--servers", "0"], ["--servers is 0"]),
         (["--rounds", "0"], ["--rounds is 0"]),
+        (["--threads", "0"], ["--threads is 0"]),
         (["--local-steps", "3"], ["--local-steps", "--kind local"]),
         (["--in-place", "--servers", "2"], ["--in-place", "--servers 1"]),
         (["--in-place", "--servers", "1", "--link", "tcp"], ["--in-place", "local link"]),

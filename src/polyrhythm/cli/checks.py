@@ -113,6 +113,11 @@ def check_port(port: int) -> None:
         raise UsageError(f"--port is {port}: give one below 65536, or 0 for any free one")
 
 
+def check_threads(threads: int | None) -> None:
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads is {threads}: it must be at least 1")
+
+
 def _parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:

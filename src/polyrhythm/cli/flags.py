@@ -14,4 +14,8 @@ LinkFromOutside = Annotated[
     str, typer.Option(help="Links: auto (shared memory where it can), or tcp.")
 ]
 Digest = Annotated[str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Threads of torch in a worker; default: its share of the machine's cores."),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]

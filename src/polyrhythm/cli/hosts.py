@@ -65,11 +65,14 @@ def child_requests(
     here: Here | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
+    threads: int | None = None,
     trace: bool = False,
     check: bool = False,
     debug: bool = False,
 ) -> list[ChildRequest]:
+    """`threads`: of each worker, where that is said; cores are shared by all that compute here."""
     here = here or Here(spec.servers, spec.workers)
+    share = max(1, (os.cpu_count() or 1) // (here.workers + here.servers))
 
     def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
         return ChildRequest(
@@ -82,7 +85,7 @@ def child_requests(
             host=host,
             port=port,
             run_dir=str(run_dir.resolve()),
-            threads=max(1, (os.cpu_count() or 1) // max(1, here.workers)),
+            threads=threads or share if role == "worker" else share,
             trace=trace,
             check=check,
             debug=debug,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from polyrhythm.cli import flags
-from polyrhythm.cli.checks import check_host, check_port, check_spec
+from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir, writing
@@ -166,6 +166,7 @@ def train(
     start_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
     ] = 60.0,
+    threads: flags.Threads = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="A folder of data sets, looked through first: see 'polyrhythm data'."),
@@ -307,6 +308,7 @@ def train(
     check_spec(spec, link, digest)
     check_host(host, insecure)
     check_port(port)
+    check_threads(threads)
     here = Here.of(spec, local_servers, local_workers)
     fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
     run_dir = make_run_dir(runs_dir, name, job)
@@ -321,6 +323,7 @@ def train(
         digest=digest,
         host=host,
         port=port,
+        threads=threads,
         trace=trace,
         check=check,
         debug=debug,

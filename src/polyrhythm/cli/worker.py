@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm.cli import flags
-from polyrhythm.cli.checks import check_way_in
+from polyrhythm.cli.checks import check_threads, check_way_in
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
@@ -27,9 +27,7 @@ def worker(
     job_id: flags.JobId = "",
     link: flags.LinkFromOutside = "auto",
     digest: flags.Digest = "auto",
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of torch; default: this worker's share of cores.")
-    ] = None,
+    threads: flags.Threads = None,
     min_step: Annotated[
         str | None, typer.Option(help="Staging: computing takes at least this long, as in 10ms.")
     ] = None,
@@ -61,8 +59,7 @@ def worker(
       polyrhythm worker mine.py --connect 10.0.0.5:7000 --name big-one --threads 8
     """
     host, port = check_way_in(connect, link, digest)
-    if threads is not None and threads < 1:
-        raise UsageError(f"--threads is {threads}: it must be at least 1")
+    check_threads(threads)
     if name is not None and not name.strip():
         raise UsageError("--name is empty: give this worker a name")
     if job:
