@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import readme, report
 from benchmarks.stragglers.picture import draw
-from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, batch_size
+from benchmarks.stragglers.task import AS_FLAGS, BATCH_SIZE, MIN_STEP, MOST_PER_S, SLOW, WORKERS
 
 POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp --kind local", "fsp", "fsp --kind local")
 """What `--sync` is given. A policy that needs more flags has them after a space."""
@@ -75,7 +75,7 @@ def ours(policy: str, job: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = call(
             [
-                *(str(Path(sys.executable).parent / "polyrhythm"), "train", job),
+                *(str(Path(sys.executable).parent / "polyrhythm"), "train", job, *AS_FLAGS),
                 *("--workers", str(WORKERS), "--servers", "1", "--sync", *policy.split()),
                 *("--min-step", MIN_STEP, "--slow", SLOW, "--seed", str(seed)),
                 *("--target-accuracy", str(TARGET), "--max-seconds", str(LIMIT_S)),
@@ -83,7 +83,7 @@ def ours(policy: str, job: str, seed: int) -> dict[str, Any]:
             ]
         )
     if not run.get("failed"):
-        run["batches_per_s"] = run["points_per_s"] / batch_size(job)
+        run["batches_per_s"] = run["points_per_s"] / BATCH_SIZE
     return run
 
 

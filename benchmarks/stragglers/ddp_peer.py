@@ -21,7 +21,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from benchmarks.stragglers.task import WORKERS, Examiner, Task, answer
+from benchmarks.stragglers.task import BATCH_SIZE, WORKERS, Examiner, Task, answer
 
 _LOOK_S = 0.01
 
@@ -46,7 +46,7 @@ def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
     pacer = task.pacer(rank)
 
     def padded(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-        pacer.pace(task.batch_size)
+        pacer.pace(BATCH_SIZE)
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
     model.register_comm_hook(None, padded)

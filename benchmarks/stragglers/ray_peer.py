@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.stragglers.task import WORKERS, Examiner, Task, answer
+from benchmarks.stragglers.task import BATCH_SIZE, WORKERS, Examiner, Task, answer
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
@@ -63,7 +63,6 @@ class Worker:
         self._model, _ = task.build()
         images = task.images()
         self._batches = task.batches(images, rank)
-        self._batch_size = task.batch_size
         self._pacer = task.pacer(rank)
         self._examiner = Examiner(task, self._model, images) if rank == 0 else None
 
@@ -76,7 +75,7 @@ class Worker:
             self._examiner.look()
         self._pacer.resume(time.monotonic_ns())
         gradients = self._gradients()
-        self._pacer.pace(self._batch_size)
+        self._pacer.pace(BATCH_SIZE)
         return gradients
 
     def _gradients(self) -> Gradients:

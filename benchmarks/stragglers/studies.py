@@ -11,6 +11,7 @@ that the machines could make if nobody ever waited and nothing but computing too
 """
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
@@ -23,7 +24,8 @@ from typing import Any
 from benchmarks import readme, report
 from benchmarks.stragglers.__main__ import START_S, call, find_data
 from benchmarks.stragglers.curves import draw_bars, draw_curves
-from benchmarks.stragglers.task import MIN_STEP, batch_size
+from benchmarks.stragglers.task import MIN_STEP
+from polyrhythm.learn.load import JOBS
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.state import fold
 
@@ -70,6 +72,10 @@ STUDIES = {
 }
 
 
+def _batch_size(job: str) -> int:
+    return int(importlib.import_module(JOBS[job]).BATCH_SIZE)
+
+
 def run_one(policy: str, setting: Setting, job: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = call(
@@ -89,7 +95,7 @@ def run_one(policy: str, setting: Setting, job: str, seed: int) -> dict[str, Any
     return {
         "seconds": run["seconds_to_target"],
         "usage": run["resource_usage"]["overall"],
-        "possible": run["points_per_s"] / batch_size(job) / setting.most_per_s,
+        "possible": run["points_per_s"] / _batch_size(job) / setting.most_per_s,
         "spread_ms": run["arrival_spread_ms"],
         "curve": [
             (round(point.at_s - opened_s, 3), point.objective)

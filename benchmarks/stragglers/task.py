@@ -1,6 +1,8 @@
 """The task that all systems are given, so that none has an easier one.
 
-The model, the optimizer, the batch size, the data and the test are those of our own job. A step's
+The model, the optimizer, the data and the test are those of our own job, the rate is lower and the
+batches are larger than its own: where one batch's noise counts for much, gradients that are applied
+one by one need more of them than averages do, whoever applies them. A step's
 computing (forward and backward) is padded by the product's own `Pacer`: 10 ms, four times that on
 the last worker. Worker 0 examines the model on the whole test set by the product's own timetable,
 between two steps, outside what is padded; the target is reached when it says so. Peers leave that
@@ -32,8 +34,8 @@ MOST_PER_S = (WORKERS - 1) * 100 + 25
 """Batches a second if nobody ever waited and nothing but computing took time."""
 
 
-def batch_size(job: str) -> int:
-    return int(importlib.import_module(JOBS[job]).BATCH_SIZE)
+RATE, BATCH_SIZE = 2e-3, 512
+AS_FLAGS = ("--set", f"rate={RATE}", "--set", f"batch={BATCH_SIZE}")
 
 
 @dataclass(frozen=True)
@@ -48,14 +50,13 @@ class Task:
     def _module(self) -> Any:
         return importlib.import_module(JOBS[self.job])
 
-    @property
-    def batch_size(self) -> int:
-        return batch_size(self.job)
-
     def build(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(self.seed)
         model = self._module.build()
-        return model, self._module.choose_optimizer(model)
+        optimizer = self._module.choose_optimizer(model)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE
+        return model, optimizer
 
     def images(self) -> Images:
         if self.job == "digits":
@@ -72,8 +73,8 @@ class Task:
         share = torch.randperm(len(images.train_y), generator=generator)[rank::WORKERS]
         while True:
             order = share[torch.randperm(len(share), generator=generator)]
-            for first in range(0, len(order), self.batch_size):
-                indices = order[first : first + self.batch_size]
+            for first in range(0, len(order), BATCH_SIZE):
+                indices = order[first : first + BATCH_SIZE]
                 yield images.train_x[indices], images.train_y[indices]
 
 

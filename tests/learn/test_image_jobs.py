@@ -7,18 +7,23 @@ import pytest
 from made_sets import make_cifar10, make_mnist
 
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.errors import DataError
+from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.data.catalogue import SETS
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.load import HIDDEN, JOBS, load_main
 from polyrhythm.wire.messages import JobSpec
 
 
-def run(job: str, data_dir: Path, **spec: Any) -> list[float]:
+def journal(job: str, data_dir: Path, told: dict[str, str], **spec: Any) -> list[dict[str, Any]]:
+    options = {"data_dir": str(data_dir), **told}
+    spec_ = JobSpec(job=job, options=options, **spec)
+    return run_inline(spec_, load_main(job), timeout_s=60).journal
+
+
+def run(job: str, data_dir: Path, told: dict[str, str] | None = None, **spec: Any) -> list[float]:
     """The accuracy that every worker reported last."""
-    options = {"data_dir": str(data_dir)}
-    done = run_inline(JobSpec(job=job, options=options, **spec), load_main(job), timeout_s=60)
-    reports = [line for line in done.journal if line["what"] == "reported"]
+    done = journal(job, data_dir, told or {}, **spec)
+    reports = [line for line in done if line["what"] == "reported"]
     return list({line["worker"]: line["metrics"]["accuracy"] for line in reports}.values())
 
 
@@ -48,6 +53,27 @@ def test_a_damaged_set_ends_the_job_with_its_file(tmp_path: Path) -> None:
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(b"")
     with pytest.raises(DataError, match="train-labels-idx1-ubyte.gz cannot be read"):
         run("mnist-lr", tmp_path, rounds=1)
+
+
+def test_rate_and_batch_may_be_said(tmp_path: Path) -> None:
+    make_mnist(tmp_path / "mnist", train=600, test=100)
+    common = {"workers": 1, "rounds": 3}
+    lines = journal("mnist-lr", tmp_path, {"batch": "50", "rate": "1e-9"}, **common)
+    rounds = [line for line in lines if line["what"] == "rounds"]
+    assert sum(line["points"] for line in rounds) == 3 * 50
+    untrained = run("mnist-lr", tmp_path, {"rate": "1e-9"}, **common)
+    assert untrained == run("mnist-lr", tmp_path, {"rate": "1e-10"}, **common), "nothing moved"
+    assert untrained != run("mnist-lr", tmp_path, {"rate": "0.05"}, **common)
+
+
+@pytest.mark.parametrize(
+    "said", [{"rate": "fast"}, {"rate": "0"}, {"rate": "inf"}, {"batch": "1.5"}]
+)
+def test_numbers_that_are_none(said: dict[str, str], tmp_path: Path) -> None:
+    make_mnist(tmp_path / "mnist")
+    name, value = next(iter(said.items()))
+    with pytest.raises(UsageError, match=f"--set {name}={value} is not understood"):
+        run("mnist-lr", tmp_path, said, workers=1, rounds=1)
 
 
 def test_every_job_says_how_long_it_trains_and_on_what() -> None:
