@@ -58,6 +58,15 @@ def test_who_evaluates_the_probe_sample_slowly_trains_less_in_that_round() -> No
     assert lateness.own_interval(2, 200 * MS) == 198 * MS
 
 
+def test_a_first_step_that_takes_long_is_soon_forgotten() -> None:
+    lateness = Lateness()
+    lateness.own_interval(1, 100 * MS)
+    lateness.arrived(1, 0, 1600 * MS)
+    assert lateness.own_interval(1, 100 * MS) == 50 * MS
+    lateness.arrived(1, 0, 55 * MS)
+    assert lateness.own_interval(1, 100 * MS) == 95 * MS
+
+
 def test_never_below_half_the_interval() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)

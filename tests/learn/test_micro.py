@@ -49,10 +49,20 @@ def test_never_more_than_the_users_batch_and_never_nothing() -> None:
     micro = MicroBatch(16)
     assert micro.size(10**9) == 8
     micro.measured(8, 8)
+    assert micro.size(10**9) == 8, "the first one says nothing"
+    micro.measured(8, 8)
     assert max(micro.size(10**9) for _ in range(2)) == 16
     assert micro.size(-5) == 1
     micro.measured(0, 100)
     assert max(micro.size(10**9) for _ in range(2)) == 16
+
+
+def test_a_first_step_that_takes_long_does_not_make_the_others_small() -> None:
+    micro = MicroBatch(64)
+    micro.measured(8, 1600 * MS)
+    assert micro.usual_ns == 0
+    micro.measured(8, 4 * MS)
+    assert micro.usual_ns == pytest.approx(8 * MS)
 
 
 def mean_size(micro: MicroBatch) -> float:

@@ -6,7 +6,8 @@ equal length, so that the last one ends with it.* A micro-batch is never more th
 
 A micro-batch takes `start + points * point`. Were it taken to be in proportion to its points, the
 start alone would make a slow worker's small micro-batches look like expensive points, and smaller
-ones would be chosen, down to one point. So that starting costs a quarter of the time at most, a
+ones would be chosen, down to one point. The very first takes many times as long as any other, and is
+not counted. So that starting costs a quarter of the time at most, a
 micro-batch may take longer than was aimed at.
 """
 
@@ -32,6 +33,7 @@ class MicroBatch:
         self._points = self._took = 0.0
         self._square = self._product = 0.0
         self._larger = False
+        self._warm = False
 
     @property
     def usual_ns(self) -> float:
@@ -53,6 +55,9 @@ class MicroBatch:
 
     def measured(self, points: float, took_ns: int) -> None:
         if points <= 0:
+            return
+        if not self._warm:
+            self._warm = True
             return
         took = float(max(1, took_ns))
         if self._weight:

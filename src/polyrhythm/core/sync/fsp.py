@@ -27,6 +27,9 @@ from polyrhythm.core.sync.reading import Reading
 from polyrhythm.core.sync.timer import Timer
 
 _PAUSE = Reason("interval-over")
+_WARM_UP = 2
+"""Rounds that tell nothing of the next: a process's first step takes many times as long as its others,
+in the first round, and what that barrier cost is told in the second."""
 
 
 class Fsp:
@@ -56,6 +59,7 @@ class Fsp:
         """Of the last barrier that nobody came to late from reading the objective."""
         self._probed = False
         """The round before this one read it."""
+        self._cold = _WARM_UP
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
@@ -116,6 +120,9 @@ class Fsp:
         """The fold is decided: what this round measured decides over the next one's interval."""
         self._pause_ns = self._over_ns = None
         reading, self._reading = self._reading, Reading()
+        if self._cold:
+            self._cold -= 1
+            return None
         if not self._probed:
             self._phi_ns = reading.phi_ns
         self._probed = self._terms.probe

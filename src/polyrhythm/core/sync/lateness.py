@@ -2,9 +2,10 @@
 
 *Every worker runs the interval on its own timer, shortened by how late its contributions came: never
 below half the interval, never longer than it.* Lateness is what it would be without the shortening.
-Were it what remains after it, the mean would settle half-way: half shortened, half late. Evaluating
-the probe sample is not lateness; in the rounds that begin with it, who needs longer for it than the
-fastest has an interval that is as much shorter.
+Were it what remains after it, the mean would settle half-way: half shortened, half late. A worker's
+first contribution counts until its second comes, because a process's first step takes many times as
+long as its others. Evaluating the probe sample is not lateness; in the rounds that begin with it, who
+needs longer for it than the fastest has an interval that is as much shorter.
 """
 
 _RECENT = 0.3
@@ -15,6 +16,8 @@ class Lateness:
         self._late_ns: dict[int, float] = {}
         self._own_ns: dict[int, int] = {}
         self._probe_ns: dict[int, int] = {}
+        self._cold: set[int] = set()
+        """Who has come once."""
 
     def own_interval(self, worker: int, interval_ns: int, *, probe: bool = False) -> int:
         """The worker's interval in the coming round."""
@@ -35,9 +38,16 @@ class Lateness:
         if own_ns is None or 2 * took_ns < own_ns:
             return
         late_ns = float(took_ns - own_ns)
-        mean_ns = self._late_ns.setdefault(worker, late_ns)
-        self._late_ns[worker] = mean_ns + _RECENT * (late_ns - mean_ns)
+        if worker not in self._late_ns:
+            self._cold.add(worker)
+            self._late_ns[worker] = late_ns
+        elif worker in self._cold:
+            self._cold.remove(worker)
+            self._late_ns[worker] = late_ns
+        else:
+            self._late_ns[worker] += _RECENT * (late_ns - self._late_ns[worker])
 
     def forget(self, worker: int) -> None:
         for known in (self._late_ns, self._own_ns, self._probe_ns):
             known.pop(worker, None)
+        self._cold.discard(worker)
