@@ -3,6 +3,7 @@
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 
 from polyrhythm.io.stream import StreamLink
@@ -15,6 +16,8 @@ class Poller:
     called by one thread, everything else by any."""
 
     def __init__(self) -> None:
+        self.idle_ns = 0
+        """How long `poll` has waited in all."""
         self._poll = select.poll()
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
@@ -37,7 +40,10 @@ class Poller:
 
     def poll(self, timeout_s: float) -> None:
         self._polling = threading.get_ident()
-        for fd, _ in self._poll.poll(timeout_s * 1e3):
+        began_ns = time.monotonic_ns()
+        events = self._poll.poll(timeout_s * 1e3)
+        self.idle_ns += time.monotonic_ns() - began_ns
+        for fd, _ in events:
             ready = self._ready.get(fd)
             if ready is not None:
                 ready()

@@ -5,7 +5,6 @@ threads.
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from polyrhythm.core import effects as fx
@@ -21,8 +20,6 @@ from polyrhythm.wire import messages as m
 class Landing:
     def __init__(self, put: Callable[[Event], None]) -> None:
         """`put` is handed what has landed and what was skipped."""
-        self.first_ns = 0
-        """When the first slice of what is awaited landed; 0: none has."""
         self.in_place: memoryview | None = None
         """A version that is read where it lies."""
         self._put = put
@@ -48,15 +45,10 @@ class Landing:
             server = routes[slice_.id].primary
             self._holdings[server] = (*self._holdings.get(server, ()), slice_.id)
 
-    def begin(self) -> None:
-        self.first_ns = 0
-
     def expect(self, effect: fx.Expect) -> None:
         with self._keeping:
             self._expected, self._keeps = effect.round, effect.keep
             kept, self._kept = self._kept, []
-        if effect.round is not None:
-            self.first_ns = 0  # what came before it was asked for again was not awaited
         for message, view in kept:
             if self._awaited(message):
                 self._land(message, view)
@@ -102,8 +94,6 @@ class Landing:
     def _land(self, message: m.Parameters, view: memoryview) -> None:
         """What lies elsewhere is copied to its place."""
         assert self._model is not None and self._layout is not None
-        if not self.first_ns:
-            self.first_ns = time.monotonic_ns()
         if message.slice == m.EVERY_SLICE:
             self._take_all(self._model, message, view)
         else:
@@ -111,8 +101,6 @@ class Landing:
         self._landed(message)
 
     def _landed(self, message: m.Parameters) -> None:
-        if not self.first_ns:
-            self.first_ns = time.monotonic_ns()
         self._put(sending.landed(message))
 
     def _take_all(self, model: FlatModel, message: m.Parameters, view: memoryview) -> None:

@@ -65,6 +65,11 @@ class Links:
     def poll(self, timeout_s: float) -> None:
         self._poller.poll(timeout_s)
 
+    @property
+    def idle_ns(self) -> int:
+        """How long it has waited for something to come, in all."""
+        return self._poller.idle_ns
+
     # -- beginnings and ends -------------------------------------------------------------------
 
     def reach(

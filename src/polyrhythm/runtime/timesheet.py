@@ -23,12 +23,11 @@ class Timesheet:
         """So much of the time since it resumed was not computing."""
         self.resumed_ns += nanoseconds
 
-    def exchanged(self, began_ns: int, sent_ns: int, first_landing_ns: int) -> None:
-        """It has sent something, waited and resumed. What was not filling, sending and the
-        parameters' landing was waiting."""
-        landing_ns = max(sent_ns, first_landing_ns or self.resumed_ns)
-        self.waited_ns = landing_ns - sent_ns
-        self.transferred_ns = sent_ns - began_ns + self.resumed_ns - landing_ns
+    def exchanged(self, began_ns: int, idle_ns: int) -> None:
+        """It has sent something and resumed, and had nothing to do for `idle_ns` meanwhile: that was
+        waiting; filling, sending and taking what came was transferring."""
+        self.waited_ns = idle_ns
+        self.transferred_ns = self.resumed_ns - began_ns - idle_ns
 
     def trained_through(self, began_ns: int) -> None:
         """It has sent something, and computes on."""

@@ -251,13 +251,12 @@ class WorkerNode:
             self._time.resume()
             return
         self._resumed = False
-        self._landing.begin()
+        idle_ns = self._links.idle_ns
         self._driver.post(_ME, event)
-        sent_ns = time.monotonic_ns()
         self._wait(lambda: self._resumed or self._let_go)
         self._parting = self.asked
         self._book()
-        self._time.exchanged(began_ns, sent_ns, self._landing.first_ns)
+        self._time.exchanged(began_ns, self._links.idle_ns - idle_ns)
 
     def _book(self) -> None:
         """The version is whole: take it in place if so asked, and start the clock of computing."""

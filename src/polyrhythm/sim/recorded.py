@@ -4,10 +4,12 @@ From the journal: what a point cost each worker, how many points its user takes 
 exchange cost. *Within one host nothing travels: what a worker transferred was its own copying, and it
 computes nothing meanwhile; over a network it was the link. What it waited was the way there and back
 where nobody waits for others (asp); otherwise who is waited for most waits least, and what it waits
-itself is that way. Who trains through (psp) does not wait, and nothing is known of the way.* Means are
-all that a journal has, so steps are constant; workers that came or went are taken as there from the
-beginning, and data never ends. A small model's way under asp is not seen, because nobody waits for
-it: foretold from there, the others wait less than they would.
+itself is that way. Who waits is woken by every message, and handles them longer than it would
+otherwise: of its copying, no more is taken than the one needs who waits least. Who trains through
+(psp) does not wait, and nothing is known of the way.* Means are all that a journal has, so steps are
+constant; workers that came or went are taken as there from the beginning, and data never ends. A small
+model's way under asp is not seen, because nobody waits for it: foretold from there, the others wait
+less than they would.
 """
 
 from polyrhythm.core.sync.choose import choose_policy
@@ -34,9 +36,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     carried = 0.0
     if not set(state.links.values()) <= _WITHIN_A_HOST:
         carried = state.nbytes * max(slices) / sum(slices)
-    waits_s = [worker.totals.wait_s / worker.totals.contributions for worker in workers]
-    if job.sync != "asp":
-        waits_s = [min(waits_s)] * len(workers)
+    waits_s, transfers_s = _exchanges(workers, together=job.sync != "asp", near=not carried)
     scenario = Scenario(
         job=JobTable(
             sync=sync,
@@ -55,12 +55,27 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             most_steps=job.most_steps,
         ),
         workers=tuple(
-            _table(worker, batch, wait_s, carried)
-            for worker, wait_s in zip(workers, waits_s, strict=True)
+            _table(worker, batch, wait_s, transfer_s, carried)
+            for worker, wait_s, transfer_s in zip(workers, waits_s, transfers_s, strict=True)
         ),
     )
     choose_policy(scenario.job_spec(job.name))
     return scenario
+
+
+def _exchanges(
+    workers: list[WorkerState], *, together: bool, near: bool
+) -> tuple[list[float], list[float]]:
+    """Each one's seconds of waiting for the way there and back, and of transferring, in an exchange.
+    `together`: they waited for each other. `near`: nothing travelled."""
+    waits_s = [worker.totals.wait_s / worker.totals.contributions for worker in workers]
+    transfers_s = [worker.totals.transfer_s / worker.totals.contributions for worker in workers]
+    if together:
+        least = waits_s.index(min(waits_s))
+        waits_s = [waits_s[least]] * len(workers)
+        if near:
+            transfers_s = [min(transfer_s, transfers_s[least]) for transfer_s in transfers_s]
+    return waits_s, transfers_s
 
 
 def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
@@ -70,11 +85,12 @@ def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
     return max(1, round(points / contributions / max(1, job.local_steps)))
 
 
-def _table(worker: WorkerState, batch: int, wait_s: float, carried: float) -> WorkersTable:
+def _table(
+    worker: WorkerState, batch: int, wait_s: float, transfer_s: float, carried: float
+) -> WorkersTable:
     """`carried`: bytes that the busiest link carries in one direction; 0: nothing travels."""
     totals = worker.totals
     delay = Duration(wait_s / _TWO_WAYS * 1e9)
-    transfer_s = totals.transfer_s / totals.contributions
     link = LinkTable(delay=delay)
     if carried and transfer_s > 0:
         link = LinkTable(delay=delay, bandwidth=Rate(max(1, _TWO_WAYS * carried / transfer_s)))
