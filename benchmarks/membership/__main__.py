@@ -33,6 +33,8 @@ STEPS = Path(__file__).with_name("steps.py")
 REACHABLE = {"asp": 325.0, "ssp:8": 100.0, "bsp": 100.0}
 STAGE = ("--workers", "4", "--threads", "1", "--min-step", "10ms", "--timer", "off")
 WARM_UP_S = 3.0
+_LEAST_LINES = 3
+"""Of the journal, about one per second."""
 SETTLED = 300
 """Steps of every worker before anything befalls them: by then the lead knows their heartbeats."""
 RECOVERED = 50
@@ -56,8 +58,10 @@ def contributions_per_s(job: str, sync: str, servers: int, seconds: float) -> fl
 
 def settled_rate(lines: Sequence[dict[str, Any]]) -> float:
     """Contributions per second after the warm-up. Each line counts what came since the last."""
-    until_s = lines[0]["at_s"] + WARM_UP_S
-    first = next(n for n, line in enumerate(lines) if line["at_s"] >= until_s)
+    settled = [n for n, line in enumerate(lines) if line["at_s"] >= lines[0]["at_s"] + WARM_UP_S]
+    if len(settled) < _LEAST_LINES:
+        raise SystemExit("the run was over before its steps had settled: give more --seconds")
+    first = settled[0]
     counted = sum(line["contributions"] for line in lines[first + 1 :])
     return float(counted / (lines[-1]["at_s"] - lines[first]["at_s"]))
 

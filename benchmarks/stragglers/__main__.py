@@ -1,6 +1,7 @@
 """One of four workers is four times slower: who is how soon at 92%, and what do the others do?
 
-    python -m benchmarks.stragglers [--reps 5] [--json out.json] [--readme]
+    python -m benchmarks.stragglers [--reps 5] [--rate 2e-3 --batch 512] [--json out.json] [--readme]
+    python -m benchmarks.stragglers --rates [--reps 3] [--docs]
 
 All of our policies, Ray's synchronous and asynchronous parameter server and DDP train `mnist-lr`
 (`digits`, where no MNIST is found: $POLYRHYTHM_DATA, or ../shared/data) under the same conditions:
@@ -8,7 +9,9 @@ see `task.py`. All systems run once, then all of them again, `--reps` times, so 
 hits all alike; medians are reported. Time counts from the first step to the examination that found
 the target reached; contributions per second over that time, and batches: a contribution of `psp` or
 `fsp` is several of them, or a part of one. `--readme` writes the table between the
-markers in README.md and draws docs/pictures/stragglers.svg. Needs the extra `bench` (Ray).
+markers in README.md and draws docs/pictures/stragglers.svg. `--rates` compares those that apply
+gradients one by one with those that average them at several rates and batch sizes; `--docs` writes
+that table to docs/stragglers.md. Needs the extra `bench` (Ray).
 """
 
 import argparse
@@ -19,13 +22,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import readme, report
 from benchmarks.stragglers.picture import draw
-from benchmarks.stragglers.task import AS_FLAGS, BATCH_SIZE, MIN_STEP, MOST_PER_S, SLOW, WORKERS
+from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, Numbers
 
 POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp --kind local", "fsp", "fsp --kind local")
 """What `--sync` is given. A policy that needs more flags has them after a space."""
@@ -34,6 +37,8 @@ PEERS = {
     "Ray, asynchronous": ["ray_peer", "async"],
     "torch DDP (gloo)": ["ddp_peer"],
 }
+RATES = ((2e-3, 512), (5e-3, 512), (1e-2, 512), (5e-3, 64))
+"""Rate and batch size; the last are the job's own."""
 TARGET = 0.92
 LIMIT_S = 90.0
 """Training time after which a system has not reached the target."""
@@ -71,11 +76,11 @@ def call(command: list[str], timeout_s: float = LIMIT_S + START_S) -> dict[str, 
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def ours(policy: str, job: str, seed: int) -> dict[str, Any]:
+def ours(policy: str, job: str, seed: int, numbers: Numbers) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = call(
             [
-                *(str(Path(sys.executable).parent / "polyrhythm"), "train", job, *AS_FLAGS),
+                *(str(Path(sys.executable).parent / "polyrhythm"), "train", job, *numbers.flags),
                 *("--workers", str(WORKERS), "--servers", "1", "--sync", *policy.split()),
                 *("--min-step", MIN_STEP, "--slow", SLOW, "--seed", str(seed)),
                 *("--target-accuracy", str(TARGET), "--max-seconds", str(LIMIT_S)),
@@ -83,34 +88,43 @@ def ours(policy: str, job: str, seed: int) -> dict[str, Any]:
             ]
         )
     if not run.get("failed"):
-        run["batches_per_s"] = run["points_per_s"] / BATCH_SIZE
+        run["batches_per_s"] = run["points_per_s"] / numbers.batch_size
     return run
 
 
-def peer(words: list[str], job: str, seed: int) -> dict[str, Any]:
+def peer(words: list[str], job: str, seed: int, numbers: Numbers) -> dict[str, Any]:
     module, *mode = words
     return call(
         [
             *(sys.executable, "-m", f"benchmarks.stragglers.{module}", *mode),
-            *("--job", job, "--seed", str(seed)),
+            *("--job", job, "--seed", str(seed), *numbers.words),
             *("--target", str(TARGET), "--max-seconds", str(LIMIT_S)),
         ]
     )
 
 
-def measure(job: str, reps: int, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(
+    job: str,
+    reps: int,
+    say: Callable[[str], None],
+    numbers: Numbers,
+    policies: Sequence[str] = POLICIES,
+    peers: Sequence[str] = tuple(PEERS),
+) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {}
     for rep in range(reps):
-        for policy in POLICIES:
+        for policy in policies:
             name = f"polyrhythm, {called(policy)}"
-            runs.setdefault(name, []).append(ours(policy, job, rep))
+            runs.setdefault(name, []).append(ours(policy, job, rep, numbers))
             _tell(say, rep, reps, runs)
-        for name, words in PEERS.items():
-            runs.setdefault(name, []).append(peer(words, job, rep))
+        for name in peers:
+            runs.setdefault(name, []).append(peer(PEERS[name], job, rep, numbers))
             _tell(say, rep, reps, runs)
     return {
         "machine": report.machine(),
         "job": job,
+        "rate": numbers.rate,
+        "batch": numbers.batch_size,
         "target": TARGET,
         "reps": reps,
         "runs": {name: [_kept(run) for run in all_] for name, all_ in runs.items()},
@@ -152,9 +166,9 @@ def _medians(runs: list[dict[str, Any]]) -> dict[str, float | None]:
 
 def table(result: dict[str, Any]) -> str:
     rows = [
-        f"`{result['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, medians of"
-        f" {result['reps']} ({result['machine']}); {MOST_PER_S} batches a second if nobody ever"
-        " waited:",
+        f"`{result['job']}` with batches of {result['batch']}, {WORKERS} workers, one of them 4x slower,"
+        f" steps of 10 ms, medians of {result['reps']} ({result['machine']}); {MOST_PER_S} batches a"
+        " second if nobody ever waited:",
         "",
         f"| | seconds to {result['target']:.0%} | contributions/s | batches/s | of what is possible |",
         "|---|---|---|---|---|",
@@ -171,19 +185,72 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(rows)
 
 
+def rates_table(results: list[dict[str, Any]]) -> str:
+    """Who averages gradients can bear a higher rate: how much sooner depends on it."""
+    first = results[0]
+    names = list(first["medians"])
+    rows = [
+        f"`{first['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, medians of"
+        f" {first['reps']} ({first['machine']}); seconds to {first['target']:.0%}, and how many times"
+        f" sooner {names[0]} is:",
+        "",
+        f"| rate | batch | {' | '.join(names)} |",
+        f"|---|---|{'---|' * len(names)}",
+    ]
+    for result in results:
+        seconds = [result["medians"][name]["seconds_to_target"] for name in names]
+        cells = [
+            f"over {LIMIT_S:.0f}" if took is None else _compared(took, seconds[0])
+            for took in seconds
+        ]
+        rows.append(f"| {result['rate']} | {result['batch']} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _compared(seconds: float, ours_: float | None) -> str:
+    if ours_ is None or seconds == ours_:
+        return f"{seconds:.1f}"
+    return f"{seconds:.1f} ({seconds / ours_:.1f}x)"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reps", type=report.at_least_one, default=5)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--batch", type=report.at_least_one)
+    parser.add_argument("--rates", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--readme", action="store_true")
+    parser.add_argument("--docs", action="store_true")
     args = parser.parse_args()
-    result = measure(find_data(), args.reps, report.say)
+    job = find_data()
+    if args.rates:
+        compare_rates(job, args)
+        return
+    result = measure(job, args.reps, report.say, Numbers.of(job, args.rate, args.batch))
     report.give(result, table(result), args.json)
     if args.readme:
         shown = f"![{_SHOWN}]({PICTURE.relative_to(readme.ROOT)})"
         readme.write("stragglers", f"{table(result)}\n\n{shown}")
         PICTURE.parent.mkdir(parents=True, exist_ok=True)
         PICTURE.write_text(draw(result, LIMIT_S, MOST_PER_S))
+
+
+def compare_rates(job: str, args: argparse.Namespace) -> None:
+    results = [
+        measure(
+            job,
+            args.reps,
+            report.say,
+            Numbers.of(job, rate, batch),
+            ("asp", "bsp"),
+            ("Ray, asynchronous", "torch DDP (gloo)"),
+        )
+        for rate, batch in RATES
+    ]
+    report.give({"rates": results}, rates_table(results), args.json)
+    if args.docs:
+        readme.write("rates", rates_table(results), readme.ROOT / "docs" / "stragglers.md")
 
 
 if __name__ == "__main__":

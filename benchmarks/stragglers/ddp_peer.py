@@ -21,7 +21,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from benchmarks.stragglers.task import BATCH_SIZE, WORKERS, Examiner, Task, answer
+from benchmarks.stragglers.task import WORKERS, Examiner, Numbers, Task, answer
 
 _LOOK_S = 0.01
 
@@ -46,7 +46,7 @@ def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
     pacer = task.pacer(rank)
 
     def padded(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-        pacer.pace(BATCH_SIZE)
+        pacer.pace(task.numbers.batch_size)
         return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 
     model.register_comm_hook(None, padded)
@@ -65,13 +65,16 @@ def main() -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, required=True)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--batch", type=int)
     parser.add_argument("--max-seconds", type=float, required=True)
     args = parser.parse_args()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     context = mp.get_context("spawn")
     steps, began = context.Value("q", 0), context.Value("q", 0)
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(args.job, args.seed, args.target, Path(folder) / "verdict")
+        numbers = Numbers.of(args.job, args.rate, args.batch)
+        task = Task(args.job, args.seed, args.target, Path(folder) / "verdict", numbers)
         store = f"{folder}/store"
         processes = [
             context.Process(target=member, args=(rank, task, store, steps, began), daemon=True)

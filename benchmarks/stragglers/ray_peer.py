@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.stragglers.task import BATCH_SIZE, WORKERS, Examiner, Task, answer
+from benchmarks.stragglers.task import WORKERS, Examiner, Numbers, Task, answer
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
@@ -64,6 +64,7 @@ class Worker:
         images = task.images()
         self._batches = task.batches(images, rank)
         self._pacer = task.pacer(rank)
+        self._batch_size = task.numbers.batch_size
         self._examiner = Examiner(task, self._model, images) if rank == 0 else None
 
     def warm_up(self) -> Gradients:
@@ -75,7 +76,7 @@ class Worker:
             self._examiner.look()
         self._pacer.resume(time.monotonic_ns())
         gradients = self._gradients()
-        self._pacer.pace(BATCH_SIZE)
+        self._pacer.pace(self._batch_size)
         return gradients
 
     def _gradients(self) -> Gradients:
@@ -131,13 +132,16 @@ def main() -> None:
     parser.add_argument("--job", required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, required=True)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--batch", type=int)
     parser.add_argument("--max-seconds", type=float, required=True)
     args = parser.parse_args()
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout is for results only: what any library prints there goes to stderr
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as folder, cluster():
-        task = Task(args.job, args.seed, args.target, Path(folder) / "verdict")
+        numbers = Numbers.of(args.job, args.rate, args.batch)
+        task = Task(args.job, args.seed, args.target, Path(folder) / "verdict", numbers)
         actor: Any = ray.remote(num_cpus=0)
         together = args.mode == "sync"
         server = actor(Server).remote(task, 1.0 if together else 1 / WORKERS)

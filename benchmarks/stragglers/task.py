@@ -1,8 +1,7 @@
 """The task that all systems are given, so that none has an easier one.
 
-The model, the optimizer, the data and the test are those of our own job, the rate is lower and the
-batches are larger than its own: where one batch's noise counts for much, gradients that are applied
-one by one need more of them than averages do, whoever applies them. A step's
+The model, the optimizer, the data and the test are those of our own job, the rate and the batch size
+are said (`Numbers`). A step's
 computing (forward and backward) is padded by the product's own `Pacer`: 10 ms, four times that on
 the last worker. Worker 0 examines the model on the whole test set by the product's own timetable,
 between two steps, outside what is padded; the target is reached when it says so. Peers leave that
@@ -34,8 +33,33 @@ MOST_PER_S = (WORKERS - 1) * 100 + 25
 """Batches a second if nobody ever waited and nothing but computing took time."""
 
 
-RATE, BATCH_SIZE = 2e-3, 512
-AS_FLAGS = ("--set", f"rate={RATE}", "--set", f"batch={BATCH_SIZE}")
+_USUAL: dict[str, tuple[float | None, int | None]] = {"mnist-lr": (2e-3, 512)}
+"""Rate and batch size, where they are not the job's own."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    rate: float | None
+    """None: the job's own."""
+    batch_size: int
+
+    @classmethod
+    def of(cls, job: str, rate: float | None = None, batch_size: int | None = None) -> "Numbers":
+        usual_rate, usual_size = _USUAL.get(job, (None, None))
+        own_size = int(importlib.import_module(JOBS[job]).BATCH_SIZE)
+        return cls(rate or usual_rate, batch_size or usual_size or own_size)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """As `polyrhythm train` is told."""
+        rate = () if self.rate is None else ("--set", f"rate={self.rate}")
+        return (*rate, "--set", f"batch={self.batch_size}")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As peers are told."""
+        rate = () if self.rate is None else ("--rate", str(self.rate))
+        return (*rate, "--batch", str(self.batch_size))
 
 
 @dataclass(frozen=True)
@@ -45,6 +69,7 @@ class Task:
     target: float
     verdict: Path
     """Where worker 0 leaves word of the target."""
+    numbers: Numbers
 
     @property
     def _module(self) -> Any:
@@ -54,8 +79,9 @@ class Task:
         torch.manual_seed(self.seed)
         model = self._module.build()
         optimizer = self._module.choose_optimizer(model)
-        for group in optimizer.param_groups:
-            group["lr"] = RATE
+        if self.numbers.rate is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = self.numbers.rate
         return model, optimizer
 
     def images(self) -> Images:
@@ -73,8 +99,8 @@ class Task:
         share = torch.randperm(len(images.train_y), generator=generator)[rank::WORKERS]
         while True:
             order = share[torch.randperm(len(share), generator=generator)]
-            for first in range(0, len(order), BATCH_SIZE):
-                indices = order[first : first + BATCH_SIZE]
+            for first in range(0, len(order), self.numbers.batch_size):
+                indices = order[first : first + self.numbers.batch_size]
                 yield images.train_x[indices], images.train_y[indices]
 
 

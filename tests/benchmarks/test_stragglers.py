@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.stragglers.__main__ import _medians, table
+from benchmarks.stragglers.__main__ import _medians, rates_table, table
 from benchmarks.stragglers.picture import draw
-from benchmarks.stragglers.task import Task, answer
+from benchmarks.stragglers.task import Numbers, Task, answer
 
 REACHED = {"seconds_to_target": 4.0, "contributions_per_s": 100.0, "batches_per_s": 200.0}
 NEVER = {"seconds_to_target": None, "contributions_per_s": 80.0, "batches_per_s": 80.0}
@@ -32,6 +32,7 @@ def test_who_does_not_arrive_took_for_ever(
 def test_table_and_picture_name_everybody() -> None:
     result = {
         "job": "digits",
+        "batch": 32,
         "target": 0.92,
         "reps": 1,
         "machine": "a machine",
@@ -44,7 +45,7 @@ def test_table_and_picture_name_everybody() -> None:
 
 
 def test_every_worker_has_its_own_points(tmp_path: Path) -> None:
-    task = Task("digits", 0, 0.92, tmp_path / "verdict")
+    task = Task("digits", 0, 0.92, tmp_path / "verdict", Numbers.of("digits"))
     images = task.images()
     seen = set()
     for rank in range(4):
@@ -53,3 +54,25 @@ def test_every_worker_has_its_own_points(tmp_path: Path) -> None:
         assert not seen & set(share)
         seen |= set(share)
     assert json.loads(answer(task, 0, 7))["seconds_to_target"] is None
+
+
+def test_numbers_are_told_to_all_alike() -> None:
+    own = Numbers.of("digits")
+    assert own.rate is None and own.flags[1] == f"batch={own.batch_size}"
+    said = Numbers.of("mnist-lr", 0.25, 7)
+    assert said.flags == ("--set", "rate=0.25", "--set", "batch=7")
+    assert said.words == ("--rate", "0.25", "--batch", "7")
+
+
+def test_rates_are_compared_with_the_first_system() -> None:
+    medians = {"a": _medians([REACHED]), "b": {**_medians([REACHED]), "seconds_to_target": 10.0}}
+    result = {
+        "job": "digits",
+        "rate": 0.1,
+        "batch": 32,
+        "target": 0.92,
+        "reps": 1,
+        "machine": "a machine",
+        "medians": {**medians, "c": _medians([NEVER])},
+    }
+    assert "| 0.1 | 32 | 4.0 | 10.0 (2.5x) | over 90 |" in rates_table([result])

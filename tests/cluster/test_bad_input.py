@@ -64,6 +64,8 @@ def refused(tmp_path: Path, *args: object) -> str:
         (["--on-error", "end", "--respawn"], ["--respawn", "--on-error go-on"]),
         (["--host", "0.0.0.0"], ["--host 0.0.0.0", "--insecure"]),
         (["--set", "colour"], ["--set 'colour'", "NAME=VALUE"]),
+        (["--set", "rate=fast"], ["--set rate=fast", "0.01"]),
+        (["--set", "batch=1.5"], ["--set batch=1.5", "whole"]),
         (["--name", "a/b"], ["--name 'a/b'"]),
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",

@@ -1,11 +1,11 @@
 """Which processes of a job this command starts, and what other machines run for the rest."""
 
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import UsageError
 from polyrhythm.io.tcp import ANY_HOST, is_loopback
@@ -70,9 +70,9 @@ def child_requests(
     check: bool = False,
     debug: bool = False,
 ) -> list[ChildRequest]:
-    """`threads`: of each worker, where that is said; cores are shared by all that compute here."""
+    """`threads`: of each worker; default: its share of the machine's cores."""
     here = here or Here(spec.servers, spec.workers)
-    share = max(1, (os.cpu_count() or 1) // (here.workers + here.servers))
+    threads = threads or share_of_cores(here.workers, here.servers)
 
     def request(role: Any, number: int, name: str, port: int) -> ChildRequest:
         return ChildRequest(
@@ -85,7 +85,7 @@ def child_requests(
             host=host,
             port=port,
             run_dir=str(run_dir.resolve()),
-            threads=threads or share if role == "worker" else share,
+            threads=threads,
             trace=trace,
             check=check,
             debug=debug,

@@ -19,6 +19,7 @@ from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
+from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
@@ -173,7 +174,10 @@ def train(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option("--set", help="NAME=VALUE for the job's own use (repeatable)."),
+        typer.Option(
+            "--set",
+            help="NAME=VALUE for the job's own use (repeatable). Named jobs take rate=0.01, batch=128.",
+        ),
     ] = None,
     respawn: Annotated[
         bool,
@@ -268,6 +272,8 @@ def train(
     if all(goal is None for goal in goals):
         epochs = defaults.get("epochs")
     options = _parse_options(option or [])
+    if job in JOBS:
+        check_numbers(options)
     if data_dir is not None:
         options[DATA_DIR] = str(data_dir.expanduser().resolve())
     spec = JobSpec(

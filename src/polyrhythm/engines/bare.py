@@ -15,6 +15,7 @@ import time
 
 import torch
 
+from polyrhythm.io.tcp import bound_buffers
 from polyrhythm.tensors.copying import copy
 
 _SLICE = 1 << 18
@@ -150,6 +151,7 @@ def _pair(link: str) -> tuple[socket.socket, socket.socket]:
         ours, _ = listener.accept()
     for sock in (ours, theirs):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound_buffers(sock)
     return ours, theirs
 
 

@@ -1,6 +1,5 @@
 """One more worker for a job that runs elsewhere, or here: in this process, without an engine."""
 
-import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.work import TOLD, presence, settle_in, train
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.io.link import Link
@@ -73,9 +73,8 @@ def _why(node: WorkerNode) -> str:
 
 
 def _threads_for(spec: JobSpec, here: bool) -> int:
-    """A machine's cores, shared with the job's own workers where they are on it."""
-    cores = os.cpu_count() or 1
-    return max(1, cores // (spec.workers + 1)) if here else cores
+    """All cores, or a share of them where the job's own workers and servers are here too."""
+    return share_of_cores(spec.workers + 1, spec.servers) if here else share_of_cores(1, 0)
 
 
 def _code_of(spec: JobSpec, file: str, here: bool) -> str:

@@ -20,7 +20,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     run_dir: str = ""
     threads: int = 1
-    """Of torch, in a worker: the machine's cores shared among the workers on it."""
+    """Of torch, in a worker."""
     trace: bool = False
     check: bool = False
     debug: bool = False

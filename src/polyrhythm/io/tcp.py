@@ -15,6 +15,10 @@ from polyrhythm.wire.messages import Message
 ANY_HOST = ("0.0.0.0", "::")
 """To listen there is to listen on every address of a machine; nobody can be reached there."""
 CONNECT_TIMEOUT_S = 10.0
+_BUFFER_NBYTES = 512 * 1024
+"""Of a socket whose other end is on this machine. Left to itself the kernel lets it grow to many
+megabytes there, and what is written to memory must be read from there again; what fits into a core's
+cache is still in it."""
 STUCK_S = 60
 """A peer that takes nothing for this long is cut off."""
 
@@ -46,9 +50,17 @@ class Bytes:
 def tcp_link(sock: socket.socket, peer: str) -> StreamLink:
     sock.setblocking(True)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    bound_buffers(sock)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_S, 0))
     return StreamLink(sock, Bytes(), peer)
+
+
+def bound_buffers(sock: socket.socket) -> None:
+    """Between hosts the kernel knows better: there what is on its way must fit into them."""
+    if is_loopback(sock.getsockname()[0]):
+        for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            sock.setsockopt(socket.SOL_SOCKET, side, _BUFFER_NBYTES)
 
 
 def dial_tcp(host: str, port: int, peer: str) -> StreamLink:

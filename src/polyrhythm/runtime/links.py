@@ -4,6 +4,7 @@ The user's own thread reads them while it waits; only a link that cannot be poll
 """
 
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -46,6 +47,7 @@ class Links:
         self._post = post
         self._peers = Peers()
         self._poller = Poller()
+        self._reaching_ns = 0
         self._closing = False
 
     def to(self, peer: str) -> Link | None:
@@ -67,8 +69,8 @@ class Links:
 
     @property
     def idle_ns(self) -> int:
-        """How long it has waited for something to come, in all."""
-        return self._poller.idle_ns
+        """How long it has waited for something to come, and for others to be reached, in all."""
+        return self._poller.idle_ns + self._reaching_ns
 
     # -- beginnings and ends -------------------------------------------------------------------
 
@@ -76,10 +78,12 @@ class Links:
         self, address: m.Address, peer: str, bonjour: m.WorkerBonjour, incarnation: int = 0
     ) -> None:
         """`incarnation` is the peer's."""
+        began_ns = time.monotonic_ns()
         link = self._dialer.dial(address, peer)
         digests = offers(self._digest, link.kind)
         with patience(link):
             introduce(link, msgspec.structs.replace(bonjour, digests=digests))
+        self._reaching_ns += time.monotonic_ns() - began_ns
         link.incarnation = incarnation
         link.land_with(self._place_of)
         replaced = self._peers.get(peer)

@@ -24,8 +24,9 @@ class Timesheet:
         self.resumed_ns += nanoseconds
 
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
-        """It has sent something and resumed, and had nothing to do for `idle_ns` meanwhile: that was
-        waiting; filling, sending and taking what came was transferring."""
+        """It has sent something and resumed, and its own thread had nothing to do for `idle_ns`
+        meanwhile: that was waiting, also where others of its threads sent or read. What it did itself,
+        filling, sending and taking what came, was transferring."""
         self.waited_ns = idle_ns
         self.transferred_ns = self.resumed_ns - began_ns - idle_ns
 

@@ -71,10 +71,11 @@ def _exchanges(
     waits_s = [worker.totals.wait_s / worker.totals.contributions for worker in workers]
     transfers_s = [worker.totals.transfer_s / worker.totals.contributions for worker in workers]
     if together:
-        least = waits_s.index(min(waits_s))
-        waits_s = [waits_s[least]] * len(workers)
+        least_s = min(waits_s)
         if near:
-            transfers_s = [min(transfer_s, transfers_s[least]) for transfer_s in transfers_s]
+            most_s = max(t for w, t in zip(waits_s, transfers_s, strict=True) if w == least_s)
+            transfers_s = [min(transfer_s, most_s) for transfer_s in transfers_s]
+        waits_s = [least_s] * len(workers)
     return waits_s, transfers_s
 
 

@@ -6,7 +6,16 @@ from msgspec.structs import replace
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.batchsize import WHOLE, BatchSize, MeasuredBatch
 from polyrhythm.core.sync.bsp import Bsp
-from polyrhythm.core.sync.policy import EVERYTHING, Arrived, Decision, Opened, PolicyEvent, Terms
+from polyrhythm.core.sync.newcomers import Newcomers
+from polyrhythm.core.sync.policy import (
+    EVERYTHING,
+    Arrived,
+    Decision,
+    Left,
+    Opened,
+    PolicyEvent,
+    Terms,
+)
 from polyrhythm.core.sync.reading import Reading
 from polyrhythm.core.sync.timer import Timer
 
@@ -23,14 +32,19 @@ class Batched:
         self._opened_ns = 0
         self._reading = Reading()
         self._most = 0.0
+        self._newcomers = Newcomers()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
             case Opened(_):
                 self._opened_ns = now_ns
-            case Arrived(_, _, trailer) if trailer is not None:
-                self._reading.count(trailer)
-                self._most = max(self._most, trailer.weight)
+            case Arrived(worker, _, trailer):
+                self._newcomers.arrived(worker)
+                if trailer is not None:
+                    self._reading.count(trailer)
+                    self._most = max(self._most, trailer.weight)
+            case Left(worker):
+                self._newcomers.left(worker)
         decision = self._barrier.on(event, now_ns)
         if decision.fold and self._size is not None:
             return replace(decision, said=self._close(self._size, now_ns))
@@ -41,6 +55,10 @@ class Batched:
         most = round(self._most) if self._most < asked else 2 * asked
         measured = MeasuredBatch(now_ns - self._opened_ns, self._reading.objective, most)
         self._reading, self._most = Reading(), 0.0
+        cold = self._newcomers.came
+        self._newcomers.close()
+        if cold:  # how long it took says nothing: the size is tried once more
+            return None
         said = size.closed(measured)
         self._terms = size.next()
         return said

@@ -13,6 +13,7 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.bsp import Bsp
 from polyrhythm.core.sync.interval import Interval, Measured
 from polyrhythm.core.sync.lateness import Lateness
+from polyrhythm.core.sync.newcomers import Newcomers
 from polyrhythm.core.sync.policy import (
     Arrived,
     Asked,
@@ -27,9 +28,6 @@ from polyrhythm.core.sync.reading import Reading
 from polyrhythm.core.sync.timer import Timer
 
 _PAUSE = Reason("interval-over")
-_WARM_UP = 2
-"""Rounds that tell nothing of the next: a process's first step takes many times as long as its others,
-in the first round, and what that barrier cost is told in the second."""
 
 
 class Fsp:
@@ -56,10 +54,10 @@ class Fsp:
         """What the fastest needed for all of its points, when it last asked for the barrier."""
         self._reading = Reading()
         self._phi_ns = 0
-        """Of the last barrier that nobody came to late from reading the objective."""
+        """Of the last barrier that nobody came to late from reading the objective or a first step."""
         self._probed = False
         """The round before this one read it."""
-        self._cold = _WARM_UP
+        self._newcomers = Newcomers()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
@@ -69,11 +67,13 @@ class Fsp:
                 probe_ns = 0 if trailer is None else trailer.probe_ns
                 if not self._asked:
                     self._lateness.arrived(worker, self._opened_ns, now_ns, probe_ns)
+                first = self._newcomers.arrived(worker)
                 if trailer is not None:
-                    self._reading.count(trailer)
+                    self._reading.count(trailer, first=first)
             case Left(worker):
                 self._pass_ns = None  # others get its points
                 self._lateness.forget(worker)
+                self._newcomers.left(worker)
         decision = self._barrier.on(event, now_ns)
         deadline_ns = self._deadline_ns()
         if not decision.fold and deadline_ns is not None and now_ns >= deadline_ns:
@@ -120,15 +120,19 @@ class Fsp:
         """The fold is decided: what this round measured decides over the next one's interval."""
         self._pause_ns = self._over_ns = None
         reading, self._reading = self._reading, Reading()
-        if self._cold:
-            self._cold -= 1
-            return None
-        if not self._probed:
+        usual = not self._probed and not self._newcomers.came_before
+        if usual:
             self._phi_ns = reading.phi_ns
         self._probed = self._terms.probe
+        self._newcomers.close()
         said = self._interval.closed(
             Measured(
-                self._worked_ns, self._phi_ns, reading.objective, reading.micro_ns, self._pass_ns
+                self._worked_ns,
+                self._phi_ns,
+                reading.objective,
+                reading.micro_ns,
+                self._pass_ns,
+                usual=usual,
             )
         )
         self._terms = self._interval.next()

@@ -21,7 +21,7 @@ _LAMBDA = 2
 
 
 class BinaryInterval:
-    """The first round, 200 ms, only tells what a barrier and a pass take."""
+    """The first round, 200 ms, only tells what a pass takes."""
 
     def __init__(self) -> None:
         self._bounds = Bounds()

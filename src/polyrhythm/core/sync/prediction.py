@@ -99,8 +99,9 @@ class Prediction:
     """What steps took lately, and the plan that follows from it.
 
     A worker's time is the mean of its last five measurements: a node that slows down is followed
-    wholly after five, and one bad step is forgotten after five. Until everybody was measured, all
-    make one step.
+    wholly after five, and one bad step is forgotten after five. The first counts until the second
+    comes, because a process's first step takes many times as long as its others. Until everybody was
+    measured, all make one step.
 
     One rule is ours: a plan is also given up for one of at most half its horizon. Utilisation alone
     would never notice that the one slow worker among a thousand has recovered, and all would go on
@@ -110,6 +111,8 @@ class Prediction:
     def __init__(self, cap: int = CAP) -> None:
         self._cap = cap
         self._recent_ns: dict[int, deque[int]] = {}
+        self._cold: set[int] = set()
+        """Who was measured once."""
         self.plan: Plan | None = None
         """The plan in force; None while somebody has not been measured."""
 
@@ -121,10 +124,16 @@ class Prediction:
         recent_ns = self._recent_ns.get(worker)
         if recent_ns is None:
             recent_ns = self._recent_ns[worker] = deque(maxlen=_WINDOW)
+        if worker in self._cold:
+            self._cold.remove(worker)
+            recent_ns.clear()
+        elif not recent_ns:
+            self._cold.add(worker)
         recent_ns.append(max(1, step_ns))
 
     def forget(self, worker: int) -> None:
         self._recent_ns.pop(worker, None)
+        self._cold.discard(worker)
 
     def steps(self) -> dict[int, int]:
         """How many steps each worker makes in the coming round."""

@@ -10,8 +10,10 @@ class Reading:
         self._micro_ns = 0.0
         self._barriers_ns = self._trailers = 0
 
-    def count(self, trailer: Trailer) -> None:
-        self._micro_ns = max(self._micro_ns, trailer.compute_ns / max(1, trailer.steps))
+    def count(self, trailer: Trailer, *, first: bool = False) -> None:
+        """`first`: the worker's first, whose micro-batches took longer than they will."""
+        if not first:
+            self._micro_ns = max(self._micro_ns, trailer.compute_ns / max(1, trailer.steps))
         barrier_ns = trailer.wait_ns + trailer.transfer_ns
         if barrier_ns:  # it has been at one
             self._barriers_ns += barrier_ns
@@ -32,7 +34,7 @@ class Reading:
 
     @property
     def micro_ns(self) -> int:
-        """The longest micro-batch."""
+        """The longest micro-batch; 0 if nobody can tell."""
         return round(self._micro_ns)
 
     @property

@@ -46,7 +46,7 @@ class _Stage:
 
 
 class AutoInterval:
-    """The first round, 200 ms, only tells what a barrier, a micro-batch and a pass take. Without an
+    """The first round, 200 ms, only tells what a pass takes. Without an
     objective the interval follows the barrier's cost, and the next reading is awaited."""
 
     def __init__(self, repeat: int = 1, work: float = 0.0) -> None:

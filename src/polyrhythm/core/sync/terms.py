@@ -39,9 +39,11 @@ class Measured:
     objective: float | None = None
     """What was read as this round opened; None if nobody read."""
     micro_ns: int = 0
-    """The longest micro-batch."""
+    """The longest micro-batch; 0 if nobody can tell."""
     pass_ns: int | None = None
     """What the fastest worker needs for all of its points; None where nobody knows."""
+    usual: bool = True
+    """The cost was measured at a barrier like others; otherwise it is that of the last such."""
 
     @property
     def work_s(self) -> float:
@@ -69,9 +71,9 @@ class Interval(Protocol):
 class Bounds:
     """From max(phi, two micro-batches) to one full pass of the fastest.
 
-    Of phi and micro-batches it is the median of the last five rounds, so that one hiccup of one
-    worker moves nothing. Where the pass is the shorter one the barrier's cost wins: who has seen all
-    points asks for the barrier anyway.
+    Of phi and micro-batches it is the median of the last five that tell something, so that one hiccup
+    of one worker moves nothing. Where the pass is the shorter one the barrier's cost wins: who has
+    seen all points asks for the barrier anyway.
 
     `work` is the share of the time that is work, as long as that asks for no more than 250 ms.
     Beyond that it is for the gain to say how dear a barrier may be.
@@ -84,8 +86,10 @@ class Bounds:
         self._per_barrier = work / (1 - work)
 
     def measured(self, measured: Measured) -> None:
-        self._phis_ns.append(measured.phi_ns)
-        self._micros_ns.append(measured.micro_ns)
+        if measured.usual:
+            self._phis_ns.append(measured.phi_ns)
+        if measured.micro_ns:
+            self._micros_ns.append(measured.micro_ns)
         self._pass_ns = measured.pass_ns
 
     @property

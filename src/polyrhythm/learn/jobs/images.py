@@ -1,19 +1,14 @@
 """What the jobs on images share: pixels as numbers, the training loop, and the test at its end."""
 
-from collections.abc import Callable, Mapping
-from math import inf
-from typing import TypeVar
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.images import Images, read_cifar10, read_mnist
+from polyrhythm.learn.jobs.numbers import said_batch, said_rate
 from polyrhythm.learn.worker import Worker
 
-RATE, BATCH = "rate", "batch"
-"""What `--set` may say."""
-Number = TypeVar("Number", int, float)
 _TEST_BATCH = 1_000
 _READERS = {"mnist": read_mnist, "fashion-mnist": read_mnist, "cifar10": read_cifar10}
 
@@ -55,14 +50,12 @@ def train(
     examined: int | None = None,
 ) -> None:
     """Train until the job ends, and report the accuracy on the test images now and then, on the
-    first `examined` of them if so said, and on all at the end. `--set rate=0.01` and `--set batch=128`
-    take the place of the job's own."""
-    if RATE in worker.options:
-        rate = positive(worker.options, RATE, float)
+    first `examined` of them if so said, and on all at the end."""
+    rate = said_rate(worker.options)
+    if rate is not None:
         for group in optimizer.param_groups:
             group["lr"] = rate
-    if BATCH in worker.options:
-        batch_size = positive(worker.options, BATCH, int)
+    batch_size = said_batch(worker.options) or batch_size
     exchange = worker.attach(model, optimizer)
     train_set = (images.train_x, images.train_y)
     some_x, some_y = images.test_x[:examined], images.test_y[:examined]
@@ -73,20 +66,6 @@ def train(
         exchange.step(objective=loss)
         worker.examine(accuracy=lambda: accuracy(model, some_x, some_y))
     worker.report(accuracy=accuracy(model, images.test_x, images.test_y))
-
-
-def positive(options: Mapping[str, str], name: str, number: Callable[[str], Number]) -> Number:
-    """What `--set` says of this name, as a number above 0."""
-    try:
-        value = number(options[name])
-    except ValueError:
-        value = number("0")
-    if not 0 < value < inf:
-        raise UsageError(
-            f"--set {name}={options[name]} is not understood: give a number above 0"
-            + (", without a fraction" if number is int else "")
-        )
-    return value
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
