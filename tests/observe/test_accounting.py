@@ -92,3 +92,15 @@ def test_the_spread_of_arrivals_is_the_median_over_rounds() -> None:
     assert summarise(opened(0, 1))["arrival_spread_ms"] is None
     text = summary_text({**described(JobSpec(job="j")), **result}, Path("runs/x"))
     assert "from a round's first arrival to its last: 2.5 ms (median)" in text
+
+
+def test_of_many_workers_those_are_shown_that_others_waited_for(tmp_path: Path) -> None:
+    result = {**described(JobSpec(job="")), **summarise(run_of_two())}
+    usual = result["per_worker"]["worker-0"]
+    result["per_worker"] = {
+        f"w{n}": {**usual, "compute_s": 1.0, "wait_s": 1.0 + n, "transfer_s": 0.0}
+        for n in range(100)
+    }
+    rows = [row for row in summary_text(result, tmp_path).splitlines() if "computing" in row][1:]
+    assert [row.split(":")[0].strip() for row in rows[:-1]] == [f"w{n}" for n in range(8)]
+    assert rows[-1] == "  and 92 others: computing 1% to 10% (--json has them all)"

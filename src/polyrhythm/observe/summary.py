@@ -12,6 +12,8 @@ from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
 _WIRE_SHARE = {"same": 1.0, "bf16": 0.5}
+_MOST_ROWS = 24
+_SHOWN_OF_MANY = 8
 
 
 def described(job: JobSpec) -> dict[str, Any]:
@@ -143,7 +145,7 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
         rows.append(_time_row(result["time"], usage, result["resource_usage"]["per_round"]))
     if (spread_ms := result["arrival_spread_ms"]) is not None:
         rows.append(f"  from a round's first arrival to its last: {spread_ms:.1f} ms (median)")
-    rows += [_worker_row(name, worker) for name, worker in sorted(result["per_worker"].items())]
+    rows += _worker_rows(result["per_worker"])
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
     rows.append(f"  folds: {folds or 'none'}")
     rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
@@ -157,6 +159,25 @@ def _time_row(time: dict[str, float], overall: float, per_round: float | None) -
         f"  all workers: computing {time['compute_s']:.1f} s, waiting {time['wait_s']:.1f} s,"
         f" transferring {time['transfer_s']:.1f} s{redone}; used to {percent(overall)}{within}"
     )
+
+
+def _worker_rows(workers: dict[str, dict[str, Any]]) -> list[str]:
+    """Of many, those that computed the largest share of their time: the others waited for them."""
+    by_name = sorted(workers.items())
+    if len(workers) <= _MOST_ROWS:
+        return [_worker_row(*each) for each in by_name]
+    by_share = sorted(by_name, key=lambda each: _share(each[1]), reverse=True)
+    shown, others = by_share[:_SHOWN_OF_MANY], by_share[_SHOWN_OF_MANY:]
+    return [_worker_row(*each) for each in shown] + [
+        f"  and {len(others)} others: computing {percent(_share(others[-1][1]))} to"
+        f" {percent(_share(others[0][1]))} (--json has them all)"
+    ]
+
+
+def _share(worker: dict[str, Any]) -> float:
+    """Of its time: computing."""
+    whole = float(worker["compute_s"] + worker["wait_s"] + worker["transfer_s"])
+    return worker["compute_s"] / whole if whole else 0.0
 
 
 def _worker_row(name: str, worker: dict[str, Any]) -> str:
