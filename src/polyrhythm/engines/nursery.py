@@ -44,7 +44,10 @@ def main(engine: socket.socket, preload: list[str]) -> None:
                 os.read(woken, 4096)
                 _reap(engine, children)
                 continue
-            body, descriptors, _, _ = socket.recv_fds(engine, _MOST_NBYTES, 1)
+            try:
+                body, descriptors, _, _ = socket.recv_fds(engine, _MOST_NBYTES, 1)
+            except OSError:  # the engine went without reading what it was told
+                _end(children)
             if not body:
                 _end(children)
             _fork(engine, body, descriptors[0], children, (woken, waker))
@@ -68,7 +71,7 @@ def _fork(
         os._exit(code)
     os.close(control_fd)
     children.add(pid)
-    engine.sendall(pack_line(Fate(started=pid)))
+    _tell(engine, Fate(started=pid), children)
 
 
 def _reap(engine: socket.socket, children: set[int]) -> None:
@@ -80,10 +83,14 @@ def _reap(engine: socket.socket, children: set[int]) -> None:
         if pid == 0:
             return
         children.discard(pid)
-        try:
-            engine.sendall(pack_line(Fate(exited=pid, status=os.waitstatus_to_exitcode(status))))
-        except OSError:
-            _end(children)
+        _tell(engine, Fate(exited=pid, status=os.waitstatus_to_exitcode(status)), children)
+
+
+def _tell(engine: socket.socket, fate: Fate, children: set[int]) -> None:
+    try:
+        engine.sendall(pack_line(fate))
+    except OSError:  # it is gone
+        _end(children)
 
 
 def _end(children: set[int]) -> NoReturn:
