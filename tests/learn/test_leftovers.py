@@ -1,6 +1,7 @@
 """What ordinary loops leave over, and numbers that do not travel."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -60,7 +61,18 @@ def test_epochs_without_batches_end_with_a_reason() -> None:
         run_inline(job(epochs=1), main, timeout_s=20)
 
 
-def test_a_schedule_of_momentum_is_refused() -> None:
+def by_schedule(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0]["momentum"] = 0.5
+
+
+def from_a_file(optimizer: torch.optim.Optimizer) -> None:
+    state = optimizer.state_dict()
+    state["param_groups"][0]["momentum"] = 0.5
+    optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("change", [by_schedule, from_a_file])
+def test_another_momentum_is_refused(change: Callable[[torch.optim.Optimizer], None]) -> None:
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(4, 1)
         inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -68,23 +80,7 @@ def test_a_schedule_of_momentum_is_refused() -> None:
         for points, _ in worker.batches(DATA, batch_size=5):
             model(points).sum().backward()
             optimizer.step()
-            optimizer.param_groups[0]["momentum"] = 0.5
-
-    with pytest.raises(UsageError, match="only the learning rate may change"):
-        run_inline(job(epochs=1), main, timeout_s=20)
-
-
-def test_another_momentum_from_a_file_is_refused_too() -> None:
-    def main(worker: Worker) -> None:
-        model = torch.nn.Linear(4, 1)
-        inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        optimizer = worker.attach(model, inner)
-        for points, _ in worker.batches(DATA, batch_size=5):
-            state = optimizer.state_dict()
-            state["param_groups"][0]["momentum"] = 0.5
-            optimizer.load_state_dict(state)
-            model(points).sum().backward()
-            optimizer.step()
+            change(optimizer)
 
     with pytest.raises(UsageError, match="only the learning rate may change"):
         run_inline(job(epochs=1), main, timeout_s=20)

@@ -9,6 +9,8 @@ needs longer for it than the fastest has an interval that is as much shorter.
 """
 
 _RECENT = 0.3
+_ALONE = 2
+"""So many of a worker's contributions stand for themselves: the second takes the first one's place."""
 
 
 class Lateness:
@@ -16,8 +18,8 @@ class Lateness:
         self._late_ns: dict[int, float] = {}
         self._own_ns: dict[int, int] = {}
         self._probe_ns: dict[int, int] = {}
-        self._cold: set[int] = set()
-        """Who has come once."""
+        self._times: dict[int, int] = {}
+        """How often each has come."""
 
     def own_interval(self, worker: int, interval_ns: int, *, probe: bool = False) -> int:
         """The worker's interval in the coming round."""
@@ -37,17 +39,11 @@ class Lateness:
         took_ns = now_ns - opened_ns - probe_ns
         if own_ns is None or 2 * took_ns < own_ns:
             return
-        late_ns = float(took_ns - own_ns)
-        if worker not in self._late_ns:
-            self._cold.add(worker)
-            self._late_ns[worker] = late_ns
-        elif worker in self._cold:
-            self._cold.remove(worker)
-            self._late_ns[worker] = late_ns
-        else:
-            self._late_ns[worker] += _RECENT * (late_ns - self._late_ns[worker])
+        times = self._times[worker] = self._times.get(worker, 0) + 1
+        mean_ns = self._late_ns.get(worker, 0.0)
+        weight = _RECENT if times > _ALONE else 1.0
+        self._late_ns[worker] = mean_ns + weight * (took_ns - own_ns - mean_ns)
 
     def forget(self, worker: int) -> None:
-        for known in (self._late_ns, self._own_ns, self._probe_ns):
+        for known in (self._late_ns, self._own_ns, self._probe_ns, self._times):
             known.pop(worker, None)
-        self._cold.discard(worker)
