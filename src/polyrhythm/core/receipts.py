@@ -48,9 +48,9 @@ class Receipts:
 
     def last_first(self, readers: Collection[int]) -> list[int]:
         """Who was waited for gets the version first: the others have time."""
-        arrived = [worker for worker in reversed(self._arrived) if worker in readers]
-        order = dict.fromkeys((*arrived, *readers))
-        return [worker for worker in order if worker in self.members]
+        reads = dict.fromkeys(worker for worker in readers if worker in self.members)
+        arrived = [worker for worker in reversed(self._arrived) if worker in reads]
+        return list(dict.fromkeys((*arrived, *reads)))
 
     def fold(self, round_: int, readers: Collection[int] = ()) -> list[tuple[int, int]]:
         """A round is folded. Readers see by the version what is acknowledged; the others, with
