@@ -51,14 +51,18 @@ def test_a_round_that_was_called_off_counts_from_then() -> None:
     policy = fsp(interval="10s")
     assert policy.on(sync.Asked(0), 300 * MS).pause
     policy.on(arrived(0), 301 * MS)
-    assert not policy.on(sync.Tick(), 349 * MS).fold
-    assert policy.on(sync.Tick(), 350 * MS).fold
+    assert not policy.on(sync.Tick(), 350 * MS).fold
+    assert policy.on(sync.Tick(), 351 * MS).fold
 
 
-def test_with_nobody_here_there_is_nothing_to_fold() -> None:
+def test_with_nobody_here_there_is_nobody_whose_patience_ends() -> None:
     policy = fsp()
     assert not policy.on(sync.Tick(), 200 * MS).fold
-    assert policy.on(arrived(1), 210 * MS).fold, "the patience with the others is over"
+    decision = policy.on(arrived(1), 210 * MS)
+    assert not decision.fold and decision.wake_at == 260 * MS
+    assert not policy.on(arrived(0), 211 * MS).fold, "the first one's patience counts"
+    decision = policy.on(sync.Tick(), 260 * MS)
+    assert decision.fold and decision.release == {0, 1}
 
 
 def test_a_round_that_reads_the_objective_waits_for_all_shares() -> None:

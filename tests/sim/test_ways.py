@@ -1,5 +1,6 @@
 """The arithmetic of a modelled link: order, bandwidth, delay, loss, and how it ends."""
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -17,10 +18,13 @@ class Ear:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.heard: list[tuple[int, int]] = []
+        self.parcels = 0
         self.ended: list[tuple[int, str]] = []
 
-    def receive(self, way: Way, message: Message) -> None:
-        self.heard.append((message.round, self.clock.now_ns - BEGINNING_NS))
+    def receive(self, way: Way, parcel: Sequence[Message]) -> None:
+        self.parcels += 1
+        for message in parcel:
+            self.heard.append((message.round, self.clock.now_ns - BEGINNING_NS))
 
     def closed(self, way: Way, reason: str) -> None:
         self.ended.append((self.clock.now_ns - BEGINNING_NS, reason))
@@ -49,6 +53,26 @@ def test_a_message_takes_its_bytes_and_the_delay() -> None:
     assert wire.send(1) == 1 * MS
     wire.run()
     assert wire.far.heard == [(1, 6 * MS)]
+
+
+def test_a_word_that_waits_for_the_link_leaves_with_what_it_waits_for() -> None:
+    wire = Wire()
+    wire.send(1)
+    assert wire.send(2, nbytes=0) == 1 * MS
+    assert wire.send(3) == 2 * MS
+    wire.run()
+    assert wire.far.heard == [(1, 6 * MS), (2, 6 * MS), (3, 7 * MS)]
+    assert wire.far.parcels == 2
+
+
+def test_what_is_sent_at_the_time_of_an_arrival_is_another_parcel() -> None:
+    wire = Wire(delay=Duration(0), bandwidth=Rate(10**15))
+    wire.send(1)
+    wire.clock.run(BEGINNING_NS)
+    wire.send(2)
+    wire.run()
+    assert wire.far.heard == [(1, 0), (2, 0)]
+    assert wire.far.parcels == 2
 
 
 def test_a_busy_link_queues_and_the_delay_is_shared() -> None:

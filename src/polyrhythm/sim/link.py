@@ -1,11 +1,14 @@
 """A modelled link: two ways, each of which keeps its order and takes time.
 
 *A message leaves when everything before it has left and its bytes have passed; it arrives a delay
-later, and never before one that was sent earlier. Loss costs a time-out and never a message. Of what
-a process sent before it died, what had left still arrives; then the other side sees the link end.*
+later, and never before one that was sent earlier. A word without a payload that must wait for the link
+leaves with what it waits for: they are one parcel, and read at once. Loss costs a time-out and never a
+message. Of what a process sent before it died, what had left still arrives; then the other side sees
+the link end.*
 """
 
 from collections import deque
+from collections.abc import Sequence
 from math import inf
 from random import Random
 from typing import Protocol
@@ -19,7 +22,7 @@ HEAD_NBYTES = 128
 
 
 class Receiver(Protocol):
-    def receive(self, way: "Way", message: Message) -> None: ...
+    def receive(self, way: "Way", parcel: Sequence[Message]) -> None: ...
     def closed(self, way: "Way", reason: str) -> None: ...
 
 
@@ -50,7 +53,10 @@ class Way:
         self._until_ns: float = inf
         """What would arrive after this had not left when its sender died."""
         self._open = True
-        self._heard = True
+        self.heard = True
+        """Nobody has hung up at the receiver's end."""
+        self._parcel: list[Message] = []
+        """What arrives last."""
         self._deliver_next = self._deliver
 
     def send(self, message: Message, payload_nbytes: int = 0) -> int:
@@ -58,17 +64,22 @@ class Way:
         now_ns = self._clock.now_ns
         if not self._open:
             return now_ns
-        left_ns = self._free_ns if self._free_ns > now_ns else now_ns
+        busy = self._free_ns > now_ns
+        left_ns = self._free_ns if busy else now_ns
         if payload_nbytes:
             left_ns += int((HEAD_NBYTES + payload_nbytes) * self.ns_per_byte)
-        else:
+        elif not busy:
             left_ns += self._head_ns
         self._free_ns = left_ns
         arrives_ns = left_ns + self._delay_ns
         if self._loss:
             arrives_ns = self._lose(left_ns, arrives_ns)
-        self._last_ns = arrives_ns
-        self._clock.at(arrives_ns, self._deliver_next, message)
+        if arrives_ns == self._last_ns and self._parcel:
+            self._parcel.append(message)
+        else:
+            self._last_ns = arrives_ns
+            self._parcel = parcel = [message]
+            self._clock.at(arrives_ns, self._deliver_next, parcel)
         return left_ns
 
     def _lose(self, left_ns: int, arrives_ns: int) -> int:
@@ -81,9 +92,11 @@ class Way:
         self._on_way.append((left_ns, arrives_ns))
         return arrives_ns
 
-    def _deliver(self, message: Message) -> None:
-        if self._heard and self._clock.now_ns <= self._until_ns:
-            self._receiver.receive(self, message)
+    def _deliver(self, parcel: list[Message]) -> None:
+        if self._parcel is parcel:
+            self._parcel = []
+        if self.heard and self._clock.now_ns <= self._until_ns:
+            self._receiver.receive(self, parcel)
 
     def hang_up(self, reason: str) -> None:
         """The sender closes the link: what it sent still arrives, and it hears nothing more."""
@@ -109,7 +122,7 @@ class Way:
                 way._clock.at(way._last_ns, way._tell_end, reason)
 
     def _end(self, last_ns: int, reason: str) -> None:
-        self.back._heard = False
+        self.back.heard = False
         if self._open:
             self._open = False
             self._last_ns = max(self._last_ns, max(last_ns, self._clock.now_ns) + self._delay_ns)
@@ -117,8 +130,8 @@ class Way:
 
     def _tell_end(self, reason: str) -> None:
         self.back._open = False
-        if self._heard:
-            self._heard = False
+        if self.heard:
+            self.heard = False
             self._receiver.closed(self, reason)
 
 

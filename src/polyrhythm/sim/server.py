@@ -4,7 +4,7 @@ It is `runtime/server.py` again, with a model in place of the bytes.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from polyrhythm.core import effects as fx
@@ -112,10 +112,16 @@ class ServerProcess(Process):
 
     # -- what comes in -------------------------------------------------------------------------
 
-    def receive(self, way: Way, message: m.Message) -> None:
+    def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
         if self.frozen:
-            self._missed.append(lambda: self.receive(way, message))
+            self._missed.append(lambda: self.receive(way, parcel))
             return
+        for message in parcel:
+            if way.heard:
+                self._take(way, message)
+        self.run()
+
+    def _take(self, way: Way, message: m.Message) -> None:
         kind = type(message)
         if kind is m.Contribution:
             self._take_contribution(way, message)  # type: ignore[arg-type]
@@ -133,7 +139,6 @@ class ServerProcess(Process):
             self.put(self.name, ev.Linked(message.server, way.incarnation))
         else:
             self.put(self.name, message)
-        self.run()
 
     def closed(self, way: Way, reason: str) -> None:
         if self.frozen:

@@ -5,7 +5,7 @@ all the time. A process that is stopped does nothing at all, and what comes queu
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from polyrhythm.core import effects as fx
@@ -84,11 +84,11 @@ class WorkerProcess(Process):
 
     # -- what comes in -------------------------------------------------------------------------
 
-    def receive(self, way: Way, message: m.Message) -> None:
+    def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
         if self._loop.computing.on or self.frozen or self._backlog:
-            self._put_off(lambda: self._take(way, message))
+            self._put_off(lambda: self._take(way, parcel))
         else:
-            self._take(way, message)
+            self._take(way, parcel)
             self.run()
 
     def closed(self, way: Way, reason: str) -> None:
@@ -109,14 +109,15 @@ class WorkerProcess(Process):
         elif self._loop.looks:
             self._loop.computing.look_up()
 
-    def _take(self, way: Way, message: m.Message) -> None:
-        if isinstance(message, m.Parameters):
-            self._take_slice(way, message)
-        elif isinstance(message, m.Greeting):
-            incarnation = self._incarnations.get(message.server, 0)
-            self.put(_ME, ev.Linked(message.server, incarnation))
-        else:
-            self._queue.append((_ME, message))
+    def _take(self, way: Way, parcel: Sequence[m.Message]) -> None:
+        for message in parcel:
+            if isinstance(message, m.Parameters):
+                self._take_slice(way, message)
+            elif isinstance(message, m.Greeting):
+                incarnation = self._incarnations.get(message.server, 0)
+                self.put(_ME, ev.Linked(message.server, incarnation))
+            else:
+                self._queue.append((_ME, message))
 
     def _take_slice(self, way: Way, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:

@@ -3,8 +3,8 @@
 *Central: the lead says when the interval is over. Semi: each worker runs the interval on its own
 timer, shortened by how late its contributions arrived before, so that all arrive together; the lead
 still opens the next round. A worker that has passed over all of its points asks for the barrier.* The
-barrier itself is BSP's, timer and all; with a patience, it closes without those who are late by more
-than that (`abandoning`), but in rounds that read the objective, which takes everybody's share.
+barrier itself is BSP's, timer and all; with a patience, it closes without those whom somebody has waited
+for longer than that (`abandoning`), but in rounds that read the objective, which takes everybody's share.
 """
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from polyrhythm.core.sync.interval import Interval, Measured
 from polyrhythm.core.sync.lateness import Lateness
 from polyrhythm.core.sync.newcomers import Newcomers
 from polyrhythm.core.sync.policy import (
+    Abstained,
     Arrived,
     Asked,
     Decision,
@@ -47,6 +48,8 @@ class Fsp:
         self._pause_ns: int | None = None
         self._over_ns: int | None = None
         """When the interval of the open round is over, or was called off."""
+        self._first_ns: int | None = None
+        """When somebody was here first since the last fold was decided."""
         self._asked = False
         """Somebody had passed over all of its points before the interval was over."""
         self._worked_ns = 0
@@ -74,6 +77,8 @@ class Fsp:
                 self._pass_ns = None  # others get its points
                 self._lateness.forget(worker)
                 self._newcomers.left(worker)
+        if self._first_ns is None and isinstance(event, Arrived | Abstained):
+            self._first_ns = now_ns
         decision = self._barrier.on(event, now_ns)
         deadline_ns = self._deadline_ns()
         if not decision.fold and deadline_ns is not None and now_ns >= deadline_ns:
@@ -84,10 +89,14 @@ class Fsp:
         return self._pause(event, decision, now_ns)
 
     def _deadline_ns(self) -> int | None:
-        """Until when all are waited for."""
+        """Until when all are waited for, if anybody waits."""
         if self._patience_ns is None or self._over_ns is None or self._terms.probe:
             return None
-        return self._over_ns + self._patience_ns
+        return (
+            None
+            if self._first_ns is None
+            else max(self._over_ns, self._first_ns) + self._patience_ns
+        )
 
     def _pause(self, event: PolicyEvent, decision: Decision, now_ns: int) -> Decision:
         """The interval is over, or somebody has nothing left to do in it."""
@@ -118,7 +127,7 @@ class Fsp:
 
     def _close(self) -> Reason | None:
         """The fold is decided: what this round measured decides over the next one's interval."""
-        self._pause_ns = self._over_ns = None
+        self._pause_ns = self._over_ns = self._first_ns = None
         reading, self._reading = self._reading, Reading()
         usual = not self._probed and not self._newcomers.came_before
         if usual:
