@@ -3,8 +3,9 @@
 *Central: the lead says when the interval is over. Semi: each worker runs the interval on its own
 timer, shortened by how late its contributions arrived before, so that all arrive together; the lead
 still opens the next round. A worker that has passed over all of its points asks for the barrier.* The
-barrier itself is BSP's, timer and all; with a patience, it closes without those whom somebody has waited
-for longer than that (`abandoning`), but in rounds that read the objective, which takes everybody's share.
+barrier itself is BSP's, timer and all; with a patience, it closes without those whom others have
+waited for longer than that (`abandoning`), but in rounds that read the objective, which takes
+everybody's share.
 """
 
 from msgspec.structs import replace
