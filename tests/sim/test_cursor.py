@@ -23,12 +23,13 @@ def test_a_plan_is_visited_exactly(points: int, workers: int, epochs: int, batch
         cursor = Points()
         cursor.take(plan.lease(holder))
         while True:
-            count, progress = cursor.next(batch)
+            expected = cursor.left(batch)
+            count = cursor.visit(batch)
+            assert count == expected <= batch
             if not count:
                 break
-            assert count <= batch
             visited += count
-            committed += plan.commit(holder, progress)
+            committed += plan.commit(holder, cursor.collect())
             plan.check()
     assert visited == committed == points * epochs
     assert plan.done
@@ -38,7 +39,7 @@ def test_a_batch_does_not_cross_into_the_next_pass() -> None:
     cursor = Points()
     chunks = (ChunkLease(0, 0, 10, 0, 0),)
     cursor.take(Leased(points=10, seed=0, chunks=chunks, epochs=None))
-    assert [cursor.next(4)[0] for _ in range(6)] == [4, 4, 2, 4, 4, 2]
+    assert [cursor.visit(4) for _ in range(6)] == [4, 4, 2, 4, 4, 2]
 
 
 def lease(*chunks: ChunkLease, incarnation: int = 1) -> Leased:
@@ -49,35 +50,37 @@ def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
     cursor = Points()
     chunks = (ChunkLease(0, 0, 10, 0, 0), ChunkLease(1, 10, 20, 0, 0))
     cursor.take(lease(*chunks))
-    assert cursor.next(14)[0] == 14
+    assert cursor.visit(14) == 14
     cursor.take(lease(*chunks))
-    assert cursor.next(20)[0] == 6
-    assert cursor.next(20) == (0, ())
+    assert cursor.visit(20) == 6
+    assert cursor.visit(20) == 0
+    assert [at.cursor for at in cursor.collect()] == [0, 0]
+    assert cursor.collect() == ()
 
 
 def test_another_chunk_begins_where_its_lease_says() -> None:
     cursor = Points()
     cursor.take(lease(ChunkLease(0, 0, 10, 0, 0)))
-    assert cursor.next(20)[0] == 10
+    assert cursor.visit(20) == 10
     cursor.take(lease(ChunkLease(2, 20, 30, 0, 7)))
-    assert cursor.next(20)[0] == 3
+    assert cursor.visit(20) == 3
 
 
 def test_a_chunk_that_comes_back_begins_where_this_worker_had_been() -> None:
     cursor = Points()
     chunk = ChunkLease(0, 0, 10, 0, 0)
     cursor.take(lease(chunk))
-    assert cursor.next(4)[0] == 4
+    assert cursor.visit(4) == 4
     cursor.take(lease())
-    assert cursor.next(4)[0] == 0
+    assert cursor.visit(4) == 0
     cursor.take(lease(chunk))
-    assert cursor.next(20)[0] == 6
+    assert cursor.visit(20) == 6
 
 
 def test_who_was_evicted_has_been_nowhere() -> None:
     cursor = Points()
     chunk = ChunkLease(0, 0, 10, 0, 0)
     cursor.take(lease(chunk))
-    assert cursor.next(4)[0] == 4
+    assert cursor.visit(4) == 4
     cursor.take(lease(chunk, incarnation=2))
-    assert cursor.next(20)[0] == 10
+    assert cursor.visit(20) == 10

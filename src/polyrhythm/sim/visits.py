@@ -9,17 +9,16 @@ class Visits:
         self.lease: Leased | None = None
         self.lease_number = 0
         self.steps = 0
-        """Since the last contribution; so are the points and the progress."""
+        """Since the last contribution; so are the points."""
         self.points = 0
         self.ever = 0
-        self._progress: dict[int, Progress] = {}
         self._cursor = Points()
 
     def take_lease(self) -> None:
         if self.lease is None:
             return
         if self._cursor.take(self.lease):
-            self.points, self._progress = 0, {}  # it was evicted: nobody will count that
+            self.points = 0  # it was evicted: nobody will count that
         if not self.points:
             self.lease_number = self.lease.number
 
@@ -34,16 +33,13 @@ class Visits:
 
     def visit(self, points: int, steps: int) -> None:
         if self.lease is not None:
-            points, progress = self._cursor.next(points)
-            for step in progress:
-                self._progress[step.chunk] = step
+            points = self._cursor.visit(points)
         self.steps += steps
         self.points += points
         self.ever += points
 
     def collect(self) -> tuple[int, int, tuple[Progress, ...]]:
         """Points, steps and progress for a contribution; nothing is left of them after this."""
-        points, steps, progress = self.points, self.steps, tuple(self._progress.values())
+        points, steps = self.points, self.steps
         self.steps = self.points = 0
-        self._progress = {}
-        return points, steps, progress
+        return points, steps, self._cursor.collect()
