@@ -6,7 +6,7 @@ fsp it takes micro-batches, looks after each, and contributes when its interval 
 hurried, or when it has passed over all of its points.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from math import ceil
 
 from polyrhythm.core import effects as fx
@@ -37,15 +37,15 @@ class Loop:
         self,
         process: Process,
         put: Callable[[Event], None],
-        unread: Callable[[], bool],
+        unread: Sized,
         model: m.ModelSpec,
         points: int | None,
         batch: int,
         pace: Pace,
         objective: Objective | None,
     ) -> None:
-        """It runs in `process`, and tells its machine by `put`. `unread`: something has come that
-        was not looked at."""
+        """It runs in `process`, and tells its machine by `put`. `unread`: what has come and was not
+        looked at."""
         self.pace = pace
         self.contributions = 0
         self.time = Timesheet()
@@ -68,6 +68,7 @@ class Loop:
         self._next: Callable[[], None] = self._attach
         """What the user's code does when it is handed back control."""
         self._job: m.JobSpec | None = None
+        self._local_steps = 1
         self._enrolling = False
         self._stopped = False
         self._timed = False
@@ -95,7 +96,7 @@ class Loop:
         self._patience_ns = parse_patience(job.abandon)
         if self._job is None:
             self._get_ready()
-        self._job = job
+        self._job, self._local_steps = job, job.local_steps
 
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
         """`computing`: the machine waits for nothing else."""
@@ -147,12 +148,11 @@ class Loop:
         """The parameters of a version are here, and so is a lease if there are points."""
         now_ns = self._clock.now_ns
         self._enrolling = False
-        if self.contributions:
-            self.time.book(now_ns)
         self.began = True
-        self.time.resumed_ns = now_ns
         if self.contributions:
-            self.time.handle(self.pace.handling_ns, now_ns)
+            self.time.resume(now_ns, self.pace.handling_ns)
+        else:
+            self.time.resumed_ns = now_ns
         if self._objective is not None:
             self._seen = self._objective.value
             self._probe(self._objective.value)
@@ -218,8 +218,7 @@ class Loop:
             return over or self._hurried or self._passed_all()
         if self.through:
             return not self._on_its_way and self._visits.steps >= self._terms.steps
-        assert self._job is not None
-        return self._visits.steps >= self._job.local_steps
+        return self._visits.steps >= self._local_steps
 
     def _passed_all(self) -> bool:
         """Every point of the lease was visited since the parameters came: ask for the barrier."""
@@ -275,7 +274,7 @@ class Loop:
         if self._timed:  # as long as the machine is now, not as it usually is
             steps = stretch.current(begins_ns + max(1, rest_ns))
         self.computing.begin(stretch, steps)
-        if self.looks and self._unread():
+        if self.looks and self._unread:
             self.computing.look_up()
         return True
 
@@ -289,8 +288,7 @@ class Loop:
             return steps if rest is None else min(steps, max(1, -(-rest // self._size)))
         if self.through:
             return max(1, self._terms.steps - (0 if self._on_its_way else self._visits.steps))
-        assert self._job is not None
-        return self._job.local_steps - self._visits.steps
+        return self._local_steps - self._visits.steps
 
     @property
     def looks(self) -> bool:
@@ -303,7 +301,7 @@ class Loop:
             steps -= 1
             self._abandoned_ns += step_ns
         self._visits.visit(steps * self._size, steps)
-        process.unsettled = self._unread()
+        process.unsettled = bool(self._unread)
         if self.looks:
             self.looking = process.unsettled = True  # after what has come
         else:

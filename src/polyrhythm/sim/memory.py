@@ -89,7 +89,8 @@ class Memory:
         self._writes = 0
         self.moves = 0
         """How often this server became the primary of others: they lie in new memory then."""
-        self._copies: list[tuple[int, CarriedCopy]] = []
+        self.copies: list[tuple[int, CarriedCopy]] = []
+        """What must go to replicas now."""
         self._hold(mine, kept)
 
     def _hold(self, mine: Sequence[int], kept: Mapping[int, Route]) -> None:
@@ -226,11 +227,11 @@ class Memory:
                 rows=rows,
                 cargo=tuple(self._added[slice_]) if cargo is None else cargo,
             )
-            self._copies.append((peer, copy))
+            self.copies.append((peer, copy))
 
     def take_copies(self) -> list[tuple[int, CarriedCopy]]:
         """Steps that others must make too, by whom, in order."""
-        copies, self._copies = self._copies, []
+        copies, self.copies = self.copies, []
         return copies
 
     def copy(self, message: CarriedCopy) -> StepCopied | None:

@@ -5,16 +5,17 @@ are performed in order by the method that the process's table names.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from polyrhythm.core.events import Tick
-from polyrhythm.core.machine import Machine
+from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.clock import Clock
 
 _TICK = Tick()
+_Handle: TypeAlias = Callable[[Any, int], Sequence[Effect]]
 
 
 class Process:
@@ -30,7 +31,8 @@ class Process:
         self.unsettled = False
         self._queue: deque[tuple[str, Any]] = deque()
         self._running = False
-        self._handles = {name: machine.handle for name, machine in machines.items()}
+        handler = _checked if check else _unchecked
+        self._handles = {name: handler(machine) for name, machine in machines.items()}
         self._wakes = [(name, machine.wake_at) for name, machine in machines.items()]
         self._sleeps_until_ns: dict[str, float] = dict.fromkeys(machines, inf)
 
@@ -45,15 +47,12 @@ class Process:
         if self._running or self.frozen:
             return
         self._running = True
-        queue, handles, perform, check = self._queue, self._handles, self.EFFECTS, self.check
+        queue, handles, perform = self._queue, self._handles, self.EFFECTS
         now_ns = self.clock.now_ns
         while True:
             while queue and self.alive:
                 name, event = queue.popleft()
-                effects = handles[name](event, now_ns)
-                if check:
-                    self.machines[name].check()
-                for effect in effects:
+                for effect in handles[name](event, now_ns):
                     perform[type(effect)](self, effect)
             if not self.unsettled:
                 break
@@ -98,3 +97,16 @@ class Process:
         self.post(name, _TICK)
         if self.alive and machine.wake_at() == wake_ns:
             raise InvariantBroken(f"{name} wants to be woken for what it was just woken for")
+
+
+def _unchecked(machine: Machine) -> _Handle:
+    return machine.handle
+
+
+def _checked(machine: Machine) -> _Handle:
+    def handle(event: Any, now_ns: int) -> Sequence[Effect]:
+        effects = machine.handle(event, now_ns)
+        machine.check()
+        return effects
+
+    return handle

@@ -63,23 +63,26 @@ class Publishing:
             message = sending.parameters(effect, self._server, round_, slice_, slot)
             left_ns = way.send(message, nbytes)
         stamps = [memory.moves, *memory.stamps(slots)] if self._process.check else None
-        if left_ns not in self._leaving:
-            self._leaving[left_ns] = []
+        leaving = self._leaving.get(left_ns)
+        if leaving is None:
+            leaving = self._leaving[left_ns] = []
             clock.at(left_ns, self._have_left, left_ns)
-        self._leaving[left_ns].append((way, ev.Sent(effect.worker, round_), slots, stamps))
+        leaving.append((way, ev.Sent(effect.worker, round_), slots, stamps))
 
     def _have_left(self, left_ns: int) -> None:
         """Of a version that goes to many, many copies leave at the same moment."""
         if self._slept_through(lambda: self._have_left(left_ns)):
             return
         for way, event, slots, stamps in self._leaving.pop(left_ns):
-            peer = fx.worker_name(event.worker)
-            if self._mesh.peers.get(peer) is not way:
+            if self._mesh.peers.get(way.back.peer) is not way:
                 continue  # its link is over, and with it the lease
-            memory = self._placed()
-            moved = stamps is not None and stamps[0] != memory.moves
-            # what was read before lies where nobody writes
-            if stamps is not None and not moved and memory.stamps(slots) != stamps[1:]:
-                raise InvariantBroken(f"{self._name} wrote what {peer} was reading")
+            if stamps is not None:
+                self._see_unwritten(way, slots, stamps)
             self._process.put(self._name, event)
         self._process.run()
+
+    def _see_unwritten(self, way: Way, slots: _Slots, stamps: list[int]) -> None:
+        memory = self._placed()
+        moved = stamps[0] != memory.moves  # what was read before lies where nobody writes
+        if not moved and memory.stamps(slots) != stamps[1:]:
+            raise InvariantBroken(f"{self._name} wrote what {way.back.peer} was reading")

@@ -165,10 +165,12 @@ class ServerProcess(Process):
         self._folding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:
-        event = self._placed().add(message)
-        self._send_copies()
+        memory = self._placed()
+        event = memory.add(message)
+        if memory.copies:
+            self._send_copies()
         if event is not None:
-            self.put(self.name, event)
+            self._queue.append((self.name, event))
 
     def _take_copy(self, message: Any) -> None:
         memory = self._placed()

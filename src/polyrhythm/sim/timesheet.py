@@ -25,16 +25,20 @@ class Timesheet:
 
     def landed(self, first_byte_ns: int, now_ns: int) -> None:
         """A slice has come; what came at the same time as another is not counted twice."""
-        self._came_ns += now_ns - max(first_byte_ns, self._landed_ns, self._left_ns)
+        began_ns = max(first_byte_ns, self._landed_ns, self._left_ns)
+        self._came_ns += now_ns - began_ns
         self._landed_ns = now_ns
 
-    def book(self, now_ns: int) -> None:
+    def resume(self, now_ns: int, handling_ns: int) -> None:
         """Between sending and going on, what was not the parameters' coming was waiting."""
-        early_ns = max(0, self._left_ns - now_ns)  # it did not wait until all had left
-        self._left_ns -= early_ns
-        self.transferred_ns -= early_ns
+        if self._left_ns > now_ns:  # it did not wait until all had left
+            self.transferred_ns -= self._left_ns - now_ns
+            self._left_ns = now_ns
         self.waited_ns = now_ns - self._left_ns - self._came_ns
         self.transferred_ns += self._came_ns
+        self.resumed_ns = now_ns
+        if handling_ns:
+            self.handle(handling_ns, now_ns)
 
     def handle(self, took_ns: int, now_ns: int) -> None:
         """The worker itself is busy with an exchange, and computes after that."""

@@ -55,8 +55,9 @@ class WorkerProcess(Process):
         self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
-        put, unread = partial(self.put, _ME), lambda: bool(self._backlog)
-        self._loop = Loop(self, put, unread, model, points, batch, pace, objective)
+        put = partial(self.put, _ME)
+        self._loop = Loop(self, put, self._backlog, model, points, batch, pace, objective)
+        self._computing = self._loop.computing
 
     @property
     def contributions(self) -> int:
@@ -85,7 +86,7 @@ class WorkerProcess(Process):
     # -- what comes in -------------------------------------------------------------------------
 
     def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
-        if self._loop.computing.on or self.frozen or self._backlog:
+        if self._computing.on or self.frozen or self._backlog:
             self._put_off(lambda: self._take(way, parcel))
         else:
             self._take(way, parcel)
@@ -103,17 +104,18 @@ class WorkerProcess(Process):
     def _put_off(self, take: Callable[[], None]) -> None:
         """Until the worker reads its links."""
         self._backlog.append(take)
-        if not self._loop.computing.on:
+        if not self._computing.on:
             self.unsettled = True
             self.run()
         elif self._loop.looks:
-            self._loop.computing.look_up()
+            self._computing.look_up()
 
     def _take(self, way: Way, parcel: Sequence[m.Message]) -> None:
         for message in parcel:
-            if isinstance(message, m.Parameters):
-                self._take_slice(way, message)
-            elif isinstance(message, m.Greeting):
+            kind = type(message)
+            if kind is m.Parameters:
+                self._take_slice(way, message)  # type: ignore[arg-type]
+            elif kind is m.Greeting:
                 incarnation = self._incarnations.get(message.server, 0)
                 self.put(_ME, ev.Linked(message.server, incarnation))
             else:
@@ -144,7 +146,7 @@ class WorkerProcess(Process):
     def freeze(self) -> None:
         if self.alive and not self.frozen:
             self.frozen = True
-            self._loop.computing.freeze()
+            self._computing.freeze()
 
     def thaw(self) -> None:
         if self.alive and self.frozen:
