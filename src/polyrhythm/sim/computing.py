@@ -23,19 +23,19 @@ class Computing:
 
     def begin(self, stretch: Stretch, returns_after: int) -> None:
         self.on = True
-        self._stretch, self._returns_after = stretch, returns_after
-        self._schedule()
+        self._stretch = stretch
+        self._return_after(returns_after)
 
-    def _schedule(self) -> None:
+    def _return_after(self, step: int) -> None:
+        self._returns_after = step
         self._call += 1
-        self._clock.at(self._stretch.end_ns(self._returns_after), self._end, self._call)
+        self._clock.at(self._stretch.end_ns(step), self._end, self._call)
 
     def look_up(self) -> None:
         """Something has come, and will be looked at after the step that is being computed."""
         step = self._stretch.current(self._clock.now_ns)
         if not self._process.frozen and step < self._returns_after:
-            self._returns_after = step
-            self._schedule()
+            self._return_after(step)
 
     def _end(self, call: int) -> None:
         if call == self._call and self._process.alive:
@@ -49,4 +49,4 @@ class Computing:
     def thaw(self) -> None:
         if self.on:
             self._stretch.begins_ns += self._clock.now_ns - self._frozen_ns
-            self._schedule()
+            self._return_after(self._returns_after)

@@ -274,7 +274,7 @@ class Loop:
         if self._timed:  # as long as the machine is now, not as it usually is
             steps = stretch.current(begins_ns + max(1, rest_ns))
         self.computing.begin(stretch, steps)
-        if self.looks and self._unread:
+        if self._unread and self.looks:
             self.computing.look_up()
         return True
 

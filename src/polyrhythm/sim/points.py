@@ -52,8 +52,12 @@ class Points:
             return count
         if self._open == _NONE and not self._left:
             self._begin_pass()
-        ahead = sum(self._lengths[number] - self._at[number][1] for number in self._left)
-        return min(count, self._length - self._cursor + ahead)
+        found = self._length - self._cursor
+        for number in reversed(self._left):
+            if found >= count:
+                break
+            found += self._lengths[number] - self._at[number][1]
+        return min(count, found)
 
     def visit(self, count: int) -> int:
         """Up to `count` points of one pass; 0: none are left."""

@@ -43,21 +43,27 @@ class Publishing:
     def publish(self, effect: fx.Publish) -> None:
         way = self._reader(effect)
         if way is not None:
-            slots = (effect.slot,) * len(self._placed().slices)
-            self._send(way, slots, effect.round, effect)
+            memory = self._placed()
+            self._send(way, memory, (effect.slot,) * len(memory.slices), effect.round, effect)
         else:  # nothing leaves, so nothing is read
             self._process.put(self._name, ev.Sent(effect.worker, effect.round))
 
     def publish_latest(self, effect: fx.PublishLatest) -> None:
         way = self._reader(effect)
         if way is not None:
-            slots = self._placed().lease(effect.worker, effect.ticket)
-            self._send(way, slots, effect.ticket, effect)
+            memory = self._placed()
+            slots = memory.lease(effect.worker, effect.ticket)
+            self._send(way, memory, slots, effect.ticket, effect)
 
     def _send(
-        self, way: Way, slots: _Slots, round_: int, effect: fx.Publish | fx.PublishLatest
+        self,
+        way: Way,
+        memory: Memory,
+        slots: _Slots,
+        round_: int,
+        effect: fx.Publish | fx.PublishLatest,
     ) -> None:
-        memory, clock = self._placed(), self._process.clock
+        clock = self._process.clock
         left_ns = clock.now_ns
         for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
             message = sending.parameters(effect, self._server, round_, slice_, slot)

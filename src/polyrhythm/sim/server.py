@@ -165,7 +165,8 @@ class ServerProcess(Process):
         self._folding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:
-        memory = self._placed()
+        memory = self.memory
+        assert memory is not None
         event = memory.add(message)
         if memory.copies:
             self._send_copies()
