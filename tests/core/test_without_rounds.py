@@ -340,6 +340,7 @@ class Hand:
 
     def __init__(self, sync: str, shape: tuple[int, ...] = (8,)) -> None:
         self.worker = WorkerMachine("anna")
+        self.now_ns = 1
         job = m.JobSpec(job="j", servers=2, sync=sync)
         servers = tuple(m.ServerSpec(server, ADDRESS, 1) for server in (0, 1))
         self.tell(m.Admitted(**WHO, job=job, servers=servers))
@@ -349,7 +350,7 @@ class Hand:
         self.tell(m.Routing(**WHO, routing=1, routes=(m.Route(0), m.Route(1))))
 
     def tell(self, event: object) -> list[Effect]:
-        effects = list(self.worker.handle(event, 1))
+        effects = list(self.worker.handle(event, self.now_ns))
         self.worker.check()
         return effects
 
@@ -366,8 +367,16 @@ class Hand:
         assert self.worker.state is State.COMPUTING
         return self
 
-    def compute(self) -> list[Effect]:
-        return self.tell(ev.Computed(0, 8.0, (0.1,), None, 0, 0, 0, (), 6))
+    def compute(self, took_ns: int = 0) -> list[Effect]:
+        return self.tell(ev.Computed(0, 8.0, (0.1,), None, took_ns, 0, 0, (), 6))
+
+    def far_away(self) -> "Hand":
+        """Five answers took longer than the steps: it goes ahead from now on."""
+        for sequence in range(1, 6):
+            assert of(self.compute(), fx.Resume) == []
+            self.now_ns += 10**9
+            assert of(self.land(sequence + 1, sequence), fx.Resume)
+        return self
 
 
 def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
@@ -392,40 +401,50 @@ def test_the_answer_has_its_own_contribution_in_it_and_acknowledges_it(sync: str
     assert trailer.lease == 6
 
 
-def test_asp_goes_on_at_once_and_takes_the_answer_with_its_next_contribution() -> None:
+def test_asp_waits_for_an_answer_that_takes_little_of_a_step() -> None:
     hand = Hand("asp").begin()
+    for sequence in range(1, 20):
+        assert of(hand.compute(took_ns=10_000_000), fx.Resume) == []
+        assert str(hand.worker.why().reason) == "waiting for the servers' answer"
+        hand.now_ns += 500_000
+        (resume,) = of(hand.land(sequence + 1, sequence), fx.Resume)
+        assert resume.round == sequence + 1 and hand.worker.acknowledged == sequence
+
+
+def test_asp_goes_on_at_once_and_takes_the_answer_with_its_next_contribution() -> None:
+    hand = Hand("asp").begin().far_away()
     effects = hand.compute()
-    assert of(effects, fx.Resume) == [fx.Resume(1, False)], "with what lies here"
-    assert of(effects, fx.Expect) == [fx.Expect(None, keep=2)], "what comes meanwhile is not lost"
+    assert of(effects, fx.Resume) == [fx.Resume(6, False)], "with what lies here"
+    assert of(effects, fx.Expect) == [fx.Expect(None, keep=7)], "what comes meanwhile is not lost"
     effects = hand.compute()
-    assert of(effects, fx.Expect) == [fx.Expect(2)] and of(effects, fx.PushSlices) == []
+    assert of(effects, fx.Expect) == [fx.Expect(7)] and of(effects, fx.PushSlices) == []
     assert str(hand.worker.why().reason) == "waiting for the servers' answer"
-    effects = hand.land(2, 1)
-    assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
-    assert of(effects, fx.Resume) == [fx.Resume(2, False)]
-    assert pulls(effects) == [(3, 2), (3, 2)] and pulled_by(effects) == [2, 2]
-    assert hand.worker.acknowledged == 1
+    effects = hand.land(7, 6)
+    assert [push.sequence for push in of(effects, fx.PushSlices)] == [7, 7]
+    assert of(effects, fx.Resume) == [fx.Resume(7, False)]
+    assert pulls(effects) == [(8, 7), (8, 7)] and pulled_by(effects) == [7, 7]
+    assert hand.worker.acknowledged == 6
 
 
 def test_asp_sends_what_it_contributes_last_without_reading_anything_more() -> None:
-    hand = Hand("asp").begin()
+    hand = Hand("asp").begin().far_away()
     hand.compute()
     hand.tell(ev.LeaveAsked())
     effects = hand.compute()
-    assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
+    assert [push.sequence for push in of(effects, fx.PushSlices)] == [7, 7]
     assert pulls(effects) == [] and of(effects, fx.Resume) == []
     assert of(effects, fx.LetGo) == [fx.LetGo()]
-    hand.tell(ev.Skipped(0, 2, 1))
-    hand.tell(ev.Skipped(1, 2, 1))
+    hand.tell(ev.Skipped(0, 7, 1))
+    hand.tell(ev.Skipped(1, 7, 1))
     assert hand.worker.unacknowledged == 0
 
 
 def test_asp_takes_no_mixture_of_two_answers() -> None:
-    hand = Hand("asp").begin()
+    hand = Hand("asp").begin().far_away()
     hand.compute()
     hand.compute()
-    assert of(hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1)), fx.Resume) == []
-    assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 2, 1)), fx.Resume) == [fx.Resume(2, False)]
+    assert of(hand.tell(ev.Landed(0, m.EVERY_SLICE, 7, 6)), fx.Resume) == []
+    assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 7, 6)), fx.Resume) == [fx.Resume(7, False)]
 
 
 LARGE = (1024, 1024)

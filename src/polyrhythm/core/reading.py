@@ -3,9 +3,10 @@
 *With rounds it goes on when all its slices are of one version, the one that the lead released or a
 later one; without, it asks for the parameters with each contribution and goes on when they are here:
 under a bound with its own contribution in them and when the lead lets it, otherwise as they are.
-Without a bound, where the model is small, it goes on at once: what one contribution asked for is taken
-with the next.* With rounds a contribution says that the version it was computed on is no longer read;
-otherwise a worker says so with `Pulled`, or with its next `Pull` where the model is small.
+Without a bound, where the model is small and its way is long (`weighing`), it goes on at once: what one
+contribution asked for is taken with the next.* With rounds a contribution says that the version it was
+computed on is no longer read; otherwise a worker says so with `Pulled`, or with its next `Pull` where
+the model is small.
 """
 
 from dataclasses import dataclass

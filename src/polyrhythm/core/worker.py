@@ -31,6 +31,7 @@ from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.post import Post
 from polyrhythm.core.reading import Manner, Reading
 from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
+from polyrhythm.core.weighing import Weighing
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
@@ -89,6 +90,7 @@ class WorkerMachine:
         self._joining = Joining(self._post)
         self._reading = Reading(self._post, self._manner, ticket)
         self._contributing = Contributing(self._post)
+        self._weighing = Weighing()
         self._leased = False
         self._heartbeat = Heartbeat()
 
@@ -310,7 +312,9 @@ class WorkerMachine:
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
         manner, reading, contributing = self._manner, self._reading, self._contributing
         contributing.sequence += 1
-        goes_on = manner.ahead and not self._parts
+        goes_on = (
+            manner.ahead and not self._parts and not self._weighing.waits(event.compute_ns, now_ns)
+        )
         if manner.rounds:
             self._expect_next(now_ns)
         elif not self._parts:
@@ -429,6 +433,7 @@ class WorkerMachine:
         self._enter(State.COMPUTING, now_ns)
         self._user_computes = True
         self._missed.clear()
+        self._weighing.answered(now_ns)
         self._reading.resume()
 
     # -- the end -------------------------------------------------------------------------------
