@@ -6,6 +6,8 @@ primaries now of what others were before. An acknowledgement is of the slices th
 primary of in the epoch that it was given in.*
 """
 
+from msgspec.structs import replace
+
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
 from polyrhythm.core.landing import Landing
@@ -46,8 +48,8 @@ class Contributing:
         for server, slices in landing.slices.items():
             if server not in self.relinking:  # otherwise after what must be sent to it again
                 self._push(server, slices, sent)
-        post.tell_lead(
-            m.Trailer(
+        trailer = (
+            m.Trailer(  # more than 15 keywords would go through a dict, at four times the price
                 term=post.term,
                 view=post.view,
                 routing=post.routing,
@@ -63,12 +65,18 @@ class Contributing:
                 progress=computed.progress,
                 lease=computed.lease,
                 steps=computed.steps,
+            )
+        )
+        probed = computed.probe_ns or computed.probe_points or computed.probe is not None
+        if probed or computed.abandoned_ns:
+            trailer = replace(
+                trailer,
                 probe=computed.probe,
                 probe_points=computed.probe_points,
                 probe_ns=computed.probe_ns,
                 abandoned_ns=computed.abandoned_ns,
             )
-        )
+        post.tell_lead(trailer)
 
     def _push(self, server: int, slices: tuple[int, ...], sent: Sent) -> None:
         post, computed = self._post, sent.computed

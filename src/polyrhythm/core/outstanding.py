@@ -4,25 +4,31 @@
 only what was not.*
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from polyrhythm.core.events import Computed
 from polyrhythm.wire.messages import Route
 
+Owed = dict[int, Mapping[int, tuple[int, ...]]]
+"""Per primary and the routing epoch since when it is that, the slices."""
 
-@dataclass(slots=True)
-class Sent:
+
+class Sent(msgspec.Struct):
     sequence: int
     round: int
     computed: Computed
-    owed: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
-    """Per primary and the routing epoch since when it is that, the slices."""
+    owed: Owed
 
 
 class Outstanding:
     def __init__(self) -> None:
         self._sent: dict[int, Sent] = {}
+        """In the order in which they were."""
+        self._routes: tuple[Route, ...] = ()
+        self._whole: Owed = {}
+        """What is owed of a contribution that nobody has acknowledged, by these routes."""
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -38,24 +44,27 @@ class Outstanding:
     def send(
         self, sequence: int, round_: int, computed: Computed, routes: tuple[Route, ...]
     ) -> Sent:
-        sent = self._sent[sequence] = Sent(sequence, round_, computed)
-        _owe(sent, range(len(routes)), routes)
+        if routes is not self._routes:
+            self._routes, self._whole = routes, _owed(range(len(routes)), routes)
+        sent = self._sent[sequence] = Sent(sequence, round_, computed, self._whole.copy())
         return sent
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
         """A server has every slice that it is the primary of since this epoch or longer, of this and
         all before it."""
-        for mine in [mine for mine in self._sent if mine <= sequence]:
-            owed = self._sent[mine].owed
+        for sent in tuple(self._sent.values()):
+            if sent.sequence > sequence:
+                break
+            owed = sent.owed
             parts = owed.get(server)
             if parts is None:
                 continue
-            for epoch in [epoch for epoch in parts if epoch <= routing]:
-                del parts[epoch]
-            if not parts:
-                del owed[server]
+            if max(parts) > routing:
+                owed[server] = {since: parts[since] for since in parts if since > routing}
+                continue
+            del owed[server]
             if not owed:
-                del self._sent[mine]
+                del self._sent[sent.sequence]
 
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
@@ -63,15 +72,14 @@ class Outstanding:
         """Other servers are primaries now: what must be sent again, oldest first, per server. Of what
         was on its way to those in `relinked`, nobody knows what has come."""
         again = []
-        for _, sent in sorted(self._sent.items()):
+        for sent in self._sent.values():
             before = {
                 slice_: (server, since)
                 for server, parts in sent.owed.items()
                 for since, slices in parts.items()
                 for slice_ in slices
             }
-            sent.owed = {}
-            _owe(sent, sorted(before), routes)
+            sent.owed = _owed(sorted(before), routes)
             moved: dict[int, list[int]] = {}
             for slice_, owed in sorted(before.items()):
                 route = routes[slice_]
@@ -82,8 +90,12 @@ class Outstanding:
         return again
 
 
-def _owe(sent: Sent, slices: Iterable[int], routes: tuple[Route, ...]) -> None:
+def _owed(slices: Iterable[int], routes: tuple[Route, ...]) -> Owed:
+    owed: dict[int, dict[int, list[int]]] = {}
     for slice_ in slices:
         route = routes[slice_]
-        parts = sent.owed.setdefault(route.primary, {})
-        parts[route.since] = (*parts.get(route.since, ()), slice_)
+        owed.setdefault(route.primary, {}).setdefault(route.since, []).append(slice_)
+    return {
+        server: {since: tuple(ids) for since, ids in parts.items()}
+        for server, parts in owed.items()
+    }

@@ -3,6 +3,7 @@
 *Every word carries who says it, in which incarnation, and the term and epochs that it goes by.*
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from polyrhythm.core.effects import LEAD, Send, server_name
@@ -12,7 +13,9 @@ from polyrhythm.wire import messages as m
 
 class Post:
     def __init__(self) -> None:
-        self._out: list[Effect] = []
+        self.do: Callable[[Effect], None]
+        """Gather an effect."""
+        self.begin()
         self.nobody()
 
     def nobody(self) -> None:
@@ -23,8 +26,9 @@ class Post:
 
     def begin(self) -> list[Effect]:
         """An event has come: where its effects are gathered."""
-        self._out = []
-        return self._out
+        effects: list[Effect] = []
+        self.do = effects.append
+        return effects
 
     def heed(self, message: m.Message) -> None:
         """The lead speaks: its term and view are this worker's."""
@@ -39,11 +43,8 @@ class Post:
             "incarnation": self.incarnation,
         }
 
-    def do(self, effect: Effect) -> None:
-        self._out.append(effect)
-
     def tell_lead(self, message: m.Message) -> None:
-        self._out.append(Send(LEAD, message))
+        self.do(Send(LEAD, message))
 
     def tell_server(self, server: int, message: m.Message) -> None:
-        self._out.append(Send(server_name(server), message))
+        self.do(Send(server_name(server), message))

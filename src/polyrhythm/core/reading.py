@@ -72,8 +72,10 @@ class Reading:
         self._terms = message
         self.stop = self.stop or message.stop
         if self._manner.rounds:
-            self._released = max(self._released, message.round)
-            self.must_pull = self.must_pull or not message.pushed
+            if message.round > self._released:
+                self._released = message.round
+            if not message.pushed:
+                self.must_pull = True
         else:
             self.allowed = True
 
@@ -118,10 +120,19 @@ class Reading:
         if awaited:
             self.expect(self.ticket)
         pulled = self.landing.version if self._manner.small else NOTHING
-        identity = self._post.identity()
-        pull = m.Pull(**identity, round=self.ticket, sequence=after, pulled=pulled)
+        post = self._post
+        pull = m.Pull(
+            term=post.term,
+            view=post.view,
+            routing=post.routing,
+            worker=post.worker,
+            incarnation=post.incarnation,
+            round=self.ticket,
+            sequence=after,
+            pulled=pulled,
+        )
         for server in self.landing.slices:
-            self._post.tell_server(server, pull)
+            post.tell_server(server, pull)
 
     def pull_missing(self) -> None:
         """Ask every server that is behind for its slices; a server that has folded on meanwhile

@@ -55,8 +55,10 @@ class State(Enum):
     ENDED = "ended"
 
 
-_AWAITING = (State.WAITING, State.PLACING)
-_ENDED = State.ENDED
+# what events ask for: to look up a member of an Enum takes a call
+_WAITING, _RESTING, _COMPUTING = State.WAITING, State.RESTING, State.COMPUTING
+_LEAVING, _ENDED = State.LEAVING, State.ENDED
+_AWAITING = (_WAITING, State.PLACING)
 
 
 class WorkerMachine:
@@ -77,6 +79,8 @@ class WorkerMachine:
         """Servers, and which incarnations, that it joined again for and has not come in since."""
         self._asked = False
         """It was told to leave."""
+        self._parts = False
+        """It waits for no version any more."""
         self._leaving: ev.Leaving | None = None
         self._settled_ns = 0
         """When it leaves at the latest, once it is leaving."""
@@ -93,6 +97,7 @@ class WorkerMachine:
         self._weighing = Weighing()
         self._leased = False
         self._heartbeat = Heartbeat()
+        self._part_if_asked()
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -110,7 +115,7 @@ class WorkerMachine:
         parted, wake_ns = self._joining.parted, self._heartbeat.next_ns
         if parted is not None and (wake_ns is None or parted.until_ns < wake_ns):
             wake_ns = parted.until_ns
-        if self.state is State.LEAVING and (wake_ns is None or self._settled_ns < wake_ns):
+        if self.state is _LEAVING and (wake_ns is None or self._settled_ns < wake_ns):
             wake_ns = self._settled_ns
         return wake_ns
 
@@ -189,6 +194,7 @@ class WorkerMachine:
         self.job, manner = message.job, self._manner
         manner.rounds = has_rounds(message.job.sync)
         manner.asks = manner.rounds or asks_before_steps(message.job.sync)
+        self._part_if_asked()
         self._joining.admitted(message)
         self._heartbeat.begin(message.job.heartbeat_s, now_ns)
         self._enter(State.ADMITTED, now_ns)
@@ -290,23 +296,25 @@ class WorkerMachine:
         if self._gone is not None:
             self._come_back(self._gone, now_ns)
             return
-        self._enter(State.WAITING, now_ns)
-        if self._reading.stop:
+        self._enter(_WAITING, now_ns)
+        reading, contributing = self._reading, self._contributing
+        if reading.stop:
             self._read_final(now_ns)
+        elif reading.reads_first and not self._parts:
+            contributing.held = event
+            reading.expect(reading.ticket)
+        elif contributing.full:
+            contributing.held = event
         else:
-            self._contributing.held = event
-            if self._reading.reads_first and not self._parts:
-                self._reading.expect(self._reading.ticket)
-            self._contribute_held(now_ns)
-        self._let_go_if_asked(now_ns)
+            self._contribute(event, now_ns)
+        if self._parts:
+            self._let_go(now_ns)
 
-    def _contribute_held(self, now_ns: int) -> None:
+    def _contribute_held(self, held: ev.Computed, now_ns: int) -> None:
         """Once the window and what it asked for allow it; who leaves reads nothing more."""
         contributing = self._contributing
-        if contributing.held is None or contributing.full:
-            return
-        if self._parts or not self._reading.reads_first:
-            held, contributing.held = contributing.held, None
+        if not contributing.full and (self._parts or not self._reading.reads_first):
+            contributing.held = None
             self._contribute(held, now_ns)
 
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
@@ -352,17 +360,20 @@ class WorkerMachine:
             **self._post.identity(), round=round_, reason=event.reason, lease=event.lease
         )
         self._post.tell_lead(abstained)
-        self._let_go_if_asked(now_ns)
+        if self._parts:
+            self._let_go(now_ns)
 
     def _on_acknowledged(self, message: m.Acknowledged, now_ns: int) -> None:
         if message.incarnation == self.incarnation:
             self._acknowledge(message.server, message.sequence, message.routing, now_ns)
 
     def _acknowledge(self, server: int, sequence: int, routing: int, now_ns: int) -> None:
-        if not self._contributing.acknowledge(server, sequence, routing):
+        contributing = self._contributing
+        if not contributing.acknowledge(server, sequence, routing):
             return
-        self._contribute_held(now_ns)
-        if self.state is State.LEAVING and not self.unacknowledged:
+        if contributing.held is not None:
+            self._contribute_held(contributing.held, now_ns)
+        if self.state is _LEAVING and not self.unacknowledged:
             self._depart(now_ns)
 
     def _on_skipped(self, event: ev.Skipped, now_ns: int) -> None:
@@ -385,12 +396,14 @@ class WorkerMachine:
             self._reading.pull_latest(self._contributing.sequence)
 
     def _on_release(self, message: m.Release, now_ns: int) -> None:
-        if message.incarnation != self.incarnation:
+        post = self._post
+        if message.incarnation != post.incarnation:
             return
-        self._post.heed(message)
+        post.heed(message)
         self._reading.release(message)
         if message.stop:
             self._contributing.held = None
+            self._part_if_asked()
         if not self._manner.rounds:
             if self.state is State.RESTING:
                 self._enter(State.WAITING, now_ns)
@@ -409,28 +422,32 @@ class WorkerMachine:
         )
 
     def _on_landed(self, event: ev.Landed, now_ns: int) -> None:
-        if not self._joining.routed or event.incarnation not in (0, self.incarnation):
+        incarnation = event.incarnation
+        if not self._joining.routed or (incarnation and incarnation != self._post.incarnation):
             return  # it was read for an incarnation that is over
-        self._reading.landing.land(event.server, event.slice, event.round, event.holds)
+        reading = self._reading
+        reading.landing.land(event.server, event.slice, event.round, event.holds)
         self._acknowledge(event.server, event.sequence, event.routing, now_ns)
-        if self.state is State.RESTING and not self._reading.reads_first:
-            self._reading.say_pulled()
-        self._resume_if_whole(now_ns)
+        if self.state is _RESTING and not reading.reads_first:
+            reading.say_pulled()
+        if reading.landing.whole or reading.must_pull:
+            self._resume_if_whole(now_ns)
 
     def _resume_if_whole(self, now_ns: int) -> None:
         if self.state not in _AWAITING or self._contributing.held is not None:
             return
-        if self._let_go_if_asked(now_ns):
+        if self._parts and self._let_go(now_ns):
             return
         if self._points is not None and not self._leased:
             return
-        if self._reading.may_go_on():
+        reading = self._reading
+        if reading.may_go_on():
             self._resume(now_ns)
-        else:
-            self._reading.pull_missing()
+        elif reading.must_pull:
+            reading.pull_missing()
 
     def _resume(self, now_ns: int) -> None:
-        self._enter(State.COMPUTING, now_ns)
+        self._enter(_COMPUTING, now_ns)
         self._user_computes = True
         self._missed.clear()
         self._weighing.answered(now_ns)
@@ -441,19 +458,20 @@ class WorkerMachine:
     def _on_reporting(self, event: ev.Reporting, now_ns: int) -> None:
         self._post.tell_lead(m.Report(**self._post.identity(), metrics=event.metrics))
 
-    @property
-    def _parts(self) -> bool:
-        """It waits for no version any more. One who reads in place must: what it reads changes."""
-        in_place = self.job is not None and self.job.in_place
-        return self._asked and not self._reading.stop and not in_place
-
     def _on_leave_asked(self, event: ev.LeaveAsked, now_ns: int) -> None:
         self._asked = True
-        self._let_go_if_asked(now_ns)
+        self._part_if_asked()
+        if self._parts:
+            self._let_go(now_ns)
 
-    def _let_go_if_asked(self, now_ns: int) -> bool:
+    def _part_if_asked(self) -> None:
+        """Unless the job ends. One who reads in place waits: what it reads changes."""
+        in_place = self.job is not None and self.job.in_place
+        self._parts = self._asked and not self._reading.stop and not in_place
+
+    def _let_go(self, now_ns: int) -> bool:
         """Not in the middle of a version: the user's code may look at its parameters once more."""
-        if not self._parts or self._user_computes or not self._reading.landing.whole:
+        if self._user_computes or not self._reading.landing.whole:
             return False
         self._user_computes = True
         self._enter(State.PARTING, now_ns)
@@ -540,7 +558,7 @@ class WorkerMachine:
         """Unless it was told to leave and has a whole version: then it has nothing to come back for."""
         if self._parts and self._reading.landing.whole:
             self._gone = reason
-            self._let_go_if_asked(now_ns)
+            self._let_go(now_ns)
         else:
             self._rejoin(reason, now_ns)
 
