@@ -48,24 +48,23 @@ class Contributing:
         for server, slices in landing.slices.items():
             if server not in self.relinking:  # otherwise after what must be sent to it again
                 self._push(server, slices, sent)
-        trailer = (
-            m.Trailer(  # more than 15 keywords would go through a dict, at four times the price
-                term=post.term,
-                view=post.view,
-                routing=post.routing,
-                worker=post.worker,
-                incarnation=post.incarnation,
-                sequence=sequence,
-                round=round_,
-                weight=computed.weight,
-                objective=computed.objective,
-                compute_ns=computed.compute_ns,
-                wait_ns=computed.wait_ns,
-                transfer_ns=computed.transfer_ns,
-                progress=computed.progress,
-                lease=computed.lease,
-                steps=computed.steps,
-            )
+        # no more than 15 keywords: Python would put them into a dict, which takes longer than all else
+        trailer = m.Trailer(
+            term=post.term,
+            view=post.view,
+            routing=post.routing,
+            worker=post.worker,
+            incarnation=post.incarnation,
+            sequence=sequence,
+            round=round_,
+            weight=computed.weight,
+            objective=computed.objective,
+            compute_ns=computed.compute_ns,
+            wait_ns=computed.wait_ns,
+            transfer_ns=computed.transfer_ns,
+            progress=computed.progress,
+            lease=computed.lease,
+            steps=computed.steps,
         )
         probed = computed.probe_ns or computed.probe_points or computed.probe is not None
         if probed or computed.abandoned_ns:

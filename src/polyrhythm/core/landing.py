@@ -27,18 +27,26 @@ class Landing:
         self.slices = _by_primary(routes)
 
     def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:
-        versions, counts = self._versions, self._counts
         every = holds or self.slices[server] if slice_ == EVERY_SLICE else (slice_,)
+        landed = len(every)
+        if landed == len(self._versions):
+            self._versions, self._counts = [version] * landed, {version: landed}
+            self.version = self.newest = version
+            self.whole = True
+            return
+        versions, counts = self._versions, self._counts
+        changed = version not in counts
+        counts[version] = landed if changed else counts[version] + landed
         for number in every:
             before = versions[number]
+            versions[number] = version
             counts[before] -= 1
             if not counts[before]:
                 del counts[before]
-            versions[number] = version
-            counts[version] = counts.get(version, 0) + 1
-        self.whole = len(counts) == 1
-        self.version = version if self.whole else min(counts)
-        self.newest = version if self.whole else max(counts)
+                changed = True
+        if changed:  # which versions lie there, and not only of how many slices
+            self.version, self.newest = min(counts), max(counts)
+            self.whole = self.version == self.newest
 
     def of(self, server: int) -> int:
         """The oldest version of what this server holds."""

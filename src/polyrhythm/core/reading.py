@@ -9,28 +9,41 @@ computed on is no longer read; otherwise a worker says so with `Pulled`, or with
 the model is small.
 """
 
-from dataclasses import dataclass
-
 from polyrhythm.core.effects import Expect, Resume
 from polyrhythm.core.landing import NOTHING, Landing
+from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.post import Post
+from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.wire import messages as m
 
 
-@dataclass(slots=True)
+_SMALL_NBYTES = 2 * 2**20
+"""A model up to this size may lie unread at the servers while a worker computes: the spare that
+this takes is cheaper than waiting."""
+
+
 class Manner:
     """How workers of this job read."""
 
-    rounds: bool = True
-    asks: bool = True
-    """A step begins when the lead lets it."""
-    small: bool = False
-    """The model may lie unread at the servers while a worker computes."""
-
-    @property
-    def ahead(self) -> bool:
+    def __init__(self, *, rounds: bool = True, asks: bool = True, small: bool = False) -> None:
+        self.rounds = rounds
+        self.asks = asks
+        """A step begins when the lead lets it."""
+        self.small = small
+        """The model may lie unread at the servers while a worker computes."""
+        self.ahead = small and not asks
         """It computes on while its parameters are on their way."""
-        return self.small and not self.asks
+
+    def follow(self, sync: str) -> None:
+        """What the job's policy makes of it."""
+        self.rounds = has_rounds(sync)
+        self.asks = self.rounds or asks_before_steps(sync)
+        self.ahead = self.small and not self.asks
+
+    def attach(self, spec: m.ModelSpec) -> None:
+        """What the model's size makes of it."""
+        self.small = nbytes_of(spec) <= _SMALL_NBYTES
+        self.ahead = self.small and not self.asks
 
 
 class Reading:
@@ -81,13 +94,14 @@ class Reading:
 
     def resume(self) -> None:
         """It goes on with what is here."""
+        manner, do = self._manner, self._post.do
         self.must_pull = False
         self._pulling.clear()
         self.resumed = self.landing.version
-        self.expect(None, keep=self.ticket if self._manner.ahead else None)
+        do(Expect(None, self.ticket if manner.ahead else None))
         terms, first = self._terms, self._first
         self._first = False
-        self._post.do(
+        do(
             Resume(
                 self.resumed,
                 self.stop,
@@ -98,7 +112,7 @@ class Reading:
                 anew=first,
             )
         )
-        if not self._manner.rounds and not self._manner.small:
+        if not manner.rounds and not manner.small:
             self.say_pulled()
 
     # -- asking --------------------------------------------------------------------------------

@@ -27,17 +27,12 @@ from polyrhythm.core.heartbeat import Heartbeat
 from polyrhythm.core.joining import Joining, Parted
 from polyrhythm.core.landing import Landing
 from polyrhythm.core.machine import Effect, Reason, Waiting
-from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.post import Post
 from polyrhythm.core.reading import Manner, Reading
-from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.core.weighing import Weighing
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
-_SMALL_NBYTES = 2 * 2**20
-"""A model up to this size may lie unread at the servers while a worker computes: the spare that
-this takes is cheaper than waiting."""
 SETTLE_NS = 5 * 10**9
 """For what a leaving worker sent to be acknowledged. With rounds that is when others have contributed
 too; what has arrived by then counts all the same."""
@@ -191,9 +186,8 @@ class WorkerMachine:
     # -- joining -------------------------------------------------------------------------------
 
     def _on_admitted(self, message: m.Admitted, now_ns: int) -> None:
-        self.job, manner = message.job, self._manner
-        manner.rounds = has_rounds(message.job.sync)
-        manner.asks = manner.rounds or asks_before_steps(message.job.sync)
+        self.job = message.job
+        self._manner.follow(message.job.sync)
         self._part_if_asked()
         self._joining.admitted(message)
         self._heartbeat.begin(message.job.heartbeat_s, now_ns)
@@ -208,7 +202,7 @@ class WorkerMachine:
 
     def _on_attaching(self, event: ev.Attaching, now_ns: int) -> None:
         self._spec = event.spec
-        self._manner.small = nbytes_of(event.spec) <= _SMALL_NBYTES
+        self._manner.attach(event.spec)
         self._joining.attach(event.spec)
 
     def _on_routing(self, message: m.Routing, now_ns: int) -> None:
