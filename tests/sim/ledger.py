@@ -158,8 +158,8 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         outstanding: Outstanding, routes: tuple[Route, ...], relinked: Collection[int]
     ) -> list[Any]:
         owed = {
-            (sequence, slice_): (server, since)
-            for sequence, sent in outstanding._sent.items()
+            (sent.sequence, slice_): (server, since)
+            for sent in outstanding._sent
             for server, parts in sent.owed.items()
             for since, slices in parts.items()
             for slice_ in slices
@@ -173,9 +173,9 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         return again
 
     def acknowledge_booked(outstanding: Outstanding, *of: int) -> None:
-        before = set(outstanding._sent)
+        before = {sent.sequence for sent in outstanding._sent}
         acknowledge(outstanding, *of)
-        gone = before - set(outstanding._sent)
+        gone = before - {sent.sequence for sent in outstanding._sent}
         books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
 
     def count_booked(lead: LeadMachine, complete: Complete | None, now_ns: int) -> None:

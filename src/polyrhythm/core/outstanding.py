@@ -4,15 +4,16 @@
 only what was not.*
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 import msgspec
 
 from polyrhythm.core.events import Computed
 from polyrhythm.wire.messages import Route
 
-Owed = dict[int, Mapping[int, tuple[int, ...]]]
-"""Per primary and the routing epoch since when it is that, the slices."""
+Owed = dict[int, dict[int, tuple[int, ...]]]
+"""Per primary and the routing epoch since when it is that, the slices. Never changed, but replaced."""
 
 
 class Sent(msgspec.Struct):
@@ -23,9 +24,11 @@ class Sent(msgspec.Struct):
 
 
 class Outstanding:
+    __slots__ = ("_routes", "_sent", "_whole")
+
     def __init__(self) -> None:
-        self._sent: dict[int, Sent] = {}
-        """In the order in which they were."""
+        self._sent: list[Sent] = []
+        """The oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
         """What is owed of a contribution that nobody has acknowledged, by these routes."""
@@ -35,24 +38,25 @@ class Outstanding:
 
     def first(self, default: int) -> int:
         """The oldest that is not acknowledged."""
-        return min(self._sent, default=default)
+        return self._sent[0].sequence if self._sent else default
 
     def servers(self) -> list[int]:
         """Who has not acknowledged something."""
-        return sorted({server for sent in self._sent.values() for server in sent.owed})
+        return sorted({server for sent in self._sent for server in sent.owed})
 
     def send(
         self, sequence: int, round_: int, computed: Computed, routes: tuple[Route, ...]
     ) -> Sent:
         if routes is not self._routes:
-            self._routes, self._whole = routes, _owed(range(len(routes)), routes)
-        sent = self._sent[sequence] = Sent(sequence, round_, computed, self._whole.copy())
+            self._routes, self._whole = routes, _owed_by(routes)
+        sent = Sent(sequence, round_, computed, self._whole)
+        self._sent.append(sent)
         return sent
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
         """A server has every slice that it is the primary of since this epoch or longer, of this and
         all before it."""
-        for sent in tuple(self._sent.values()):
+        for sent in self._sent[:]:
             if sent.sequence > sequence:
                 break
             owed = sent.owed
@@ -60,11 +64,14 @@ class Outstanding:
             if parts is None:
                 continue
             if max(parts) > routing:
-                owed[server] = {since: parts[since] for since in parts if since > routing}
-                continue
-            del owed[server]
-            if not owed:
-                del self._sent[sent.sequence]
+                later = {since: parts[since] for since in parts if since > routing}
+                sent.owed = {**owed, server: later}
+            elif len(owed) > 1:
+                rest = owed.copy()
+                del rest[server]
+                sent.owed = rest
+            else:
+                self._sent.remove(sent)
 
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
@@ -72,7 +79,7 @@ class Outstanding:
         """Other servers are primaries now: what must be sent again, oldest first, per server. Of what
         was on its way to those in `relinked`, nobody knows what has come."""
         again = []
-        for sent in self._sent.values():
+        for sent in self._sent:
             before = {
                 slice_: (server, since)
                 for server, parts in sent.owed.items()
@@ -88,6 +95,12 @@ class Outstanding:
             if moved:
                 again.append((sent, {server: tuple(ids) for server, ids in moved.items()}))
         return again
+
+
+@lru_cache(maxsize=4)
+def _owed_by(routes: tuple[Route, ...]) -> Owed:
+    """Of all slices; one for all workers of a process."""
+    return _owed(range(len(routes)), routes)
 
 
 def _owed(slices: Iterable[int], routes: tuple[Route, ...]) -> Owed:

@@ -16,7 +16,6 @@ from polyrhythm.core.post import Post
 from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.wire import messages as m
 
-
 _SMALL_NBYTES = 2 * 2**20
 """A model up to this size may lie unread at the servers while a worker computes: the spare that
 this takes is cheaper than waiting."""
@@ -24,6 +23,8 @@ this takes is cheaper than waiting."""
 
 class Manner:
     """How workers of this job read."""
+
+    __slots__ = ("ahead", "asks", "rounds", "small")
 
     def __init__(self, *, rounds: bool = True, asks: bool = True, small: bool = False) -> None:
         self.rounds = rounds
@@ -49,6 +50,21 @@ class Manner:
 class Reading:
     """`ticket`: the last one of the incarnation before this one."""
 
+    __slots__ = (
+        "_first",
+        "_manner",
+        "_post",
+        "_pulling",
+        "_released",
+        "_terms",
+        "allowed",
+        "landing",
+        "must_pull",
+        "resumed",
+        "stop",
+        "ticket",
+    )
+
     def __init__(self, post: Post, manner: Manner, ticket: int = 0) -> None:
         self._post = post
         self._manner = manner
@@ -65,7 +81,7 @@ class Reading:
         self._terms = m.Release()
         self._first = True
         self._pulling: dict[int, int] = {}
-        """Per server, what it was asked for."""
+        """Per server, what it was asked for; only while it must be."""
 
     @property
     def reads_first(self) -> bool:
@@ -95,8 +111,9 @@ class Reading:
     def resume(self) -> None:
         """It goes on with what is here."""
         manner, do = self._manner, self._post.do
-        self.must_pull = False
-        self._pulling.clear()
+        if self.must_pull:
+            self.must_pull = False
+            self._pulling.clear()
         self.resumed = self.landing.version
         do(Expect(None, self.ticket if manner.ahead else None))
         terms, first = self._terms, self._first
@@ -168,6 +185,14 @@ class Reading:
         self.must_pull = self.must_pull or self._manner.rounds
 
     def say_pulled(self) -> None:
-        pulled = m.Pulled(**self._post.identity(), round=self.landing.version)
+        post = self._post
+        pulled = m.Pulled(
+            term=post.term,
+            view=post.view,
+            routing=post.routing,
+            worker=post.worker,
+            incarnation=post.incarnation,
+            round=self.landing.version,
+        )
         for server in self.landing.slices:
-            self._post.tell_server(server, pulled)
+            post.tell_server(server, pulled)
