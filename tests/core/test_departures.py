@@ -24,5 +24,5 @@ def test_the_end_of_an_earlier_link_says_nothing_of_one_who_sleeps() -> None:
 def test_without_anybody_asleep_it_is_deserted_after_the_grace() -> None:
     departures = Departures(2.0)
     assert not departures.deserted(0)
-    assert departures.wake_at() == 2 * SECOND_NS
+    assert departures.wake_ns == 2 * SECOND_NS
     assert departures.deserted(2 * SECOND_NS)

@@ -81,7 +81,7 @@ def test_the_end_of_an_older_link_loses_nobody() -> None:
 def test_the_silent_is_lost_but_not_who_cannot_be_done_without() -> None:
     servers = Servers(3, replicas=1)
     effects = servers.dispatch.begin()
-    wake_ns = servers.site.wake_at()
+    wake_ns = servers.site.suspicion.wake_ns
     assert wake_ns is not None and wake_ns > BEAT_NS
     servers.site.suspect(wake_ns - 1)
     assert effects == []

@@ -94,10 +94,10 @@ def test_other_words_are_signs_of_life_but_no_beats() -> None:
 def test_a_rhythm_that_becomes_known_brings_the_time_nearer() -> None:
     found = Suspicion(BEAT_S)
     found.expect(0, 0)
-    assert found.wake_at() == 10 * SECOND_NS
+    assert found.wake_ns == 10 * SECOND_NS
     for beat in range(1, 5):
         found.beat(0, beat * SECOND_NS // 2)
-    assert found.wake_at() == 4 * SECOND_NS
+    assert found.wake_ns == 4 * SECOND_NS
     assert found.silent(4 * SECOND_NS) == [0]
 
 
@@ -113,14 +113,14 @@ def test_the_silent_are_found_when_it_is_time_and_not_before(beats: list[tuple[i
         now_ns += pause_ms * MS
         late = {w for w in expected if found.pulse(w).until_ns() <= now_ns}
         if late:
-            wake_ns = found.wake_at()
+            wake_ns = found.wake_ns
             assert wake_ns is not None and wake_ns <= now_ns, "nobody would have looked"
         assert set(found.silent(now_ns)) == late
         for one in late:
             found.forget(one)
         expected -= late
         found.beat(who, now_ns)
-    assert (found.wake_at() is None) == (not expected)
+    assert (found.wake_ns is None) == (not expected)
 
 
 def test_who_beats_irregularly_is_suspected_when_spreads_are_not_looked_at(monkeypatch) -> None:
@@ -134,7 +134,7 @@ def test_the_late_are_missed_when_nobody_looks_again(monkeypatch) -> None:
 
     def once(self: Suspicion, who: int, now_ns: int) -> None:
         honest(self, who, now_ns)
-        self._look_ns = now_ns + 10**15
+        self.wake_ns = now_ns + 10**15
 
     monkeypatch.setattr(Suspicion, "expect", once)
     with pytest.raises(AssertionError, match="nobody would have looked"):

@@ -178,14 +178,13 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         gone = before - {sent.sequence for sent in outstanding._sent}
         books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
 
-    def count_booked(lead: LeadMachine, complete: Complete | None, now_ns: int) -> None:
-        if complete is not None:
-            trailer = complete.trailer
-            books.counted[trailer.worker, trailer.incarnation, trailer.sequence] = complete.round
+    def count_booked(lead: LeadMachine, complete: Complete, now_ns: int) -> None:
+        trailer = complete.trailer
+        books.counted[trailer.worker, trailer.incarnation, trailer.sequence] = complete.round
         count(lead, complete, now_ns)
 
     def excuse_booked(arrivals: Arrivals, worker: int, incarnation: int) -> None:
-        books.excused |= {given for given in arrivals._owed if given[:2] == (worker, incarnation)}
+        books.excused |= {given for given in arrivals.owed if given[:2] == (worker, incarnation)}
         excuse(arrivals, worker, incarnation)
 
     def send_again(way: Way, message: Message, nbytes: int = 0) -> int:

@@ -89,8 +89,8 @@ def rows_stay_behind(patch: Patch) -> None:
 def reports_outlive_their_epoch(patch: Patch) -> None:
     patch.setattr(
         arrivals._Coming,
-        "servers",
-        lambda coming, reigns: {server for server in reigns if server in coming.reports},
+        "lacks",
+        lambda coming, reigns: {server for server in reigns if server not in coming.reports},
     )
 
 

@@ -183,8 +183,7 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
         return effects
 
     def count_watched(lead: LeadMachine, complete: Any, now_ns: int) -> None:
-        if complete is not None:
-            found.count(complete.trailer.worker)
+        found.count(complete.trailer.worker)
         count(lead, complete, now_ns)
 
     monkeypatch.setattr(LeadMachine, "handle", handle_watched)

@@ -10,7 +10,6 @@ before it and is not folded: it is owed until it is reported again, and no round
 """
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -27,20 +26,26 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     round: int
 
 
-@dataclass(slots=True)
-class _Coming:
-    reports: dict[int, int] = field(default_factory=dict)
+class _Sender(msgspec.Struct, gc=False):
+    """One incarnation of a worker."""
+
+    parts: int = 0
+    """How many of its contributions have come in part."""
+    done: int = 0
+    """The last that was complete: they are so in order."""
+
+
+class _Coming(msgspec.Struct, gc=False):
+    sender: _Sender
+    reports: dict[int, int] = {}
     """Per server, the routing epoch in which it reported last."""
     trailer: Trailer | None = None
     round: int = 0
 
-    def servers(self, reigns: Reigns) -> set[int]:
-        """Whose report is of all that they hold."""
-        return {server for server, since in reigns.items() if self.reports.get(server, -1) >= since}
-
-    def everywhere(self, reigns: Reigns) -> bool:
+    def lacks(self, reigns: Reigns) -> set[int]:
+        """Servers whose report, if there is one, is not of all that they hold."""
         reports = self.reports
-        return len(reports) >= len(reigns) and len(self.servers(reigns)) == len(reigns)
+        return {server for server, since in reigns.items() if reports.get(server, -1) < since}
 
 
 class Arrivals:
@@ -48,26 +53,19 @@ class Arrivals:
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._coming: dict[_Key, _Coming] = {}
-        self._parts: dict[tuple[int, int], int] = {}
-        """Per worker and incarnation, how many of theirs have come in part."""
+        self._senders: dict[tuple[int, int], _Sender] = {}
         self._keeps = keeps
         self._counted: dict[_Key, _Coming] = {}
         """Complete, and not folded."""
-        self._done: dict[tuple[int, int], int] = {}
-        """Per worker and incarnation, the last that was complete: they are so in order."""
         self._rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
         """Per server, the epoch in which it was given more, and what it had then of each worker."""
-        self._owed: dict[_Key, set[int]] = {}
+        self.owed: dict[_Key, set[int]] = {}
         """Complete before, and not on these servers now."""
-
-    @property
-    def owed(self) -> bool:
-        return bool(self._owed)
 
     def owing(self) -> tuple[set[int], set[int]]:
         """Workers that must send again what they sent before, and the servers that lack it."""
-        workers = {worker for worker, _, _ in self._owed}
-        return workers, {server for servers in self._owed.values() for server in servers}
+        workers = {worker for worker, _, _ in self.owed}
+        return workers, {server for servers in self.owed.values() for server in servers}
 
     @property
     def any(self) -> bool:
@@ -76,45 +74,62 @@ class Arrivals:
 
     def awaits(self, worker: int, incarnation: int) -> bool:
         """Something that this one sent has come in part."""
-        return bool(self._parts.get((worker, incarnation)))
+        sender = self._senders.get((worker, incarnation))
+        return sender is not None and sender.parts > 0
 
     def trailer(self, message: Trailer, reigns: Reigns) -> Complete | None:
-        key = _key(message)
-        coming = self._of(key)
+        key = message.worker, message.incarnation, message.sequence
+        coming = self._coming.get(key)
+        if coming is None:
+            coming = self._begin(key)
         coming.trailer = message
         return self._complete(key, coming, reigns)
 
     def arrived(self, message: Arrived, reigns: Reigns) -> Complete | None:
-        key = _key(message)
+        key = message.worker, message.incarnation, message.sequence
         counted = self._counted.get(key)
-        if counted is None and key not in self._coming and key[2] <= self._done.get(key[:2], 0):
-            return None  # of what was complete before its server had the slices
-        coming = counted or self._of(key)
-        coming.reports[message.server] = message.routing
         if counted is not None:
+            counted.reports[message.server] = message.routing
             self._settle(key, reigns)
             return None
-        coming.round = max(coming.round, message.round)
-        return self._complete(key, coming, reigns)
-
-    def _of(self, key: _Key) -> _Coming:
         coming = self._coming.get(key)
         if coming is None:
-            coming = self._coming[key] = _Coming()
-            for server, (routing, last) in self._rows.items():
-                if last.get(key[:2], 0) >= key[2]:
-                    coming.reports[server] = routing
-            self._parts[key[:2]] = self._parts.get(key[:2], 0) + 1
+            if key[2] <= self._sender(key).done:
+                return None  # of what was complete before its server had the slices
+            coming = self._begin(key)
+        coming.reports[message.server] = message.routing
+        if message.round > coming.round:
+            coming.round = message.round
+        return self._complete(key, coming, reigns)
+
+    def _begin(self, key: _Key) -> _Coming:
+        """The first that is heard of it."""
+        sender = self._sender(key)
+        sender.parts += 1
+        coming = self._coming[key] = _Coming(sender)
+        for server, (routing, last) in self._rows.items():
+            if last.get(key[:2], 0) >= key[2]:
+                coming.reports[server] = routing
         return coming
 
+    def _sender(self, key: _Key) -> _Sender:
+        whose = key[:2]
+        sender = self._senders.get(whose)
+        if sender is None:
+            sender = self._senders[whose] = _Sender()
+        return sender
+
     def _complete(self, key: _Key, coming: _Coming, reigns: Reigns) -> Complete | None:
-        if coming.trailer is None or not coming.everywhere(reigns):
+        trailer = coming.trailer
+        if trailer is None or len(coming.reports) < len(reigns) or coming.lacks(reigns):
             return None
         self._drop(key)
-        self._done[key[:2]] = max(key[2], self._done.get(key[:2], 0))
+        sender = coming.sender
+        if sender.done < key[2]:
+            sender.done = key[2]
         if self._keeps:
             self._counted[key] = coming
-        return Complete(coming.trailer, coming.round)
+        return Complete(trailer, coming.round)
 
     def late(
         self, reigns: Reigns, among: Container[int] | None = None
@@ -125,27 +140,27 @@ class Arrivals:
         for (worker, _, _), coming in self._coming.items():
             if coming.trailer is not None and (among is None or worker in among):
                 workers.add(worker)
-                servers |= reigns.keys() - coming.servers(reigns)
+                servers |= coming.lacks(reigns)
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
-        self._done.pop((worker, incarnation), None)
         for key in [key for key in self._coming if key[:2] == (worker, incarnation)]:
             self._drop(key)
+        self._senders.pop((worker, incarnation), None)
         for key in [key for key in self._counted if key[:2] == (worker, incarnation)]:
             del self._counted[key]
-            self._owed.pop(key, None)
+            self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
         """It is gone, and will not send again what it owes."""
-        for key in [key for key in self._owed if key[:2] == (worker, incarnation)]:
-            del self._owed[key]
+        for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
+            del self.owed[key]
 
     def folded(self, round_: int) -> None:
         """Every server has folded the round, and every replica has a copy of it."""
         for key in [key for key, of in self._counted.items() if of.round <= round_]:
             del self._counted[key]
-            self._owed.pop(key, None)
+            self.owed.pop(key, None)
 
     def reroute(
         self, reigns: Reigns, rows: Mapping[int, tuple[Row, ...]], routing: int
@@ -158,10 +173,10 @@ class Arrivals:
             for key, coming in (*self._coming.items(), *self._counted.items()):
                 if last.get(key[:2], 0) >= key[2]:
                     coming.reports[server] = routing
-        self._owed = {}
+        self.owed = {}
         for key, counted in self._counted.items():
-            if lacks := reigns.keys() - counted.servers(reigns):
-                self._owed[key] = lacks
+            if lacks := counted.lacks(reigns):
+                self.owed[key] = lacks
         done = []
         for key, coming in list(self._coming.items()):
             if coming.trailer is not None:
@@ -170,26 +185,18 @@ class Arrivals:
         return done
 
     def owing_members(self) -> set[tuple[int, int]]:
-        return {key[:2] for key in self._owed}
+        return {key[:2] for key in self.owed}
 
     def _settle(self, key: _Key, reigns: Reigns) -> None:
-        if key in self._owed:
-            self._owed[key] = reigns.keys() - self._counted[key].servers(reigns)
-            if not self._owed[key]:
-                del self._owed[key]
+        if key in self.owed:
+            self.owed[key] = self._counted[key].lacks(reigns)
+            if not self.owed[key]:
+                del self.owed[key]
 
     def _drop(self, key: _Key) -> None:
-        del self._coming[key]
-        whose = key[:2]
-        self._parts[whose] -= 1
-        if not self._parts[whose]:
-            del self._parts[whose]
+        self._coming.pop(key).sender.parts -= 1
 
     def check(self, known: Callable[[int, int], bool]) -> None:
         for worker, incarnation, _ in self._coming:
             if not known(worker, incarnation):
                 raise InvariantBroken(f"w{worker} is gone, but its contribution is still awaited")
-
-
-def _key(message: Trailer | Arrived) -> _Key:
-    return message.worker, message.incarnation, message.sequence

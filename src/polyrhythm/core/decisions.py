@@ -36,7 +36,7 @@ class Decisions:
         self._departures = departures
         self._rounds = rounds
         self._dispatch = dispatch
-        self.wake_at_ns: int | None = None
+        self.wake_ns: int | None = None
         """When the policy wants to be asked again."""
         self.frozen = False
         """Without rounds: servers have been told to fold nothing after this."""
@@ -47,7 +47,7 @@ class Decisions:
 
     def ask(self, event: sync.PolicyEvent, now_ns: int) -> None:
         decision = self._policy.on(event, now_ns)
-        self.wake_at_ns = decision.wake_at
+        self.wake_ns = decision.wake_at
         if decision.pause:
             self._pause()
         if decision.said is not None:

@@ -19,7 +19,8 @@ class Departures:
         self._asleep: dict[int, int] = {}
         """Who was evicted, and which incarnation that was."""
         self._back_until_ns = 0
-        self._until_ns: int | None = None
+        self.wake_ns: int | None = None
+        """Until when somebody is waited for, while nobody is there."""
 
     @property
     def any(self) -> bool:
@@ -55,18 +56,15 @@ class Departures:
 
     def came(self, worker: int) -> None:
         self._asleep.pop(worker, None)
-        self._until_ns = None
+        self.wake_ns = None
 
     def deserted(self, now_ns: int) -> bool:
         """Nobody is left: is there nobody to wait for either?"""
         if self._asleep:
             return False
-        if self._until_ns is None:
-            self._until_ns = max(now_ns + self._grace_ns, self._back_until_ns)
-        return now_ns >= self._until_ns
-
-    def wake_at(self) -> int | None:
-        return self._until_ns
+        if self.wake_ns is None:
+            self.wake_ns = max(now_ns + self._grace_ns, self._back_until_ns)
+        return now_ns >= self.wake_ns
 
     def overdue(self, now_ns: int) -> bool:
-        return self._until_ns is not None and now_ns >= self._until_ns
+        return self.wake_ns is not None and now_ns >= self.wake_ns

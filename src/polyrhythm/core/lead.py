@@ -71,6 +71,8 @@ class LeadMachine:
             self._windows,
             self._rounds,
         )
+        self._sleepers = (self._presence.suspicion, self._site.suspicion, self._departures)
+        """What wants to be woken beside the policy."""
         self._empty_handed: set[int] = set()
         """Workers that have had nothing to contribute so far, and of whom that was noted."""
         self._ending: Reason | None = None
@@ -89,9 +91,9 @@ class LeadMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        wake_ns = self._decisions.wake_at_ns if self._rounds.open else self._opening.wake_at()
-        for part in (self._presence, self._site, self._departures):
-            other_ns = part.wake_at()
+        wake_ns = self._decisions.wake_ns if self._rounds.open else self._opening.wake_at()
+        for sleeper in self._sleepers:
+            other_ns = sleeper.wake_ns
             if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
                 wake_ns = other_ns
         return wake_ns
@@ -210,7 +212,7 @@ class LeadMachine:
             self._open_if_ready(now_ns)
         if member.entered:
             self._departures.leave(member.key)
-            owed = self._arrivals.owed
+            owed = bool(self._arrivals.owed)
             self._arrivals.excuse(*member.key)
             self._ask(sync.Left(member.worker), now_ns)
             if owed and not self._arrivals.owed:
@@ -324,21 +326,25 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is None and not self._departures.pending(message.worker, message.incarnation):
             return
-        self._presence.spoke(message.worker, now_ns)
+        self._presence.suspicion.spoke(message.worker, now_ns)
         if member is not None and not 0 < message.weight < math.inf:
             fault = f"{member.name}'s contribution weighs {message.weight}"
             self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
             return
         if not self._policy.rounds:
             self._windows.sent(message.worker, message.incarnation, message.sequence, now_ns)
-        self._count(self._arrivals.trailer(message, self._placing.reigns), now_ns)
+        complete = self._arrivals.trailer(message, self._placing.reigns)
+        if complete is not None:
+            self._count(complete, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         if self._presence.heeds(message.worker, message.incarnation):
             if not self._policy.rounds:
                 self._rounds.folded_one(message.server)
-            owed = self._arrivals.owed
-            self._count(self._arrivals.arrived(message, self._placing.reigns), now_ns)
+            owed = bool(self._arrivals.owed)
+            complete = self._arrivals.arrived(message, self._placing.reigns)
+            if complete is not None:
+                self._count(complete, now_ns)
             if owed and not self._arrivals.owed:
                 self._on_paid(now_ns)
 
@@ -346,14 +352,13 @@ class LeadMachine:
         self._decisions.paid()
         self._fold_if_put_off(now_ns)
 
-    def _count(self, complete: Complete | None, now_ns: int) -> None:
-        if complete is None:
-            return
+    def _count(self, complete: Complete, now_ns: int) -> None:
         self._rounds.moved_ns = now_ns
         trailer = complete.trailer
-        self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
         if self._policy.rounds:
             self._rounds.arrived(trailer.worker)
+        else:
+            self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
         self._outlook.count(trailer, now_ns)
         member = self.view.get(trailer.worker, trailer.incarnation)
         if member is not None:

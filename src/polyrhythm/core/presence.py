@@ -21,21 +21,19 @@ class Presence:
         self._view = view
         self._departures = departures
         self._dispatch = dispatch
-        self._suspicion = Suspicion(job.heartbeat_s)
-
-    def wake_at(self) -> int | None:
-        return self._suspicion.wake_at()
+        self.suspicion = Suspicion(job.heartbeat_s)
 
     def heeds(self, worker: int, incarnation: int) -> bool:
         """What this one sent counts: it is a member, or not all servers know yet that it left."""
-        known = self._view.get(worker, incarnation) is not None
-        return known or self._departures.pending(worker, incarnation)
+        if self._view.get(worker, incarnation) is not None:
+            return True
+        return self._departures.pending(worker, incarnation)
 
     def admit(self, link: str, name: str, servers: tuple[m.ServerSpec, ...], now_ns: int) -> None:
         again = self._view.known(name)
         member = self._view.admit(name, now_ns)
         self._departures.came(member.worker)
-        self._suspicion.expect(member.worker, now_ns)
+        self.suspicion.expect(member.worker, now_ns)
         self._dispatch.do(Bind(link, worker_name(member.worker), member.incarnation))
         identity = self._dispatch.identity(member)
         self._dispatch.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
@@ -44,26 +42,23 @@ class Presence:
 
     def remove(self, member: Member, reason: str) -> None:
         self._view.remove(member.worker)
-        self._suspicion.forget(member.worker)
+        self.suspicion.forget(member.worker)
         self._dispatch.note("left", worker=member.worker, name=member.name, reason=reason)
 
     # -- signs of life -------------------------------------------------------------------------
 
     def beat(self, worker: int, now_ns: int) -> None:
-        self._suspicion.beat(worker, now_ns)
-
-    def spoke(self, worker: int, now_ns: int) -> None:
-        self._suspicion.spoke(worker, now_ns)
+        self.suspicion.beat(worker, now_ns)
 
     def silent(self, now_ns: int) -> list[int]:
-        return self._suspicion.silent(now_ns)
+        return self.suspicion.silent(now_ns)
 
     def evict(self, worker: int, now_ns: int) -> Member | None:
         """One who is silent is told; it is still to be removed, if it is a member."""
         member = self._view.at(worker)
         if member is None:
             return None
-        pulse = self._suspicion.pulse(worker)
+        pulse = self.suspicion.pulse(worker)
         silent_s = (now_ns - pulse.heard_ns) / 1e9
         fields = {"worker": worker, "silent_s": silent_s, "derivation": pulse.derivation()}
         limit_s = pulse.limit_ns() / 1e9

@@ -15,6 +15,7 @@ _NOT_OPEN = -1
 class Rounds:
     def __init__(self) -> None:
         self.round = _NOT_OPEN
+        self.open = False
         self.reason = Reason("none")
         """Why the last fold was decided."""
         self.release: frozenset[int] = frozenset()
@@ -32,10 +33,6 @@ class Rounds:
         self._arrived: dict[int, None] = {}
         """Whose contribution was complete since the last fold was decided, in order."""
         self._order: tuple[int, ...] = ()
-
-    @property
-    def open(self) -> bool:
-        return self.round > _NOT_OPEN
 
     @property
     def folding(self) -> bool:
@@ -56,6 +53,7 @@ class Rounds:
     ) -> None:
         """The fold of the next round; the opening is the fold of round 0."""
         self.round += 1
+        self.open = True
         self.members, self.moved_ns = members, now_ns
         self._order, self._arrived = tuple(reversed(self._arrived)), {}
         self.release, self.reason = release, reason

@@ -29,12 +29,9 @@ class Site:
         self._placing = placing
         self._rounds = rounds
         self._dispatch = dispatch
-        self._suspicion = Suspicion(job.heartbeat_s, _UNKNOWN)
+        self.suspicion = Suspicion(job.heartbeat_s, _UNKNOWN)
         self._silent: set[int] = set()
         """Servers that are silent and cannot be done without."""
-
-    def wake_at(self) -> int | None:
-        return self._suspicion.wake_at()
 
     # -- servers come --------------------------------------------------------------------------
 
@@ -78,8 +75,8 @@ class Site:
     def placed(self, message: m.Placed, now_ns: int) -> bool:
         """A server has made room, or follows new routes; True if that was the last one."""
         known = message.server in self._placing.addresses and message.server != _OWN
-        if self._job.replicas and known and message.server not in self._suspicion:
-            self._suspicion.expect(message.server, now_ns)
+        if self._job.replicas and known and message.server not in self.suspicion:
+            self.suspicion.expect(message.server, now_ns)
         return self._placing.placed(message)
 
     def caught_up(self, message: m.CaughtUp, now_ns: int) -> bool:
@@ -135,7 +132,7 @@ class Site:
         placing = self._placing
         if server not in placing.addresses:
             return None
-        self._suspicion.forget(server)
+        self.suspicion.forget(server)
         self._silent.discard(server)
         loss = placing.would_lose(server)
         if loss is not None and not self._job.replicas:
@@ -179,18 +176,18 @@ class Site:
             return
         if server in self._silent:
             self._silent.remove(server)
-            self._suspicion.expect(server, now_ns)
-        self._suspicion.beat(server, now_ns)
+            self.suspicion.expect(server, now_ns)
+        self.suspicion.beat(server, now_ns)
 
     def suspect(self, now_ns: int) -> None:
-        for server in self._suspicion.silent(now_ns):
-            pulse = self._suspicion.pulse(server)
+        for server in self.suspicion.silent(now_ns):
+            pulse = self.suspicion.pulse(server)
             silent_s = (now_ns - pulse.heard_ns) / 1e9
             fields = {"server": server, "silent_s": silent_s, "derivation": pulse.derivation()}
             if self._placing.would_lose(server) is None:
                 self.lose(server, "its silence", str(Reason("server-silent", fields)), now_ns)
             else:
-                self._suspicion.forget(server)  # until it beats again
+                self.suspicion.forget(server)  # until it beats again
                 if server not in self._silent:
                     self._silent.add(server)
                     self._dispatch.note("server-silent", **fields)

@@ -80,7 +80,9 @@ class Suspicion:
         self._unknown_factor = unknown_factor
         self._beat_ns = round(heartbeat_s * 1e9)
         self._pulses: dict[int, Pulse] = {}
-        self._look_ns: int | None = None
+        self.wake_ns: int | None = None
+        """When the next could be suspect if it said nothing from now on. It is worked out anew when
+        that time has come, for signs of life have moved it away by then."""
 
     def __contains__(self, who: int) -> bool:
         return who in self._pulses
@@ -91,11 +93,13 @@ class Suspicion:
         self._look_by(pulse.until_ns())
 
     def _look_by(self, until_ns: int) -> None:
-        if self._look_ns is None or until_ns < self._look_ns:
-            self._look_ns = until_ns
+        if self.wake_ns is None or until_ns < self.wake_ns:
+            self.wake_ns = until_ns
 
     def forget(self, who: int) -> None:
         self._pulses.pop(who, None)
+        if not self._pulses:
+            self.wake_ns = None
 
     def beat(self, who: int, now_ns: int) -> None:
         if (pulse := self._pulses.get(who)) is not None:
@@ -103,22 +107,18 @@ class Suspicion:
             self._look_by(pulse.until_ns())  # the limit shrinks as its rhythm is learned
 
     def spoke(self, who: int, now_ns: int) -> None:
+        """Something else than a heartbeat came."""
         if (pulse := self._pulses.get(who)) is not None:
             pulse.spoke(now_ns)
 
     def pulse(self, who: int) -> Pulse:
         return self._pulses[who]
 
-    def wake_at(self) -> int | None:
-        """When the next could be suspect if it said nothing from now on. It is worked out anew
-        when that time has come, for signs of life have moved it away by then."""
-        return self._look_ns if self._pulses else None
-
     def silent(self, now_ns: int) -> list[int]:
         """Who is suspect now."""
-        if self._look_ns is None or now_ns < self._look_ns:
+        if self.wake_ns is None or now_ns < self.wake_ns:
             return []
         ends = {who: pulse.until_ns() for who, pulse in self._pulses.items()}
         found = [who for who, until_ns in ends.items() if until_ns <= now_ns]
-        self._look_ns = min((u for u in ends.values() if u > now_ns), default=None)
+        self.wake_ns = min((u for u in ends.values() if u > now_ns), default=None)
         return found

@@ -20,9 +20,11 @@ class Windows:
 
     def counted(self, worker: int, incarnation: int, sequence: int) -> None:
         key = worker, incarnation
-        self._open.get(key, set()).discard(sequence)
-        if len(self._open.get(key, ())) < self._most:
-            self._full_ns.pop(key, None)
+        sequences = self._open.get(key)
+        if sequences is not None:
+            sequences.discard(sequence)
+            if len(sequences) < self._most:
+                self._full_ns.pop(key, None)
 
     def forget(self, worker: int, incarnation: int) -> None:
         self._open.pop((worker, incarnation), None)

@@ -51,7 +51,8 @@ class Plan:
             Chunk(points * index // count, points * (index + 1) // count) for index in range(count)
         ]
         self._held: dict[Holder, set[int]] = {}
-        self._moving: set[int] = set()
+        self.moving: set[int] = set()
+        """Chunks that wait for their holders to give them up."""
         self._passes: Slowest[int] = Slowest()
         for index in range(count):
             self._passes.put(index, 0)
@@ -81,7 +82,7 @@ class Plan:
             for _ in range(quotas[member] - len(held[member])):
                 changed.add(self._move(next(moves), member))
         self._number(changed)
-        for index in self._moving:
+        for index in self.moving:
             chunk = self.chunks[index]
             if not chunk.asked and chunk.holder is not None:
                 chunk.asked = self._numbers[chunk.holder]
@@ -94,7 +95,7 @@ class Plan:
             self._hand(index, member)
             return member
         chunk.heir, chunk.asked = member, 0
-        self._moving.add(index)
+        self.moving.add(index)
         return chunk.holder
 
     def _hand(self, index: int, member: Holder | None) -> None:
@@ -105,7 +106,7 @@ class Plan:
         if member is not None:
             self._held.setdefault(member, set()).add(index)
         chunk.holder, chunk.heir, chunk.asked = member, None, 0
-        self._moving.discard(index)
+        self.moving.discard(index)
 
     def _number(self, changed: Iterable[Holder]) -> None:
         for member in changed:
@@ -115,7 +116,7 @@ class Plan:
         """`holder` has contributed, or abstained, under lease `number`: what that one lacks is
         free. Returns the members whose leases grew."""
         changed: set[Holder] = set()
-        for index in sorted(self._moving):
+        for index in sorted(self.moving):
             chunk = self.chunks[index]
             if chunk.holder == holder and 0 < chunk.asked <= number and chunk.heir is not None:
                 changed.add(chunk.heir)
@@ -128,7 +129,7 @@ class Plan:
         leases grew: heirs of theirs, and holders whose heir they were."""
         leavers = set(gone)
         changed: set[Holder] = set()
-        for index in sorted(self._moving):
+        for index in sorted(self.moving):
             chunk = self.chunks[index]
             if chunk.heir in leavers and chunk.holder is not None:
                 changed.add(chunk.holder)
@@ -144,11 +145,6 @@ class Plan:
         changed -= leavers
         self._number(changed)
         return changed
-
-    @property
-    def moving(self) -> bool:
-        """Some chunk waits for its holder to give it up."""
-        return bool(self._moving)
 
     def lease(self, holder: Holder) -> Leased:
         chunks = tuple(
@@ -172,17 +168,21 @@ class Plan:
         on a chunk that this worker does not hold is void."""
         visited = 0
         for step in progress:
-            if not 0 <= step.chunk < len(self.chunks):
+            index, passes, cursor = step.chunk, step.passes, step.cursor
+            if not 0 <= index < len(self.chunks):
                 continue
-            chunk = self.chunks[step.chunk]
+            chunk = self.chunks[index]
             if chunk.holder != holder:
                 continue
-            done = (step.passes - chunk.passes) * chunk.points + step.cursor - chunk.cursor
+            done = cursor - chunk.cursor
+            if passes != chunk.passes:
+                done += (passes - chunk.passes) * chunk.points
             if done <= 0:
                 continue
-            if step.passes != chunk.passes:
-                self._passes.put(step.chunk, step.passes)
-            chunk.passes, chunk.cursor = step.passes, step.cursor
+            if passes != chunk.passes:
+                self._passes.put(index, passes)
+                chunk.passes = passes
+            chunk.cursor = cursor
             visited += done
         return visited
 
@@ -205,7 +205,7 @@ class Plan:
             if not 0 <= chunk.cursor < max(1, chunk.points):
                 raise InvariantBroken("a cursor stands outside its chunk")
         for index, chunk in enumerate(self.chunks):
-            if (chunk.heir is not None) != (index in self._moving):
+            if (chunk.heir is not None) != (index in self.moving):
                 raise InvariantBroken("a chunk has an heir, but is not moving")
             if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
                 raise InvariantBroken("a chunk has an heir, but nobody was asked for it")

@@ -5,7 +5,7 @@ left held is shared again when every server knows that it left: until then somet
 still be counted.*
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from polyrhythm.core.data.plan import Holder, Plan
 from polyrhythm.core.membership import Member, View
@@ -18,6 +18,8 @@ class Sharing:
         self._epochs = epochs
         self._plan: Plan | None = None
         self._members: list[Holder] = []
+        self.moving: Collection[int] = ()
+        """Chunks that are about to change hands."""
 
     @property
     def passes(self) -> int:
@@ -28,11 +30,6 @@ class Sharing:
         """Somebody has enrolled a data set."""
         return self._plan is not None
 
-    @property
-    def moving(self) -> bool:
-        """Chunks are about to change hands."""
-        return self._plan is not None and self._plan.moving
-
     def enrol(self, member: Member, points: int, view: View) -> Leased | str:
         """A member's lease, or what is wrong with its data set."""
         if points < 1:
@@ -40,6 +37,7 @@ class Sharing:
         if self._plan is None:
             self._members = _entered(view.members())
             self._plan = Plan(points, len(self._members), self._seed, self._epochs)
+            self.moving = self._plan.moving
             self._plan.share(self._members)
         elif points != self._plan.points:
             return f"has {points} points, the job's has {self._plan.points}"
@@ -65,7 +63,7 @@ class Sharing:
 
     def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
         """A member works under this lease by now: the leases that could grow for it."""
-        if self._plan is None or not self._plan.moving:
+        if self._plan is None or not self.moving:
             return []
         return self._leases(view, self._plan.confirm(member.key, number))
 
