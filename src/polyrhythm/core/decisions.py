@@ -5,7 +5,6 @@ promoted; and who has become a primary since it was told may not have heard it.*
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from polyrhythm.core.arrivals import Arrivals
 from polyrhythm.core.departures import Departures
@@ -67,7 +66,7 @@ class Decisions:
     def open(self, entering: list[Member], now_ns: int) -> None:
         """Round 1, by the fold of round 0."""
         for member in entering:
-            member.entered = True
+            self._view.enter(member)
             self._policy.on(sync.Joined(member.worker), now_ns)
         self.fold(
             frozenset(member.worker for member in entering),
@@ -143,14 +142,17 @@ class Decisions:
                 self._dispatch.tell(member, m.Pause(**identity, round=self._rounds.round + 1))
 
     def release(self, release: frozenset[int], readers: frozenset[int]) -> None:
+        at, enlisted = self._view.at, self._rounds.enlisted
         for worker in self._rounds.last_first(release):
-            member = self._view.at(worker)
+            member = at(worker)
             # who came back while the servers folded is unknown to them, and enters at the next fold
-            if member is not None and self._rounds.enlists(*member.key):
+            if member is not None and member.key in enlisted:
                 member.resting = False
                 self.release_one(member, readers)
 
-    def release_one(self, member: Member, readers: frozenset[int], **stop: Any) -> None:
+    def release_one(
+        self, member: Member, readers: frozenset[int], *, stop: bool = False, reason: str = ""
+    ) -> None:
         terms = self._policy.terms(member.worker)
         release = m.Release(
             term=TERM,
@@ -160,10 +162,11 @@ class Decisions:
             incarnation=member.incarnation,
             round=self._rounds.round,
             pushed=member.worker in readers,
+            stop=stop,
+            reason=reason,
             steps=terms.steps,
             interval_ns=terms.interval_ns,
             points=terms.points,
             probe=self._rounds.part_of(member.worker) if terms.probe else (0, 0),
-            **stop,
         )
         self._dispatch.tell(member, release)

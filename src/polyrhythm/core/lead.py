@@ -165,7 +165,7 @@ class LeadMachine:
                 self._enter(member, now_ns)
 
     def _enter(self, member: Member, now_ns: int) -> None:
-        member.entered = True
+        self.view.enter(member)
         self._ask(sync.Joined(member.worker), now_ns)
 
     def _on_enrol(self, message: m.Enrol, now_ns: int) -> None:
@@ -494,7 +494,7 @@ class LeadMachine:
 
     def _send_stop(self, goal: Reason, now_ns: int) -> None:
         for member in self.view.members():
-            if not self._rounds.enlists(*member.key):
+            if member.key not in self._rounds.enlisted:
                 # the servers do not know it, so it cannot read the final version
                 self._refuse_member(member, f"{member.name} came too late: {goal}", now_ns)
                 continue

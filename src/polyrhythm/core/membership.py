@@ -4,7 +4,7 @@
 its first holder is linked, otherwise it is a rejoin.*
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from polyrhythm.wire.messages import MemberSpec
 
@@ -27,9 +27,11 @@ class Member:
     confirms: int = 0
     """The lease that it abstained under while something of its was still arriving."""
 
-    @property
-    def key(self) -> tuple[int, int]:
-        return self.worker, self.incarnation
+    key: tuple[int, int] = field(init=False)
+    """Who comes back under the same number is somebody else."""
+
+    def __post_init__(self) -> None:
+        self.key = self.worker, self.incarnation
 
 
 class View:
@@ -39,6 +41,8 @@ class View:
         """How many have handed in the job's model."""
         self._members: dict[int, Member] = {}
         self._ids: dict[str, int] = {}
+        self._specs: tuple[MemberSpec, ...] | None = None
+        """Of all who have entered, until that changes."""
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._members
@@ -72,6 +76,11 @@ class View:
         self.attached += not member.attached
         member.attached = True
 
+    def enter(self, member: Member) -> None:
+        """The policy knows it from now on."""
+        member.entered = True
+        self._specs = None
+
     def admit(self, name: str, now_ns: int) -> Member:
         self.epoch += 1
         worker = self._ids.setdefault(name, len(self._ids))
@@ -81,11 +90,14 @@ class View:
     def remove(self, worker: int) -> Member | None:
         member = self._members.pop(worker, None)
         if member is not None:
+            self._specs = None
             self.epoch += 1
             self.attached -= member.attached
         return member
 
     def specs(self) -> tuple[MemberSpec, ...]:
-        return tuple(
-            MemberSpec(m.worker, m.incarnation, m.name) for m in self._members.values() if m.entered
-        )
+        """Of all who have entered: the same tuple as long as they are the same."""
+        if self._specs is None:
+            entered = (member for member in self._members.values() if member.entered)
+            self._specs = tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)
+        return self._specs

@@ -35,11 +35,10 @@ class Readers:
         """The current version, from now on; False if it is on its way to this one already: a second
         answer would outlive the first one's lease."""
         self.pulls.pop(reader, None)
-        if self.versions.holds(reader):
+        if not self.versions.lease(reader):
             return False
-        apart = (asked or self._moved) and self._replicas
-        (self._apart.add if apart else self._apart.discard)(reader)
-        self.versions.lease(reader)
+        if self._replicas:
+            (self._apart.add if asked or self._moved else self._apart.discard)(reader)
         return True
 
     def published(self) -> None:
@@ -57,7 +56,8 @@ class Readers:
 
     def release(self, reader: int, version: int) -> bool:
         """True if nobody else looks at that slot."""
-        if (reader, version) in self._moved_leases:  # the same version may be leased to it again
+        if self._moved_leases and (reader, version) in self._moved_leases:
+            # the same version may be leased to it again
             self._moved_leases.remove((reader, version))
             return False
         return self.versions.release(reader, version)

@@ -14,12 +14,17 @@ class Receipts:
     def __init__(self) -> None:
         self.members: dict[int, int] = {}
         """Per worker that may contribute, its incarnation."""
+        self._enlisted: tuple[MemberSpec, ...] = ()
+        """The same, as the lead has said it."""
         self._arrived: dict[int, tuple[int, int]] = {}
         """With rounds: the last sequence that is not folded, and its round."""
         self._acknowledged: dict[int, int] = {}
 
-    def enlist(self, members: Iterable[MemberSpec]) -> list[tuple[int, int]] | None:
+    def enlist(self, members: tuple[MemberSpec, ...]) -> list[tuple[int, int]] | None:
         """The members from now on: who is gone, or None if all are as they were."""
+        if members == self._enlisted:
+            return None
+        self._enlisted = members
         now = {member.worker: member.incarnation for member in members}
         if now == self.members:
             return None
@@ -48,9 +53,10 @@ class Receipts:
 
     def last_first(self, readers: Collection[int]) -> list[int]:
         """Who was waited for gets the version first: the others have time."""
-        reads = dict.fromkeys(worker for worker in readers if worker in self.members)
-        arrived = [worker for worker in reversed(self._arrived) if worker in reads]
-        return list(dict.fromkeys((*arrived, *reads)))
+        waiting = set(readers).intersection(self.members)
+        arrived = [worker for worker in reversed(self._arrived) if worker in waiting]
+        waiting.difference_update(arrived)
+        return arrived + [worker for worker in readers if worker in waiting]
 
     def fold(self, round_: int, readers: Collection[int] = ()) -> list[tuple[int, int]]:
         """A round is folded. Readers see by the version what is acknowledged; the others, with

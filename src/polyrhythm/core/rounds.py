@@ -26,7 +26,8 @@ class Rounds:
         """When a contribution was last complete, or a fold begun."""
         self.folds: dict[int, int] = {}
         """Per server, how often it had something to fold."""
-        self._enlisted: frozenset[tuple[int, int]] = frozenset()
+        self.enlisted: frozenset[tuple[int, int]] = frozenset()
+        """The same, by worker and incarnation: who can read the version."""
         self._ranks: dict[int, int] | None = None
         """Per member its place among all, once somebody has asked."""
         self._folding: set[int] | None = None
@@ -54,14 +55,16 @@ class Rounds:
         """The fold of the next round; the opening is the fold of round 0."""
         self.round += 1
         self.open = True
-        self.members, self.moved_ns = members, now_ns
+        self.moved_ns = now_ns
         self._order, self._arrived = tuple(reversed(self._arrived)), {}
         self.release, self.reason = release, reason
-        before = self._enlisted
-        self._enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
-        self._ranks = None
+        before = self.enlisted
+        if members is not self.members:
+            self.members = members
+            self.enlisted = frozenset((spec.worker, spec.incarnation) for spec in members)
+            self._ranks = None
         self.readers = frozenset(
-            worker for worker, _ in self._enlisted & before if worker in release
+            worker for worker, _ in self.enlisted & before if worker in release
         )
         self._folding = set()
 
@@ -115,14 +118,10 @@ class Rounds:
         """Without rounds: a server has folded a contribution."""
         self.folds[server] = self.folds.get(server, 0) + 1
 
-    def enlists(self, worker: int, incarnation: int) -> bool:
-        """The servers know this member, so it can read the version."""
-        return (worker, incarnation) in self._enlisted
-
     def part_of(self, worker: int) -> tuple[int, int]:
         """Which part of how many a member has in what is shared by all: (n, m)."""
         if self._ranks is None:
-            members = sorted(number for number, _ in self._enlisted)
+            members = sorted(number for number, _ in self.enlisted)
             self._ranks = {number: rank for rank, number in enumerate(members)}
         return (self._ranks[worker], len(self._ranks)) if worker in self._ranks else (0, 0)
 

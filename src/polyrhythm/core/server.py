@@ -321,32 +321,31 @@ class ServerMachine:
         if self._receipts.members.get(event.worker) != event.incarnation:
             return
         if self._rounds:
-            self._added(event)
+            self._added(event.worker, event.sequence, event.round)
             self._report(event.worker, event.incarnation, event.sequence, event.round)
         elif self.replication.issue((event.worker, event.incarnation, event.sequence)):
             self._secure(event.worker, event.incarnation, event.sequence)
 
     def _report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
         """Of the slices that it is the primary of in the epoch that they are in."""
-        self._tell_lead(
-            m.Arrived(
-                term=self._term,
-                view=self._view,
-                routing=self._following.held,
-                server=self.server,
-                worker=worker,
-                incarnation=incarnation,
-                sequence=sequence,
-                round=round_,
-            )
+        arrived = m.Arrived(
+            term=self._term,
+            view=self._view,
+            routing=self._following.held,
+            server=self.server,
+            worker=worker,
+            incarnation=incarnation,
+            sequence=sequence,
+            round=round_,
         )
+        self._out.append(Send(LEAD, arrived))
 
-    def _added(self, event: ev.Contributed) -> None:
-        self._readers.contributed(event.worker)
-        if event.round <= self.versions.version:
-            self._acknowledge(event.worker, event.sequence)
+    def _added(self, worker: int, sequence: int, round_: int) -> None:
+        self._readers.contributed(worker)
+        if round_ <= self._readers.versions.version:
+            self._acknowledge(worker, sequence)
         else:
-            self._receipts.arrive(event.worker, event.sequence, event.round)
+            self._receipts.arrive(worker, sequence, round_)
 
     def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
         """Without rounds: it is in the parameters here and on every replica. The answer to a pull
@@ -442,12 +441,13 @@ class ServerMachine:
     def _publish(self, worker: int, *, asked: bool = False, first: bool = False) -> None:
         if not self._readers.lease(worker, asked=asked):
             return
+        versions = self._readers.versions
         self._out.append(
             Publish(
                 worker,
                 self._receipts.members[worker],
-                self.versions.version,
-                self.versions.slot,
+                versions.version,
+                versions.slot,
                 self._receipts.acknowledged(worker),
                 self._view,
                 self._following.since,

@@ -67,20 +67,21 @@ class Versions:
         self.version, self.slot, self._fill = version, slot, fill
         self._made |= {slot, fill}
 
-    def lease(self, reader: int) -> None:
+    def lease(self, reader: int) -> bool:
         """`reader` is sent the current version and may look at its slot until `release`. It asked
-        for it, or has contributed, so it needs no earlier one."""
-        self.forget(reader)
+        for it, or has contributed, so it needs no earlier one. False if it was sent it already."""
+        before = self._leases.get(reader)
+        if before is not None:
+            if before[0] == self.version:
+                return False
+            self.forget(reader)
         self._leases[reader] = (self.version, self.slot)
         self._readers[self.slot] += 1
+        return True
 
     def leases(self) -> set[tuple[int, int]]:
         """Who still reads which version."""
         return {(reader, version) for reader, (version, _) in self._leases.items()}
-
-    def holds(self, reader: int) -> bool:
-        """The current version was sent to `reader`, which has not released it yet."""
-        return self._leases.get(reader, (-1, -1))[0] == self.version
 
     def release(self, reader: int, version: int) -> bool:
         """`reader` has copied `version`, and needs none before it either. True if nobody else

@@ -41,14 +41,29 @@ class Bsp:
         self._decided = -1
         self._open = False
         self._since_ns = 0
+        self._until_ns: int | None = None
+        """When the timer fires."""
+        self._waiting = Decision(False, NOBODY, None, _WAITING)
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        if isinstance(event, Arrived):
+            if event.round <= self._decided:
+                self._late_but_in.add(event.worker)
+            else:
+                self._come(event.worker)
+        else:
+            self._follow(event, now_ns)
+            self._wind()
+        return self._weigh(now_ns)
+
+    def _come(self, worker: int) -> None:
+        self._arrived.add(worker)
+        self._missing.discard(worker)
+
+    def _follow(self, event: PolicyEvent, now_ns: int) -> None:
         match event:
-            case Arrived(worker, round_, _) if round_ <= self._decided:
-                self._late_but_in.add(worker)
-            case Arrived(worker, _, _) | Abstained(worker):
-                self._arrived.add(worker)
-                self._missing.discard(worker)
+            case Abstained(worker):
+                self._come(worker)
             case Joined(worker):
                 self._joining.add(worker)
             case Left(worker):
@@ -62,9 +77,15 @@ class Bsp:
                 self._folded = self._decided = round_
                 self._open = True
                 self._since_ns = now_ns
-            case Tick() | Returned() | Asked():
+            case Arrived() | Tick() | Returned() | Asked():
                 pass
-        return self._weigh(now_ns)
+
+    def _wind(self) -> None:
+        """The timer, as things are now; what is decided until it fires is always the same."""
+        length_ns = self._timer.length_ns
+        runs = self._open and bool(self._members)
+        self._until_ns = self._since_ns + length_ns if runs and length_ns is not None else None
+        self._waiting = Decision(False, NOBODY, self._until_ns, _WAITING)
 
     def _weigh(self, now_ns: int) -> Decision:
         round_ = self._folded + 1
@@ -76,15 +97,15 @@ class Bsp:
         if not self._missing and (self._arrived or self._joining):
             code = "all-arrived" if self._arrived else "first-members"
             return self._fold(Reason(code, {"round": round_}), now_ns)
-        until_ns = self._until_ns()
-        if until_ns is None or now_ns < until_ns:
-            return Decision(False, NOBODY, until_ns, _WAITING)
+        if self._until_ns is None or now_ns < self._until_ns:
+            return self._waiting
         if self._arrived:
             after_s = (now_ns - self._since_ns) / 1e9
             missing = _names(self._missing)
             fields = {"round": round_, "after_s": after_s, "missing": missing}
             return self._fold(Reason("timer", fields), now_ns)
         self._since_ns = now_ns
+        self._wind()
         return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
 
     def leave_behind(self, code: str, over_ns: int, now_ns: int) -> Decision | None:
@@ -105,16 +126,11 @@ class Bsp:
         self._joining.clear()
         self._open = False
         self._since_ns = now_ns
+        self._wind()
         return self._decide(release, reason, fold=True)
 
     def _decide(self, release: frozenset[int], reason: Reason, *, fold: bool) -> Decision:
-        return Decision(fold, release, self._until_ns(), reason)
-
-    def _until_ns(self) -> int | None:
-        length_ns = self._timer.length_ns
-        if not self._open or length_ns is None or not self._members:
-            return None
-        return self._since_ns + length_ns
+        return Decision(fold, release, self._until_ns, reason)
 
     def terms(self, worker: int) -> Terms:
         return AS_IT_LIKES
@@ -125,7 +141,7 @@ class Bsp:
         else:
             missing = _names(self._missing)
             reason = Reason("round", {"round": self._folded + 1, "missing": missing})
-        return Waiting(reason, self._since_ns, self._until_ns())
+        return Waiting(reason, self._since_ns, self._until_ns)
 
 
 def _names(workers: set[int]) -> str:

@@ -30,6 +30,8 @@ from polyrhythm.core.sync.reading import Reading
 from polyrhythm.core.sync.timer import Timer
 
 _PAUSE = Reason("interval-over")
+_CAME = (Arrived, Abstained)
+_MAY_PAUSE = (Tick, Asked)
 
 
 class Fsp:
@@ -64,61 +66,71 @@ class Fsp:
         self._newcomers = Newcomers()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
-        match event:
-            case Opened(_):
-                self._open(now_ns)
-            case Arrived(worker, _, trailer):
-                probe_ns = 0 if trailer is None else trailer.probe_ns
-                if not self._asked:
-                    self._lateness.arrived(worker, self._opened_ns, now_ns, probe_ns)
-                first = self._newcomers.arrived(worker)
-                if trailer is not None:
-                    self._reading.count(trailer, first=first)
-            case Left(worker):
-                self._pass_ns = None  # others get its points
-                self._lateness.forget(worker)
-                self._newcomers.left(worker)
-        if self._first_ns is None and isinstance(event, Arrived | Abstained):
+        if isinstance(event, Arrived):
+            self._measure(event, now_ns)
+        elif isinstance(event, Opened):
+            self._open(now_ns)
+        elif isinstance(event, Left):
+            self._pass_ns = None  # others get its points
+            self._lateness.forget(event.worker)
+            self._newcomers.left(event.worker)
+        if self._first_ns is None and isinstance(event, _CAME):
             self._first_ns = now_ns
         decision = self._barrier.on(event, now_ns)
-        deadline_ns = self._deadline_ns()
-        if not decision.fold and deadline_ns is not None and now_ns >= deadline_ns:
-            assert self._over_ns is not None
-            decision = self._barrier.leave_behind("abandoned", self._over_ns, now_ns) or decision
+        if self._patience_ns is not None and not decision.fold:
+            decision = self._abandon(now_ns) or decision
         if decision.fold:
             return replace(decision, said=self._close())
-        return self._pause(event, decision, now_ns)
+        if self._pause_ns is not None and isinstance(event, _MAY_PAUSE):
+            decision = self._pause(event, decision, self._pause_ns, now_ns)
+        wake_ns = self._wake_ns(decision.wake_at, now_ns)
+        return decision if wake_ns == decision.wake_at else replace(decision, wake_at=wake_ns)
+
+    def _measure(self, event: Arrived, now_ns: int) -> None:
+        trailer = event.trailer
+        if not self._asked:
+            probe_ns = 0 if trailer is None else trailer.probe_ns
+            self._lateness.arrived(event.worker, self._opened_ns, now_ns, probe_ns)
+        first = self._newcomers.arrived(event.worker)
+        if trailer is not None:
+            self._reading.count(trailer, first=first)
+
+    def _abandon(self, now_ns: int) -> Decision | None:
+        deadline_ns, over_ns = self._deadline_ns(), self._over_ns
+        if deadline_ns is None or over_ns is None or now_ns < deadline_ns:
+            return None
+        return self._barrier.leave_behind("abandoned", over_ns, now_ns)
 
     def _deadline_ns(self) -> int | None:
         """Until when all are waited for, if anybody waits."""
         if self._patience_ns is None or self._over_ns is None or self._terms.probe:
             return None
-        return (
-            None
-            if self._first_ns is None
-            else max(self._over_ns, self._first_ns) + self._patience_ns
-        )
+        if self._first_ns is None:
+            return None
+        return max(self._over_ns, self._first_ns) + self._patience_ns
 
-    def _pause(self, event: PolicyEvent, decision: Decision, now_ns: int) -> Decision:
+    def _pause(
+        self, event: PolicyEvent, decision: Decision, pause_ns: int, now_ns: int
+    ) -> Decision:
         """The interval is over, or somebody has nothing left to do in it."""
-        central = not self._semi and isinstance(event, Tick)
-        over = self._pause_ns is not None and now_ns >= self._pause_ns
-        if self._pause_ns is not None and ((central and over) or isinstance(event, Asked)):
-            self._pause_ns = None
-            self._asked = isinstance(event, Asked)
-            self._worked_ns = now_ns - self._opened_ns
-            if self._asked:
-                self._pass_ns, self._over_ns = self._worked_ns, now_ns
-            wake_ns = self._wake_ns(decision, now_ns)
-            return replace(decision, reason=_PAUSE, pause=True, wake_at=wake_ns)
-        return replace(decision, wake_at=self._wake_ns(decision, now_ns))
+        asked = isinstance(event, Asked)
+        if not asked and (self._semi or now_ns < pause_ns):
+            return decision
+        self._pause_ns = None
+        self._asked = asked
+        self._worked_ns = now_ns - self._opened_ns
+        if self._asked:
+            self._pass_ns, self._over_ns = self._worked_ns, now_ns
+        return replace(decision, reason=_PAUSE, pause=True)
 
-    def _wake_ns(self, decision: Decision, now_ns: int) -> int | None:
-        deadline_ns = self._deadline_ns()
-        times_ns = [decision.wake_at, None if self._semi else self._pause_ns]
+    def _wake_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
+        """The barrier's time, the end of the interval or the deadline, whichever comes first."""
+        if not self._semi and self._pause_ns is not None:
+            wake_ns = self._pause_ns if wake_ns is None else min(wake_ns, self._pause_ns)
+        deadline_ns = None if self._patience_ns is None else self._deadline_ns()
         if deadline_ns is not None and deadline_ns > now_ns:
-            times_ns.append(deadline_ns)
-        return min((at_ns for at_ns in times_ns if at_ns is not None), default=None)
+            wake_ns = deadline_ns if wake_ns is None else min(wake_ns, deadline_ns)
+        return wake_ns
 
     def _open(self, now_ns: int) -> None:
         self._opened_ns = now_ns

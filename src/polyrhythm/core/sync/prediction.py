@@ -11,7 +11,7 @@ candidate the longest `n_i t_i` is T itself, so one sweep over the ends of steps
 """
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -74,16 +74,21 @@ def _rounded(times: Mapping[int, float]) -> dict[int, int]:
 
 
 def _three_digits(time: float) -> int:
-    scale: int = 10 ** max(0, math.floor(math.log10(time)) - _DIGITS + 1)
+    """Of one that has no fewer before the point."""
+    scale = 1
+    while time >= 10**_DIGITS * scale:
+        scale *= 10
     return round(time / scale) * scale
 
 
 def _candidates(groups: Counter[int], first: int, last: int) -> list[tuple[int, float]]:
     """Every end of a step from `first` to `last`, ascending, with its utilisation."""
-    ended = {first: sum(first // time * time * many for time, many in groups.items())}
+    ended: defaultdict[int, int] = defaultdict(int)
     for time, many in groups.items():
+        computed = time * many
+        ended[first] += first // time * computed
         for end in range((first // time + 1) * time, last + 1, time):
-            ended[end] = ended.get(end, 0) + time * many
+            ended[end] += computed
     workers, computed, candidates = groups.total(), 0, []
     for end in sorted(ended):
         computed += ended[end]

@@ -29,13 +29,14 @@ class Psp:
         self._steps: dict[int, int] = {}
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
-        match event:
-            case Joined(worker):
-                self._prediction.expect(worker)
-            case Arrived(worker, _, trailer) if trailer is not None and trailer.steps:
-                self._prediction.measured(worker, trailer.compute_ns // trailer.steps)
-            case Left(worker):
-                self._prediction.forget(worker)
+        if isinstance(event, Arrived):
+            trailer = event.trailer
+            if trailer is not None and trailer.steps:
+                self._prediction.measured(event.worker, trailer.compute_ns // trailer.steps)
+        elif isinstance(event, Joined):
+            self._prediction.expect(event.worker)
+        elif isinstance(event, Left):
+            self._prediction.forget(event.worker)
         decision = self._barrier.on(event, now_ns)
         if not decision.fold:
             return decision

@@ -13,7 +13,9 @@ class Reading:
     def count(self, trailer: Trailer, *, first: bool = False) -> None:
         """`first`: the worker's first, whose micro-batches took longer than they will."""
         if not first:
-            self._micro_ns = max(self._micro_ns, trailer.compute_ns / max(1, trailer.steps))
+            micro_ns = trailer.compute_ns / (trailer.steps or 1)
+            if micro_ns > self._micro_ns:
+                self._micro_ns = micro_ns
         barrier_ns = trailer.wait_ns + trailer.transfer_ns
         if barrier_ns:  # it has been at one
             self._barriers_ns += barrier_ns
