@@ -19,6 +19,7 @@ from staged_run import Run
 
 from polyrhythm.core.arrivals import Arrivals, Complete
 from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.membership import Member
 from polyrhythm.core.outstanding import Outstanding
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.worker import WorkerMachine
@@ -178,10 +179,12 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         gone = before - {sent.sequence for sent in outstanding._sent}
         books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
 
-    def count_booked(lead: LeadMachine, complete: Complete, now_ns: int) -> None:
+    def count_booked(
+        lead: LeadMachine, complete: Complete, member: Member | None, now_ns: int
+    ) -> None:
         trailer = complete.trailer
         books.counted[trailer.worker, trailer.incarnation, trailer.sequence] = complete.round
-        count(lead, complete, now_ns)
+        count(lead, complete, member, now_ns)
 
     def excuse_booked(arrivals: Arrivals, worker: int, incarnation: int) -> None:
         books.excused |= {given for given in arrivals.owed if given[:2] == (worker, incarnation)}

@@ -182,9 +182,9 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
         found.took(lead, event, effects)
         return effects
 
-    def count_watched(lead: LeadMachine, complete: Any, now_ns: int) -> None:
+    def count_watched(lead: LeadMachine, complete: Any, *more: Any) -> None:
         found.count(complete.trailer.worker)
-        count(lead, complete, now_ns)
+        count(lead, complete, *more)
 
     monkeypatch.setattr(LeadMachine, "handle", handle_watched)
     monkeypatch.setattr(LeadMachine, "_count", count_watched)

@@ -123,8 +123,9 @@ class Arrivals:
         trailer = coming.trailer
         if trailer is None or len(coming.reports) < len(reigns) or coming.lacks(reigns):
             return None
-        self._drop(key)
+        del self._coming[key]
         sender = coming.sender
+        sender.parts -= 1
         if sender.done < key[2]:
             sender.done = key[2]
         if self._keeps:
@@ -145,7 +146,7 @@ class Arrivals:
 
     def forget(self, worker: int, incarnation: int) -> None:
         for key in [key for key in self._coming if key[:2] == (worker, incarnation)]:
-            self._drop(key)
+            del self._coming[key]
         self._senders.pop((worker, incarnation), None)
         for key in [key for key in self._counted if key[:2] == (worker, incarnation)]:
             del self._counted[key]
@@ -192,9 +193,6 @@ class Arrivals:
             self.owed[key] = self._counted[key].lacks(reigns)
             if not self.owed[key]:
                 del self.owed[key]
-
-    def _drop(self, key: _Key) -> None:
-        self._coming.pop(key).sender.parts -= 1
 
     def check(self, known: Callable[[int, int], bool]) -> None:
         for worker, incarnation, _ in self._coming:

@@ -282,7 +282,9 @@ class LeadMachine:
     ) -> None:
         """What has arrived and what is folded, by what the primaries of now say."""
         for complete in self._arrivals.reroute(self._placing.reigns, rows, self._placing.epoch):
-            self._count(complete, now_ns)
+            trailer = complete.trailer
+            member = self.view.get(trailer.worker, trailer.incarnation)
+            self._count(complete, member, now_ns)
         for worker, incarnation in self._arrivals.owing_members():
             if self.view.get(worker, incarnation) is None:
                 self._arrivals.excuse(worker, incarnation)
@@ -335,24 +337,27 @@ class LeadMachine:
             self._windows.sent(message.worker, message.incarnation, message.sequence, now_ns)
         complete = self._arrivals.trailer(message, self._placing.reigns)
         if complete is not None:
-            self._count(complete, now_ns)
+            self._count(complete, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
-        if self._presence.heeds(message.worker, message.incarnation):
-            if not self._policy.rounds:
-                self._rounds.folded_one(message.server)
-            owed = bool(self._arrivals.owed)
-            complete = self._arrivals.arrived(message, self._placing.reigns)
-            if complete is not None:
-                self._count(complete, now_ns)
-            if owed and not self._arrivals.owed:
-                self._on_paid(now_ns)
+        member = self.view.get(message.worker, message.incarnation)
+        if member is None and not self._departures.pending(message.worker, message.incarnation):
+            return
+        if not self._policy.rounds:
+            self._rounds.folded_one(message.server)
+        owed = bool(self._arrivals.owed)
+        complete = self._arrivals.arrived(message, self._placing.reigns)
+        if complete is not None:
+            self._count(complete, member, now_ns)
+        if owed and not self._arrivals.owed:
+            self._on_paid(now_ns)
 
     def _on_paid(self, now_ns: int) -> None:
         self._decisions.paid()
         self._fold_if_put_off(now_ns)
 
-    def _count(self, complete: Complete, now_ns: int) -> None:
+    def _count(self, complete: Complete, member: Member | None, now_ns: int) -> None:
+        """`member`: whose it is, unless that one has left."""
         self._rounds.moved_ns = now_ns
         trailer = complete.trailer
         if self._policy.rounds:
@@ -360,7 +365,6 @@ class LeadMachine:
         else:
             self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
         self._outlook.count(trailer, now_ns)
-        member = self.view.get(trailer.worker, trailer.incarnation)
         if member is not None:
             lease = trailer.lease
             if member.confirms and not self._arrivals.awaits(*member.key):

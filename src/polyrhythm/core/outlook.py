@@ -63,11 +63,12 @@ class Outlook:
         self.goals.folded(round_, passes)
         goal = self.goals.reached(now_ns)
         line = self.tally.close(round_, why, passes, now_ns, goal is not None)
-        if line is not None:
-            if why == "timer":
-                line["missing"] = self._rounds.reason.fields["missing"]
-            self._dispatch.note("rounds", **line)
-            self.goals.measured(line["objective"])
+        if line is None:
+            return goal
+        if why == "timer":
+            line["missing"] = self._rounds.reason.fields["missing"]
+        self._dispatch.note("rounds", **line)
+        self.goals.measured(line["objective"])
         return goal or self.goals.reached(now_ns)
 
     def break_off(self, why: str, now_ns: int) -> None:

@@ -52,7 +52,7 @@ class Readers:
     def contributed(self, reader: int) -> None:
         """It reads no more."""
         if reader not in self._apart:
-            self.versions.release(reader, self.versions.version)
+            self.versions.forget(reader)
 
     def release(self, reader: int, version: int) -> bool:
         """True if nobody else looks at that slot."""

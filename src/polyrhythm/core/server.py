@@ -321,7 +321,11 @@ class ServerMachine:
         if self._receipts.members.get(event.worker) != event.incarnation:
             return
         if self._rounds:
-            self._added(event.worker, event.sequence, event.round)
+            self._readers.contributed(event.worker)
+            if event.round <= self._readers.versions.version:
+                self._acknowledge(event.worker, event.sequence)
+            else:
+                self._receipts.arrive(event.worker, event.sequence, event.round)
             self._report(event.worker, event.incarnation, event.sequence, event.round)
         elif self.replication.issue((event.worker, event.incarnation, event.sequence)):
             self._secure(event.worker, event.incarnation, event.sequence)
@@ -339,13 +343,6 @@ class ServerMachine:
             round=round_,
         )
         self._out.append(Send(LEAD, arrived))
-
-    def _added(self, worker: int, sequence: int, round_: int) -> None:
-        self._readers.contributed(worker)
-        if round_ <= self._readers.versions.version:
-            self._acknowledge(worker, sequence)
-        else:
-            self._receipts.arrive(worker, sequence, round_)
 
     def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
         """Without rounds: it is in the parameters here and on every replica. The answer to a pull

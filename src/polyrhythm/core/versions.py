@@ -87,7 +87,9 @@ class Versions:
         """`reader` has copied `version`, and needs none before it either. True if nobody else
         looks at that slot."""
         lease = self._leases.get(reader)
-        return lease is not None and lease[0] <= version and self.forget(reader)
+        if lease is None or lease[0] > version:
+            return False
+        return self.forget(reader)
 
     def forget(self, reader: int) -> bool:
         lease = self._leases.pop(reader, None)

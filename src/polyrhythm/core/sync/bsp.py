@@ -10,15 +10,12 @@ from polyrhythm.core.sync.policy import (
     NOBODY,
     Abstained,
     Arrived,
-    Asked,
     Decision,
     Joined,
     Left,
     Opened,
     PolicyEvent,
-    Returned,
     Terms,
-    Tick,
 )
 from polyrhythm.core.sync.timer import Timer
 
@@ -46,24 +43,18 @@ class Bsp:
         self._waiting = Decision(False, NOBODY, None, _WAITING)
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
-        if isinstance(event, Arrived):
-            if event.round <= self._decided:
-                self._late_but_in.add(event.worker)
-            else:
-                self._come(event.worker)
+        if isinstance(event, Arrived) and event.round <= self._decided:
+            self._late_but_in.add(event.worker)
+        elif isinstance(event, (Arrived, Abstained)):
+            self._arrived.add(event.worker)
+            self._missing.discard(event.worker)
         else:
             self._follow(event, now_ns)
             self._wind()
         return self._weigh(now_ns)
 
-    def _come(self, worker: int) -> None:
-        self._arrived.add(worker)
-        self._missing.discard(worker)
-
     def _follow(self, event: PolicyEvent, now_ns: int) -> None:
         match event:
-            case Abstained(worker):
-                self._come(worker)
             case Joined(worker):
                 self._joining.add(worker)
             case Left(worker):
@@ -77,8 +68,6 @@ class Bsp:
                 self._folded = self._decided = round_
                 self._open = True
                 self._since_ns = now_ns
-            case Arrived() | Tick() | Returned() | Asked():
-                pass
 
     def _wind(self) -> None:
         """The timer, as things are now; what is decided until it fires is always the same."""
