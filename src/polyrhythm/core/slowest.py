@@ -37,11 +37,17 @@ class Slowest(Generic[Key]):
         return self._least
 
     def put(self, key: Key, number: int) -> None:
-        self.drop(key)
-        if not self._at or number < self._least:
+        at, counts = self._at, self._counts
+        before = at.pop(key, None)
+        if before is not None:
+            counts[before] -= 1
+        if not at:
+            counts.clear()
             self._least = number
-        self._at[key] = number
-        self._counts[number] += 1
+        elif number < self._least:
+            self._least = number
+        at[key] = number
+        counts[number] += 1
 
     def drop(self, key: Key) -> None:
         number = self._at.pop(key, None)

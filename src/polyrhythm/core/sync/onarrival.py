@@ -36,10 +36,10 @@ class OnArrival:
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         clocks, back = self.clocks, sync.NOBODY
         match event:
-            case sync.Arrived(worker, _, _):
-                if worker in clocks:
-                    clocks.advance(worker)
-                    self._gate.arrive(worker, clocks, now_ns)
+            case sync.Arrived():
+                if event.worker in clocks:
+                    clocks.advance(event.worker)
+                    self._gate.arrive(event.worker, clocks, now_ns)
             case sync.Joined(worker):
                 self._turning.join(worker)
             case sync.Left(worker):
@@ -56,7 +56,7 @@ class OnArrival:
             case sync.Tick() | sync.Asked():
                 pass
         passed, reason = self._gate.open(clocks, now_ns)
-        released = back | passed
+        released = back | passed if back else passed
         entering = self._turning.turn()
         if entering is None:
             return sync.Decision(False, released, None, reason)

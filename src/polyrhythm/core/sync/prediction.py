@@ -14,6 +14,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 CAP = 64
 _DIGITS = 3
@@ -58,9 +59,10 @@ def plan_steps(times: Mapping[int, float], cap: int = CAP) -> Plan:
     rounded = _rounded(times)
     fastest, slowest = min(rounded.values()), max(rounded.values())
     cap = max(cap, -(-slowest // fastest))
-    candidates = _candidates(Counter(rounded.values()), slowest, cap * fastest)
-    best = max(usage for _, usage in candidates)
-    horizon = next(end for end, usage in candidates if usage >= _NEAR_BEST * best)
+    ends, usages = _candidates(Counter(rounded.values()), slowest, cap * fastest)
+    best = max(usages)
+    enough = _NEAR_BEST * best
+    horizon = next(end for end, usage in zip(ends, usages, strict=True) if usage >= enough)
     steps = {worker: horizon // time for worker, time in rounded.items()}
     lengths = _lengths(steps, times)
     return Plan(steps, max(lengths), resource_usage(lengths), best, cap)
@@ -81,19 +83,17 @@ def _three_digits(time: float) -> int:
     return round(time / scale) * scale
 
 
-def _candidates(groups: Counter[int], first: int, last: int) -> list[tuple[int, float]]:
-    """Every end of a step from `first` to `last`, ascending, with its utilisation."""
+def _candidates(groups: Counter[int], first: int, last: int) -> tuple[list[int], list[float]]:
+    """Every end of a step from `first` to `last`, ascending, and their utilisations."""
     ended: defaultdict[int, int] = defaultdict(int)
     for time, many in groups.items():
         computed = time * many
         ended[first] += first // time * computed
         for end in range((first // time + 1) * time, last + 1, time):
             ended[end] += computed
-    workers, computed, candidates = groups.total(), 0, []
-    for end in sorted(ended):
-        computed += ended[end]
-        candidates.append((end, computed / (workers * end)))
-    return candidates
+    workers, ends = groups.total(), sorted(ended)
+    by_then = accumulate(ended[end] for end in ends)
+    return ends, [all_ / (workers * end) for end, all_ in zip(ends, by_then, strict=True)]
 
 
 def _lengths(steps: Mapping[int, int], times: Mapping[int, float]) -> list[float]:
