@@ -408,11 +408,11 @@ class LeadMachine:
 
     def _end_if_idle(self, now_ns: int) -> None:
         """Without rounds: everybody rests, and neither a chunk nor a contribution is on its way."""
-        if self._policy.rounds or self._ending is not None or self._ended or not len(self.view):
+        if self._policy.rounds or self._arrivals.any or self._sharing.moving:
             return
-        moving = self._sharing.moving or self._rounds.folding or self._departures.any
-        busy = moving or self._arrivals.any
-        if not busy and self.view.all_rest():
+        over = self._ending is not None or self._ended or not len(self.view)
+        turning = self._rounds.folding or self._departures.any
+        if not over and not turning and self.view.all_rest():
             self._finish(Reason("idle", {"rounds": IDLE_ROUNDS}), now_ns, failed=True)
 
     def _note_empty_handed(self, member: Member) -> None:

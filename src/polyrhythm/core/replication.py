@@ -94,6 +94,8 @@ class Replication:
 
     def issue(self, step: Step) -> bool:
         """A step was made here, and goes to everybody who copies. True if nobody is waited for."""
+        if not self._slices:
+            return True
         lacking = {peer for peer in self._slices if not self._has(peer, step)}
         for peer in self.learners - self._adopted:
             self._followed.setdefault(peer, set()).add(step)

@@ -364,7 +364,10 @@ class ServerMachine:
 
     def _acknowledge(self, worker: int, sequence: int) -> None:
         message = m.Acknowledged(
-            **{**self._identity(), "routing": self._following.since},
+            term=self._term,
+            view=self._view,
+            routing=self._following.since,
+            server=self.server,
             worker=worker,
             incarnation=self._receipts.members[worker],
             sequence=self._receipts.acknowledge(worker, sequence),

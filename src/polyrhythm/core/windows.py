@@ -13,10 +13,11 @@ class Windows:
         """Since when there are as many as there may be."""
 
     def sent(self, worker: int, incarnation: int, sequence: int, now_ns: int) -> None:
-        sequences = self._open.setdefault((worker, incarnation), set())
+        key = worker, incarnation
+        sequences = self._open.setdefault(key, set())
         sequences.add(sequence)
         if len(sequences) >= self._most:
-            self._full_ns.setdefault((worker, incarnation), now_ns)
+            self._full_ns.setdefault(key, now_ns)
 
     def counted(self, worker: int, incarnation: int, sequence: int) -> None:
         key = worker, incarnation
