@@ -65,6 +65,25 @@ def test_with_nobody_here_there_is_nobody_whose_patience_ends() -> None:
     assert decision.fold and decision.release == {0, 1}
 
 
+def test_who_is_late_but_in_waits_for_nobody() -> None:
+    policy = fsp()
+    policy.on(arrived(0), 99 * MS)
+    policy.on(arrived(1), 99 * MS)
+    assert policy.on(sync.Tick(), 150 * MS).fold
+    policy.on(sync.Opened(1), 151 * MS)
+    assert policy.on(arrived(2, round_=1), 160 * MS).release == {2}
+    assert not policy.on(arrived(0, round_=2), 310 * MS).fold
+    assert policy.on(sync.Tick(), 360 * MS).fold
+
+
+def test_who_came_and_left_waits_for_nobody() -> None:
+    policy = fsp()
+    policy.on(arrived(0), 10 * MS)
+    policy.on(sync.Left(0), 20 * MS)
+    assert not policy.on(arrived(1), 210 * MS).fold
+    assert policy.on(sync.Tick(), 260 * MS).fold
+
+
 def test_a_round_that_reads_the_objective_waits_for_all_shares() -> None:
     policy = fsp(interval="auto")
     for worker in (0, 1, 2):

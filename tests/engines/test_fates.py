@@ -42,3 +42,11 @@ def test_the_end_of_the_nursery_is_the_end_of_the_job(ends: Ends) -> None:
     nursery.close()
     with pytest.raises(JobFailed, match="died"):
         fates.next()
+
+
+def test_a_nursery_that_died_with_something_unread_has_died_too(ends: Ends) -> None:
+    nursery, fates = ends
+    fates.nursery.sendall(b"a request")
+    nursery.close()
+    with pytest.raises(JobFailed, match="died"):
+        fates.next()

@@ -14,11 +14,18 @@ from polyrhythm.core.data.sharing import Sharing
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.versions import SliceVersions
+from polyrhythm.core.weighing import Weighing
 from polyrhythm.wire import messages as m
 
 SEEDS = settings.default.max_examples // 2
 SYNCS = ["asp", "ssp:1", "ssp-restart:2"]
 ROUNDS = 4
+
+
+@pytest.fixture(autouse=True)
+def now_waiting_now_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under asp some answers are waited for and others are not, whatever they take."""
+    monkeypatch.setattr(Weighing, "waits", lambda weighing, step_ns, now_ns: now_ns % 3 == 0)
 
 
 def play(seed: int, sync: str, **options: float) -> Ensemble:

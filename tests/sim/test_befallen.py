@@ -259,3 +259,21 @@ def test_many_faults_at_once(sync: str, seed: int) -> None:
     )
     assert not run.end.failed
     assert run.result["points"] == 3000
+
+
+def test_what_had_reached_a_stopped_server_is_read_though_its_sender_is_dead() -> None:
+    text = JOB.format(timer="off", heartbeat="30s", points=2000).replace('"10ms"', '"100ms"')
+    for at, what, whom in (
+        ("350ms", "stop", "server = 1"),
+        ("480ms", "crash", 'worker = "worker-1"'),
+        ("700ms", "continue", "server = 1"),
+    ):
+        text += f'[[events]]\nat = "{at}"\nwhat = "{what}"\n{whom}\n'
+    run = Run(text)
+    found = [
+        {slice_: sum(given[0] == 1 for given in contents) for slice_, contents in held.items()}
+        for server in run.simulation.servers
+        if server.memory is not None and (held := server.memory.contents)
+    ]
+    counts = {count for per_slice in found for count in per_slice.values()}
+    assert len(found) == 2 and counts == {4}, found

@@ -81,8 +81,8 @@ def train(
     abandon: Annotated[
         str,
         typer.Option(
-            help="fsp: how long after the interval a micro-batch is waited for, such as 50ms; later"
-            " it is left out, and its points are visited again. off: all are waited for."
+            help="fsp: how long others wait for a micro-batch after the interval, such as 50ms; what"
+            " ends later is left out, and its points are visited again. off: all are waited for."
         ),
     ] = "off",
     most_steps: Annotated[

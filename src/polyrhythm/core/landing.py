@@ -3,6 +3,7 @@
 Without rounds a version is the worker's own: the number of the pull that a slice answers.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from polyrhythm.wire.messages import EVERY_SLICE, Route
@@ -62,7 +63,7 @@ class Landing:
 
 
 @lru_cache(maxsize=4)
-def _by_primary(routes: tuple[Route, ...]) -> dict[int, tuple[int, ...]]:
+def _by_primary(routes: tuple[Route, ...]) -> Mapping[int, tuple[int, ...]]:
     """One for all workers of a process: nobody changes it."""
     slices: dict[int, list[int]] = {}
     for slice_, route in enumerate(routes):

@@ -326,9 +326,9 @@ class LeadMachine:
 
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is None and not self._departures.pending(message.worker, message.incarnation):
+        if member is None and not self._presence.heeds(message.worker, message.incarnation):
             return
-        self._presence.suspicion.spoke(message.worker, now_ns)
+        self._presence.spoke(message.worker, now_ns)
         if member is not None and not 0 < message.weight < math.inf:
             fault = f"{member.name}'s contribution weighs {message.weight}"
             self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
@@ -341,7 +341,7 @@ class LeadMachine:
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is None and not self._departures.pending(message.worker, message.incarnation):
+        if member is None and not self._presence.heeds(message.worker, message.incarnation):
             return
         if not self._policy.rounds:
             self._rounds.folded_one(message.server)

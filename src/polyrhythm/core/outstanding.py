@@ -4,7 +4,7 @@
 only what was not.*
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -12,11 +12,11 @@ import msgspec
 from polyrhythm.core.events import Computed
 from polyrhythm.wire.messages import Route
 
-Owed = dict[int, dict[int, tuple[int, ...]]]
+Owed = Mapping[int, Mapping[int, tuple[int, ...]]]
 """Per primary and the routing epoch since when it is that, the slices. Never changed, but replaced."""
 
 
-class Sent(msgspec.Struct):
+class Sent(msgspec.Struct, eq=False):
     sequence: int
     round: int
     computed: Computed
@@ -67,9 +67,7 @@ class Outstanding:
                 later = {since: parts[since] for since in parts if since > routing}
                 sent.owed = {**owed, server: later}
             elif len(owed) > 1:
-                rest = owed.copy()
-                del rest[server]
-                sent.owed = rest
+                sent.owed = {other: owed[other] for other in owed if other != server}
             else:
                 self._sent.remove(sent)
 

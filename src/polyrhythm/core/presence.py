@@ -50,6 +50,9 @@ class Presence:
     def beat(self, worker: int, now_ns: int) -> None:
         self.suspicion.beat(worker, now_ns)
 
+    def spoke(self, worker: int, now_ns: int) -> None:
+        self.suspicion.spoke(worker, now_ns)
+
     def silent(self, now_ns: int) -> list[int]:
         return self.suspicion.silent(now_ns)
 

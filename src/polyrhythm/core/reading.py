@@ -32,18 +32,22 @@ class Manner:
         """A step begins when the lead lets it."""
         self.small = small
         """The model may lie unread at the servers while a worker computes."""
-        self.ahead = small and not asks
-        """It computes on while its parameters are on their way."""
+        self.ahead = False
+        """It may compute on while its parameters are on their way."""
+        self._see_ahead()
 
     def follow(self, sync: str) -> None:
         """What the job's policy makes of it."""
         self.rounds = has_rounds(sync)
         self.asks = self.rounds or asks_before_steps(sync)
-        self.ahead = self.small and not self.asks
+        self._see_ahead()
 
     def attach(self, spec: m.ModelSpec) -> None:
         """What the model's size makes of it."""
         self.small = nbytes_of(spec) <= _SMALL_NBYTES
+        self._see_ahead()
+
+    def _see_ahead(self) -> None:
         self.ahead = self.small and not self.asks
 
 

@@ -38,7 +38,10 @@ class Fates:
         self.nursery.close()
 
     def _read(self) -> None:
-        part = self.nursery.recv(65536)
+        try:
+            part = self.nursery.recv(65536)
+        except ConnectionResetError:  # it left something unread
+            part = b""
         if not part:
             raise JobFailed("the process that starts the others died; see above")
         self._unread += part

@@ -7,9 +7,9 @@ where nobody waits for others (asp); otherwise who is waited for most waits leas
 itself is that way. Who waits is woken by every message, and handles them longer than it would
 otherwise: of its copying, no more is taken than the one needs who waits least. Who trains through
 (psp) does not wait, and nothing is known of the way.* Means are all that a journal has, so steps are
-constant; workers that came or went are taken as there from the beginning, and data never ends. A small
-model's way under asp is not seen, because nobody waits for it: foretold from there, the others wait
-less than they would.
+constant; workers that came or went are taken as there from the beginning, and data never ends. Where a
+way is long, a small model's is hardly seen under asp, because few answers are waited for: foretold from
+there, the others wait less than they would.
 """
 
 from polyrhythm.core.sync.choose import choose_policy

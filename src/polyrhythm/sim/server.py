@@ -116,9 +116,11 @@ class ServerProcess(Process):
         if self.frozen:
             self._missed.append(lambda: self.receive(way, parcel))
             return
+        heard = way.heard  # or it ended while this process was stopped: what it had sent is here
         for message in parcel:
-            if way.heard:
-                self._take(way, message)
+            self._take(way, message)
+            if heard and not way.heard:
+                break  # who sends such things is not listened to
         self.run()
 
     def _take(self, way: Way, message: m.Message) -> None:

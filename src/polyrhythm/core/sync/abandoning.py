@@ -1,9 +1,10 @@
 """Points that take long (FSP §3.1): nobody waits for them beyond the interval's end.
 
-*Once the interval is over, nobody who is there waits for others longer than the patience. Who comes
-later leaves out what it was computing then, and visits those points again; what it had gathered before
-joins the next round, as everything that comes late. What is begun first in a round is never left out,
-so that a worker whose every point takes longer than that still gets on.*
+*Once the interval is over, nobody who is there waits for others longer than the patience. A worker
+whose micro-batch ends later than that after its own interval leaves it out, whether or not somebody
+waits, and visits those points again; what it had gathered before counts when it comes. What is begun
+first in a round is never left out, so that a worker whose every point takes longer than that still gets
+on.*
 """
 
 from polyrhythm.core.durations import parse_duration

@@ -33,6 +33,8 @@ class Bsp:
         self._joining: set[int] = set()
         self._missing: set[int] = set()
         self._arrived: set[int] = set()
+        self.here_ns: int | None = None
+        """Since when somebody waits here for the others."""
         self._late_but_in: set[int] = set()
         self._folded = -1
         self._decided = -1
@@ -46,6 +48,8 @@ class Bsp:
         if isinstance(event, Arrived) and event.round <= self._decided:
             self._late_but_in.add(event.worker)
         elif isinstance(event, (Arrived, Abstained)):
+            if not self._arrived:
+                self.here_ns = now_ns
             self._arrived.add(event.worker)
             self._missing.discard(event.worker)
         else:
@@ -61,6 +65,8 @@ class Bsp:
                 for workers in (self._members, self._joining, self._arrived, self._late_but_in):
                     workers.discard(worker)
                 self._missing.discard(worker)
+                if not self._arrived:
+                    self.here_ns = None
             case Opened(round_):
                 if self._folded < 0:
                     self._members, self._joining = self._joining, set()
@@ -112,6 +118,7 @@ class Bsp:
         self._members |= self._joining
         release = frozenset(self._arrived | self._joining)
         self._arrived.clear()
+        self.here_ns = None
         self._joining.clear()
         self._open = False
         self._since_ns = now_ns

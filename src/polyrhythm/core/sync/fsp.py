@@ -16,7 +16,6 @@ from polyrhythm.core.sync.interval import Interval, Measured
 from polyrhythm.core.sync.lateness import Lateness
 from polyrhythm.core.sync.newcomers import Newcomers
 from polyrhythm.core.sync.policy import (
-    Abstained,
     Arrived,
     Asked,
     Decision,
@@ -30,7 +29,6 @@ from polyrhythm.core.sync.reading import Reading
 from polyrhythm.core.sync.timer import Timer
 
 _PAUSE = Reason("interval-over")
-_CAME = (Arrived, Abstained)
 _MAY_PAUSE = (Tick, Asked)
 
 
@@ -51,8 +49,6 @@ class Fsp:
         self._pause_ns: int | None = None
         self._over_ns: int | None = None
         """When the interval of the open round is over, or was called off."""
-        self._first_ns: int | None = None
-        """When somebody was here first since the last fold was decided."""
         self._asked = False
         """Somebody had passed over all of its points before the interval was over."""
         self._worked_ns = 0
@@ -74,8 +70,6 @@ class Fsp:
             self._pass_ns = None  # others get its points
             self._lateness.forget(event.worker)
             self._newcomers.left(event.worker)
-        if self._first_ns is None and isinstance(event, _CAME):
-            self._first_ns = now_ns
         decision = self._barrier.on(event, now_ns)
         if self._patience_ns is not None and not decision.fold:
             decision = self._abandon(now_ns) or decision
@@ -105,9 +99,8 @@ class Fsp:
         """Until when all are waited for, if anybody waits."""
         if self._patience_ns is None or self._over_ns is None or self._terms.probe:
             return None
-        if self._first_ns is None:
-            return None
-        return max(self._over_ns, self._first_ns) + self._patience_ns
+        here_ns = self._barrier.here_ns
+        return None if here_ns is None else max(self._over_ns, here_ns) + self._patience_ns
 
     def _pause(
         self, event: PolicyEvent, decision: Decision, pause_ns: int, now_ns: int
@@ -140,7 +133,7 @@ class Fsp:
 
     def _close(self) -> Reason | None:
         """The fold is decided: what this round measured decides over the next one's interval."""
-        self._pause_ns = self._over_ns = self._first_ns = None
+        self._pause_ns = self._over_ns = None
         reading, self._reading = self._reading, Reading()
         usual = not self._probed and not self._newcomers.came_before
         if usual:
