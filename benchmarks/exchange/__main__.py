@@ -33,6 +33,7 @@ PEERS: dict[str, list[str]] = {
     "ray": ["ray_peer.py"],
     "gloo": ["gloo_peer.py"],
 }
+FLOOR_SIZES = ("102MB", "4MB", "0.1MB")
 FLOORS: list[tuple[str, str, str, tuple[float, float, float]]] = [
     ("local, copying, against Ray as documented", "local", "ray documented", (2.0, 5.0, 12.0)),
     ("local, copying, against Ray tuned", "local", "ray", (2.0, 5.0, 12.0)),
@@ -132,9 +133,11 @@ def table(result: dict[str, Any]) -> str:
     rows += ["", "| ratio | " + " | ".join(sizes) + " |", "|---|" + "---|" * len(sizes)]
     for label, ours, other, floors in FLOORS:
         cells = []
-        for size, floor in zip(sizes, floors, strict=False):
+        floor_at = dict(zip(FLOOR_SIZES, floors, strict=True))
+        for size in sizes:
             ratio = medians[size][ours] / medians[size][other]
-            cells.append(f"{ratio:.2f} (floor {floor:g})")
+            floor = f" (floor {floor_at[size]:g})" if size in floor_at else ""
+            cells.append(f"{ratio:.2f}{floor}")
         rows.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
