@@ -20,7 +20,7 @@ def test_a_run_is_watched_until_it_is_killed(tmp_path: Path, long_job: Path) -> 
         command.await_round(1)
         found = status(tmp_path)
         assert (found["run"], found["is"]) == ("run", "running")
-        assert [member["name"] for member in found["members"]] == ["worker-0", "worker-1"]
+        assert {member["name"] for member in found["members"]} == {"worker-0", "worker-1"}
         assert call("why", cwd=tmp_path).returncode == 0
         command.process.kill()
         command.wait(5)
