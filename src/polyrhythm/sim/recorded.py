@@ -44,7 +44,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             kind="local" if sync == "psp" else job.kind,
             local_steps=1 if sync == "psp" else job.local_steps,
             servers=job.servers,
-            rounds=max(_LEAST_ROUNDS, state.round),
+            rounds=max(_LEAST_ROUNDS, state.round, _batches(workers, batch)),
             batch=batch,
             model=Size(max(4, state.nbytes)),
             slice=Size(job.slice_nbytes),
@@ -77,6 +77,12 @@ def _exchanges(
             transfers_s = [min(transfer_s, most_s) for transfer_s in transfers_s]
         waits_s = [least_s] * len(workers)
     return waits_s, transfers_s
+
+
+def _batches(workers: list[WorkerState], batch: int) -> int:
+    """How many each visited: a round may have been many of them, and may be one under another policy."""
+    points = sum(worker.totals.points for worker in workers)
+    return points // (batch * len(workers))
 
 
 def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
