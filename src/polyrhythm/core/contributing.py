@@ -18,8 +18,6 @@ from polyrhythm.wire import messages as m
 
 
 class Contributing:
-    __slots__ = ("_early", "_post", "held", "outstanding", "relinking", "sequence")
-
     def __init__(self, post: Post) -> None:
         self._post = post
         self.sequence = 0

@@ -26,8 +26,6 @@ class Parted:
 
 
 class Joining:
-    __slots__ = ("_attached", "_links", "_post", "_routes", "parted", "routed")
-
     def __init__(self, post: Post) -> None:
         self._post = post
         self._links = Links()

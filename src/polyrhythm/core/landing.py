@@ -12,8 +12,6 @@ NOTHING = -1
 
 
 class Landing:
-    __slots__ = ("_counts", "_versions", "newest", "routes", "slices", "version", "whole")
-
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.routes = routes
         self.slices = _by_primary(routes)

@@ -24,8 +24,6 @@ class Sent(msgspec.Struct, eq=False):
 
 
 class Outstanding:
-    __slots__ = ("_routes", "_sent", "_whole")
-
     def __init__(self) -> None:
         self._sent: list[Sent] = []
         """The oldest first."""

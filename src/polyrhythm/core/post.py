@@ -12,8 +12,6 @@ from polyrhythm.wire import messages as m
 
 
 class Post:
-    __slots__ = ("do", "incarnation", "routing", "term", "view", "worker")
-
     def __init__(self) -> None:
         self.do: Callable[[Effect], None]
         """Gather an effect."""

@@ -24,8 +24,6 @@ this takes is cheaper than waiting."""
 class Manner:
     """How workers of this job read."""
 
-    __slots__ = ("ahead", "asks", "rounds", "small")
-
     def __init__(self, *, rounds: bool = True, asks: bool = True, small: bool = False) -> None:
         self.rounds = rounds
         self.asks = asks
@@ -53,21 +51,6 @@ class Manner:
 
 class Reading:
     """`ticket`: the last one of the incarnation before this one."""
-
-    __slots__ = (
-        "_first",
-        "_manner",
-        "_post",
-        "_pulling",
-        "_released",
-        "_terms",
-        "allowed",
-        "landing",
-        "must_pull",
-        "resumed",
-        "stop",
-        "ticket",
-    )
 
     def __init__(self, post: Post, manner: Manner, ticket: int = 0) -> None:
         self._post = post
@@ -155,19 +138,10 @@ class Reading:
         if awaited:
             self.expect(self.ticket)
         pulled = self.landing.version if self._manner.small else NOTHING
-        post = self._post
-        pull = m.Pull(
-            term=post.term,
-            view=post.view,
-            routing=post.routing,
-            worker=post.worker,
-            incarnation=post.incarnation,
-            round=self.ticket,
-            sequence=after,
-            pulled=pulled,
-        )
+        identity = self._post.identity()
+        pull = m.Pull(**identity, round=self.ticket, sequence=after, pulled=pulled)
         for server in self.landing.slices:
-            post.tell_server(server, pull)
+            self._post.tell_server(server, pull)
 
     def pull_missing(self) -> None:
         """Ask every server that is behind for its slices; a server that has folded on meanwhile
@@ -189,14 +163,6 @@ class Reading:
         self.must_pull = self.must_pull or self._manner.rounds
 
     def say_pulled(self) -> None:
-        post = self._post
-        pulled = m.Pulled(
-            term=post.term,
-            view=post.view,
-            routing=post.routing,
-            worker=post.worker,
-            incarnation=post.incarnation,
-            round=self.landing.version,
-        )
+        pulled = m.Pulled(**self._post.identity(), round=self.landing.version)
         for server in self.landing.slices:
-            post.tell_server(server, pulled)
+            self._post.tell_server(server, pulled)

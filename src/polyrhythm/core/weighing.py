@@ -20,8 +20,6 @@ _LOOK_AGAIN = 1 / 50
 
 
 class Weighing:
-    __slots__ = ("_ahead_ns", "_answers_ns", "_asked_ns", "_first", "_steps_ns")
-
     def __init__(self) -> None:
         self._steps_ns: deque[int] = deque(maxlen=_LOOKS)
         self._answers_ns: deque[int] = deque(maxlen=_LOOKS)

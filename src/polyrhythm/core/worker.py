@@ -57,32 +57,6 @@ _AWAITING = (_WAITING, State.PLACING)
 
 
 class WorkerMachine:
-    __slots__ = (
-        "_asked",
-        "_batch",
-        "_contributing",
-        "_gone",
-        "_heartbeat",
-        "_joining",
-        "_leased",
-        "_leaving",
-        "_left_because",
-        "_manner",
-        "_missed",
-        "_parts",
-        "_points",
-        "_post",
-        "_reading",
-        "_settled_ns",
-        "_since_ns",
-        "_spec",
-        "_user_computes",
-        "_weighing",
-        "job",
-        "name",
-        "state",
-    )
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.job: m.JobSpec | None = None
