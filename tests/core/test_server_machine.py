@@ -172,7 +172,7 @@ def test_a_reader_sends_the_next_fold_into_a_spare() -> None:
 def test_copied_sent_contributed_or_gone_frees_the_version() -> None:
     for event in (
         m.Pulled(worker=0, incarnation=1, round=1),
-        ev.Sent(0, 1),
+        ev.Sent((0,), 1),
         ev.Contributed(0, 1, 1, 2),
         ev.LinkClosed("w0", "gone"),
     ):
@@ -181,6 +181,19 @@ def test_copied_sent_contributed_or_gone_frees_the_version() -> None:
         seat.tell(ev.FoldDone(1, 1.0))
         seat.tell(event)
         assert of(seat.fold(2), fx.StartFold)[0].slot == 0, event
+
+
+def test_a_version_that_has_left_for_all_is_free() -> None:
+    seat = Seat().begin()
+    seat.fold(1, (0, 1))
+    seat.tell(ev.FoldDone(1, 1.0))
+    seat.tell(ev.Sent((0,), 1))
+    assert of(seat.fold(2), fx.StartFold)[0].slot != 0, "one of the two still reads it"
+    seat = Seat().begin()
+    seat.fold(1, (0, 1))
+    seat.tell(ev.FoldDone(1, 1.0))
+    seat.tell(ev.Sent((0, 1), 1))
+    assert of(seat.fold(2), fx.StartFold)[0].slot == 0
 
 
 def test_a_pull_is_answered_when_the_version_is_there() -> None:
@@ -205,7 +218,7 @@ def test_what_is_on_its_way_is_not_sent_twice() -> None:
     pull = m.Pull(worker=1, incarnation=2, round=0)
     assert of(seat.tell(pull), fx.Publish)
     assert of(seat.tell(pull), fx.Publish) == []
-    seat.tell(ev.Sent(1, 0))
+    seat.tell(ev.Sent((1,), 0))
     assert of(seat.tell(pull), fx.Publish)
 
 

@@ -68,3 +68,25 @@ def test_from_a_rounds_first_arrival_to_its_last() -> None:
     assert line is not None and line["spread_ms"] == 6.0
     line = tally.close(4, "all-arrived", 0, at_ns, final=True)
     assert line is not None and line["spread_ms"] is None, "nobody contributed"
+
+
+def test_the_way_is_what_who_waits_least_in_a_round_waits() -> None:
+    """Every round has another one who comes last: nobody's own mean is as short."""
+    tally = Tally()
+    tally.close(0, "opened", 0, SECOND_NS, final=False)
+    for worker in (0, 1):
+        tally.count(trailer(worker, sequence=1, wait_ns=0), 2)
+    tally.close(1, "all-arrived", 0, SECOND_NS, final=False)
+    for round_, waits_ms in enumerate(((1, 9), (7, 3)), start=2):
+        for worker, wait_ms in enumerate(waits_ms):
+            tally.count(trailer(worker, sequence=round_, wait_ns=wait_ms * 10**6), 2)
+        line = tally.close(round_, "all-arrived", 0, SECOND_NS, final=round_ == 3)
+    assert line is not None and line["way_ms"] == 2.0, "round 1 waited for nothing"
+
+
+def test_without_rounds_nobody_comes_last() -> None:
+    tally = Tally()
+    for sequence in (1, 2, 3):
+        tally.count(trailer(sequence=sequence, wait_ns=5), 2)
+        line = tally.close(sequence, "on-arrival", 0, SECOND_NS, final=True)
+    assert line is not None and line["way_ms"] is None

@@ -309,7 +309,7 @@ def test_readers_are_remembered_until_they_have_copied_or_are_gone() -> None:
     seat = Seat()
     pulled = m.Pulled(worker=0, incarnation=1, round=5)
     assert of(seat.tell(pulled), fx.Unlease) == [fx.Unlease(0, 5)]
-    assert of(seat.tell(ev.Sent(0, 6)), fx.Unlease) == [fx.Unlease(0, 6)]
+    assert of(seat.tell(ev.Sent((0,), 6)), fx.Unlease) == [fx.Unlease(0, 6)]
     assert of(seat.tell(ev.LinkClosed("w0", "it died")), fx.Unlease) == [fx.Unlease(0, None)]
 
 

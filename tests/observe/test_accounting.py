@@ -6,7 +6,9 @@ import pytest
 from journals import ended, opened, rounds, totals
 
 from polyrhythm.core.tally import Tally
+from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, summarise, summary_text
+from polyrhythm.observe.worker import Totals
 from polyrhythm.wire.messages import JobSpec, Trailer
 
 S = 10**9
@@ -92,6 +94,33 @@ def test_the_spread_of_arrivals_is_the_median_over_rounds() -> None:
     assert summarise(opened(0, 1))["arrival_spread_ms"] is None
     text = summary_text({**described(JobSpec(job="j")), **result}, Path("runs/x"))
     assert "from a round's first arrival to its last: 2.5 ms (median)" in text
+
+
+def test_the_way_is_the_median_over_rounds() -> None:
+    lines = [
+        *opened(0, 1),
+        {**rounds(3.0, 3), "rounds": 3, "way_ms": 2.0},
+        {**rounds(5.0, 4), "rounds": 1, "way_ms": 900.0},
+    ]
+    assert fold(lines).way_s == 0.002
+    assert fold(opened(0, 1)).way_s is None
+
+
+def test_what_was_done_recently_is_since_a_line_some_seconds_ago() -> None:
+    done = [{"contributions": n, "points": 10 * n, "compute_ns": n * 10**9} for n in (2, 5, 50)]
+    lines = [
+        *opened(0),
+        *(
+            {**rounds(at_s, at_s), "workers": {0: one}}
+            for at_s, one in zip((1, 2, 40), done, strict=True)
+        ),
+    ]
+    worker = fold(lines).workers[0]
+    assert worker.totals.contributions == 50
+    assert worker.recent == Totals(45, 450, 45.0), (
+        "the line before the last is the one to compare with"
+    )
+    assert worker.recent_s == 38
 
 
 def test_of_many_workers_those_are_shown_that_others_waited_for(tmp_path: Path) -> None:

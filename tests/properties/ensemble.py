@@ -524,7 +524,7 @@ class Ensemble:
             landed = ev.Landed(server, slice_, effect.round, effect.sequence, effect.routing)
             queue.appendleft(("worker", life, landed))
         if not every and slices[-1] == self.stores[server].slices[-1]:
-            self.put(("sent", server), "server", server, ev.Sent(effect.worker, effect.round))
+            self.put(("sent", server), "server", server, ev.Sent((effect.worker,), effect.round))
 
     def _take_latest(
         self, queue: deque[Any], life: Life, server: int, effect: fx.PublishLatest, leased: Any
@@ -549,7 +549,7 @@ class Ensemble:
             landed = ev.Landed(server, which, effect.ticket, effect.sequence, effect.routing)
             queue.appendleft(("worker", life, landed))
         if not rest and not self.by_reference:
-            self.put(("sent", server), "server", server, ev.Sent(effect.worker, effect.ticket))
+            self.put(("sent", server), "server", server, ev.Sent((effect.worker,), effect.ticket))
 
     # -- the lead --------------------------------------------------------------------------------
 

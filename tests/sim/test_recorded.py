@@ -66,6 +66,61 @@ def test_a_policy_s_usage_is_foretold_from_another_s_run(recorded: str, other: s
     assert abs(usage(known) - usage(real)) > 0.1, "they differ, so it was not easy"
 
 
+def test_with_rounds_the_way_is_what_who_comes_last_waits() -> None:
+    """Micro-batches end one after the other, another one's last in every round: all wait for that, and
+    it is not the way."""
+    known = Run(scenario_under("fsp"), check=False)
+    state = fold(known.journal.lines)
+    assert state.way_s is not None
+    means_s = [w.totals.wait_s / (w.totals.contributions - 1) for w in state.workers.values()]
+    assert state.way_s < 0.8 * min(means_s)
+    foretold = scenario_of(state, known.simulation.job, "bsp")
+    delays = [group.link.delay for group in foretold.workers if group.link is not None]
+    assert delays == pytest.approx([state.way_s / 2 * 1e9] * 4, abs=1)
+
+
+def delays_ns(state: RunState, job: JobSpec, near: str = "tcp") -> list[float]:
+    state.links = dict.fromkeys(state.links, near)
+    foretold = scenario_of(state, job, "bsp")
+    return [group.link.delay for group in foretold.workers if group.link is not None]
+
+
+def test_who_came_late_says_little_of_the_way() -> None:
+    """Its first contribution comes before any exchange."""
+    known = Run(
+        scenario_under("ssp:2") + '[[workers]]\nstep = "20ms"\njoin = "11500ms"\n', check=False
+    )
+    state = fold(known.journal.lines)
+    late = state.workers[4]
+    assert 1 < late.totals.contributions < 10
+    alone = fold(known.journal.lines)
+    del alone.workers[4]
+    assert delays_ns(state, known.simulation.job)[:4] == delays_ns(alone, known.simulation.job)
+    late.measured = {"contributions": 1, "points": 32, "compute_ns": 10**7, "wait_ns": 0}
+    assert delays_ns(state, known.simulation.job)[:4] == delays_ns(alone, known.simulation.job)
+
+
+def test_a_stopped_server_is_not_the_way() -> None:
+    befallen = "".join(
+        f'[[events]]\nat = "{at}"\nwhat = "{what}"\nserver = 1\n'
+        for at, what in (("3s", "stop"), ("3500ms", "continue"))
+    )
+    usual = fold(Run(scenario_under("bsp"), check=False).journal.lines).way_s
+    assert usual is not None
+    disturbed = Run(scenario_under("bsp") + befallen, check=False)
+    assert fold(disturbed.journal.lines).way_s == pytest.approx(usual, rel=0.1)
+
+
+def test_an_older_journal_says_nothing_of_rounds() -> None:
+    known = Run(scenario_under("bsp"), check=False)
+    for line in known.journal.lines:
+        line.pop("way_ms", None)
+    state = fold(known.journal.lines)
+    assert state.way_s is None
+    least_s = min(w.totals.wait_s / (w.totals.contributions - 1) for w in state.workers.values())
+    assert delays_ns(state, known.simulation.job) == pytest.approx([least_s / 2 * 1e9] * 4, abs=1)
+
+
 def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
     known = Run(scenario_under("ssp:2"), check=False)
     state = fold(known.journal.lines)
@@ -74,8 +129,8 @@ def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
     state.links = dict.fromkeys(state.links, "local")
     near = scenario_of(state, known.simulation.job, "psp")
     every = [worker.totals for worker in state.workers.values()]
-    each_ns = [totals.transfer_s * 1e9 / totals.contributions for totals in every]
-    waits_s = [totals.wait_s / totals.contributions for totals in every]
+    each_ns = [totals.transfer_s * 1e9 / (totals.contributions - 1) for totals in every]
+    waits_s = [totals.wait_s / (totals.contributions - 1) for totals in every]
     awaited_ns = each_ns[waits_s.index(min(waits_s))]
     assert max(each_ns) > awaited_ns > 10**6, "who waits is woken by every message"
     expected = [min(own_ns, awaited_ns) for own_ns in each_ns]

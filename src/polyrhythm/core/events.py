@@ -95,9 +95,9 @@ class FoldDone(Event, frozen=True):
 
 
 class Sent(Event, frozen=True):
-    """Version `round` has left for this worker: over a stream it needs its buffer no more."""
+    """Version `round` has left for these workers: over a stream they need its buffer no more."""
 
-    worker: int
+    workers: tuple[int, ...]
     round: int
 
 

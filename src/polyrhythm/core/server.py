@@ -494,7 +494,8 @@ class ServerMachine:
             self._release(message.worker, message.round)
 
     def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
-        self._release(event.worker, event.round)
+        for worker in event.workers:
+            self._release(worker, event.round)
 
     def _release(self, worker: int, round_: int) -> None:
         if not self._rounds:

@@ -2,8 +2,9 @@
 
 *Redone is computing on points that were not counted: they were not the worker's any more and others
 visit them again, or nobody waited for them (fsp's --abandon) and it visits them again itself. What
-somebody computed who died before it contributed, nobody knows.* A line is due a second after the last
-one, when a round closed for an unusual reason, or at the end.
+somebody computed who died before it contributed, nobody knows. Who comes last to a round waits for
+nobody: the least that somebody waited is the way there and back, where anybody waits at all.* A line
+is due a second after the last one, when a round closed for an unusual reason, or at the end.
 """
 
 import statistics
@@ -58,6 +59,8 @@ class _Span:
     usages: int = 0
     spreads_ns: list[int] = field(default_factory=list)
     """Of each round: from its first contribution's arrival to its last one's."""
+    ways_ns: list[int] = field(default_factory=list)
+    """Of each round: what who waited least for the version before it waited."""
 
 
 @dataclass(slots=True)
@@ -72,6 +75,8 @@ class Tally:
     _first_ns: int = 0
     _last_ns: int = 0
     """When the first and the last contribution of this round arrived."""
+    _least_ns: int | None = None
+    """What who waited least before this round waited."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
         if not self._computed_ns:
@@ -89,6 +94,9 @@ class Tally:
         if points < trailer.weight:
             totals.redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
         self._computed_ns.append(trailer.compute_ns)
+        waited = trailer.sequence > 1  # the first one waits for others to come, or for nothing
+        if waited and (self._least_ns is None or trailer.wait_ns < self._least_ns):
+            self._least_ns = trailer.wait_ns
         span = self._span
         span.contributions += 1
         span.points += points
@@ -117,7 +125,10 @@ class Tally:
                 span.usage += resource_usage(self._computed_ns)
                 span.usages += 1
                 span.spreads_ns.append(self._last_ns - self._first_ns)
+                if self._least_ns is not None:
+                    span.ways_ns.append(self._least_ns)
             self._computed_ns.clear()
+            self._least_ns = None
         if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
             return None
         return self.line(round_, reason, passes, now_ns)
@@ -135,9 +146,14 @@ class Tally:
             "objective": objective,
             "longest_s": span.longest_ns / 1e9,
             "usage": span.usage / span.usages if span.usages else None,
-            "spread_ms": statistics.median(span.spreads_ns) / 1e6 if span.spreads_ns else None,
+            "spread_ms": _median_ms(span.spreads_ns),
+            "way_ms": _median_ms(span.ways_ns),
             "abandoned": span.abandoned,
             "passes": passes,
             "reason": reason,
             "workers": {worker: totals.fields() for worker, totals in self.workers.items()},
         }
+
+
+def _median_ms(times_ns: list[int]) -> float | None:
+    return statistics.median(times_ns) / 1e6 if times_ns else None

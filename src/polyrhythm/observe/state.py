@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from polyrhythm.observe.worker import NOTHING, Totals, WorkerState
+from polyrhythm.observe.overrounds import MeanOverRounds, MedianOverRounds
+from polyrhythm.observe.worker import Fields, WorkerState
 
 _RECENT_S = 10.0
 """Speeds are those of the last ten seconds."""
@@ -84,10 +85,6 @@ class RunState:
     contributions: int = 0
     points: int = 0
     objective: float | None = None
-    usage: float | None = None
-    """The mean over rounds of what PSP's Eq. 1 says; None where there are none."""
-    spreads: list[tuple[float, int]] = field(default_factory=list)
-    """Milliseconds from a round's first arrival to its last, the median of so many rounds."""
     nbytes: int = 0
     """Of the model."""
     batch: int = 0
@@ -121,8 +118,10 @@ class RunState:
     _accuracy_sum: Fraction = Fraction(0)
     """Exact, so that the mean of equals is their value."""
     _accuracy_count: int = 0
-    _used_rounds: int = 0
-    _samples: deque[tuple[float, dict[int, Totals]]] = field(default_factory=deque)
+    _usage: MeanOverRounds = field(default_factory=MeanOverRounds)
+    _spread_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
+    _way_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
+    _samples: deque[tuple[float, dict[Any, Fields]]] = field(default_factory=deque)
 
     # -- what follows from it ------------------------------------------------------------------
 
@@ -136,6 +135,22 @@ class RunState:
         if self.opened_s is None or self.worked_s is None:
             return 0.0
         return self.worked_s - self.opened_s
+
+    @property
+    def usage(self) -> float | None:
+        """The mean over rounds of what PSP's Eq. 1 says; None where there are none."""
+        return self._usage.value
+
+    @property
+    def spread_ms(self) -> float | None:
+        """From a round's first arrival to its last; None where there are none."""
+        return self._spread_ms.value
+
+    @property
+    def way_s(self) -> float | None:
+        """What who waited least for a version waited: the way there and back. None where there are no
+        rounds; 0 where nobody waits (psp)."""
+        return None if self._way_ms.value is None else self._way_ms.value / 1e3
 
     @property
     def accuracy(self) -> float | None:
@@ -253,13 +268,10 @@ class RunState:
             self._wait_on(self.waiting, self.at_s)
             self.waiting = None
         self.worked_s = self.at_s
-        if (usage := line.get("usage")) is not None:
-            before, rounds = self._used_rounds, line.get("rounds", 0)
-            self._used_rounds += rounds
-            whole = (self.usage or 0.0) * before + usage * rounds
-            self.usage = whole / max(1, self._used_rounds)
-        if (spread_ms := line.get("spread_ms")) is not None:
-            self.spreads.append((spread_ms, line.get("rounds", 1)))
+        rounds = line.get("rounds", 0)
+        self._usage.take(line.get("usage"), rounds)
+        self._spread_ms.take(line.get("spread_ms"), rounds)
+        self._way_ms.take(line.get("way_ms"), rounds)
         self.round, self.passes = line["round"], line.get("passes", self.passes)
         self.contributions += line.get("contributions", 0)
         self.points += line.get("points", 0)
@@ -270,20 +282,19 @@ class RunState:
         self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
         self._measure(line.get("workers", {}))
 
-    def _measure(self, workers: dict[Any, dict[str, Any]]) -> None:
-        sample = {int(worker): Totals.of(fields) for worker, fields in workers.items()}
-        self._samples.append((self.at_s, sample))
+    def _measure(self, workers: dict[Any, Fields]) -> None:
+        """Nothing is made of it before somebody asks: there may be thousands, in thousands of lines."""
+        self._samples.append((self.at_s, workers))
         while len(self._samples) > 2 and self._samples[1][0] <= self.at_s - _RECENT_S:
             self._samples.popleft()
         before_s, before = self._samples[0]
-        for worker, fields in workers.items():
-            number = int(worker)
-            state = self.workers.get(number)
+        for number, fields in workers.items():
+            state = self.workers.get(int(number))
             if state is None:
                 continue
-            state.totals = sample[number]
-            state.empty_handed = state.empty_handed and not state.totals.contributions
-            state.recent = state.totals.since(before.get(number, NOTHING))
+            state.measured, state.before = fields, before.get(number, {})
+            if state.empty_handed and fields.get("contributions"):
+                state.empty_handed = False
             state.recent_s = self.at_s - max(before_s, state.joined_s)
             state.clock = fields.get("clock", state.clock)
 

@@ -102,15 +102,8 @@ def _overall(state: RunState) -> float | None:
 
 
 def arrival_spread_ms(state: RunState) -> float | None:
-    """From a round's first arrival to its last: the median over rounds, as far as the journal's
-    lines tell, each of which has the median of its own rounds. None where there are no rounds."""
-    counted = sorted((spread_ms, rounds) for spread_ms, rounds in state.spreads if rounds)
-    half, seen = sum(rounds for _, rounds in counted) / 2, 0
-    for spread_ms, rounds in counted:
-        seen += rounds
-        if seen >= half:
-            return round(spread_ms, 6)
-    return None
+    """From a round's first arrival to its last: the median over rounds."""
+    return None if state.spread_ms is None else round(state.spread_ms, 6)
 
 
 def seconds_to_target(state: RunState, job: JobSpec) -> float | None:

@@ -1,7 +1,11 @@
 """What is known of one worker of a run: what it has done, how fast, and whether it is there."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+Fields = Mapping[str, Any]
+"""What a journal's line says of one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +21,7 @@ class Totals:
     """Of the computing, what others do again."""
 
     @classmethod
-    def of(cls, fields: dict[str, Any]) -> "Totals":
+    def of(cls, fields: Fields) -> "Totals":
         return cls(
             fields.get("contributions", 0),
             fields.get("points", 0),
@@ -50,9 +54,6 @@ class Totals:
         return self.compute_s / whole, self.wait_s / whole, self.transfer_s / whole
 
 
-NOTHING = Totals()
-
-
 @dataclass(slots=True)
 class WorkerState:
     worker: int
@@ -60,9 +61,9 @@ class WorkerState:
     joined_s: float
     incarnation: int | None = None
     clock: int | None = None
-    totals: Totals = NOTHING
-    recent: Totals = NOTHING
-    """Over the last seconds, of which there are `recent_s`."""
+    measured: Fields = field(default_factory=dict)
+    """As the last line has it; and as one has it from `recent_s` seconds before."""
+    before: Fields = field(default_factory=dict)
     recent_s: float = 0.0
     reports: dict[str, float] = field(default_factory=dict)
     waited_for_s: float = 0.0
@@ -73,6 +74,15 @@ class WorkerState:
     left_s: float | None = None
     left: str | None = None
     """Why it left; None while it is there."""
+
+    @property
+    def totals(self) -> Totals:
+        return Totals.of(self.measured)
+
+    @property
+    def recent(self) -> Totals:
+        """Over the last `recent_s` seconds."""
+        return self.totals.since(Totals.of(self.before))
 
     @property
     def present(self) -> bool:

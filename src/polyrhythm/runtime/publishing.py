@@ -38,7 +38,7 @@ class Publishing:
     def publish(self, effect: fx.Publish) -> None:
         link = self._reader(effect)
         if link is None:  # nothing leaves, so nothing is read
-            self._driver.put(self._name, ev.Sent(effect.worker, effect.round))
+            self._driver.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
         slots = [effect.slot] * len(self._placed().primary.ids)
         self._send(link, slots, effect.round, effect)
@@ -71,4 +71,4 @@ class Publishing:
         self._peers.touch(link)
 
     def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:
-        return lambda: self._driver.post(self._name, ev.Sent(worker, round_))
+        return lambda: self._driver.post(self._name, ev.Sent((worker,), round_))

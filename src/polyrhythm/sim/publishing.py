@@ -13,7 +13,8 @@ from polyrhythm.sim.mesh import Mesh
 from polyrhythm.sim.process import Process
 
 _Slots: TypeAlias = tuple[int, ...]
-_Sending: TypeAlias = tuple[Way, ev.Sent, _Slots, list[int] | None]
+_Sending: TypeAlias = tuple[Way, int, _Slots, list[int] | None]
+"""Over which way, to which worker, from which slots, and what lay in them if that is watched."""
 
 
 class Publishing:
@@ -33,8 +34,8 @@ class Publishing:
         self._mesh = mesh
         self._placed = placed
         self._slept_through = slept_through
-        self._leaving: dict[int, list[_Sending]] = {}
-        """By the moment at which they will have left."""
+        self._leaving: dict[tuple[int, int], list[_Sending]] = {}
+        """By the moment at which they will have left, and the version or ticket."""
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Way | None:
         way = self._mesh.peers.get(fx.worker_name(effect.worker))
@@ -46,7 +47,7 @@ class Publishing:
             memory = self._placed()
             self._send(way, memory, (effect.slot,) * len(memory.slices), effect.round, effect)
         else:  # nothing leaves, so nothing is read
-            self._process.put(self._name, ev.Sent(effect.worker, effect.round))
+            self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
 
     def publish_latest(self, effect: fx.PublishLatest) -> None:
         way = self._reader(effect)
@@ -69,23 +70,26 @@ class Publishing:
             message = sending.parameters(effect, self._server, round_, slice_, slot)
             left_ns = way.send(message, nbytes)
         stamps = [memory.moves, *memory.stamps(slots)] if self._process.check else None
-        leaving = self._leaving.get(left_ns)
+        key = left_ns, round_
+        leaving = self._leaving.get(key)
         if leaving is None:
-            leaving = self._leaving[left_ns] = []
-            clock.at(left_ns, self._have_left, left_ns)
-        leaving.append((way, ev.Sent(effect.worker, round_), slots, stamps))
+            leaving = self._leaving[key] = []
+            clock.at(left_ns, self._have_left, key)
+        leaving.append((way, effect.worker, slots, stamps))
 
-    def _have_left(self, left_ns: int) -> None:
+    def _have_left(self, key: tuple[int, int]) -> None:
         """Of a version that goes to many, many copies leave at the same moment."""
-        if self._slept_through(lambda: self._have_left(left_ns)):
+        if self._slept_through(lambda: self._have_left(key)):
             return
-        for way, event, slots, stamps in self._leaving.pop(left_ns):
-            if self._mesh.peers.get(way.back.peer) is not way:
+        peers = self._mesh.peers
+        sent = []
+        for way, worker, slots, stamps in self._leaving.pop(key):
+            if peers.get(way.back.peer) is not way:
                 continue  # its link is over, and with it the lease
             if stamps is not None:
                 self._see_unwritten(way, slots, stamps)
-            self._process.put(self._name, event)
-        self._process.run()
+            sent.append(worker)
+        self._process.post(self._name, ev.Sent(tuple(sent), key[1]))
 
     def _see_unwritten(self, way: Way, slots: _Slots, stamps: list[int]) -> None:
         memory = self._placed()

@@ -3,13 +3,13 @@
 From the journal: what a point cost each worker, how many points its user takes at a time, and what an
 exchange cost. *Within one host nothing travels: what a worker transferred was its own copying, and it
 computes nothing meanwhile; over a network it was the link. What it waited was the way there and back
-where nobody waits for others (asp); otherwise who is waited for most waits least, and what it waits
-itself is that way. Who waits is woken by every message, and handles them longer than it would
-otherwise: of its copying, no more is taken than the one needs who waits least. Who trains through
-(psp) does not wait, and nothing is known of the way.* Means are all that a journal has, so steps are
-constant; workers that came or went are taken as there from the beginning, and data never ends. Where a
-way is long, a small model's is hardly seen under asp, because few answers are waited for: foretold from
-there, the others wait less than they would.
+where nobody waits for others (asp); with rounds, it is what who comes last to a round waits; otherwise
+who is waited for most waits least, and what it waits itself is that way. Who waits is woken by every
+message, and handles them longer than it would otherwise: of its copying, no more is taken than the one
+needs who waits least. Who trains through (psp) does not wait, and nothing is known of the way.* Means
+are all that a journal has, so steps are constant; workers that came or went are taken as there from the
+beginning, and data never ends. Where a way is long, a small model's is hardly seen under asp, because
+few answers are waited for: foretold from there, the others wait less than they would.
 """
 
 from polyrhythm.core.sync.choose import choose_policy
@@ -36,7 +36,8 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     carried = 0.0
     if not set(state.links.values()) <= _WITHIN_A_HOST:
         carried = state.nbytes * max(slices) / sum(slices)
-    waits_s, transfers_s = _exchanges(workers, together=job.sync != "asp", near=not carried)
+    together, near = job.sync != "asp", not carried
+    waits_s, transfers_s = _exchanges(workers, state.way_s, together=together, near=near)
     scenario = Scenario(
         job=JobTable(
             sync=sync,
@@ -64,19 +65,27 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
 
 
 def _exchanges(
-    workers: list[WorkerState], *, together: bool, near: bool
+    workers: list[WorkerState], way_s: float | None, *, together: bool, near: bool
 ) -> tuple[list[float], list[float]]:
     """Each one's seconds of waiting for the way there and back, and of transferring, in an exchange.
-    `together`: they waited for each other. `near`: nothing travelled."""
-    waits_s = [worker.totals.wait_s / worker.totals.contributions for worker in workers]
-    transfers_s = [worker.totals.transfer_s / worker.totals.contributions for worker in workers]
+    `way_s`: the way, where rounds tell it. `together`: they waited for each other. `near`: nothing
+    travelled."""
+    waits_s = [worker.totals.wait_s / max(1, _exchanged(worker)) for worker in workers]
+    transfers_s = [worker.totals.transfer_s / max(1, _exchanged(worker)) for worker in workers]
     if together:
-        least_s = min(waits_s)
+        every = list(zip(waits_s, transfers_s, strict=True))
+        told = [cost for worker, cost in zip(workers, every, strict=True) if _exchanged(worker)]
+        least_s = min(told or every)[0]
         if near:
-            most_s = max(t for w, t in zip(waits_s, transfers_s, strict=True) if w == least_s)
+            most_s = max(transfer_s for wait_s, transfer_s in told or every if wait_s == least_s)
             transfers_s = [min(transfer_s, most_s) for transfer_s in transfers_s]
-        waits_s = [least_s] * len(workers)
+        waits_s = [least_s if way_s is None else way_s] * len(workers)
     return waits_s, transfers_s
+
+
+def _exchanged(worker: WorkerState) -> int:
+    """How often it has said what an exchange cost it: a first contribution comes before any."""
+    return max(0, worker.totals.contributions - worker.joins)
 
 
 def _batches(workers: list[WorkerState], batch: int) -> int:
