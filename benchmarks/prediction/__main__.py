@@ -60,13 +60,16 @@ def foretell(run: Run, policy: str) -> float:
 
 def measure(job: str, seconds: float, folder: Path) -> dict[str, Any]:
     runs: dict[str, Run] = {}
+    known = False
     for policy in POLICIES:
         kept = folder / policy.replace(":", "-")
-        known = kept.is_dir()
-        runs[policy] = load_run(kept) if known else record(policy, job, seconds, folder)
+        if kept.is_dir():
+            known, runs[policy] = True, load_run(kept)
+        else:
+            runs[policy] = record(policy, job, seconds, folder)
         report.say(f"{policy}: {usage(runs[policy]):.1%}")
     return {
-        "machine": report.machine(),
+        "machine": report.machine(anew=not known),
         "job": job,
         "seconds": seconds,
         "real": {policy: usage(run) for policy, run in runs.items()},

@@ -1,0 +1,28 @@
+"""What a benchmark says of the machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+
+
+def test_what_others_took_of_the_cores_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 0 20 300 5 0 1 40 0 0\ncpu0 50 0 10 150 2 0 1 20 0 0\n")
+    assert report._core_times(stat) == (40, 466)
+    monkeypatch.setattr(report, "_BEGAN", (40, 466))
+    monkeypatch.setattr(report, "_core_times", lambda: (65, 566))
+    assert re.search(r"cores, 25% of their time taken by others$", report.machine())
+
+
+def test_where_nobody_says_so_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert report._core_times(tmp_path / "none") == (0, 0)
+    monkeypatch.setattr(report, "_BEGAN", (0, 0))
+    monkeypatch.setattr(report, "_core_times", lambda: (0, 0))
+    assert report.machine().endswith("cores")
