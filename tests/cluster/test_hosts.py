@@ -84,6 +84,7 @@ def test_a_server_and_workers_on_machines_of_their_own(machines: Machines) -> No
     with network(4) as (first, second, near, far):
         far.shape("20mbit")
         lead = begin(machines, first, "--workers", 2)
+        wait_until(lambda: machines.said("train").count("\n") >= 2, "train invites")
         invitation = machines.said("train").splitlines()
         assert f"polyrhythm server --connect {lead} --insecure" in invitation[0]
         assert f"once for each: polyrhythm worker job.py --connect {lead}" in invitation[1]
@@ -119,6 +120,7 @@ def test_a_server_that_others_cannot_reach(machines: Machines) -> None:
         machines.start("server", second, "server", "--connect", lead, "--host", "127.0.0.1")
         machines.start("worker", third, "worker", "job.py", "--connect", lead)
         assert machines.end_of("worker") == 1
+        wait_until(lambda: "listens on" in machines.said("server"), "the server says where")
         port = machines.said("server").rpartition("s1 listens on 127.0.0.1:")[2].strip()
         (line,) = machines.said("worker").splitlines()
         assert f"could not reach s1 at 127.0.0.1:{port}: Connection refused" in line
