@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import torch
-
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.io.link import Link
@@ -19,6 +17,7 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.lanes import Lanes
 from polyrhythm.runtime.reading import BAD_PEER
+from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 256 * 1024
@@ -55,10 +54,10 @@ class Folding:
         if slow and self._lanes is None:
             cores = os.cpu_count() or 1
             if self._rounds:
-                self._lanes = Lanes(cores, lambda: torch.set_num_threads(1), self._add_gathered)
-                self._fold_lane = Lanes(1, lambda: torch.set_num_threads(cores), self._fold_all)
+                self._lanes = Lanes(cores, lambda: work_with(1), self._add_gathered)
+                self._fold_lane = Lanes(1, lambda: work_with(cores), self._fold_all)
             else:
-                self._lanes = Lanes(1, lambda: torch.set_num_threads(cores), self._add_gathered)
+                self._lanes = Lanes(1, lambda: work_with(cores), self._add_gathered)
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
         """`wait`: its memory is the link's, and is read into again after this."""

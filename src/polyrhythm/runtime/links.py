@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 import msgspec
-import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -20,6 +19,7 @@ from polyrhythm.io.stream import StreamLink
 from polyrhythm.runtime.bonjour import introduce, offers, patience
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.peers import Peers, hang_up
+from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.frames import Land
 
@@ -101,7 +101,7 @@ class Links:
             ).start()
 
     def _read(self, link: Link) -> None:
-        torch.set_num_threads(1)
+        work_with(1)
         try:
             while True:
                 self._take(link, *link.receive())

@@ -4,12 +4,11 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-import torch
-
 from polyrhythm.errors import FrameError, LinkError, NotFinite
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
 from polyrhythm.io.stream import StreamLink
+from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 
 BAD_PEER = (FrameError, LinkError, NotFinite)
@@ -55,7 +54,7 @@ class Reading:
         """Read a link to its end: under the poller, or on this thread."""
         if self._read_by_poller(link):
             return
-        torch.set_num_threads(1)
+        work_with(1)
         try:
             while True:
                 message, payload = link.receive()
@@ -86,7 +85,7 @@ class Reading:
         return True
 
     def _poll(self) -> None:
-        torch.set_num_threads(1)
+        work_with(1)
         while not self._closing:
             self._poller.poll(1.0)
             self._run()

@@ -1,0 +1,34 @@
+"""Each thread of ours keeps the number of torch's threads that it asked for."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from polyrhythm.tensors.threads import work_with
+
+Result = TypeVar("Result")
+
+
+def on_another_thread(work: Callable[[], Result]) -> Result:
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def test_another_thread_may_use_more() -> None:
+    """It asks before this one has had anything parallel to do."""
+
+    def lane() -> int:
+        work_with(1)
+        on_another_thread(lambda: work_with(2))
+        return torch.get_num_threads()
+
+    before = torch.get_num_threads()
+    try:
+        assert on_another_thread(lane) == 1
+    finally:
+        torch.set_num_threads(before)
