@@ -199,6 +199,17 @@ def test_large_tensors_are_checked_to_their_last_element() -> None:
         flat.fill_gradients(push)
 
 
+@pytest.mark.parametrize("rows", [2, 600])
+def test_what_the_wire_makes_infinite_is_not_sent(rows: int) -> None:
+    """The largest float32 is beyond the largest bf16 by less than it rounds."""
+    model = torch.nn.Linear(1024, rows, bias=False)
+    flat, tensors, _ = flatten(model, "bf16")
+    gradients(tensors)
+    model.weight.grad[-1, -1] = torch.finfo(torch.float32).max
+    with pytest.raises(NotFinite, match="weight"):
+        flat.fill_gradients(buffers(flat))
+
+
 def test_a_parameter_that_was_replaced_is_noticed() -> None:
     model = Mixed()
     flat, _, _ = flatten(model)

@@ -1,7 +1,6 @@
 """`polyrhythm bench`: how fast an exchange is here, and how much of the machine's limit that is."""
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -15,7 +14,8 @@ import typer
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_spec
 from polyrhythm.cli.hosts import child_requests
-from polyrhythm.engines.local import BEYOND_CACHE, LocalEngine
+from polyrhythm.engines.environment import environment
+from polyrhythm.engines.local import LocalEngine
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
@@ -139,7 +139,7 @@ def _bare(spec: JobSpec, nbytes: int, rounds: int, warmup: int, link: str) -> fl
     if spec.in_place:
         command.append("--in-place")
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**BEYOND_CACHE, **os.environ}
+        command, capture_output=True, text=True, check=False, env=environment([1])
     )
     if done.returncode:
         raise JobFailed(f"the bare loop failed: {done.stderr.strip()}")

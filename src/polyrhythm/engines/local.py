@@ -17,14 +17,13 @@ from types import FrameType
 import msgspec
 
 from polyrhythm.core.respawn import Died, Respawn, Started
+from polyrhythm.engines.environment import environment
 from polyrhythm.engines.fates import Fates
 from polyrhythm.engines.requests import ChildRequest, Fate, Told, pack_line
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.observe.members import Members
 from polyrhythm.wire.messages import Address
 
-BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-"""Large copies go past the cache (`tensors/copying.py`); without glibc on x86 it means nothing."""
 _GRACE_S = 5.0
 _HURRY_S = 1.0
 """Who is still in its step by then is told a second time, and leaves at once."""
@@ -138,13 +137,14 @@ class LocalEngine:
     def _start_nursery(self) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "polyrhythm.engines.nursery", str(theirs.fileno())]
+        threads = [request.threads for request in self._workers]
         self._nursery = subprocess.Popen(
             [*command, self._preload] if self._preload else command,
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
             start_new_session=True,
-            env={**BEYOND_CACHE, **os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**environment(threads), "PYTHONUNBUFFERED": "1"},
         )
         theirs.close()
         self._fates = Fates(ours)
@@ -346,7 +346,7 @@ class LocalEngine:
             else:
                 self._run.failed = "every worker ended before round 1 had opened"
             self._stop()
-        if time.monotonic() > self._unsaid_since + _GATHER_S:
+        if self._run.failed is None and time.monotonic() > self._unsaid_since + _GATHER_S:
             self._say_failures()
         if self._run.ended is not None and self._stopping_since is None:
             self._stopping_since = time.monotonic()

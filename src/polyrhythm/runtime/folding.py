@@ -1,7 +1,7 @@
-"""Which thread adds and folds: the one at hand where slices are small, else one lane per core.
+"""Which thread adds and folds: the one at hand where that is quicker than handing over, else lanes.
 
-With rounds the lanes add, and one more folds with all cores. Without, single slices are added and folded
-by one lane.
+With rounds there is a lane per core, which add, and one more that folds with all cores. Without, single
+slices are added and folded by one lane.
 """
 
 import os
@@ -17,11 +17,15 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.lanes import Lanes
 from polyrhythm.runtime.reading import BAD_PEER
-from polyrhythm.tensors.threads import work_with
+from polyrhythm.tensors.threads import work_with, working_with
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 256 * 1024
-"""Below this, adding and folding on the thread at hand beats handing over to another."""
+"""Up to this, what comes is read by one thread, and without rounds added and folded by it too."""
+_LANES_NBYTES = 8 * 2**20
+"""Up to this, with rounds, adding and folding on the thread at hand beats handing over to others: what
+several threads gain by adding side by side, they lose to each other's waiting for the interpreter."""
+_CORES = os.cpu_count() or 1
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
 
@@ -50,14 +54,13 @@ class Folding:
 
     def make_lanes(self, holdings: Holdings) -> None:
         """If there are none yet, and what is held now is worth it."""
-        slow = is_large(holdings) or self._pause_s > 0
-        if slow and self._lanes is None:
-            cores = os.cpu_count() or 1
-            if self._rounds:
-                self._lanes = Lanes(cores, lambda: work_with(1), self._add_gathered)
-                self._fold_lane = Lanes(1, lambda: work_with(cores), self._fold_all)
-            else:
-                self._lanes = Lanes(1, lambda: work_with(cores), self._add_gathered)
+        if self._lanes is not None:
+            return
+        if self._rounds and (holdings.primary.nbytes > _LANES_NBYTES or self._pause_s > 0):
+            self._lanes = Lanes(_CORES, lambda: work_with(1), self._add_gathered)
+            self._fold_lane = Lanes(1, lambda: work_with(_CORES), self._fold_all)
+        elif not self._rounds and (is_large(holdings) or self._pause_s > 0):
+            self._lanes = Lanes(1, lambda: work_with(_CORES), self._add_gathered)
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
         """`wait`: its memory is the link's, and is read into again after this."""
@@ -92,7 +95,10 @@ class Folding:
                 self._driver.run()
 
     def start(self, effect: fx.StartFold) -> None:
-        if self._fold_lane is None:
+        if self._fold_lane is None and is_large(self._placed()):
+            with working_with(_CORES):
+                self._fold(effect)
+        elif self._fold_lane is None:
             self._fold(effect)
         else:
             self._fold_lane.put(0, effect)

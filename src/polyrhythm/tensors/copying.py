@@ -3,7 +3,7 @@
 What is copied for somebody else to read, or for a pass over the whole model, is evicted before it is
 used again; storing it without first reading it into the cache makes such a copy half again as fast.
 The C library does that above a size of its own choosing, which children of the local engine lower
-(`engines/local.py`).
+(`engines/environment.py`).
 """
 
 import ctypes

@@ -273,27 +273,29 @@ def _view(flat: torch.Tensor, place: Place) -> torch.Tensor:
 
 
 def _lay(push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.Tensor) -> None:
-    source = None if gradient.data_ptr() == view.data_ptr() else gradient.detach()
-    parts: list[tuple[torch.Tensor, torch.Tensor | None]] = [(view, source)]
-    if place.length > _HOT and gradient.stride() == place.tensor.strides:
-        parts = _parts(push, place, source)
-    for target, source in parts:
-        if not all_finite(target if source is None else source):
-            raise NotFinite(_not_finite(place))
-        if source is not None:
-            copy(target, source)
+    """Into its place, if it does not lie there already. Nothing leaves before all was found finite."""
+    as_it_is = gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
+    if gradient.data_ptr() == view.data_ptr():
+        finite = all_finite(view)
+    elif place.length > _HOT and as_it_is:
+        finite = _lay_hot(push, place, gradient.detach())
+    else:
+        copy(view, gradient.detach())
+        finite = all_finite(view)
+    if not finite:
+        raise NotFinite(_not_finite(place))
 
 
-def _parts(
-    push: torch.Tensor, place: Place, gradient: torch.Tensor | None
-) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-    """A large tensor in pieces that stay in the cache between the copy and the check."""
+def _lay_hot(push: torch.Tensor, place: Place, gradient: torch.Tensor) -> bool:
+    """In pieces that stay in the cache between the check and the copy: whether all are finite."""
     flat = push[place.offset : place.offset + place.length]
-    source = None if gradient is None else gradient.as_strided((place.length,), (1,))
-    return [
-        (flat[at : at + _HOT], None if source is None else source[at : at + _HOT])
-        for at in range(0, place.length, _HOT)
-    ]
+    source = gradient.as_strided((place.length,), (1,))
+    for at in range(0, place.length, _HOT):
+        piece = source[at : at + _HOT]
+        if not all_finite(piece):
+            return False
+        copy(flat[at : at + _HOT], piece)
+    return True
 
 
 def _not_finite(place: Place) -> str:

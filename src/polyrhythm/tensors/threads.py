@@ -1,5 +1,8 @@
 """How many threads torch uses for what one thread of ours asks of it."""
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 
@@ -8,3 +11,14 @@ def work_with(count: int) -> None:
     first has parallel work, whatever it asked for before; so that is had first."""
     torch.get_num_threads()
     torch.set_num_threads(count)
+
+
+@contextlib.contextmanager
+def working_with(count: int) -> Iterator[None]:
+    """For a while; then as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
