@@ -49,6 +49,15 @@ class Keepers:
         lines = self.company.lines
         return sum(line["what"] == what and line.get("server") == number for line in lines)
 
+    def last(self, what: str, number: int) -> int:
+        """Where the last line of this kind is."""
+        lines = self.company.lines
+        return max(
+            at
+            for at, line in enumerate(lines)
+            if line["what"] == what and line.get("server") == number
+        )
+
     # -- faults --------------------------------------------------------------------------------
 
     def kill(self, number: int) -> Fault:
@@ -116,14 +125,13 @@ class Keepers:
 
     def is_missed(self, number: int, lost: int) -> Fault:
         """The lead has noticed; then, if it is started again, it is back and has learned all."""
-        joined = self.told("server-joined", number)
         while self.told("server-lost", number) == lost:
             yield
         if not self._again:
             del self.pids[number]
             yield from self._copied(number, "server-lost")
             return
-        while self.told("server-joined", number) == joined:
+        while self.last("server-joined", number) < self.last("server-lost", number):
             yield
         known = set(self.pids.values())
         while len(new := [p for p in self.company.command.servers() if p not in known]) != 1:
@@ -133,12 +141,7 @@ class Keepers:
 
     def _copied(self, number: int, what: str) -> Fault:
         """Every slice has all of its copies again, after the last line of this kind."""
-        lines = self.company.lines
-        since = max(
-            at
-            for at, line in enumerate(lines)
-            if line["what"] == what and line.get("server") == number
-        )
+        since = self.last(what, number)
         while not any(
             line["what"] == "copied" and line["learning"] == 0
             for line in self.company.lines[since:]

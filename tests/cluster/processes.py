@@ -6,6 +6,7 @@ machines: what really happened must have followed from the events alone.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ SHOWN_ELSEWHERE = pytest.mark.skipif(
 CLI = Path(sys.executable).with_name("polyrhythm")
 _MARK = "POLYRHYTHM_TEST_MARK"
 _TCP_LISTEN = "0A"
+_WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
 _MOST_STEPS = 20_000 if TORTURED else 4_000
 """Of each trace. A longer one is played as far as that."""
 
@@ -49,6 +51,14 @@ def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.Comple
     return subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
     )
+
+
+def last_word(lines: list[str]) -> str:
+    """The last line of a command that failed. Before it, it may only have said which workers did: who
+    fails long before the end is not named in one line with it."""
+    *before, line = lines
+    assert all(_WORKERS_FAILED.match(other) for other in before), lines
+    return line
 
 
 class Command:

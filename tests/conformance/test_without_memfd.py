@@ -1,5 +1,6 @@
 """TCP keeps working where memfd does not exist, and `--link` chooses by where the other side is."""
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -27,7 +28,7 @@ def _no_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def address() -> Iterator[m.Address]:
     """Where a server of this host listens, both ways."""
-    name = "polyrhythm-test-choice"
+    name = f"polyrhythm-test-{uuid.uuid4().hex}"
     tcp, unix = listen_tcp("127.0.0.1", 0), local.listen_local(name)
     host, port = tcp.getsockname()
     yield m.Address(host, port, name, IDENTITY)

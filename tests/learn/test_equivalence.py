@@ -57,6 +57,7 @@ def test_memory_links(workers: int, servers: int, optimizer: str) -> None:
         servers=servers,
         rounds=tj.ROUNDS,
         slice_nbytes=256 if small else 2 * 1024 * 1024,
+        heartbeat_s=20.0,
     )
     states = run_in_threads(job, optimizer)
     assert_all_equal(states)
@@ -97,6 +98,7 @@ def test_kind_local_averages_models(workers: int, servers: int, steps: int) -> N
         local_steps=steps,
         rounds=20,
         slice_nbytes=512,
+        heartbeat_s=20.0,
     )
     states = run_in_threads(job, "momentum", steps)
     assert_all_equal(states)
@@ -107,7 +109,9 @@ def test_kind_local_averages_models(workers: int, servers: int, steps: int) -> N
 def test_bf16_on_the_wire() -> None:
     """Parameters travel as bf16 and are therefore bf16 numbers; the server keeps float32, so that
     the result stays near; buffers travel as they are."""
-    job = JobSpec(job="bf16", workers=2, servers=2, rounds=tj.ROUNDS, wire_dtype="bf16")
+    job = JobSpec(
+        job="bf16", workers=2, servers=2, rounds=tj.ROUNDS, wire_dtype="bf16", heartbeat_s=20.0
+    )
     dtypes: set[tuple[torch.dtype, ...]] = set()
     states: dict[str, tj.State] = {}
 

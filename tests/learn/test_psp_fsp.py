@@ -52,7 +52,8 @@ class Fit:
 
 
 def run(fit: Fit, **job: object) -> InlineRun:
-    spec = JobSpec(**{"job": "j", "workers": 3, "servers": 2, "slice_nbytes": 64, **job})
+    fields = {"workers": 3, "servers": 2, "slice_nbytes": 64, "heartbeat_s": 20.0}
+    spec = JobSpec(job="j", **{**fields, **job})
     return run_inline(spec, fit.main, options=NodeOptions(check=True), timeout_s=60)
 
 

@@ -115,7 +115,7 @@ def assert_copies_equal(job: JobSpec) -> None:
 
 def job(replicas: int, **more: Any) -> JobSpec:
     fields: dict[str, Any] = {"workers": 2, "servers": 3, "rounds": tj.ROUNDS, "slice_nbytes": 256}
-    return JobSpec(job="twin", replicas=replicas, **{**fields, **more})
+    return JobSpec(job="twin", replicas=replicas, heartbeat_s=20.0, **{**fields, **more})
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])

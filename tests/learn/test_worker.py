@@ -14,7 +14,8 @@ from polyrhythm.wire.messages import JobSpec
 
 
 def run(main: Callable[[Worker], None], **job: object):
-    return run_inline(JobSpec(job="worker", timer="off", **job), main, timeout_s=20)
+    spec = JobSpec(job="worker", timer="off", heartbeat_s=20.0, **job)
+    return run_inline(spec, main, timeout_s=20)
 
 
 def attached(worker: Worker) -> tuple[nn.Linear, torch.optim.Optimizer]:
@@ -50,7 +51,9 @@ def test_a_gradient_that_is_not_finite_is_named_and_stays_home(bad: float, kind:
         done[worker.name] = train(worker, spoil)
 
     lines: list[dict] = []
-    job = JobSpec(job="nan", timer="off", workers=2, servers=2, rounds=10, kind=kind)
+    job = JobSpec(
+        job="nan", timer="off", workers=2, servers=2, rounds=10, kind=kind, heartbeat_s=20.0
+    )
     with pytest.raises(NotFinite, match="'bias' holds NaN or infinity; nothing was sent"):
         run_and_keep(job, main, lines)
     assert versions == {"worker-0": 9, "worker-1": 3}
@@ -186,7 +189,7 @@ def test_a_model_that_differs_is_refused_and_the_rest_goes_on() -> None:
         done.append(worker.name)
 
     with pytest.raises(Refused, match=r"model differs: 'weight' has shape \[\d, 4\]"):
-        run(main, workers=2, rounds=5, start_timeout_s=0.5)
+        run(main, workers=2, rounds=5)
     assert len(done) == 1
 
 

@@ -27,7 +27,7 @@ from polyrhythm.runtime.server import ServerNode
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
 
-POINTS, BATCH, TIMER_S = 600, 10, 2.0
+POINTS, BATCH, TIMER_S = 600, 10, 8.0
 OUTPUTS = 8000
 """The model is too large for a worker to go on before it has its answer, as it may under asp: its next
 step would begin while the lead counts this one, and which lease it goes by would be a race."""
@@ -64,7 +64,7 @@ at = "95ms"        # round 4: only the first contributes
 what = "stop"
 worker = "worker-2"
 [[events]]
-at = "2200ms"      # round 5: the first has contributed again
+at = "8200ms"      # round 5: the first has contributed again
 what = "continue"
 worker = "worker-2"
 """
