@@ -27,10 +27,10 @@ def machine(*, anew: bool = True) -> str:
     """Where this was measured. Cores that others have been given meanwhile explain most surprises.
     `anew`: all of it was measured since this program began."""
     stolen, everything = (now - then for now, then in zip(_core_times(), _BEGAN, strict=True))
-    share = (
-        f", {stolen / everything:.0%} of their time taken by others" if anew and everything else ""
-    )
-    return f"{platform.machine()}, {os.cpu_count()} cores{share}"
+    here = f"{platform.machine()}, {os.cpu_count()} cores"
+    if anew and everything:
+        here += f", {stolen / everything:.0%} of their time taken by others"
+    return here
 
 
 def say(line: str) -> None:

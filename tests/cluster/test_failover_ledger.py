@@ -47,6 +47,7 @@ def test_nothing_is_lost_and_nothing_twice(
     faults = draw(rng)
     print(f"faults: {' '.join(faults)}")
     more = ["--link", link, "--workers", 3, "--servers", 3, "--replicas", 1]
+    more += ["--slow-fold", "1=1ms"]  # s1 adds and folds on lanes
     with Command(JOB, *flags(sync, columns), *more, cwd=tmp_path) as command:
         company = gather(command, rng, workers=3)
         keepers = Keepers(company, rng)

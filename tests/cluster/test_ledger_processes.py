@@ -40,6 +40,7 @@ def test_every_acknowledged_contribution_is_there_once(
     more = ["--link", link, "--workers", 3, "--servers", 2]
     if sync in ("psp", "fsp"):
         more += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
+        more += ["--slow-fold", "0=1ms"]  # s0 adds and folds on lanes, s1 on the thread at hand
     with Command(JOB, *flags(sync, columns), *more, cwd=tmp_path) as command:
         company = gather(command, rng, workers=3)
         endure(company, rng.sample(FAULTS, len(FAULTS)), company.befall, rng)

@@ -1,5 +1,7 @@
 """One journal line for many routine rounds."""
 
+from typing import Any
+
 from polyrhythm.core.tally import Tally
 from polyrhythm.wire.messages import Trailer
 
@@ -70,18 +72,47 @@ def test_from_a_rounds_first_arrival_to_its_last() -> None:
     assert line is not None and line["spread_ms"] is None, "nobody contributed"
 
 
-def test_the_way_is_what_who_waits_least_in_a_round_waits() -> None:
-    """Every round has another one who comes last: nobody's own mean is as short."""
-    tally = Tally()
+def rounds(tally: Tally, *given: tuple[str, dict[int, tuple[int, int]]]) -> dict[str, Any]:
+    """Each closes for a reason, after workers came in this order with (sequence, milliseconds that it
+    waited before). The last line."""
     tally.close(0, "opened", 0, SECOND_NS, final=False)
-    for worker in (0, 1):
-        tally.count(trailer(worker, sequence=1, wait_ns=0), 2)
-    tally.close(1, "all-arrived", 0, SECOND_NS, final=False)
-    for round_, waits_ms in enumerate(((1, 9), (7, 3)), start=2):
-        for worker, wait_ms in enumerate(waits_ms):
-            tally.count(trailer(worker, sequence=round_, wait_ns=wait_ms * 10**6), 2)
-        line = tally.close(round_, "all-arrived", 0, SECOND_NS, final=round_ == 3)
-    assert line is not None and line["way_ms"] == 2.0, "round 1 waited for nothing"
+    for round_, (reason, came) in enumerate(given, start=1):
+        for worker, (sequence, wait_ms) in came.items():
+            tally.count(trailer(worker, sequence=sequence, wait_ns=wait_ms * 10**6), 2)
+        line = tally.close(round_, reason, 0, SECOND_NS, final=round_ == len(given))
+    assert line is not None
+    return line
+
+
+def test_the_way_is_what_who_comes_last_waits() -> None:
+    """Every round has another one who comes last: nobody's own mean is as short."""
+    line = rounds(
+        Tally(),
+        ("all-arrived", {0: (1, 0), 1: (1, 0)}),
+        ("all-arrived", {1: (2, 1), 0: (2, 9)}),
+        ("all-arrived", {0: (3, 3), 1: (3, 7)}),
+    )
+    assert line["way_ms"] == 2.0
+
+
+def test_who_comes_last_before_a_timer_waits_for_the_timer() -> None:
+    line = rounds(
+        Tally(),
+        ("all-arrived", {0: (1, 0), 1: (1, 0)}),
+        ("timer", {0: (2, 500)}),
+        ("timer", {0: (3, 500)}),
+        ("all-arrived", {0: (4, 500), 1: (2, 1)}),
+    )
+    assert line["way_ms"] == 1.0
+
+
+def test_who_came_last_and_joined_again_waited_for_something_else() -> None:
+    line = rounds(
+        Tally(),
+        ("all-arrived", {0: (1, 0), 1: (1, 0)}),
+        ("all-arrived", {0: (2, 80), 1: (1, 70)}),
+    )
+    assert line["way_ms"] is None
 
 
 def test_without_rounds_nobody_comes_last() -> None:

@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+import pytest
 import torch
 
-from polyrhythm.tensors.threads import work_with
+from polyrhythm.tensors.threads import work_with, working_with
 
 Result = TypeVar("Result")
 
@@ -32,3 +33,11 @@ def test_another_thread_may_use_more() -> None:
         assert on_another_thread(lane) == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_for_a_while_also_where_it_fails() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match="within"), working_with(before + 1):
+        assert torch.get_num_threads() == before + 1
+        raise ValueError("within")
+    assert torch.get_num_threads() == before

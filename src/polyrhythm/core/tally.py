@@ -2,9 +2,9 @@
 
 *Redone is computing on points that were not counted: they were not the worker's any more and others
 visit them again, or nobody waited for them (fsp's --abandon) and it visits them again itself. What
-somebody computed who died before it contributed, nobody knows. Who comes last to a round waits for
-nobody: the least that somebody waited is the way there and back, where anybody waits at all.* A line
-is due a second after the last one, when a round closed for an unusual reason, or at the end.
+somebody computed who died before it contributed, nobody knows. Who comes last to a round that closes
+then waits for nobody: what it waits is the way there and back, where anybody waits at all.* A line is
+due a second after the last one, when a round closed for an unusual reason, or at the end.
 """
 
 import statistics
@@ -17,7 +17,8 @@ from polyrhythm.wire.messages import Trailer
 _LINE_EVERY_NS = 10**9
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
-_ROUTINE = ("all-arrived", _ABANDONED, _ON_ARRIVAL)
+_ALL_ARRIVED = "all-arrived"
+_ROUTINE = (_ALL_ARRIVED, _ABANDONED, _ON_ARRIVAL)
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class _Span:
     spreads_ns: list[int] = field(default_factory=list)
     """Of each round: from its first contribution's arrival to its last one's."""
     ways_ns: list[int] = field(default_factory=list)
-    """Of each round: what who waited least for the version before it waited."""
+    """What each who had come last to a round waited for what followed."""
 
 
 @dataclass(slots=True)
@@ -75,8 +76,10 @@ class Tally:
     _first_ns: int = 0
     _last_ns: int = 0
     """When the first and the last contribution of this round arrived."""
-    _least_ns: int | None = None
-    """What who waited least before this round waited."""
+    _last: int = -1
+    """Whose that one was."""
+    _came_last: set[int] = field(default_factory=set)
+    """Workers that nobody came after, and that have not contributed since."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
         if not self._computed_ns:
@@ -94,10 +97,12 @@ class Tally:
         if points < trailer.weight:
             totals.redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
         self._computed_ns.append(trailer.compute_ns)
-        waited = trailer.sequence > 1  # the first one waits for others to come, or for nothing
-        if waited and (self._least_ns is None or trailer.wait_ns < self._least_ns):
-            self._least_ns = trailer.wait_ns
         span = self._span
+        self._last = trailer.worker
+        if trailer.worker in self._came_last:
+            self._came_last.remove(trailer.worker)
+            if trailer.sequence > 1:  # who has joined again has waited for something else
+                span.ways_ns.append(trailer.wait_ns)
         span.contributions += 1
         span.points += points
         if trailer.objective is not None:
@@ -125,10 +130,9 @@ class Tally:
                 span.usage += resource_usage(self._computed_ns)
                 span.usages += 1
                 span.spreads_ns.append(self._last_ns - self._first_ns)
-                if self._least_ns is not None:
-                    span.ways_ns.append(self._least_ns)
+                if reason == _ALL_ARRIVED:
+                    self._came_last.add(self._last)
             self._computed_ns.clear()
-            self._least_ns = None
         if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
             return None
         return self.line(round_, reason, passes, now_ns)

@@ -1,5 +1,5 @@
-"""What the environment of a machine's processes says to the C library and to OpenMP, unless the user has
-said it already. Both read it when they are loaded, so it is there before."""
+"""What the environment of the local engine's processes says to the C library and to OpenMP, unless the
+user has said it already. Both read it when they are loaded, so it is there before."""
 
 import os
 from collections.abc import Mapping, Sequence

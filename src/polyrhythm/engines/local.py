@@ -213,7 +213,7 @@ class LocalEngine:
             self._tick()
             self._start_again()
             self._look_around()
-        if self._run.failed is not None and self._unsaid:
+        if self._run.failed is not None and self._unsaid and not self._run.interrupted:
             self._run.failed += ": " + "; ".join(_in_words(self._unsaid))
             self._unsaid.clear()
         self._say_failures()

@@ -148,9 +148,10 @@ class RunState:
 
     @property
     def way_s(self) -> float | None:
-        """What who waited least for a version waited: the way there and back. None where there are no
-        rounds; 0 where nobody waits (psp)."""
-        return None if self._way_ms.value is None else self._way_ms.value / 1e3
+        """What who came last to a round waited: the way there and back. None where nobody did; 0 where
+        nobody waits (psp)."""
+        way_ms = self._way_ms.value
+        return None if way_ms is None else way_ms / 1e3
 
     @property
     def accuracy(self) -> float | None:

@@ -103,7 +103,8 @@ def _overall(state: RunState) -> float | None:
 
 def arrival_spread_ms(state: RunState) -> float | None:
     """From a round's first arrival to its last: the median over rounds."""
-    return None if state.spread_ms is None else round(state.spread_ms, 6)
+    spread_ms = state.spread_ms
+    return None if spread_ms is None else round(spread_ms, 6)
 
 
 def seconds_to_target(state: RunState, job: JobSpec) -> float | None:

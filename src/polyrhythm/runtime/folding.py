@@ -1,7 +1,7 @@
 """Which thread adds and folds: the one at hand where that is quicker than handing over, else lanes.
 
-With rounds there is a lane per core, which add, and one more that folds with all cores. Without, single
-slices are added and folded by one lane.
+With rounds a lane folds with all cores, and where much is held there is one per core that adds. Without,
+single slices are added and folded by one lane.
 """
 
 import os
@@ -21,10 +21,11 @@ from polyrhythm.tensors.threads import work_with, working_with
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 256 * 1024
-"""Up to this, what comes is read by one thread, and without rounds added and folded by it too."""
+"""Up to this, the thread at hand reads, adds and folds: handing over would take longer."""
 _LANES_NBYTES = 8 * 2**20
-"""Up to this, with rounds, adding and folding on the thread at hand beats handing over to others: what
-several threads gain by adding side by side, they lose to each other's waiting for the interpreter."""
+"""Up to this, with rounds, the polling thread also adds what came over local links, and folds if it is
+the one at hand: what several threads gain side by side, they lose to each other's waiting for the
+interpreter."""
 _CORES = os.cpu_count() or 1
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
@@ -42,24 +43,28 @@ class Folding:
         *,
         rounds: bool,
         pause_s: float,
+        polls: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`placed`: what this server holds, or an error. `pause_s`: staging, a fold takes longer."""
+        """`placed`: what this server holds, or an error. `pause_s`: staging, a fold takes longer.
+        `polls`: whether this is the polling thread."""
         self._name = name
         self._placed = placed
         self._driver = driver
         self._rounds = rounds
         self._pause_s = pause_s
+        self._polls = polls
         self._lanes: Lanes[_Slice] | None = None
         self._fold_lane: Lanes[fx.StartFold] | None = None
 
     def make_lanes(self, holdings: Holdings) -> None:
-        """If there are none yet, and what is held now is worth it."""
-        if self._lanes is not None:
-            return
-        if self._rounds and (holdings.primary.nbytes > _LANES_NBYTES or self._pause_s > 0):
-            self._lanes = Lanes(_CORES, lambda: work_with(1), self._add_gathered)
-            self._fold_lane = Lanes(1, lambda: work_with(_CORES), self._fold_all)
-        elif not self._rounds and (is_large(holdings) or self._pause_s > 0):
+        """Those that are missing, of what is worth it for what is held now."""
+        slow = self._pause_s > 0
+        if self._rounds:
+            if self._fold_lane is None and (is_large(holdings) or slow):
+                self._fold_lane = Lanes(1, lambda: work_with(_CORES), self._fold_all)
+            if self._lanes is None and (holdings.primary.nbytes > _LANES_NBYTES or slow):
+                self._lanes = Lanes(_CORES, lambda: work_with(1), self._add_gathered)
+        elif self._lanes is None and (is_large(holdings) or slow):
             self._lanes = Lanes(1, lambda: work_with(_CORES), self._add_gathered)
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
@@ -95,11 +100,11 @@ class Folding:
                 self._driver.run()
 
     def start(self, effect: fx.StartFold) -> None:
-        if self._fold_lane is None and is_large(self._placed()):
+        if self._fold_lane is None:
+            self._fold(effect)
+        elif self._lanes is None and self._polls():
             with working_with(_CORES):
                 self._fold(effect)
-        elif self._fold_lane is None:
-            self._fold(effect)
         else:
             self._fold_lane.put(0, effect)
 

@@ -45,6 +45,10 @@ class Reading:
     def start(self) -> None:
         self._thread.start()
 
+    def polls(self) -> bool:
+        """This is the polling thread."""
+        return threading.current_thread() is self._thread
+
     def begin(self, link: Link) -> None:
         """Read a link from now on: under the poller, or on another thread."""
         if not self._read_by_poller(link):

@@ -95,6 +95,7 @@ class ServerNode:
             self._driver,
             rounds=has_rounds(job.sync),
             pause_s=options.fold_pause_s,
+            polls=self._mesh.reading.polls,
         )
         self._publishing = Publishing(
             server, self._placed, self._peers, self._driver, replicated=job.replicas > 0

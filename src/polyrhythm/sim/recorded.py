@@ -75,9 +75,10 @@ def _exchanges(
     if together:
         every = list(zip(waits_s, transfers_s, strict=True))
         told = [cost for worker, cost in zip(workers, every, strict=True) if _exchanged(worker)]
-        least_s = min(told or every)[0]
+        told = told or every
+        least_s = min(told)[0]
         if near:
-            most_s = max(transfer_s for wait_s, transfer_s in told or every if wait_s == least_s)
+            most_s = max(transfer_s for wait_s, transfer_s in told if wait_s == least_s)
             transfers_s = [min(transfer_s, most_s) for transfer_s in transfers_s]
         waits_s = [least_s if way_s is None else way_s] * len(workers)
     return waits_s, transfers_s

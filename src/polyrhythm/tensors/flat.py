@@ -274,16 +274,20 @@ def _view(flat: torch.Tensor, place: Place) -> torch.Tensor:
 
 def _lay(push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.Tensor) -> None:
     """Into its place, if it does not lie there already. Nothing leaves before all was found finite."""
-    as_it_is = gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
     if gradient.data_ptr() == view.data_ptr():
         finite = all_finite(view)
-    elif place.length > _HOT and as_it_is:
+    elif place.length > _HOT and _as_it_is(push, place, gradient):
         finite = _lay_hot(push, place, gradient.detach())
     else:
         copy(view, gradient.detach())
         finite = all_finite(view)
     if not finite:
         raise NotFinite(_not_finite(place))
+
+
+def _as_it_is(push: torch.Tensor, place: Place, gradient: torch.Tensor) -> bool:
+    """Its bytes are those that travel."""
+    return gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
 
 
 def _lay_hot(push: torch.Tensor, place: Place, gradient: torch.Tensor) -> bool:

@@ -1,4 +1,7 @@
-"""How many threads torch uses for what one thread of ours asks of it."""
+"""How many threads torch uses for what one thread of ours asks of it.
+
+Each thread of ours that works in parallel keeps a team of torch's for itself: that must be few.
+"""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,0 +1,80 @@
+"""Which thread folds, with how many of torch's, and when there are lanes."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from polyrhythm.core import effects as fx
+from polyrhythm.runtime.folding import Folding
+
+CORES = os.cpu_count() or 1
+SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
+
+
+class Stage:
+    """A server with so many bytes that only folds; `polls`: it is asked to on its polling thread."""
+
+    def __init__(self, nbytes: int, *, rounds: bool = True, polls: bool = True) -> None:
+        self.folded: list[tuple[threading.Thread, int]] = []
+        self._done = threading.Event()
+        holdings = SimpleNamespace(primary=SimpleNamespace(nbytes=nbytes), fold=self._fold)
+        driver = SimpleNamespace(post=lambda name, event: self._done.set())
+        self.folding = Folding(
+            "s0",
+            lambda: holdings,
+            driver,
+            rounds=rounds,
+            pause_s=0.0,
+            polls=lambda: polls,
+        )
+        self.folding.make_lanes(holdings)
+
+    def _fold(self, round_: int, slot: int, fill: int) -> float:
+        self.folded.append((threading.current_thread(), torch.get_num_threads()))
+        return 1.0
+
+    def fold(self) -> tuple[bool, int]:
+        """Whether it was done by the one who asked, and with how many threads."""
+        self.folding.start(fx.StartFold(1, 0, 1))
+        assert self._done.wait(10)
+        (thread, threads) = self.folded[-1]
+        return thread is threading.current_thread(), threads
+
+
+@pytest.fixture
+def stage() -> Iterator[Callable[..., Stage]]:
+    stages: list[Stage] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def make(nbytes: int, **flags: bool) -> Stage:
+        stages.append(Stage(nbytes, **flags))
+        return stages[-1]
+
+    yield make
+    for one in stages:
+        one.folding.close()
+    torch.set_num_threads(before)
+
+
+def test_what_is_small_is_folded_at_hand(stage: Callable[..., Stage]) -> None:
+    assert stage(SMALL).fold() == (True, 1)
+    assert stage(SMALL, polls=False).fold() == (True, 1)
+
+
+def test_the_polling_thread_folds_with_all_cores_for_a_while(stage: Callable[..., Stage]) -> None:
+    assert stage(MIDDLE).fold() == (True, CORES)
+    assert torch.get_num_threads() == 1
+
+
+def test_others_hand_over(stage: Callable[..., Stage]) -> None:
+    """Each thread that works in parallel keeps a team: one per link would be many."""
+    assert stage(MIDDLE, polls=False).fold() == (False, CORES)
+
+
+def test_what_is_large_is_folded_by_a_lane(stage: Callable[..., Stage]) -> None:
+    assert stage(LARGE).fold() == (False, CORES)
