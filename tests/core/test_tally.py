@@ -1,7 +1,5 @@
 """One journal line for many routine rounds."""
 
-from typing import Any
-
 from polyrhythm.core.tally import Tally
 from polyrhythm.wire.messages import Trailer
 
@@ -72,47 +70,39 @@ def test_from_a_rounds_first_arrival_to_its_last() -> None:
     assert line is not None and line["spread_ms"] is None, "nobody contributed"
 
 
-def rounds(tally: Tally, *given: tuple[str, dict[int, tuple[int, int]]]) -> dict[str, Any]:
-    """Each closes for a reason, after workers came in this order with (sequence, milliseconds that it
-    waited before). The last line."""
-    tally.close(0, "opened", 0, SECOND_NS, final=False)
+Came = dict[int, tuple[int, int]]
+"""Workers in the order in which they came, with (sequence, milliseconds that it waited before)."""
+
+
+def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
+    """What is written of the way where rounds close for these reasons, a line for each."""
+    tally, ways = Tally(), []
     for round_, (reason, came) in enumerate(given, start=1):
         for worker, (sequence, wait_ms) in came.items():
             tally.count(trailer(worker, sequence=sequence, wait_ns=wait_ms * 10**6), 2)
-        line = tally.close(round_, reason, 0, SECOND_NS, final=round_ == len(given))
-    assert line is not None
-    return line
+        line = tally.close(round_, reason, 0, round_ * SECOND_NS, final=True)
+        assert line is not None
+        ways.append(line["way_ms"])
+    return ways
 
 
 def test_the_way_is_what_who_comes_last_waits() -> None:
     """Every round has another one who comes last: nobody's own mean is as short."""
-    line = rounds(
-        Tally(),
-        ("all-arrived", {0: (1, 0), 1: (1, 0)}),
-        ("all-arrived", {1: (2, 1), 0: (2, 9)}),
-        ("all-arrived", {0: (3, 3), 1: (3, 7)}),
-    )
-    assert line["way_ms"] == 2.0
+    first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
+    second = ("all-arrived", {1: (2, 1), 0: (2, 9)})
+    assert ways_ms(first, second, ("all-arrived", {1: (3, 7), 0: (3, 3)})) == [None, 1.0, 3.0]
 
 
 def test_who_comes_last_before_a_timer_waits_for_the_timer() -> None:
-    line = rounds(
-        Tally(),
-        ("all-arrived", {0: (1, 0), 1: (1, 0)}),
-        ("timer", {0: (2, 500)}),
-        ("timer", {0: (3, 500)}),
-        ("all-arrived", {0: (4, 500), 1: (2, 1)}),
-    )
-    assert line["way_ms"] == 1.0
+    first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
+    alone = [("timer", {0: (2, 500)}), ("timer", {0: (3, 500)})]
+    both = ("all-arrived", {1: (2, 1), 0: (4, 500)})
+    assert ways_ms(first, *alone, both) == [None, None, None, 1.0]
 
 
 def test_who_came_last_and_joined_again_waited_for_something_else() -> None:
-    line = rounds(
-        Tally(),
-        ("all-arrived", {0: (1, 0), 1: (1, 0)}),
-        ("all-arrived", {0: (2, 80), 1: (1, 70)}),
-    )
-    assert line["way_ms"] is None
+    first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
+    assert ways_ms(first, ("all-arrived", {0: (2, 80), 1: (1, 70)})) == [None, None]
 
 
 def test_without_rounds_nobody_comes_last() -> None:

@@ -106,7 +106,7 @@ def test_groups_become_workers_with_names() -> None:
         (("count = 2", "step_noise = 1.5"), ["step_noise"]),
         (("count = 2", "join = '1s'"), ["nobody is there"]),
         (("[[workers]]\ncount = 2\nstep = '10ms'", "workers = []"), ["no workers"]),
-        (("[[workers]]\ncount = 2\nstep = '10ms'", ""), ["workers"]),
+        (("[[workers]]\ncount = 2\nstep = '10ms'", ""), ["no workers"]),
         (("[job]", "[link]\nloss = 1.0\n[job]"), ["loss is 1.0"]),
         (("[job]", "[link]\nbandwidth = '0MB'\n[job]"), ["0MB"]),
         (("[job]", "[link]\nbandwidth = 'fast'\n[job]"), ["fast", "rate"]),

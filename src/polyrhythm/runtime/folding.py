@@ -43,7 +43,7 @@ class Folding:
         *,
         rounds: bool,
         pause_s: float,
-        polls: Callable[[], bool] = lambda: False,
+        polls: Callable[[], bool],
     ) -> None:
         """`placed`: what this server holds, or an error. `pause_s`: staging, a fold takes longer.
         `polls`: whether this is the polling thread."""

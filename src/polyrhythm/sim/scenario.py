@@ -245,7 +245,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     job: JobTable
-    workers: tuple[WorkersTable, ...]
+    workers: tuple[WorkersTable, ...] = ()
     link: LinkTable = LinkTable()
     objective: ObjectiveTable | None = None
     """Without it nobody knows an objective."""
