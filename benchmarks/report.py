@@ -2,11 +2,12 @@
 
 import argparse
 import json
-import os
 import platform
 import sys
 from pathlib import Path
 from typing import Any
+
+from polyrhythm.io.cores import usable_cores
 
 _STOLEN = 7
 """Which of a core's times the host gave to other machines (proc_stat(5))."""
@@ -27,7 +28,7 @@ def machine(*, anew: bool = True) -> str:
     """Where this was measured. Cores that others have been given meanwhile explain most surprises.
     `anew`: all of it was measured since this program began."""
     stolen, everything = (now - then for now, then in zip(_core_times(), _BEGAN, strict=True))
-    here = f"{platform.machine()}, {os.cpu_count()} cores"
+    here = f"{platform.machine()}, {usable_cores()} cores"
     if anew and everything:
         here += f", {stolen / everything:.0%} of their time taken by others"
     return here

@@ -20,5 +20,5 @@ from polyrhythm.engines import cores
 def test_shares(
     there: int, workers: int, servers: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores.os, "cpu_count", lambda: there)
+    monkeypatch.setattr(cores, "usable_cores", lambda: there)
     assert cores.share_of_cores(workers, servers) == threads

@@ -1,6 +1,5 @@
 """Which thread folds, with how many of torch's, and when there are lanes."""
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -9,9 +8,9 @@ import pytest
 import torch
 
 from polyrhythm.core import effects as fx
-from polyrhythm.runtime.folding import Folding
+from polyrhythm.runtime.folding import Folding, added_by_lanes
 
-CORES = os.cpu_count() or 1
+CORES = 2
 SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
 
 
@@ -30,6 +29,7 @@ class Stage:
             rounds=rounds,
             pause_s=0.0,
             polls=lambda: polls,
+            cores=CORES,
         )
         self.folding.make_lanes(holdings)
 
@@ -78,3 +78,17 @@ def test_others_hand_over(stage: Callable[..., Stage]) -> None:
 
 def test_what_is_large_is_folded_by_a_lane(stage: Callable[..., Stage]) -> None:
     assert stage(LARGE).fold() == (False, CORES)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "cores", "lanes"),
+    [
+        (2**20, 1, False),
+        (4 * 2**20, 2, False),
+        (9 * 2**20, 2, True),
+        (2**20, 16, False),
+        (4 * 2**20, 16, True),
+    ],
+)
+def test_lanes_are_for_many_slices_or_spare_cores(nbytes: int, cores: int, lanes: bool) -> None:
+    assert added_by_lanes(nbytes, cores) is lanes

@@ -1,10 +1,9 @@
 """Which thread adds and folds: the one at hand where that is quicker than handing over, else lanes.
 
-With rounds a lane folds with all cores, and where much is held there is one per core that adds. Without,
-single slices are added and folded by one lane.
+With rounds a lane folds with all cores, and where much is held others add side by side. Without, single
+slices are added and folded by one lane.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -22,16 +21,24 @@ from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 256 * 1024
 """Up to this, the thread at hand reads, adds and folds: handing over would take longer."""
-_LANES_NBYTES = 8 * 2**20
+_LANES_NBYTES = 2 * 2**20
 """Up to this, with rounds, the polling thread also adds what came over local links, and folds if it is
-the one at hand: what several threads gain side by side, they lose to each other's waiting for the
-interpreter."""
-_CORES = os.cpu_count() or 1
+the one at hand. What is larger has several slices, which lanes add side by side."""
+_FEW_CORES, _LANES_NBYTES_ON_FEW = 2, 8 * 2**20
+"""So it is up to here where there are no cores to spare: what several threads gain side by side, they
+lose to each other's waiting for the interpreter."""
+_MOST_LANES = 8
+"""More are slower, for the same reason."""
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
 
 def is_large(holdings: Holdings) -> bool:
     return holdings.primary.nbytes > _SMALL_NBYTES
+
+
+def added_by_lanes(nbytes: int, cores: int) -> bool:
+    """Where so much is held, with rounds."""
+    return nbytes > (_LANES_NBYTES_ON_FEW if cores <= _FEW_CORES else _LANES_NBYTES)
 
 
 class Folding:
@@ -44,15 +51,17 @@ class Folding:
         rounds: bool,
         pause_s: float,
         polls: Callable[[], bool],
+        cores: int,
     ) -> None:
         """`placed`: what this server holds, or an error. `pause_s`: staging, a fold takes longer.
-        `polls`: whether this is the polling thread."""
+        `polls`: whether this is the polling thread. `cores`: that may be used."""
         self._name = name
         self._placed = placed
         self._driver = driver
         self._rounds = rounds
         self._pause_s = pause_s
         self._polls = polls
+        self._cores = cores
         self._lanes: Lanes[_Slice] | None = None
         self._fold_lane: Lanes[fx.StartFold] | None = None
 
@@ -61,11 +70,13 @@ class Folding:
         slow = self._pause_s > 0
         if self._rounds:
             if self._fold_lane is None and (is_large(holdings) or slow):
-                self._fold_lane = Lanes(1, lambda: work_with(_CORES), self._fold_all)
-            if self._lanes is None and (holdings.primary.nbytes > _LANES_NBYTES or slow):
-                self._lanes = Lanes(_CORES, lambda: work_with(1), self._add_gathered)
+                self._fold_lane = Lanes(1, lambda: work_with(self._cores), self._fold_all)
+            many = added_by_lanes(holdings.primary.nbytes, self._cores)
+            if self._lanes is None and (many or slow):
+                count = min(self._cores, _MOST_LANES)
+                self._lanes = Lanes(count, lambda: work_with(1), self._add_gathered)
         elif self._lanes is None and (is_large(holdings) or slow):
-            self._lanes = Lanes(1, lambda: work_with(_CORES), self._add_gathered)
+            self._lanes = Lanes(1, lambda: work_with(self._cores), self._add_gathered)
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
         """`wait`: its memory is the link's, and is read into again after this."""
@@ -103,7 +114,7 @@ class Folding:
         if self._fold_lane is None:
             self._fold(effect)
         elif self._lanes is None and self._polls():
-            with working_with(_CORES):
+            with working_with(self._cores):
                 self._fold(effect)
         else:
             self._fold_lane.put(0, effect)

@@ -17,6 +17,7 @@ from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.errors import FrameError, LinkError
+from polyrhythm.io.cores import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.io.segments import Segment
 from polyrhythm.observe.journal import Journal
@@ -96,6 +97,7 @@ class ServerNode:
             rounds=has_rounds(job.sync),
             pause_s=options.fold_pause_s,
             polls=self._mesh.reading.polls,
+            cores=usable_cores(),
         )
         self._publishing = Publishing(
             server, self._placed, self._peers, self._driver, replicated=job.replicas > 0
