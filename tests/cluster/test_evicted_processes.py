@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,36 @@ def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
         assert command.wait(60) == 0, command.stderr()
     result = json.loads(command.stdout())
     assert result["points"] == PASSES * POINTS, "the dead one's points were visited by others"
+
+
+def test_a_lead_that_was_stopped_evicts_nobody(tmp_path: Path) -> None:
+    """Whether it looks around before it hears those who spoke meanwhile is a race; so, twice."""
+    flags = ["--sync", "asp", "--workers", 3, "--servers", 3, "--replicas", 1]
+    with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
+        company = Company(command, random.Random(0))
+        company.until(lambda: len(company.books) == 3, "all three train")
+        lead = command.servers()[0]
+        for stopped in range(2):
+            company.until_progress(10)
+            _wait_for_beats(company)
+            os.kill(lead, signal.SIGSTOP)
+            time.sleep(3)  # that long it is stopped: longer than anybody may be silent
+            os.kill(lead, signal.SIGCONT)
+            company.until(
+                lambda before=stopped: len(command.journal("lead-away")) > before, "it says so"
+            )
+        company.until_progress(30)
+        (tmp_path / "go").touch()
+        assert command.wait(60) == 0, command.stderr()
+        assert command.journal("evicted") == []
+        assert command.journal("server-lost") == []
+    result = json.loads(command.stdout())
+    assert result["points"] == PASSES * POINTS
+
+
+def _wait_for_beats(company: Company) -> None:
+    """Until every rhythm is known: before that, silence is suspect late."""
+    seen_s = company.command.journal("rounds")[-1]["at_s"]
+    company.until(
+        lambda: company.command.journal("rounds")[-1]["at_s"] > seen_s + 2.5, "several beats pass"
+    )

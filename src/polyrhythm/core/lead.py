@@ -27,9 +27,10 @@ from polyrhythm.core.outlook import IDLE_ROUNDS, Outlook
 from polyrhythm.core.placing import Placing
 from polyrhythm.core.presence import Presence
 from polyrhythm.core.rounds import Rounds
-from polyrhythm.core.site import Site
+from polyrhythm.core.site import OWN, Site
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.wakefulness import Wakefulness
 from polyrhythm.core.windows import Windows
 from polyrhythm.wire import messages as m
 
@@ -71,6 +72,7 @@ class LeadMachine:
             self._windows,
             self._rounds,
         )
+        self._wakefulness = Wakefulness(job.heartbeat_s)
         self._sleepers = (self._presence.suspicion, self._site.suspicion, self._departures)
         """What wants to be woken beside the policy."""
         self._empty_handed: set[int] = set()
@@ -298,14 +300,24 @@ class LeadMachine:
     # -- signs of life -------------------------------------------------------------------------
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
+        self._pass_over(self._wakefulness.away_ns(now_ns), now_ns)
         if self.view.get(message.worker, message.incarnation) is not None:
             self._presence.beat(message.worker, now_ns)
         else:
+            if message.server == OWN:
+                self._wakefulness.beat(now_ns)
             self._site.beat(message.server, now_ns)
         if (line := self._awaited.line(self._ending, now_ns)) is not None:
             self._dispatch.note("waiting", **line)
 
+    def _pass_over(self, away_ns: int, now_ns: int) -> None:
+        if away_ns:
+            self._presence.suspicion.pass_over(away_ns, now_ns)
+            self._site.suspicion.pass_over(away_ns, now_ns)
+            self._dispatch.note("lead-away", seconds=away_ns / 1e9)
+
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
+        self._pass_over(self._wakefulness.away_ns(now_ns), now_ns)
         for worker in self._presence.silent(now_ns):
             if (member := self._presence.evict(worker, now_ns)) is not None:
                 self._remove(member, "it was silent for too long", now_ns)

@@ -249,6 +249,10 @@ class Teller:
         text = f"{chunks} moved from {self.state.name_of(source)} to {self.state.name_of(target)}"
         return [self._say(text, (w for w in (source, target) if isinstance(w, int)))]
 
+    def _away(self, line: dict[str, Any]) -> list[Sentence]:
+        away = f"the lead itself was away for {line['seconds']:.1f} s"
+        return [self._say(f"{away}: nobody is suspected for that time", None)]
+
     def _refused(self, line: dict[str, Any]) -> list[Sentence]:
         return [self._say(with_names(line["reason"], self.state), ())]
 
@@ -286,6 +290,7 @@ class Teller:
         "rejoined": _came,
         "left": _left,
         "evicted": _evicted,
+        "lead-away": _away,
         "rounds": _rounds,
         "policy": _policy,
         "waiting": _waiting,
