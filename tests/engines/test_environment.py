@@ -1,5 +1,8 @@
 """What the processes of a machine find in their environment."""
 
+import subprocess
+import sys
+
 import pytest
 
 from polyrhythm.engines.environment import environment
@@ -24,3 +27,18 @@ def test_where_workers_have_several_they_wait_as_they_like() -> None:
 def test_the_user_knows_better(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POLICY, "active")
     assert environment([1])[POLICY] == "active"
+
+
+def test_a_server_by_hand_rests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told before torch comes with its OpenMP, which reads that once."""
+    program = [sys.executable, "-m", "polyrhythm", "server", "--connect", "127.0.0.1:1"]
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+    for said, rests in ((None, True), ("active", False)):
+        if said is not None:
+            monkeypatch.setenv(POLICY, said)
+        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+        assert "could not reach lead" in done.stderr
+        lines = [line for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+        if not lines:
+            pytest.skip("this torch's OpenMP does not say how long it spins")
+        assert lines[0].endswith(" = '0'") is rests

@@ -7,6 +7,7 @@ import typer
 
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_host, check_port, check_way_in
+from polyrhythm.engines.environment import rest_at_once
 
 
 def server(
@@ -41,6 +42,7 @@ def server(
     check_port(port)
     if host:
         check_host(host, insecure)
+    rest_at_once()
     from polyrhythm.engines.outpost import serve_remote  # torch, once it is known to be of use
 
     serve_remote(

@@ -15,3 +15,9 @@ def environment(threads: Sequence[int]) -> Mapping[str, str]:
     in parallel, and what spins there keeps a worker from its core."""
     rest = AT_REST if max(threads, default=1) == 1 else {}
     return {**BEYOND_CACHE, **rest, **os.environ}
+
+
+def rest_at_once() -> None:
+    """In this process, before torch is imported: only a server is here."""
+    for name, value in AT_REST.items():
+        os.environ.setdefault(name, value)
