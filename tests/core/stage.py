@@ -103,7 +103,17 @@ class Stage:
         return self.tell(ev.LinkClosed(peer, reason))
 
     def tick(self, after_s: float) -> list[Effect]:
-        self.now_ns += round(after_s * SECOND_NS)
+        """The lead is woken when it wants to be, and once more at the end."""
+        end_ns, effects = self.now_ns + round(after_s * SECOND_NS), []
+        while (wake_ns := self.lead.wake_at()) is not None and self.now_ns < wake_ns <= end_ns:
+            self.now_ns = wake_ns - 1
+            effects += self.tell(ev.Tick())
+        self.now_ns = max(self.now_ns, end_ns)
+        return effects + self.tell(ev.Tick())
+
+    def sleep(self, for_s: float) -> list[Effect]:
+        """The lead is woken late."""
+        self.now_ns += round(for_s * SECOND_NS)
         return self.tell(ev.Tick())
 
     @property

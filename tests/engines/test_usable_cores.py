@@ -57,7 +57,24 @@ def test_bound_to_one() -> None:
             {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
             16,
         ),
-        ("3:cpuset:/a\n", {"cpu/a/cpu.cfs_quota_us": "500000\n"}, 16),
+        (
+            "3:cpuset:/a\n",
+            {"cpu/a/cpu.cfs_quota_us": "500000\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
+            16,
+        ),
+        (
+            "4:cpu,cpuacct:/a\n",
+            {
+                "cpu,cpuacct/a/cpu.cfs_quota_us": "500000\n",
+                "cpu,cpuacct/a/cpu.cfs_period_us": "100000\n",
+            },
+            5,
+        ),
+        ("0::/a\n", {"unified/a/cpu.max": "200000 100000\n"}, 2),
+        ("0::/../..\n", {"cpu.max": "200000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "\n"}, 16),
+        ("0::/\n", {"cpu.max": "200000 0\n"}, 16),
+        ("no group\n\n0::/\n", {"cpu.max": "200000 100000\n"}, 2),
     ],
 )
 def test_quotas(tmp_path: Path, membership: str, files: dict[str, str], cores: int) -> None:
@@ -76,9 +93,11 @@ def one_core_group() -> Iterator[Path]:
         group.mkdir()
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
-    (group / "cpu.cfs_quota_us").write_text("100000")
-    yield group
-    group.rmdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text("100000")
+        yield group
+    finally:
+        group.rmdir()
 
 
 def test_a_real_quota(one_core_group: Path) -> None:

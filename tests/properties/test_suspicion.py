@@ -16,8 +16,8 @@ BEAT_S = 0.5
 beats_ms = st.integers(10, 5_000)
 
 
-def pulse_of(*gaps_ms: int) -> Pulse:
-    pulse = Pulse(round(BEAT_S * SECOND_NS), 0)
+def pulse_of(*gaps_ms: int, agreed_ms: int = 10) -> Pulse:
+    pulse = Pulse(agreed_ms * MS, 0)
     now_ns = 0
     pulse.beat(now_ns)
     for gap_ms in gaps_ms:
@@ -77,8 +77,13 @@ def test_the_derivation_adds_up(gaps_ms: list[int]) -> None:
     assert limit == pytest.approx(pulse.limit_ns() / 1e9, abs=0.01)
 
 
+def test_beats_that_were_read_together_came_as_agreed() -> None:
+    together = pulse_of(*[500] * 5, 12_000, *[0] * 24, agreed_ms=500)
+    assert together.limit_ns() == pulse_of(*[500] * 20, agreed_ms=500).limit_ns()
+
+
 def test_before_three_gaps_are_known_the_agreed_beat_counts() -> None:
-    pulse = pulse_of(1, 1)
+    pulse = pulse_of(1, 1, agreed_ms=500)
     assert pulse.limit_ns() == 10 * SECOND_NS
     assert pulse.derivation() == "10.00 s = 20 x the agreed 0.50 s"
 

@@ -208,6 +208,43 @@ def test_a_short_silence_is_no_reason_to_evict() -> None:
     assert run.result["points"] == run.weight() == 60_000
 
 
+@pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:3"])
+@pytest.mark.parametrize("stop_s", [1, 3, 12, 60])
+def test_a_lead_that_is_stopped_suspects_nobody_when_it_wakes(sync: str, stop_s: int) -> None:
+    """Workers speak rarely here, and late: their heartbeats are all that is heard of them."""
+    run = Run(
+        f"""
+        [job]
+        sync = "{sync}"
+        rounds = 30
+        servers = 3
+        replicas = 1
+        timer = "off"
+        heartbeat = "500ms"
+        [link]
+        delay = "5ms"
+        loss = 0.2
+        timeout = "30ms"
+        [[workers]]
+        count = 4
+        step = "3s"
+        [[events]]
+        at = "20s"
+        what = "stop"
+        server = 0
+        [[events]]
+        at = "{20 + stop_s}s"
+        what = "continue"
+        server = 0
+        """
+    )
+    assert not run.end.failed
+    assert [run.lines(what) for what in ("evicted", "server-lost", "server-silent")] == [[], [], []]
+    if stop_s > 1:
+        (away,) = run.lines("lead-away")
+        assert away["seconds"] == pytest.approx(stop_s, abs=0.5)
+
+
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("seed", range(4))
 def test_many_faults_at_once(sync: str, seed: int) -> None:

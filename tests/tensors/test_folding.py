@@ -17,7 +17,9 @@ SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
 class Stage:
     """A server with so many bytes that only folds; `polls`: it is asked to on its polling thread."""
 
-    def __init__(self, nbytes: int, *, rounds: bool = True, polls: bool = True) -> None:
+    def __init__(
+        self, nbytes: int, *, rounds: bool = True, polls: bool = True, cores: int = CORES
+    ) -> None:
         self.folded: list[tuple[threading.Thread, int]] = []
         self._done = threading.Event()
         holdings = SimpleNamespace(primary=SimpleNamespace(nbytes=nbytes), fold=self._fold)
@@ -29,7 +31,7 @@ class Stage:
             rounds=rounds,
             pause_s=0.0,
             polls=lambda: polls,
-            cores=CORES,
+            cores=cores,
         )
         self.folding.make_lanes(holdings)
 
@@ -51,7 +53,7 @@ def stage() -> Iterator[Callable[..., Stage]]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
 
-    def make(nbytes: int, **flags: bool) -> Stage:
+    def make(nbytes: int, **flags: int) -> Stage:
         stages.append(Stage(nbytes, **flags))
         return stages[-1]
 
@@ -87,8 +89,20 @@ def test_what_is_large_is_folded_by_a_lane(stage: Callable[..., Stage]) -> None:
         (4 * 2**20, 2, False),
         (9 * 2**20, 2, True),
         (2**20, 16, False),
+        (2 * 2**20, 3, False),
+        (2 * 2**20 + 1, 3, True),
         (4 * 2**20, 16, True),
     ],
 )
 def test_lanes_are_for_many_slices_or_spare_cores(nbytes: int, cores: int, lanes: bool) -> None:
     assert added_by_lanes(nbytes, cores) is lanes
+
+
+@pytest.mark.parametrize(("cores", "lanes"), [(1, 1), (4, 4), (16, 8)])
+def test_there_are_as_many_lanes_as_cores_but_not_too_many(
+    stage: Callable[..., Stage], cores: int, lanes: int
+) -> None:
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("lane-")}
+    stage(LARGE, cores=cores)
+    now = {thread for thread in threading.enumerate() if thread.name.startswith("lane-")}
+    assert len(now - before) == lanes + 1, "and the one that folds"

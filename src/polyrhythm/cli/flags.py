@@ -16,6 +16,8 @@ LinkFromOutside = Annotated[
 Digest = Annotated[str, typer.Option(help="Digest of frames: auto, xxh3, sha1, blake2b, none.")]
 Threads = Annotated[
     int | None,
-    typer.Option(help="Threads of torch in a worker; default: its share of the machine's cores."),
+    typer.Option(
+        help="Threads of torch in a worker; default: its share of the cores that may be used."
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]

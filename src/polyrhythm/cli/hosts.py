@@ -70,7 +70,7 @@ def child_requests(
     check: bool = False,
     debug: bool = False,
 ) -> list[ChildRequest]:
-    """`threads`: of each worker; default: its share of the machine's cores."""
+    """`threads`: of each worker; default: its share of the cores that may be used."""
     here = here or Here(spec.servers, spec.workers)
     threads = threads or share_of_cores(here.workers, here.servers)
 

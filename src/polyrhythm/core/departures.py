@@ -66,5 +66,11 @@ class Departures:
             self.wake_ns = max(now_ns + self._grace_ns, self._back_until_ns)
         return now_ns >= self.wake_ns
 
+    def pass_over(self, away_ns: int) -> None:
+        """So long nobody could be heard to come."""
+        self._back_until_ns += away_ns
+        if self.wake_ns is not None:
+            self.wake_ns += away_ns
+
     def overdue(self, now_ns: int) -> bool:
         return self.wake_ns is not None and now_ns >= self.wake_ns

@@ -27,7 +27,7 @@ from polyrhythm.core.outlook import IDLE_ROUNDS, Outlook
 from polyrhythm.core.placing import Placing
 from polyrhythm.core.presence import Presence
 from polyrhythm.core.rounds import Rounds
-from polyrhythm.core.site import OWN, Site
+from polyrhythm.core.site import Site
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.core.wakefulness import Wakefulness
@@ -73,7 +73,12 @@ class LeadMachine:
             self._rounds,
         )
         self._wakefulness = Wakefulness(job.heartbeat_s)
-        self._sleepers = (self._presence.suspicion, self._site.suspicion, self._departures)
+        self._sleepers = (
+            self._presence.suspicion,
+            self._site.suspicion,
+            self._departures,
+            self._wakefulness,
+        )
         """What wants to be woken beside the policy."""
         self._empty_handed: set[int] = set()
         """Workers that have had nothing to contribute so far, and of whom that was noted."""
@@ -142,6 +147,7 @@ class LeadMachine:
             self._dispatch.refuse(link, f"{bonjour.name} was refused: the job is ending")
             return
         self._opening.admitted(now_ns)
+        self._wakefulness.begin(now_ns)
         self._presence.admit(link, bonjour.name, self._placing.specs, now_ns)
 
     # -- members come and go -------------------------------------------------------------------
@@ -304,8 +310,6 @@ class LeadMachine:
         if self.view.get(message.worker, message.incarnation) is not None:
             self._presence.beat(message.worker, now_ns)
         else:
-            if message.server == OWN:
-                self._wakefulness.beat(now_ns)
             self._site.beat(message.server, now_ns)
         if (line := self._awaited.line(self._ending, now_ns)) is not None:
             self._dispatch.note("waiting", **line)
@@ -314,6 +318,8 @@ class LeadMachine:
         if away_ns:
             self._presence.suspicion.pass_over(away_ns, now_ns)
             self._site.suspicion.pass_over(away_ns, now_ns)
+            self._departures.pass_over(away_ns)
+            self._opening.pass_over(away_ns)
             self._dispatch.note("lead-away", seconds=away_ns / 1e9)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:

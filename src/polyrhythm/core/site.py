@@ -17,7 +17,7 @@ from polyrhythm.wire import messages as m
 
 _UNKNOWN = 8
 """Heartbeats after which a server is suspect whose rhythm is not known yet: it is placed, so it runs."""
-OWN = 0
+_OWN = 0
 """The server that the lead runs in."""
 
 
@@ -74,7 +74,7 @@ class Site:
 
     def placed(self, message: m.Placed, now_ns: int) -> bool:
         """A server has made room, or follows new routes; True if that was the last one."""
-        known = message.server in self._placing.addresses and message.server != OWN
+        known = message.server in self._placing.addresses and message.server != _OWN
         if self._job.replicas and known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)
         return self._placing.placed(message)
@@ -165,7 +165,7 @@ class Site:
             return None
         if message.incarnation != self._placing.incarnations.get(message.peer):
             return None  # another has its place by now
-        lost = message.server if message.peer == OWN else message.peer
+        lost = message.server if message.peer == _OWN else message.peer
         told = server_name(message.server)
         return self.lose(lost, f"{told}, which lost its link to it", message.reason, now_ns)
 

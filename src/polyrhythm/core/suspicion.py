@@ -30,8 +30,10 @@ class Pulse:
     unknown_factor: int = _UNKNOWN_FACTOR
 
     def beat(self, now_ns: int) -> None:
-        if self.beaten_ns is not None:
-            self.gaps.append(now_ns - self.beaten_ns)
+        if (
+            self.beaten_ns is not None
+        ):  # nobody beats sooner than was agreed: some were only read together
+            self.gaps.append(max(self.beat_ns, now_ns - self.beaten_ns))
         self.beaten_ns = self.heard_ns = now_ns
 
     def spoke(self, now_ns: int) -> None:

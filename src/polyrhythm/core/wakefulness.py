@@ -1,27 +1,28 @@
-"""Whether the lead itself was away: its process stopped, its machine asleep.
+"""Whether the lead itself was away: its process was stopped, and it was woken later than it had asked.
 
-*Who was away suspects nobody for that time.* One server runs in the lead's own process, so that its
-heartbeat fails only together with the lead.
+*Who was away suspects nobody for that time, and waits as much longer for those who were to come.* What
+was said meanwhile may still be unread when it wakes.
 """
 
-_BEATS = 2
-"""Its own heartbeat may be late by one."""
+_SLACK_NS = 250_000_000
+"""On top of a heartbeat: less is an ordinary delay. Both are less than anybody may be silent for."""
 
 
 class Wakefulness:
     def __init__(self, heartbeat_s: float) -> None:
         self._beat_ns = round(heartbeat_s * 1e9)
-        self._heard_ns: int | None = None
+        self.wake_ns: int | None = None
+        """When it looks around next; None: there is nobody yet."""
 
-    def beat(self, now_ns: int) -> None:
-        """Its own server beats."""
-        self._heard_ns = now_ns
+    def begin(self, now_ns: int) -> None:
+        if self.wake_ns is None:
+            self.wake_ns = now_ns + self._beat_ns
 
     def away_ns(self, now_ns: int) -> int:
         """For how long it was away, said once: to be asked before anybody is suspected, or heard, for
         what was missed is no gap between heartbeats either."""
-        if self._heard_ns is None or now_ns - self._heard_ns <= _BEATS * self._beat_ns:
+        if self.wake_ns is None or now_ns < self.wake_ns:
             return 0
-        expected_ns = self._heard_ns + self._beat_ns
-        self._heard_ns = now_ns
-        return now_ns - expected_ns
+        late_ns = now_ns - self.wake_ns
+        self.wake_ns = now_ns + self._beat_ns
+        return late_ns if late_ns > self._beat_ns + _SLACK_NS else 0

@@ -18,29 +18,36 @@ def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
 
 def _quotas(membership: Path, groups: Path) -> Iterator[float]:
     """Of this process's group and of those that it is part of, by both versions of control groups."""
-    if not membership.exists():
-        return
-    for line in membership.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            for group in _upwards(groups, path):
-                yield from _quota((group / "cpu.max",))
-        elif "cpu" in controllers.split(","):
-            for group in _upwards(groups / "cpu", path):
-                yield from _quota((group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us"))
+    for line in _words(membership, "\n"):
+        match line.split(":", 2):
+            case [_, "", path]:
+                for group in _upwards((groups, groups / "unified"), path):
+                    yield from _quota(group / "cpu.max")
+            case [_, kinds, path] if "cpu" in kinds.split(","):
+                for group in _upwards((groups / "cpu", groups / kinds), path):
+                    yield from _quota(group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")
 
 
-def _upwards(root: Path, path: str) -> Iterator[Path]:
+def _upwards(roots: tuple[Path, ...], path: str) -> Iterator[Path]:
     """A container may see its own group as the root, and a path that is not there."""
-    group = root / path.lstrip("/")
-    while group != root:
-        yield group
-        group = group.parent
-    yield root
+    for root in roots:
+        group = root / path.lstrip("/")
+        while group != root:
+            yield group
+            group = group.parent
+        yield root
 
 
-def _quota(files: tuple[Path, ...]) -> Iterator[float]:
-    if all(file.exists() for file in files):
-        quota, period = " ".join(file.read_text() for file in files).split()
-        if quota not in ("max", "-1"):
+def _quota(*files: Path) -> Iterator[float]:
+    match [word for file in files for word in _words(file)]:
+        case [quota, period] if quota.isdigit() and period.isdigit() and int(period):
             yield int(quota) / int(period)
+
+
+def _words(file: Path, separator: str | None = None) -> list[str]:
+    """None of a file that cannot be read: where nobody says so, there is no quota."""
+    try:
+        text = file.read_text()
+    except OSError:
+        return []
+    return [word for word in text.split(separator) if word.strip()]

@@ -23,7 +23,7 @@ _SMALL_NBYTES = 256 * 1024
 """Up to this, the thread at hand reads, adds and folds: handing over would take longer."""
 _LANES_NBYTES = 2 * 2**20
 """Up to this, with rounds, the polling thread also adds what came over local links, and folds if it is
-the one at hand. What is larger has several slices, which lanes add side by side."""
+the one at hand. What is larger has several slices, as a rule, which lanes add side by side."""
 _FEW_CORES, _LANES_NBYTES_ON_FEW = 2, 8 * 2**20
 """So it is up to here where there are no cores to spare: what several threads gain side by side, they
 lose to each other's waiting for the interpreter."""

@@ -227,7 +227,7 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"{self.what} befalls a worker or a server: give one of the two")
         elif self.server is not None and self.what in ("leave", "slow"):
             raise ValueError(f"{self.what} befalls workers only")
-        if self.what in ("crash", "stop") and self.server == 0:
+        if self.what == "crash" and self.server == 0:
             raise ValueError("the lead runs in server 0: its death would end the job")
         if (self.factor is not None) != (self.what == "slow"):
             raise ValueError("factor goes with what = 'slow', and that needs one")
