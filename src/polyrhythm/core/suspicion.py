@@ -30,9 +30,8 @@ class Pulse:
     unknown_factor: int = _UNKNOWN_FACTOR
 
     def beat(self, now_ns: int) -> None:
-        if (
-            self.beaten_ns is not None
-        ):  # nobody beats sooner than was agreed: some were only read together
+        if self.beaten_ns is not None:
+            # nobody beats sooner than was agreed: if it seems so, they were only read together
             self.gaps.append(max(self.beat_ns, now_ns - self.beaten_ns))
         self.beaten_ns = self.heard_ns = now_ns
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-FEW = 8192
+FEW = 32768
 """Up to so many elements it is the call that costs, and numpy's is the lighter one."""
 _NUMPY = (torch.float32, torch.float64)
 Numbers = npt.NDArray[np.floating[Any]]

@@ -15,9 +15,9 @@ from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
 
-_FEW_NBYTES = 1 << 16
+_FEW_NBYTES = 1 << 18
 """Up to this size a slice is copied as bytes."""
-_HOT = 1 << 17
+_HOT = 1 << 19
 """Elements copied and checked at a time, so that the check finds them in the cache."""
 
 
