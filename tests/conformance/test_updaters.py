@@ -9,7 +9,7 @@ import torch
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.optimizers import ELEMENTWISE
 from polyrhythm.tensors.updaters import Addition, Held, Maximum, Mean, Optimizer, Updater
-from polyrhythm.wire.messages import OptimizerSpec
+from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 LENGTHS = (7, 64, 3)
 GROUPS = (0, 0, 1)
@@ -143,7 +143,8 @@ class Server:
         ]
         before = [held.parameters.clone() for held in self.held]
         kept = [held.parameters for held in self.held]
-        self.updater.fold(self.held, target)
+        steps = [SliceStep(held.weight, held.rate or 0.0) for held in self.held]
+        self.updater.fold(self.held, target, steps)
         if isinstance(self.updater, Addition):  # what it grew is the next version, as it lies
             target = [
                 held.aggregate.clone() if held.weight else place

@@ -25,7 +25,7 @@ from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.worker import WorkerMachine
 from polyrhythm.sim.link import Way
 from polyrhythm.sim.memory import Given, Memory
-from polyrhythm.wire.messages import Contribution, Message, Route
+from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
 
 _K = 211
 _REPEATED = 0.05
@@ -92,14 +92,14 @@ class Blocks(Memory):
         super().__init__(*args, **{**options, "keep": True})
         self.books.memories[self._server] = self
 
-    def _fold_slice(self, slice_: int, slot: int) -> None:
+    def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
         block = Counter(self._blocks.get((slice_, self._at.get(slice_, 0)), ()))
         block.update(self.books.sent[given] for given in self._added[slice_])
         self._blocks[slice_, slot] = block
         self._at[slice_] = slot
         self.contents[slice_].update(self._added[slice_])
         self._added[slice_].clear()
-        self.weights[slice_] += self._aggregate[slice_]
+        self.weights[slice_] += step.weight
         self._aggregate[slice_] = 0.0
 
     def fold(self, round_: int, slot: int) -> float:

@@ -8,6 +8,7 @@ from staged_run import Run
 from polyrhythm.errors import InvariantBroken, JobFailed
 from polyrhythm.sim.scenario import read_scenario
 from polyrhythm.sim.worker import WorkerProcess
+from polyrhythm.wire.messages import SliceStep
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 PLAIN = """
@@ -232,10 +233,10 @@ def test_a_promise_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
     fold = Memory._fold_slice
 
-    def fold_all_but_one(memory: Memory, slice_: int, slot: int) -> None:
+    def fold_all_but_one(memory: Memory, slice_: int, slot: int, step: SliceStep) -> None:
         left = memory._added[slice_][1:]
         del memory._added[slice_][1:]
-        fold(memory, slice_, slot)
+        fold(memory, slice_, slot, step)
         memory._added[slice_].extend(left)
 
     monkeypatch.setattr(Memory, "_fold_slice", fold_all_but_one)

@@ -8,7 +8,7 @@ import torch
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.updaters import Held, Optimizer
-from polyrhythm.wire.messages import OptimizerSpec
+from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 _VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("SGD", {"lr": 0.1}),
@@ -86,8 +86,9 @@ def test_a_slice_may_begin_a_round_later(name: str, options: dict[str, Any]) -> 
     for begun in (held[:1], held, held):
         for each in begun:
             updater.add(each, torch.full((each.slice.length,), 0.5), 2.0)
-            each.weight, each.rate = 2.0, 0.1
-        updater.fold(held, [each.parameters for each in held])
+            each.weight = 2.0
+        steps = [SliceStep(each.weight, 0.1) for each in held]
+        updater.fold(held, [each.parameters for each in held], steps)
         for each in held:
             each.weight = 0.0
     alone = [torch.nn.Parameter(torch.ones(each.slice.length)) for each in held]

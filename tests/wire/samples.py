@@ -113,7 +113,7 @@ def messages() -> list[m.Message]:
         m.Alive(**IDENTITY, load=0.5),
         m.CaughtUp(**IDENTITY, peer=2),
         m.Unreachable(**IDENTITY, peer=2, reason="it broke"),
-        m.Copy(**IDENTITY, stamp=STAMP, rate=0.5, scale=0.25, rows=ROWS),
+        m.Copy(**IDENTITY, stamp=STAMP, step=m.SliceStep(2.0, 0.5, 7, 0.25), rows=ROWS),
         m.Copied(**IDENTITY, rows=ROWS),
         m.Fetch(**IDENTITY, held=(STAMP,)),
         m.State(

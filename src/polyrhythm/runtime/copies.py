@@ -91,13 +91,13 @@ class Copies:
         adopt_state(kept.held, kept.updater, state)
 
     def step(self, message: Copy, data: memoryview | None) -> None:
-        """Make a step that the primary made: fold its aggregate, or one contribution."""
+        """Make the step that the primary made: fold its aggregate, or one contribution."""
         if data is None:
-            return  # nobody had contributed to the slice in that round
+            return  # no worker had contributed to the slice in that round
         kept = self._kept[message.slice]
         held, updater = kept.held, kept.updater
         if message.worker >= 0:
-            updater.add(held, tensor_over(data, kept.wire), message.weight)
+            updater.add(held, tensor_over(data, kept.wire), message.step.weight)
         elif self._grows:
             held.parameters.copy_(tensor_over(data, kept.wire))
             return
@@ -105,6 +105,4 @@ class Copies:
             held.aggregate.copy_(tensor_over(data, kept.dtype))
         else:
             held.aggregate = tensor_over(data, kept.dtype)
-        held.weight, held.rate = message.weight, message.rate
-        updater.fold([held], [held.parameters], message.scale)
-        held.weight, held.rate = 0.0, None
+        updater.fold([held], [held.parameters], [message.step])

@@ -17,7 +17,9 @@ from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Slice, lay_out
+from polyrhythm.core.stepping import Stepping
 from polyrhythm.core.sync.choose import has_rounds
+from polyrhythm.core.versions import SliceVersions
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.copies import Copies, SliceState
@@ -34,6 +36,7 @@ from polyrhythm.wire.messages import (
     ModelSpec,
     Route,
     Seed,
+    SliceStep,
     Stamp,
 )
 
@@ -71,8 +74,7 @@ class Holdings:
         self._fold_lock = threading.Lock()
         self._ledger_lock = threading.Lock()
         self._frozen = False
-        self._scales = job.async_scale == "members"
-        self._scale = 1.0
+        self._stepping = Stepping(job)
         kept = statements.kept_by(server, routes)
         mine = self._mine(routes)
         self.ledger = Ledger((s.id for s in mine), copying=self._copying, rounds=self._rounds)
@@ -94,8 +96,7 @@ class Holdings:
     def enlist(self, members: Sequence[MemberSpec]) -> None:
         with self._ledger_lock:
             self.ledger.enlist({member.worker: member.incarnation for member in members})
-            if self._scales:
-                self._scale = 1 / max(1, len(members))
+            self._stepping.enlist(len(members))
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
         """Take the initial parameters of one slice; None for those of a seeder that is gone."""
@@ -138,11 +139,10 @@ class Holdings:
                 return self._said(Repeated(worker, incarnation, sequence))
             if verify and not all_finite(incoming):
                 raise NotFinite(f"w{worker} sent NaN or infinity in slice {message.slice}")
-            primary.add(index, incoming, message)
-            if primary.latest is not None:
-                if self._copying:
-                    self._replicas.forward(message, data, self._scale, self._routing)
-                primary.fold_slice(index, primary.latest, self._scale)
+            if primary.latest is None:
+                primary.add(index, incoming, message)
+            else:
+                self._fold_slice(primary, primary.latest, index, message, data)
             with self._ledger_lock:
                 round_ = self.ledger.add(
                     worker, incarnation, sequence, message.slice, message.slices
@@ -150,6 +150,21 @@ class Holdings:
             if round_ is None:
                 return None
             return self._said(Contributed(worker, incarnation, sequence, round_))
+
+    def _fold_slice(
+        self,
+        primary: Primary,
+        latest: SliceVersions,
+        index: int,
+        message: Contribution,
+        data: memoryview,
+    ) -> None:
+        """Without rounds: a contribution is a step of its own, here and on every replica."""
+        step = self._stepping.step(message.weight, message.rate, message.sequence)
+        if self._copying:
+            data = self._replicas.forward(message, data, step, self._routing)
+        primary.add(index, primary.incoming(index, data), message)
+        primary.fold_slice(index, latest, step)
 
     def _lock_of(self, slice_: int) -> threading.Lock:
         known = self._rounds and 0 <= slice_ < len(self._locks)
@@ -193,12 +208,18 @@ class Holdings:
             behind = self._behind(primary, round_)
             with self._ledger_lock:
                 self.ledger.close(round_)
+            steps = {held.slice.id: self._step_of(primary, held) for held in behind}
             for held in behind if self._copying else ():
-                piece = primary.to_be_folded(held, target)
-                route = self.routes[held.slice.id]
-                self._replicas.fold_too(held, piece, route, self._routing)
-            primary.fold(target, fill, behind)
+                id_ = held.slice.id
+                piece = primary.aggregate_piece(held, target)
+                self._replicas.fold_too(id_, steps[id_], piece, self.routes[id_], self._routing)
+            primary.fold(target, fill, steps)
         return weight
+
+    def _step_of(self, primary: Primary, held: Held) -> SliceStep:
+        if self._copying:
+            primary.take_mean(held)
+        return self._stepping.step(held.weight, held.rate, held.clock)
 
     def _behind(self, primary: Primary, round_: int) -> Sequence[Held]:
         if not self._copying:

@@ -17,7 +17,7 @@ from polyrhythm.runtime.copies import SliceState, adopt_state, export_state
 from polyrhythm.runtime.slots import Allocate, Slot, Slots
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.updaters import Held, Optimizer, updaters_for
-from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec
+from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
 
 _AGGREGATES = 2
 """While replicas read what was folded, the next aggregate grows."""
@@ -98,13 +98,13 @@ class Primary:
 
     # -- folds ---------------------------------------------------------------------------------
 
-    def fold_slice(self, index: int, latest: SliceVersions, scale: float) -> None:
+    def fold_slice(self, index: int, latest: SliceVersions, step: SliceStep) -> None:
         """Without rounds: what was just added is all there is, and is folded at once."""
         held = self.held[index]
         slot = latest.target(held.slice.id)
         place = self.slots.at(slot).tensors[index]
         target = held.parameters if self._converts else place
-        self._updater_of[index].fold([held], [target], scale)
+        self._updater_of[index].fold([held], [target], [step])
         if self._converts:
             place.copy_(held.parameters)
         else:
@@ -112,13 +112,13 @@ class Primary:
         held.weight, held.rate, held.clock = 0.0, None, -1
         latest.folded(held.slice.id, slot)
 
-    def fold(self, target: Slot, fill: int, behind: Sequence[Held]) -> None:
-        """Fold the aggregates of those that are `behind`; the others are carried over."""
-        whole = len(behind) == len(self.held)
+    def fold(self, target: Slot, fill: int, steps: Mapping[int, SliceStep]) -> None:
+        """Make these steps, by slice; slices without one are carried over."""
         for updater, slices in self._updaters:
-            due = slices if whole else [held for held in slices if held in behind]
-            updater.fold(due, self._targets(due, target))
-        self._settle(target, fill, self.held if whole else behind)
+            due = [held for held in slices if held.slice.id in steps]
+            made = [steps[held.slice.id] for held in due]
+            updater.fold(due, self._targets(due, target), made)
+        self._settle(target, fill, steps)
         self._current = target
 
     def _targets(self, slices: Sequence[Held], target: Slot) -> list[torch.Tensor]:
@@ -126,11 +126,11 @@ class Primary:
             return [held.parameters for held in slices]
         return [target.tensors[self.index[held.slice.id]] for held in slices]
 
-    def _settle(self, target: Slot, fill: int, behind: Sequence[Held]) -> None:
+    def _settle(self, target: Slot, fill: int, steps: Mapping[int, SliceStep]) -> None:
         """Point every slice at its new version, and open empty aggregates."""
         self._turn = (self._turn + 1) % _AGGREGATES
         for index, held in enumerate(self.held):
-            folded = behind is self.held or held in behind
+            folded = held.slice.id in steps
             if self._converts:
                 target.tensors[index].copy_(held.parameters)
             elif folded:
@@ -149,15 +149,18 @@ class Primary:
 
     # -- for copies ----------------------------------------------------------------------------
 
-    def to_be_folded(self, held: Held, target: Slot) -> Piece:
-        """What is about to be folded into `target`, as every copier is to fold it. It is read where it
-        lies, so it is not written on before all have confirmed."""
-        index = self.index[held.slice.id]
-        if held.weight and isinstance(self._updater_of[index], Optimizer):
+    def take_mean(self, held: Held) -> None:
+        """Divide the aggregate of an optimizer by its weight before it is forwarded: an optimizer may
+        write on gradients that it has to divide, and copiers read them where they lie."""
+        if held.weight and isinstance(self._updater_of[self.index[held.slice.id]], Optimizer):
             held.aggregate.div_(held.weight)
             held.weight = 1.0
+
+    def aggregate_piece(self, held: Held, target: Slot) -> Piece:
+        """The memory of the aggregate that is about to be folded into `target`. Copiers read it where
+        it lies, so it is not written on before all have confirmed."""
         source = target if self._grows else self._aggregates[self._turn]
-        return source.pieces[index]
+        return source.pieces[self.index[held.slice.id]]
 
     def export(self, slice_: int) -> SliceState:
         index = self.index[slice_]

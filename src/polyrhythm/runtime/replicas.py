@@ -15,8 +15,16 @@ from polyrhythm.io.segments import Piece
 from polyrhythm.runtime.copies import SliceState
 from polyrhythm.runtime.primary import Primary
 from polyrhythm.tensors.dtypes import DTYPES
-from polyrhythm.tensors.updaters import Held
-from polyrhythm.wire.messages import Contribution, Copy, Message, Route, Row, Stamp, State
+from polyrhythm.wire.messages import (
+    Contribution,
+    Copy,
+    Message,
+    Route,
+    Row,
+    SliceStep,
+    Stamp,
+    State,
+)
 
 Tell = Callable[[int, Message, Sequence[Sendable]], None]
 
@@ -31,9 +39,10 @@ class Replicas:
         self._ledger_lock = ledger_lock
         self._tell = tell
 
-    def fold_too(self, held: Held, piece: Piece, route: Route, routing: int) -> None:
-        """Let every copier fold what is about to be folded here."""
-        slice_ = held.slice.id
+    def fold_too(
+        self, slice_: int, step: SliceStep, piece: Piece, route: Route, routing: int
+    ) -> None:
+        """Let every copier make the step that is about to be made here, with the same aggregate."""
         with self._ledger_lock:
             stamp = self._ledger.stamp(slice_)
             rows = self._ledger.folded_rows(slice_)
@@ -42,25 +51,27 @@ class Replicas:
             routing=routing,
             server=self._server,
             slice=slice_,
-            weight=held.weight,
             stamp=stamp,
-            rate=held.rate or 0.0,
+            step=step,
             rows=rows,
         )
         for peer in copiers:
-            if not held.weight:
+            if not step.weight:
                 self._tell(peer, copy, ())
             elif peer in route.learners:  # which is not waited for
                 self._tell(peer, copy, (memoryview(bytes(piece.memory)),))
             else:
                 self._tell(peer, copy, (piece,))
 
-    def forward(self, message: Contribution, data: memoryview, scale: float, routing: int) -> None:
-        """Without rounds: let every copier fold the contribution too."""
+    def forward(
+        self, message: Contribution, data: memoryview, step: SliceStep, routing: int
+    ) -> memoryview:
+        """Without rounds: let every copier make the step that folds this contribution. Returns the
+        bytes that it is made of everywhere: the sender may write on its own memory meanwhile."""
         with self._ledger_lock:
             stamp = self._ledger.next_step(message.slice)
             copiers = sorted(self._ledger.copiers(message.slice))
-        payload = memoryview(bytes(data)) if copiers else memoryview(b"")
+        payload = memoryview(bytearray(data)) if copiers else data
         copy = Copy(
             routing=routing,
             server=self._server,
@@ -68,14 +79,13 @@ class Replicas:
             incarnation=message.incarnation,
             sequence=message.sequence,
             slice=message.slice,
-            weight=message.weight,
             stamp=stamp,
-            rate=message.rate,
-            scale=scale,
+            step=step,
             rows=(Row(message.worker, message.incarnation, message.sequence),),
         )
         for peer in copiers:
             self._tell(peer, copy, (payload,))
+        return payload
 
     def teach(self, to: int, asked: Sequence[Stamp], primary: Primary, routing: int) -> None:
         """Send the state of what `to` is to copy; every later step goes to it too."""

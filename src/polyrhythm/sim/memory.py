@@ -22,6 +22,7 @@ from polyrhythm.core.events import (
 )
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.replication import fold_step
+from polyrhythm.core.stepping import Stepping
 from polyrhythm.core.versions import SliceVersions
 from polyrhythm.errors import InvariantBroken, LinkError
 from polyrhythm.wire.messages import (
@@ -32,6 +33,7 @@ from polyrhythm.wire.messages import (
     Route,
     Row,
     Seed,
+    SliceStep,
     Stamp,
     State,
 )
@@ -61,12 +63,14 @@ class Memory:
         sizes: Mapping[int, int],
         routes: Sequence[Route],
         routing: int,
+        stepping: Stepping,
         *,
         rounds: bool,
         keep: bool,
         fresh: bool = True,
     ) -> None:
-        """`sizes`: of every slice of the model. `fresh`: what is routed here will be seeded."""
+        """`sizes`: of every slice of the model. `stepping` makes the step of each fold. `fresh`:
+        what is routed here will be seeded."""
         kept = statements.kept_by(server, routes)
         self.contents: dict[int, Counter[Given]] = {}
         """Per slice, what was folded into it so far (if kept)."""
@@ -75,6 +79,7 @@ class Memory:
         self._server = server
         self._sizes = sizes
         self._routing = routing
+        self._stepping = stepping
         self._rounds = rounds
         self._keep = keep
         self._copying = any(len(route.keepers) > 1 for route in routes)
@@ -109,6 +114,7 @@ class Memory:
 
     def enlist(self, members: tuple[MemberSpec, ...]) -> None:
         self._ledger.enlist({member.worker: member.incarnation for member in members})
+        self._stepping.enlist(len(members))
 
     def seed(self, message: Seed) -> SliceSeeded | None:
         """Take the initial parameters of one slice; None for those of a seeder that is gone."""
@@ -142,11 +148,14 @@ class Memory:
 
     def _fold_at_once(self, latest: SliceVersions, message: Contribution) -> None:
         slice_ = message.slice
+        step = self._stepping.step(message.weight, message.rate, message.sequence)
         if self._copying:
             given = (message.worker, message.incarnation, message.sequence)
-            self._copy_step(slice_, self._ledger.next_step(slice_), (Row(*given),), given)
+            cargo = tuple(self._added[slice_])
+            stamp = self._ledger.next_step(slice_)
+            self._copy_step(slice_, stamp, step, (Row(*given),), given, cargo)
         slot = latest.target(slice_)
-        self._fold_slice(slice_, slot)
+        self._fold_slice(slice_, slot, step)
         latest.folded(slice_, slot)
 
     def nbytes_of(self, slice_: int, routing: int) -> int:
@@ -164,21 +173,22 @@ class Memory:
         """Fold every aggregate into `slot`; the largest weight folded."""
         weight = max(self._aggregate.values(), default=0.0)
         behind = [s for s in self.slices if not self._copying or self._ledger.number(s) < round_]
-        carried = {s: (self._aggregate[s], tuple(self._added[s])) for s in behind}
+        steps = {s: self._stepping.step(self._aggregate[s], None, -1) for s in behind}
+        cargos = {s: tuple(self._added[s]) for s in behind}
         for slice_ in self.slices:
-            if slice_ in carried:
-                self._fold_slice(slice_, slot)
+            if slice_ in steps:
+                self._fold_slice(slice_, slot, steps[slice_])
             else:
                 self._write(slice_, slot)
         self._ledger.close(round_)
-        for slice_, (folded, cargo) in carried.items() if self._copying else ():
-            rows = self._ledger.folded_rows(slice_)
-            self._copy_step(slice_, self._ledger.stamp(slice_), rows, None, folded, cargo)
+        for slice_, step in steps.items() if self._copying else ():
+            rows, stamp = self._ledger.folded_rows(slice_), self._ledger.stamp(slice_)
+            self._copy_step(slice_, stamp, step, rows, None, cargos[slice_])
         return weight
 
-    def _fold_slice(self, slice_: int, slot: int) -> None:
+    def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
         self._write(slice_, slot)
-        self.weights[slice_] += self._aggregate[slice_]
+        self.weights[slice_] += step.weight
         self._aggregate[slice_] = 0.0
         if not self._keep:
             return
@@ -208,10 +218,10 @@ class Memory:
         self,
         slice_: int,
         stamp: Stamp,
+        step: SliceStep,
         rows: tuple[Row, ...],
         given: Given | None,
-        weight: float | None = None,
-        cargo: tuple[Given, ...] | None = None,
+        cargo: tuple[Given, ...],
     ) -> None:
         worker, incarnation, sequence = given or fold_step(0)
         for peer in sorted(self._ledger.copiers(slice_)):
@@ -222,10 +232,10 @@ class Memory:
                 incarnation=incarnation,
                 sequence=sequence,
                 slice=slice_,
-                weight=self._aggregate[slice_] if weight is None else weight,
                 stamp=stamp,
+                step=step,
                 rows=rows,
-                cargo=tuple(self._added[slice_]) if cargo is None else cargo,
+                cargo=cargo,
             )
             self.copies.append((peer, copy))
 
@@ -240,9 +250,8 @@ class Memory:
         if not self._ledger.heeds(primary, slice_):
             return None  # it is not the primary, or not yet copied: what it says does not count
         if self._ledger.may_copy(primary, message.stamp):
-            self._aggregate[slice_] = message.weight
             self._added[slice_] = list(message.cargo)
-            self._fold_slice(slice_, 0)
+            self._fold_slice(slice_, 0, message.step)
             self._ledger.copied(message.stamp, message.rows)
         return statements.copied(self._ledger, message)
 

@@ -13,6 +13,7 @@ from polyrhythm.core.lead import LeadMachine
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.speech import TO_LEAD
+from polyrhythm.core.stepping import Stepping
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.errors import LinkError
 from polyrhythm.observe.journal import Journal
@@ -241,6 +242,7 @@ class ServerProcess(Process):
             slice_sizes(effect.spec, self._job),
             effect.routes,
             effect.routing,
+            Stepping(self._job),
             rounds=self._rounds,
             keep=self._witness is not None,
             fresh=effect.fresh,

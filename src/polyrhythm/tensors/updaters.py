@@ -18,14 +18,15 @@ from polyrhythm.tensors.absent import Absences, Parts, keep
 from polyrhythm.tensors.copying import copy_all
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
-from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec
+from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, SliceStep
 
 State = dict[str, torch.Tensor]
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A slice on this server: its parameters (of the current version) and its aggregate."""
+    """A slice on this server: its parameters (of the current version) and its aggregate, with the
+    weight of what is in it and the rate of the contribution with the highest clock."""
 
     slice: Slice
     parameters: torch.Tensor
@@ -40,11 +41,11 @@ class Updater(Protocol):
         """Add a verified slice of a contribution to the aggregate."""
 
     def fold(
-        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        """Apply the aggregates and leave the new parameters in `target`, a buffer per slice, which
-        is the slice's own memory when nobody reads the current version. `scale` is how much of a
-        full step this is: 1/P where contributions are folded one by one."""
+        """Make a step with each slice's aggregate and leave the new parameters in its `target`, which
+        is the slice's own memory if the current version has no readers. Nothing but the step, the
+        aggregate and the updater's own state decides the result."""
 
     def export(self, held: Held) -> State: ...
     def adopt(self, held: Held, state: State) -> None: ...
@@ -74,11 +75,12 @@ class Mean:
         _add_weighted(held, incoming, weight)
 
     def fold(
-        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        for held, place in zip(slices, target, strict=True):
-            if held.weight:
-                torch.add(held.parameters, held.aggregate, alpha=scale / held.weight, out=place)
+        for held, place, step in zip(slices, target, steps, strict=True):
+            if step.weight:
+                alpha = step.scale / step.weight
+                torch.add(held.parameters, held.aggregate, alpha=alpha, out=place)
             elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
 
@@ -99,10 +101,10 @@ class Maximum:
             held.aggregate.copy_(incoming)
 
     def fold(
-        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        for held, place in zip(slices, target, strict=True):
-            place.copy_(held.aggregate if held.weight else held.parameters)
+        for held, place, step in zip(slices, target, steps, strict=True):
+            place.copy_(held.aggregate if step.weight else held.parameters)
 
     def export(self, held: Held) -> State:
         return {}
@@ -122,10 +124,10 @@ class Addition:
             torch.add(held.parameters, incoming, out=held.aggregate)
 
     def fold(
-        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        for held, place in zip(slices, target, strict=True):
-            if not held.weight:
+        for held, place, step in zip(slices, target, steps, strict=True):
+            if not step.weight:
                 place.copy_(held.parameters)
 
     def export(self, held: Held) -> State:
@@ -145,10 +147,10 @@ class Sum:
             held.aggregate.copy_(incoming)
 
     def fold(
-        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        for held, place in zip(slices, target, strict=True):
-            if held.weight:
+        for held, place, step in zip(slices, target, steps, strict=True):
+            if step.weight:
                 torch.add(held.parameters, held.aggregate, out=place)
             elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
@@ -185,28 +187,29 @@ class Optimizer:
         _add_weighted(held, incoming, weight)
 
     def fold(
-        self, slices: Sequence[Held], target: Sequence[torch.Tensor], scale: float = 1.0
+        self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
         _carry_over(slices, target)
         for held, place in zip(slices, target, strict=True):
             self._params[held.slice.id].data = place
+        due = [pair for pair in zip(slices, steps, strict=True) if pair[1].weight]
         absent: dict[torch.nn.Parameter, Parts] = {}
-        for held in slices:
-            if held.weight and (parts := self._absences.of(held.slice, held.aggregate)):
+        for held, _ in due:
+            if parts := self._absences.of(held.slice, held.aggregate):
                 absent[self._params[held.slice.id]] = parts
         if not absent:
-            self._step_all(slices, scale)
+            self._step_all(due)
             return
         params = self._params
-        present = [h for h in slices if absent.get(params[h.slice.id]) != h.slice.parts]
+        present = [p for p in due if absent.get(params[p[0].slice.id]) != p[0].slice.parts]
         with keep(self._optimizer, absent):
-            self._step_all(present, scale)
+            self._step_all(present)
 
-    def _step_all(self, slices: Sequence[Held], scale: float) -> None:
-        for weight, rates, part in _passes(slices):
+    def _step_all(self, due: Sequence[tuple[Held, SliceStep]]) -> None:
+        for step, rates, part in _passes(due):
             for group, rate in rates.items():
-                self._groups[group]["lr"] = rate * scale
-            self._step(weight, part)
+                self._groups[group]["lr"] = rate * step.scale
+            self._step(step.weight, part)
 
     def _step(self, weight: float, part: list[Held]) -> None:
         scale = None if weight == 1.0 else self._scale  # without one the gradients are only read
@@ -260,22 +263,21 @@ class Optimizer:
             mine[key] = value.clone()
 
 
-def _passes(slices: Sequence[Held]) -> list[tuple[float, dict[int, float], list[Held]]]:
-    """Usually one pass. Slices of different weight, or of one group with different rates, need a
-    step each, because both are one value per optimizer step and group."""
-    passes: list[tuple[float, dict[int, float], list[Held]]] = []
-    for held in slices:
-        if not held.weight:
-            continue
-        rate = 0.0 if held.rate is None else held.rate
+def _passes(
+    due: Sequence[tuple[Held, SliceStep]],
+) -> list[tuple[SliceStep, dict[int, float], list[Held]]]:
+    """Usually one pass. Slices whose steps are not alike, or of one group with different rates, need
+    an optimizer step each: the rate is one value per group, all else one value per optimizer step."""
+    passes: list[tuple[SliceStep, dict[int, float], list[Held]]] = []
+    for held, step in due:
         group = held.slice.group
-        for weight, rates, part in passes:
-            if weight == held.weight and rates.get(group, rate) == rate:
-                rates[group] = rate
+        for first, rates, part in passes:
+            if step.alike(first) and rates.get(group, step.rate) == step.rate:
+                rates[group] = step.rate
                 part.append(held)
                 break
         else:
-            passes.append((held.weight, {group: rate}, [held]))
+            passes.append((step, {group: step.rate}, [held]))
     return passes
 
 

@@ -109,6 +109,23 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     number: int = 0
 
 
+class SliceStep(msgspec.Struct, frozen=True, array_like=True):
+    """Everything but the numbers that decides what a fold does to a slice. The primary makes it once
+    (`core/stepping.py`), applies it and forwards it, so that every replica makes the same step."""
+
+    weight: float
+    """Of the aggregate, which an optimizer divides by it; 0: the slice stays as it is."""
+    rate: float = 0.0
+    clock: int = -1
+    """The sequence of the contribution whose rate this is."""
+    scale: float = 1.0
+    """How much of a full step this is: 1/P where contributions are folded one by one."""
+
+    def alike(self, other: "SliceStep") -> bool:
+        """Whether one optimizer step can make both, given the same rates."""
+        return self.weight == other.weight and self.scale == other.scale
+
+
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """Points of a chunk visited in its current pass, up to `cursor`. Commits with its trailer."""
 
@@ -449,12 +466,11 @@ class Unreachable(Message, frozen=True, kw_only=True):
 
 
 class Copy(Message, frozen=True, kw_only=True):
-    """One step of a slice, for a replica to make too: with rounds the aggregate that was folded,
-    without them a contribution."""
+    """One step of a slice, for a replica to make too. The payload is the aggregate that was folded,
+    or without rounds the contribution; a step without weight has none."""
 
     stamp: Stamp
-    rate: float = 0.0
-    scale: float = 1.0
+    step: SliceStep
     rows: tuple[Row, ...] = ()
 
 

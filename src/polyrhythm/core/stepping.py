@@ -1,0 +1,27 @@
+"""The step of each fold, made once: the primary applies it, and its replicas apply the same value.
+
+Without rounds each contribution is a step of its own. Its rate is scaled by 1/P for P members, so that
+P contributions count as one round (`--async-scale none` turns that off). *Whatever a step depends on is
+read here, once per step: a view may change while a step is on its way to the replicas, and a second
+look would give the primary another step than theirs.*
+"""
+
+from polyrhythm.core.sync.choose import has_rounds
+from polyrhythm.wire.messages import JobSpec, SliceStep
+
+
+class Stepping:
+    def __init__(self, job: JobSpec) -> None:
+        self._scales = job.async_scale == "members" and not has_rounds(job.sync)
+        self._members = 1
+
+    def enlist(self, members: int) -> None:
+        """The view changed: steps that are made from now on are for so many members."""
+        self._members = max(1, members)
+
+    def step(self, weight: float, rate: float | None, clock: int) -> SliceStep:
+        """The step that folds an aggregate of this weight. `rate` and `clock` are those of the
+        contribution with the highest clock in it; None: it has no contribution."""
+        members = self._members
+        scale = 1 / members if self._scales else 1.0
+        return SliceStep(weight, rate or 0.0, clock, scale)

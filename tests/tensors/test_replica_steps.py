@@ -1,0 +1,139 @@
+"""A replica makes exactly the step that its primary made, whatever changes while the step is made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from polyrhythm.io.segments import Segment
+from polyrhythm.runtime.holdings import Holdings
+from polyrhythm.runtime.primary import Primary
+from polyrhythm.wire.messages import (
+    Contribution,
+    Copy,
+    JobSpec,
+    MemberSpec,
+    Message,
+    ModelSpec,
+    OptimizerSpec,
+    Route,
+    Seed,
+    TensorSpec,
+)
+
+LENGTH = 48
+EPOCH = 2
+ANNA, BERT, CARL = MemberSpec(0, 1, "anna"), MemberSpec(1, 1, "bert"), MemberSpec(2, 1, "carl")
+OPTIMIZERS = {
+    "momentum": OptimizerSpec("SGD", ({"lr": 0.1, "momentum": 0.9},)),
+    "adam": OptimizerSpec("Adam", ({"lr": 0.1},)),
+}
+on_arrival = pytest.mark.parametrize("sync", ["asp", "ssp:3"])
+optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS)
+
+
+class Pair:
+    """One slice: its primary on s0 and its replica on s1. `between` runs after a step was forwarded
+    and before the primary makes it."""
+
+    def __init__(self, optimizer: str, **job: Any) -> None:
+        self.between = lambda: None
+        spec = ModelSpec(
+            (TensorSpec("weight", (LENGTH,), "float32", 0, (1,)),), OPTIMIZERS[optimizer]
+        )
+        made = JobSpec(job="j", servers=1, replicas=1, **job)
+        self.primary, self.replica = (
+            Holdings(
+                server,
+                spec,
+                (Route(0, (1,)),),
+                EPOCH,
+                made,
+                lambda nbytes: Segment(nbytes, shared=False),
+                tell=self._tell,
+            )
+            for server in (0, 1)
+        )
+        seed = torch.randn(LENGTH, generator=torch.Generator().manual_seed(1))
+        for holdings in (self.primary, self.replica):
+            holdings.enlist([ANNA, BERT])
+            holdings.seed(Seed(slice=0, routing=EPOCH), as_bytes(seed))
+
+    def _tell(self, server: int, message: Message, payload: Sequence[Any]) -> None:
+        assert server == 1 and isinstance(message, Copy)
+        (data,) = payload
+        self.replica.follower.step(message, data)
+        self.between()
+
+    def give(self, sequence: int, data: torch.Tensor | None = None) -> None:
+        if data is None:
+            data = torch.randn(LENGTH, generator=torch.Generator().manual_seed(10 + sequence))
+        message = Contribution(
+            worker=0,
+            incarnation=1,
+            sequence=sequence,
+            slice=0,
+            slices=1,
+            weight=3.0,
+            rate=0.1 / sequence,
+        )
+        self.primary.add(message, as_bytes(data))
+
+    def assert_equal(self) -> None:
+        theirs = self.primary.primary.export(0)
+        mine = self.replica.follower.copies.export(0)
+        assert mine.keys() == theirs.keys() and len(theirs) > 1
+        for name, tensor in theirs.items():
+            assert torch.equal(mine[name], tensor), name
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.view(torch.uint8).numpy())
+
+
+@on_arrival
+@optimizers
+def test_a_view_change_while_a_step_is_made_does_not_part_primary_and_replica(
+    sync: str, optimizer: str
+) -> None:
+    pair = Pair(optimizer, sync=sync)
+    views = iter([[ANNA, BERT, CARL], [ANNA], [ANNA, BERT]])
+    pair.between = lambda: pair.primary.enlist(next(views))
+    for sequence in (1, 2, 3):
+        pair.give(sequence)
+        pair.assert_equal()
+
+
+@on_arrival
+@optimizers
+def test_the_scale_of_a_step_is_that_of_the_view_in_which_it_began(
+    sync: str, optimizer: str
+) -> None:
+    """A view change during the step counts from the next step on."""
+    changed, same = Pair(optimizer, sync=sync), Pair(optimizer, sync=sync)
+    changed.between = lambda: changed.primary.enlist([ANNA])
+    for pair in (changed, same):
+        pair.give(1)
+    one, other = (pair.primary.primary.export(0) for pair in (changed, same))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+@on_arrival
+@optimizers
+def test_a_sender_that_writes_on_its_memory_parts_nobody(
+    monkeypatch: pytest.MonkeyPatch, sync: str, optimizer: str
+) -> None:
+    """A worker's segment is shared. One that was evicted and came back fills its buffers anew, while
+    a server may still read them."""
+    data = torch.ones(LENGTH)
+    add = Primary.add
+
+    def add_then_overwrite(*args: Any) -> None:
+        add(*args)
+        data.fill_(1000.0)
+
+    monkeypatch.setattr(Primary, "add", add_then_overwrite)
+    pair = Pair(optimizer, sync=sync)
+    pair.give(1, data)
+    pair.assert_equal()
