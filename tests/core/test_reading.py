@@ -1,3 +1,5 @@
+import pytest
+
 from polyrhythm.core.effects import Resume, Send
 from polyrhythm.core.landing import Landing
 from polyrhythm.core.post import Post
@@ -60,23 +62,25 @@ def test_without_rounds_it_goes_on_with_the_answers_to_its_last_question_and_whe
     assert made.may_go_on()
 
 
-def test_a_large_model_is_read_as_it_is_unless_it_is_the_last() -> None:
+def test_without_a_bound_the_answer_must_contain_the_last_contribution_too() -> None:
     post = Post()
     made = reading(post, rounds=False, asks=False)
     effects = post.begin()
     made.pull_after(3)
     made.release(m.Release(stop=True))
     made.pull_after(3)
-    assert pulls(effects) == [("s0", 1, 0), ("s1", 1, 0), ("s0", 2, 3), ("s1", 2, 3)]
+    assert pulls(effects) == [("s0", 1, 3), ("s1", 1, 3), ("s0", 2, 3), ("s1", 2, 3)]
 
 
-def test_a_small_one_is_taken_before_the_next_contribution() -> None:
-    made = reading(rounds=False, asks=False, small=True)
-    made.pull_after(1, awaited=False)
-    assert made.reads_first
-    made.landing.land(0, 0, 1)
-    made.landing.land(1, 1, 1)
-    assert not made.reads_first
+@pytest.mark.parametrize("small", [True, False])
+def test_only_read_ahead_takes_an_answer_before_the_next_contribution(small: bool) -> None:
+    for ahead in (True, False):
+        made = reading(rounds=False, asks=False, small=small, ahead=ahead)
+        made.pull_after(1, awaited=False)
+        assert made.reads_first == ahead
+        made.landing.land(0, 0, 1)
+        made.landing.land(1, 1, 1)
+        assert not made.reads_first
 
 
 def test_who_rejoins_begins_anew() -> None:

@@ -221,3 +221,10 @@ def test_every_reason_can_be_put_into_words() -> None:
     for code in WORDS:
         text = str(Reason(code, fields))
         assert text and "{" not in text
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:3", "ssp-restart:3", "fsp"])
+def test_only_asp_may_read_ahead(sync: str) -> None:
+    choose_policy(JobSpec(job="j", sync="asp", read_ahead=True))
+    with pytest.raises(UsageError, match="--read-ahead goes with --sync asp"):
+        choose_policy(JobSpec(job="j", sync=sync, read_ahead=True))

@@ -338,10 +338,12 @@ WHO = {"worker": 3, "incarnation": 4}
 class Hand:
     """Worker w3 in a job of two servers."""
 
-    def __init__(self, sync: str, shape: tuple[int, ...] = (8,)) -> None:
+    def __init__(
+        self, sync: str, shape: tuple[int, ...] = (8,), *, read_ahead: bool = False
+    ) -> None:
         self.worker = WorkerMachine("anna")
         self.now_ns = 1
-        job = m.JobSpec(job="j", servers=2, sync=sync)
+        job = m.JobSpec(job="j", servers=2, sync=sync, read_ahead=read_ahead)
         servers = tuple(m.ServerSpec(server, ADDRESS, 1) for server in (0, 1))
         self.tell(m.Admitted(**WHO, job=job, servers=servers))
         self.tell(ev.Attaching(spec(shape)))
@@ -367,16 +369,8 @@ class Hand:
         assert self.worker.state is State.COMPUTING
         return self
 
-    def compute(self, took_ns: int = 0) -> list[Effect]:
-        return self.tell(ev.Computed(0, 8.0, (0.1,), None, took_ns, 0, 0, (), 6))
-
-    def far_away(self) -> "Hand":
-        """Answers took longer than the steps: it goes ahead from now on."""
-        for sequence in range(1, 7):
-            assert of(self.compute(), fx.Resume) == []
-            self.now_ns += 10**9
-            assert of(self.land(sequence + 1, sequence), fx.Resume)
-        return self
+    def compute(self) -> list[Effect]:
+        return self.tell(ev.Computed(0, 8.0, (0.1,), None, 0, 0, 0, (), 6))
 
 
 def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
@@ -401,65 +395,61 @@ def test_the_answer_has_its_own_contribution_in_it_and_acknowledges_it(sync: str
     assert trailer.lease == 6
 
 
-def test_asp_waits_for_an_answer_that_takes_little_of_a_step() -> None:
-    hand = Hand("asp").begin()
+LARGE = (1024, 1024)
+
+
+@pytest.mark.parametrize("shape", [(8,), LARGE])
+def test_asp_computes_on_parameters_that_contain_its_last_contribution(
+    shape: tuple[int, ...],
+) -> None:
+    hand = Hand("asp", shape).begin()
     for sequence in range(1, 20):
-        assert of(hand.compute(took_ns=10_000_000), fx.Resume) == []
+        effects = hand.compute()
+        assert pulls(effects) == [(sequence + 1, sequence)] * 2
+        assert of(effects, fx.Resume) == []
         assert str(hand.worker.why().reason) == "waiting for the servers' answer"
-        hand.now_ns += 100_000
         (resume,) = of(hand.land(sequence + 1, sequence), fx.Resume)
         assert resume.round == sequence + 1 and hand.worker.acknowledged == sequence
 
 
-def test_asp_goes_on_at_once_and_takes_the_answer_with_its_next_contribution() -> None:
-    hand = Hand("asp").begin().far_away()
+@pytest.mark.parametrize("shape", [(8,), LARGE])
+def test_read_ahead_goes_on_at_once_and_takes_the_answer_with_the_next_contribution(
+    shape: tuple[int, ...],
+) -> None:
+    hand = Hand("asp", shape, read_ahead=True).begin()
     effects = hand.compute()
-    assert of(effects, fx.Resume) == [fx.Resume(7, False)], "with what lies here"
-    assert of(effects, fx.Expect) == [fx.Expect(None, keep=8)], "what comes meanwhile is not lost"
+    assert of(effects, fx.Resume) == [fx.Resume(1, False)], "with the parameters at hand"
+    assert of(effects, fx.Expect) == [fx.Expect(None, keep=2)], "an early answer is not lost"
     effects = hand.compute()
-    assert of(effects, fx.Expect) == [fx.Expect(8)] and of(effects, fx.PushSlices) == []
+    assert of(effects, fx.Expect) == [fx.Expect(2)] and of(effects, fx.PushSlices) == []
     assert str(hand.worker.why().reason) == "waiting for the servers' answer"
-    effects = hand.land(8, 7)
-    assert [push.sequence for push in of(effects, fx.PushSlices)] == [8, 8]
-    assert of(effects, fx.Resume) == [fx.Resume(8, False)]
-    assert pulls(effects) == [(9, 8), (9, 8)] and pulled_by(effects) == [8, 8]
-    assert hand.worker.acknowledged == 7
+    effects = hand.land(2, 1)
+    assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
+    assert of(effects, fx.Resume) == [fx.Resume(2, False)]
+    assert pulls(effects) == [(3, 2), (3, 2)]
+    assert 2 in pulled_by(effects)
+    assert hand.worker.acknowledged == 1
 
 
-def test_asp_sends_what_it_contributes_last_without_reading_anything_more() -> None:
-    hand = Hand("asp").begin().far_away()
+def test_read_ahead_sends_the_last_contribution_without_reading_anything_more() -> None:
+    hand = Hand("asp", read_ahead=True).begin()
     hand.compute()
     hand.tell(ev.LeaveAsked())
     effects = hand.compute()
-    assert [push.sequence for push in of(effects, fx.PushSlices)] == [8, 8]
+    assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
     assert pulls(effects) == [] and of(effects, fx.Resume) == []
     assert of(effects, fx.LetGo) == [fx.LetGo()]
-    hand.tell(ev.Skipped(0, 8, 1))
-    hand.tell(ev.Skipped(1, 8, 1))
+    hand.tell(ev.Skipped(0, 2, 1))
+    hand.tell(ev.Skipped(1, 2, 1))
     assert hand.worker.unacknowledged == 0
 
 
-def test_asp_takes_no_mixture_of_two_answers() -> None:
-    hand = Hand("asp").begin().far_away()
+def test_read_ahead_takes_no_mixture_of_two_answers() -> None:
+    hand = Hand("asp", read_ahead=True).begin()
     hand.compute()
     hand.compute()
-    assert of(hand.tell(ev.Landed(0, m.EVERY_SLICE, 8, 7)), fx.Resume) == []
-    assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 8, 7)), fx.Resume) == [fx.Resume(8, False)]
-
-
-LARGE = (1024, 1024)
-
-
-def test_asp_waits_for_a_large_model_but_not_for_its_own_fold() -> None:
-    hand = Hand("asp", LARGE).begin()
-    effects = hand.compute()
-    assert pulls(effects) == [(2, 0), (2, 0)], "whatever is in them"
-    kinds = [type(effect) for effect in effects]
-    assert effects.index(fx.Send("s1", sent(effects, m.Pull)[1])) < kinds.index(fx.PushSlices)
-    assert of(effects, fx.Resume) == [] and pulled_by(effects) == [-1, -1]
-    effects = hand.land(2, 1)
-    assert of(effects, fx.Resume) == [fx.Resume(2, False)]
-    assert pulled_by(effects) == [2, 2], "at once, because a spare of it is large"
+    assert of(hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1)), fx.Resume) == []
+    assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 2, 1)), fx.Resume) == [fx.Resume(2, False)]
 
 
 @pytest.mark.parametrize("first", ["word", "parameters"])
@@ -503,7 +493,6 @@ def test_it_rests_and_comes_back_with_a_new_read() -> None:
 
 def test_at_the_end_it_reads_once_more() -> None:
     hand = Hand("asp").begin()
-    hand.compute()
     hand.compute()
     assert pulls(hand.release(stop=True)) == [(3, 1), (3, 1)]
     assert of(hand.land(2, 1), fx.Resume) == [], "that was asked before the end"

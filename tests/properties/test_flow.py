@@ -14,18 +14,12 @@ from polyrhythm.core.data.sharing import Sharing
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.versions import SliceVersions
-from polyrhythm.core.weighing import Weighing
 from polyrhythm.wire import messages as m
 
 SEEDS = settings.default.max_examples // 2
-SYNCS = ["asp", "ssp:1", "ssp-restart:2"]
+AHEAD = "asp --read-ahead"
+SYNCS = ["asp", AHEAD, "ssp:1", "ssp-restart:2"]
 ROUNDS = 4
-
-
-@pytest.fixture(autouse=True)
-def now_waiting_now_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under asp some answers are waited for and others are not, whatever they take."""
-    monkeypatch.setattr(Weighing, "waits", lambda weighing, step_ns, now_ns: now_ns % 3 == 0)
 
 
 def play(seed: int, sync: str, **options: float) -> Ensemble:
@@ -36,7 +30,8 @@ def play(seed: int, sync: str, **options: float) -> Ensemble:
         job="j",
         workers=rng.randint(1, 3),
         servers=rng.randint(1, 3),
-        sync=sync,
+        sync=sync.partition(" ")[0],
+        read_ahead=sync == AHEAD,
         rounds=None if points else int(options.pop("rounds", ROUNDS)),
         epochs=2 if points else None,
         slice_nbytes=64,
@@ -165,7 +160,7 @@ def test_a_job_is_idle_too_early_when_what_is_on_its_way_is_not_looked_at(monkey
     monkeypatch.setattr(Arrivals, "any", False)
     with pytest.raises(AssertionError, match="nobody had anything to contribute"):
         for seed in range(200):
-            check_finished(play(seed, "asp", points=40, joins=2))
+            check_finished(play(seed, AHEAD, points=40, joins=2))
 
 
 def test_one_who_rests_is_forgotten_when_crossing_leases_are_not_looked_at(monkeypatch) -> None:

@@ -12,25 +12,20 @@ import pytest
 from ledger import Books, bookkeeping, settle
 from staged_run import Run
 
-from polyrhythm.core.weighing import Weighing
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.server import ServerProcess
 from polyrhythm.sim.worker import WorkerProcess
 
 VICTIMS = ["s1", "s2", "worker-0", "worker-1"]
-SYNCS = ["bsp", "ssp:2", "asp"]
-
-
-@pytest.fixture(autouse=True)
-def now_waiting_now_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under asp some answers are waited for and others are not, whatever they take."""
-    monkeypatch.setattr(Weighing, "waits", lambda weighing, step_ns, now_ns: now_ns % 3 == 0)
+AHEAD = "asp --read-ahead"
+SYNCS = ["bsp", "ssp:2", "asp", AHEAD]
 
 
 def text(sync: str) -> str:
     return f"""
         [job]
-        sync = "{sync}"
+        sync = "{sync.partition(" ")[0]}"
+        read_ahead = {str(sync == AHEAD).lower()}
         servers = 3
         replicas = 1
         rounds = 3

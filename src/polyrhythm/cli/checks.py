@@ -8,6 +8,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.io.tcp import is_loopback
 from polyrhythm.learn.staging import Staging
 from polyrhythm.runtime.choices import (
+    ASYNC_MOMENTA,
     ASYNC_SCALES,
     DIGESTS,
     LINKS,
@@ -40,6 +41,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--digest", digest, DIGESTS),
         ("--wire-dtype", spec.wire_dtype, WIRE_DTYPES),
         ("--async-scale", spec.async_scale, ASYNC_SCALES),
+        ("--async-momentum", spec.async_momentum, ASYNC_MOMENTA),
         ("--on-error", spec.on_error, ON_ERROR),
         ("--updater", spec.updater, UPDATERS),
     ):

@@ -97,6 +97,21 @@ def train(
             help="asp and ssp: scale each contribution's rate by 1/members, or none: not at all."
         ),
     ] = "members",
+    async_momentum: Annotated[
+        str,
+        typer.Option(
+            help="asp and ssp: momentum (and Adam's first moment) decays once per round of all members,"
+            " as under bsp, or once per contribution, which diverges at much lower rates."
+        ),
+    ] = "round",
+    read_ahead: Annotated[
+        bool,
+        typer.Option(
+            "--read-ahead",
+            help="asp: begin the next step before the parameters that contain the last contribution"
+            " are here. Hides the exchange, and often breaks training with momentum.",
+        ),
+    ] = False,
     timer: Annotated[
         str,
         typer.Option(
@@ -295,6 +310,8 @@ def train(
         updater=updater,
         options=options,
         async_scale=async_scale,
+        async_momentum=async_momentum,
+        read_ahead=read_ahead,
         interval=interval,
         coordination=coordination,
         abandon=abandon,

@@ -1,12 +1,14 @@
 """What one incarnation of a worker reads: what it was released for, asked for and has.
 
-*With rounds it goes on when all its slices are of one version, the one that the lead released or a
-later one; without, it asks for the parameters with each contribution and goes on when they are here:
-under a bound with its own contribution in them and when the lead lets it, otherwise as they are.
-Without a bound, where the model is small and its way is long (`weighing`), it goes on at once: what one
-contribution asked for is taken with the next.* With rounds a contribution says that the version it was
-computed on is no longer read; otherwise a worker says so with `Pulled`, or with its next `Pull` where
-the model is small.
+*A worker computes on parameters that contain its own last contribution, under every policy.* With
+rounds it goes on when all its slices are of one version, the one that the lead released or a later one.
+Without rounds it asks for the parameters with each contribution; servers answer when that contribution
+is folded, and the worker goes on when the answer is here and, under a bound, the lead permits it.
+`--read-ahead` (asp only) breaks this rule on purpose: the worker goes on at once, and takes the answer
+to one contribution when the next one is computed.
+
+With rounds a contribution says that the version it was computed on is no longer read. Without rounds a
+worker says so with `Pulled`, or, where the model is small, with its next `Pull`.
 """
 
 from polyrhythm.core.effects import Expect, Resume
@@ -17,36 +19,33 @@ from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 2 * 2**20
-"""A model up to this size may lie unread at the servers while a worker computes: the spare that
-this takes is cheaper than waiting."""
+"""A model up to this size may stay leased at the servers while a worker computes: the spare copy that
+this takes costs less than a message that ends the lease."""
 
 
 class Manner:
-    """How workers of this job read."""
+    """How the workers of this job read."""
 
-    def __init__(self, *, rounds: bool = True, asks: bool = True, small: bool = False) -> None:
+    def __init__(
+        self, *, rounds: bool = True, asks: bool = True, small: bool = False, ahead: bool = False
+    ) -> None:
         self.rounds = rounds
         self.asks = asks
-        """A step begins when the lead lets it."""
+        """A step begins when the lead permits it."""
         self.small = small
-        """The model may lie unread at the servers while a worker computes."""
-        self.ahead = False
-        """It may compute on while its parameters are on their way."""
-        self._see_ahead()
+        """The model may stay leased at the servers while a worker computes."""
+        self.ahead = ahead
+        """A worker computes on while the answer to its last contribution is on its way."""
 
-    def follow(self, sync: str) -> None:
-        """What the job's policy makes of it."""
-        self.rounds = has_rounds(sync)
-        self.asks = self.rounds or asks_before_steps(sync)
-        self._see_ahead()
+    def follow(self, job: m.JobSpec) -> None:
+        """Apply what the job says."""
+        self.rounds = has_rounds(job.sync)
+        self.asks = self.rounds or asks_before_steps(job.sync)
+        self.ahead = job.read_ahead and not self.asks
 
     def attach(self, spec: m.ModelSpec) -> None:
-        """What the model's size makes of it."""
+        """Apply the size of the model."""
         self.small = nbytes_of(spec) <= _SMALL_NBYTES
-        self._see_ahead()
-
-    def _see_ahead(self) -> None:
-        self.ahead = self.small and not self.asks
 
 
 class Reading:
@@ -125,21 +124,14 @@ class Reading:
         self._post.do(Expect(version, keep))
 
     def pull_after(self, sequence: int, *, awaited: bool = True) -> None:
-        """Ask for the slices with this contribution in them. A large model is read as it is."""
-        manner = self._manner
-        self.pull_latest(
-            sequence if manner.asks or manner.small or self.stop else 0, awaited=awaited
-        )
-
-    def pull_latest(self, after: int, *, awaited: bool = True) -> None:
-        """Ask every server for its slices as they are once contribution `after` is in them; the
-        answers carry the ticket."""
+        """Ask every server for its slices as soon as contribution `sequence` is in them; the answers
+        carry the ticket. `awaited`: the worker waits for them."""
         self.ticket += 1
         if awaited:
             self.expect(self.ticket)
         pulled = self.landing.version if self._manner.small else NOTHING
         identity = self._post.identity()
-        pull = m.Pull(**identity, round=self.ticket, sequence=after, pulled=pulled)
+        pull = m.Pull(**identity, round=self.ticket, sequence=sequence, pulled=pulled)
         for server in self.landing.slices:
             self._post.tell_server(server, pull)
 

@@ -1,9 +1,10 @@
 """The step of each fold, made once: the primary applies it, and its replicas apply the same value.
 
-Without rounds each contribution is a step of its own. Its rate is scaled by 1/P for P members, so that
-P contributions count as one round (`--async-scale none` turns that off). *Whatever a step depends on is
-read here, once per step: a view may change while a step is on its way to the replicas, and a second
-look would give the primary another step than theirs.*
+Without rounds each contribution is a step of its own. P contributions of P members count as one round:
+the rate of each is scaled by 1/P (`--async-scale none` turns that off), and momentum decays once per
+round and not once per contribution (`--async-momentum contribution` turns that off). *Whatever a step
+depends on is read here, once per step: a view may change while a step is on its way to the replicas,
+and a second look would give the primary another step than theirs.*
 """
 
 from polyrhythm.core.sync.choose import has_rounds
@@ -12,7 +13,9 @@ from polyrhythm.wire.messages import JobSpec, SliceStep
 
 class Stepping:
     def __init__(self, job: JobSpec) -> None:
-        self._scales = job.async_scale == "members" and not has_rounds(job.sync)
+        on_arrival = not has_rounds(job.sync)
+        self._scales = on_arrival and job.async_scale == "members"
+        self._decays_per_round = on_arrival and job.async_momentum == "round"
         self._members = 1
 
     def enlist(self, members: int) -> None:
@@ -24,4 +27,5 @@ class Stepping:
         contribution with the highest clock in it; None: it has no contribution."""
         members = self._members
         scale = 1 / members if self._scales else 1.0
-        return SliceStep(weight, rate or 0.0, clock, scale)
+        per_round = members if self._decays_per_round else 1
+        return SliceStep(weight, rate or 0.0, clock, scale, per_round)

@@ -29,7 +29,6 @@ from polyrhythm.core.landing import Landing
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.post import Post
 from polyrhythm.core.reading import Manner, Reading
-from polyrhythm.core.weighing import Weighing
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
@@ -89,7 +88,6 @@ class WorkerMachine:
         self._joining = Joining(self._post)
         self._reading = Reading(self._post, self._manner, ticket)
         self._contributing = Contributing(self._post)
-        self._weighing = Weighing()
         self._leased = False
         self._heartbeat = Heartbeat()
         self._part_if_asked()
@@ -187,7 +185,7 @@ class WorkerMachine:
 
     def _on_admitted(self, message: m.Admitted, now_ns: int) -> None:
         self.job = message.job
-        self._manner.follow(message.job.sync)
+        self._manner.follow(message.job)
         self._part_if_asked()
         self._joining.admitted(message)
         self._heartbeat.begin(message.job.heartbeat_s, now_ns)
@@ -231,7 +229,7 @@ class WorkerMachine:
         if self._manner.rounds:
             self._resume_if_whole(now_ns)
         elif self._reading.allowed:
-            self._reading.pull_latest(self._contributing.sequence)
+            self._reading.pull_after(self._contributing.sequence)
 
     def _reroute_if_linked(self, now_ns: int) -> None:
         """Other primaries: what was not acknowledged goes to them, and what is read comes from them."""
@@ -314,15 +312,12 @@ class WorkerMachine:
     def _contribute(self, event: ev.Computed, now_ns: int) -> None:
         manner, reading, contributing = self._manner, self._reading, self._contributing
         contributing.sequence += 1
-        goes_on = (
-            manner.ahead and not self._parts and not self._weighing.waits(event.compute_ns, now_ns)
-        )
+        goes_on = manner.ahead and not self._parts
         if manner.rounds:
             self._expect_next(now_ns)
         elif not self._parts:
             reading.allowed = not manner.asks
-            # it leaves ahead of the slices. A large model is read as it is before they are folded;
-            # otherwise the answer has them in it, and acknowledges them
+            # the request leaves before the slices; the answer contains and acknowledges them
             reading.pull_after(contributing.sequence, awaited=not goes_on)
         contributing.send(event, reading.landing)
         if goes_on:
@@ -387,7 +382,7 @@ class WorkerMachine:
         if self._manner.rounds:
             self._expect_next(now_ns)
         else:
-            self._reading.pull_latest(self._contributing.sequence)
+            self._reading.pull_after(self._contributing.sequence)
 
     def _on_release(self, message: m.Release, now_ns: int) -> None:
         post = self._post
@@ -403,7 +398,7 @@ class WorkerMachine:
                 self._enter(State.WAITING, now_ns)
             idle = self.state in _AWAITING and self._contributing.held is None
             if idle and (message.stop or not message.pushed):
-                self._reading.pull_latest(self._contributing.sequence)
+                self._reading.pull_after(self._contributing.sequence)
         self._resume_if_whole(now_ns)
 
     def _on_pause(self, message: m.Pause, now_ns: int) -> None:
@@ -444,8 +439,6 @@ class WorkerMachine:
         self._enter(_COMPUTING, now_ns)
         self._user_computes = True
         self._missed.clear()
-        if self._manner.ahead:
-            self._weighing.answered(now_ns)
         self._reading.resume()
 
     # -- the end -------------------------------------------------------------------------------

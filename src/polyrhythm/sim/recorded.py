@@ -8,8 +8,8 @@ who is waited for most waits least, and what it waits itself is that way. Who wa
 message, and handles them longer than it would otherwise: of its copying, no more is taken than the one
 needs who waits least. Who trains through (psp) does not wait, and nothing is known of the way.* Means
 are all that a journal has, so steps are constant; workers that came or went are taken as there from the
-beginning, and data never ends. Where a way is long, a small model's is hardly seen under asp, because
-few answers are waited for: foretold from there, the others wait less than they would.
+beginning, and data never ends. A run with `--read-ahead` shows little of the round trip, so a prediction
+from it lets other policies wait less than they would.
 """
 
 from polyrhythm.core.sync.choose import choose_policy

@@ -61,6 +61,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Of psp: steps of the fastest before all meet."""
     probe_points: int = 2048
     """The sample on which the objective is read."""
+    read_ahead: bool = False
+    """Of asp: begin a step before the parameters with the last contribution in them are here."""
     replicas: int = 0
     """Copies of every slice on other servers."""
     start_timeout: Duration = Duration(60 * 10**9)
@@ -304,6 +306,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             most_steps=job.most_steps,
             probe_points=job.probe_points,
             replicas=job.replicas,
+            read_ahead=job.read_ahead,
         )
 
 

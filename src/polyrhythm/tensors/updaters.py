@@ -17,6 +17,7 @@ from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.tensors.absent import Absences, Parts, keep
 from polyrhythm.tensors.copying import copy_all
 from polyrhythm.tensors.kernels import kernel_of
+from polyrhythm.tensors.momentum import Settle, settle_for
 from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, SliceStep
 
@@ -180,6 +181,7 @@ class Optimizer:
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = can_fuse(spec, self._params.values())
         self._kernel = kernel_of(self._optimizer) if self._fused else None
+        self._settle = settle_for(self._optimizer)
         self._scale = torch.ones((), dtype=torch.float32)
         self._scale_number = self._scale.numpy()
 
@@ -210,6 +212,16 @@ class Optimizer:
             for group, rate in rates.items():
                 self._groups[group]["lr"] = rate * step.scale
             self._step(step.weight, part)
+            if self._settle is not None and step.per_round > 1:
+                self._settle_momentum(self._settle, step.per_round, part)
+
+    def _settle_momentum(self, settle: Settle, per_round: int, part: list[Held]) -> None:
+        """The step has left the mean gradient in the aggregate."""
+        with torch.no_grad():
+            for held in part:
+                parameter, group = self._params[held.slice.id], self._groups[held.slice.group]
+                state = self._optimizer.state[parameter]
+                settle(group, per_round, state, parameter, held.aggregate)
 
     def _step(self, weight: float, part: list[Held]) -> None:
         scale = None if weight == 1.0 else self._scale  # without one the gradients are only read

@@ -120,10 +120,13 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     """The sequence of the contribution whose rate this is."""
     scale: float = 1.0
     """How much of a full step this is: 1/P where contributions are folded one by one."""
+    per_round: int = 1
+    """So many steps make a round: momentum decays once per round, so each step takes the P-th root."""
 
     def alike(self, other: "SliceStep") -> bool:
         """Whether one optimizer step can make both, given the same rates."""
-        return self.weight == other.weight and self.scale == other.scale
+        same = self.weight == other.weight and self.scale == other.scale
+        return same and self.per_round == other.per_round
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -172,6 +175,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, str] = {}
     async_scale: str = "members"
     """Where contributions are folded one by one: `members` scales each rate by 1/P, `none` not."""
+    async_momentum: str = "round"
+    """Where contributions are folded one by one: momentum decays once per `round` of all members, or
+    once per `contribution`."""
+    read_ahead: bool = False
+    """asp: begin the next step before the parameters that contain the last contribution are here."""
     heartbeat_s: float = 0.5
     respawn: bool = False
     """Dead workers are replaced, so a job without any waits a while for the next."""

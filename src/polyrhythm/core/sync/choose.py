@@ -58,6 +58,10 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
         raise UsageError(
             "--abandon goes with --sync fsp and --kind gradient: local steps cannot be undone"
         )
+    if job.read_ahead and asks_before_steps(sync):
+        raise UsageError(
+            f"--read-ahead goes with --sync asp: under {sync} a worker waits before each step anyway"
+        )
     return policy
 
 
