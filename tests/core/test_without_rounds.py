@@ -266,6 +266,17 @@ def test_a_pull_is_answered_when_its_own_contribution_is_in() -> None:
     assert [arrived.sequence for arrived in sent(effects, m.Arrived, "lead")] == [1]
 
 
+def test_a_contribution_that_asks_is_answered_before_the_lead_hears_of_it() -> None:
+    seat = Seat()
+    seat.pull(0, 1)
+    effects = seat.tell(ev.Contributed(0, 1, 1, 1, pull=2, pulled=1))
+    assert published(effects) == [(0, 2, 1)]
+    assert of(effects, fx.Unlease) == [fx.Unlease(0, 1)]
+    assert sent(effects, m.Acknowledged) == [], "the answer acknowledges"
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(fx.PublishLatest) < kinds.index(fx.Send)
+
+
 def test_a_contribution_that_nobody_waits_for_is_acknowledged() -> None:
     seat = Seat()
     effects = seat.tell(ev.Contributed(0, 1, 1, 1))
@@ -374,22 +385,23 @@ class Hand:
 
 
 def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
-    return [(pull.round, pull.sequence) for pull in sent(effects, m.Pull)]
+    """Tickets, and the contributions that the answers must contain: asked for with a contribution,
+    or with a `Pull` of its own."""
+    pushed = [(push.pull, push.sequence) for push in of(effects, fx.PushSlices) if push.pull]
+    return pushed + [(pull.round, pull.sequence) for pull in sent(effects, m.Pull)]
 
 
 def pulled_by(effects: list[Effect]) -> list[int]:
-    """What workers say that they have copied, with `Pulled` or with their next `Pull`."""
-    by_pull = [pull.pulled for pull in sent(effects, m.Pull)]
-    return by_pull + [pulled.round for pulled in sent(effects, m.Pulled)]
+    """The answers that a worker says it has copied, with `Pulled` or with its next request."""
+    requests = [*of(effects, fx.PushSlices), *sent(effects, m.Pull)]
+    return [r.pulled for r in requests] + [pulled.round for pulled in sent(effects, m.Pulled)]
 
 
 @pytest.mark.parametrize("sync", ["asp", "ssp:1", "ssp-restart:1"])
 def test_the_answer_has_its_own_contribution_in_it_and_acknowledges_it(sync: str) -> None:
     effects = Hand(sync).begin().compute()
     assert pulls(effects) == [(2, 1), (2, 1)]
-    kinds = [type(effect) for effect in effects]
-    pull = effects.index(fx.Send("s1", sent(effects, m.Pull)[1]))
-    assert pull < kinds.index(fx.PushSlices), "so that it waits there for the contribution"
+    assert sent(effects, m.Pull) == [], "the contribution asks by itself"
     assert pulled_by(effects) == [1, 1], "and says that the answer before was copied"
     (trailer,) = sent(effects, m.Trailer)
     assert trailer.lease == 6

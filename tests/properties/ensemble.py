@@ -482,7 +482,9 @@ class Ensemble:
             store.add(part.slice, given)
             round_ = store.ledger.add(*given, part.slice, part.slices)
             if round_ is not None:
-                queue.appendleft(("server", server, ev.Contributed(*given, round_)))
+                queue.appendleft(
+                    ("server", server, ev.Contributed(*given, round_, part.pull, part.pulled))
+                )
 
     def _take_fold(self, queue: deque[Any], server: int, effect: fx.StartFold) -> None:
         store = self.stores[server]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
-from polyrhythm.core.landing import Landing
+from polyrhythm.core.landing import NOTHING, Landing
 from polyrhythm.core.outstanding import Outstanding, Sent
 from polyrhythm.core.post import Post
 from polyrhythm.errors import InvariantBroken
@@ -41,13 +41,16 @@ class Contributing:
         """The last one that every server has acknowledged."""
         return self.outstanding.first(self.sequence + 1) - 1
 
-    def send(self, computed: Computed, landing: Landing) -> None:
-        """The contribution whose sequence was taken last, computed on what has landed."""
+    def send(
+        self, computed: Computed, landing: Landing, pull: int = 0, pulled: int = NOTHING
+    ) -> None:
+        """The contribution whose sequence was taken last, computed on what has landed. `pull`: ask
+        for the parameters with this ticket; `pulled`: those of this ticket were copied."""
         post, sequence, round_ = self._post, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
             if server not in self.relinking:  # otherwise after what must be sent to it again
-                self._push(server, slices, sent)
+                self._push(server, slices, sent, pull, pulled)
         # no more than 15 keywords: Python would put them into a dict, which takes longer than all else
         trailer = m.Trailer(
             term=post.term,
@@ -77,7 +80,14 @@ class Contributing:
             )
         post.tell_lead(trailer)
 
-    def _push(self, server: int, slices: tuple[int, ...], sent: Sent) -> None:
+    def _push(
+        self,
+        server: int,
+        slices: tuple[int, ...],
+        sent: Sent,
+        pull: int = 0,
+        pulled: int = NOTHING,
+    ) -> None:
         post, computed = self._post, sent.computed
         post.do(
             PushSlices(
@@ -90,6 +100,8 @@ class Contributing:
                 computed.buffer,
                 computed.weight,
                 computed.rates,
+                pull,
+                pulled,
             )
         )
 

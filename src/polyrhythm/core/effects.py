@@ -228,6 +228,10 @@ class PushSlices(Effect, frozen=True):
     buffer: int
     weight: float
     rates: tuple[float, ...]
+    pull: int = 0
+    """Without rounds: ask for the parameters with this ticket; 0: do not ask."""
+    pulled: int = -1
+    """The last ticket whose answer was copied, where the request says so."""
 
 
 class Expect(Effect, frozen=True):

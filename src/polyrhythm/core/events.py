@@ -52,6 +52,10 @@ class Contributed(Event, frozen=True):
     incarnation: int
     sequence: int
     round: int
+    pull: int = 0
+    """Without rounds: the ticket with which the worker asks for the parameters; 0: it does not."""
+    pulled: int = -1
+    """The last ticket whose answer the worker has copied."""
 
 
 class Repeated(Event, frozen=True):

@@ -8,7 +8,7 @@ is folded, and the worker goes on when the answer is here and, under a bound, th
 to one contribution when the next one is computed.
 
 With rounds a contribution says that the version it was computed on is no longer read. Without rounds a
-worker says so with `Pulled`, or, where the model is small, with its next `Pull`.
+worker says so with `Pulled`, or, where the model is small, with its next request.
 """
 
 from polyrhythm.core.effects import Expect, Resume
@@ -123,15 +123,20 @@ class Reading:
     def expect(self, version: int | None, *, keep: int | None = None) -> None:
         self._post.do(Expect(version, keep))
 
-    def pull_after(self, sequence: int, *, awaited: bool = True) -> None:
-        """Ask every server for its slices as soon as contribution `sequence` is in them; the answers
-        carry the ticket. `awaited`: the worker waits for them."""
+    def take_ticket(self, *, awaited: bool = True) -> tuple[int, int]:
+        """The number of the next answer, for a contribution that asks for it, and the last answer
+        that was copied, where it is for the request to say. `awaited`: the worker waits for it."""
         self.ticket += 1
         if awaited:
             self.expect(self.ticket)
-        pulled = self.landing.version if self._manner.small else NOTHING
+        return self.ticket, self.landing.version if self._manner.small else NOTHING
+
+    def pull_after(self, sequence: int, *, awaited: bool = True) -> None:
+        """Ask every server for its slices as soon as contribution `sequence`, which was sent before,
+        is in them; the answers carry the ticket."""
+        ticket, pulled = self.take_ticket(awaited=awaited)
         identity = self._post.identity()
-        pull = m.Pull(**identity, round=self.ticket, sequence=sequence, pulled=pulled)
+        pull = m.Pull(**identity, round=ticket, sequence=sequence, pulled=pulled)
         for server in self.landing.slices:
             self._post.tell_server(server, pull)
 

@@ -19,6 +19,8 @@ def contribution(
         weight=effect.weight,
         slices=len(effect.slices),
         rate=rate,
+        pull=effect.pull,
+        pulled=effect.pulled,
     )
 
 

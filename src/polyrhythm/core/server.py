@@ -327,8 +327,18 @@ class ServerMachine:
             else:
                 self._receipts.arrive(event.worker, event.sequence, event.round)
             self._report(event.worker, event.incarnation, event.sequence, event.round)
-        elif self.replication.issue((event.worker, event.incarnation, event.sequence)):
+            return
+        if event.pull:
+            self._readers.pulls[event.worker] = m.Pull(
+                worker=event.worker,
+                incarnation=event.incarnation,
+                round=event.pull,
+                sequence=event.sequence,
+            )
+        if self.replication.issue((event.worker, event.incarnation, event.sequence)):
             self._secure(event.worker, event.incarnation, event.sequence)
+        if event.pulled >= 0:
+            self._release(event.worker, event.pulled)
 
     def _report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
         """Of the slices that it is the primary of in the epoch that they are in."""

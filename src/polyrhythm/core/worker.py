@@ -315,11 +315,14 @@ class WorkerMachine:
         goes_on = manner.ahead and not self._parts
         if manner.rounds:
             self._expect_next(now_ns)
-        elif not self._parts:
+            contributing.send(event, reading.landing)
+        elif self._parts:
+            contributing.send(event, reading.landing)
+        else:
             reading.allowed = not manner.asks
-            # the request leaves before the slices; the answer contains and acknowledges them
-            reading.pull_after(contributing.sequence, awaited=not goes_on)
-        contributing.send(event, reading.landing)
+            # servers answer when the slices are folded, and acknowledge them with the answer
+            asked = reading.take_ticket(awaited=not goes_on)
+            contributing.send(event, reading.landing, *asked)
         if goes_on:
             self._resume(now_ns)
 

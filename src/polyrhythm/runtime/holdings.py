@@ -149,7 +149,8 @@ class Holdings:
                 )
             if round_ is None:
                 return None
-            return self._said(Contributed(worker, incarnation, sequence, round_))
+            asked = (message.pull, message.pulled)
+            return self._said(Contributed(worker, incarnation, sequence, round_, *asked))
 
     def _fold_slice(
         self,
@@ -161,6 +162,8 @@ class Holdings:
     ) -> None:
         """Without rounds: a contribution is a step of its own, here and on every replica."""
         step = self._stepping.step(message.weight, message.rate, message.sequence)
+        if message.pulled >= 0:  # before the fold, which then needs no spare for that reader
+            latest.release(message.worker, message.pulled)
         if self._copying:
             data = self._replicas.forward(message, data, step, self._routing)
         primary.add(index, primary.incoming(index, data), message)

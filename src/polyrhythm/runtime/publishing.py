@@ -50,6 +50,7 @@ class Publishing:
         if link is not None:
             slots = self._placed().lease(effect.worker, effect.ticket)
             self._send(link, slots, effect.ticket, effect)
+            link.flush()  # the worker waits for this; the lead's count of its contribution can wait
 
     def _send(
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest

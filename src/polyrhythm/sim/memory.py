@@ -144,7 +144,10 @@ class Memory:
         if self._latest is not None:
             self._fold_at_once(self._latest, message)
         round_ = self._ledger.add(worker, incarnation, sequence, slice_, message.slices)
-        return None if round_ is None else Contributed(worker, incarnation, sequence, round_)
+        if round_ is None:
+            return None
+        asked = (message.pull, message.pulled)
+        return Contributed(worker, incarnation, sequence, round_, *asked)
 
     def _fold_at_once(self, latest: SliceVersions, message: Contribution) -> None:
         slice_ = message.slice
@@ -154,6 +157,8 @@ class Memory:
             cargo = tuple(self._added[slice_])
             stamp = self._ledger.next_step(slice_)
             self._copy_step(slice_, stamp, step, (Row(*given),), given, cargo)
+        if message.pulled >= 0:
+            latest.release(message.worker, message.pulled)
         slot = latest.target(slice_)
         self._fold_slice(slice_, slot, step)
         latest.folded(slice_, slot)

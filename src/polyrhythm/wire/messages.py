@@ -330,6 +330,10 @@ class Contribution(Message, frozen=True, kw_only=True):
 
     slices: int
     rate: float = 0.0
+    pull: int = 0
+    """Without rounds: a `Pull` with this ticket that asks for this contribution's answer; 0: none."""
+    pulled: int = -1
+    """As in `Pull`."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):
