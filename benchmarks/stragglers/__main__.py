@@ -15,18 +15,16 @@ that table to docs/stragglers.md. Needs the extra `bench` (Ray).
 """
 
 import argparse
-import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import readme, report
+from benchmarks.commands import call, train
 from benchmarks.stragglers.picture import draw
 from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, Numbers
 
@@ -58,35 +56,13 @@ def find_data() -> str:
     return "digits"
 
 
-def call(command: list[str], timeout_s: float = LIMIT_S + START_S) -> dict[str, Any]:
-    """What the command printed last, or why it failed."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            cwd=readme.ROOT,
-        )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"it was not done after {timeout_s:.0f} s"}
-    if done.returncode:
-        return {"failed": done.stderr.strip()[-500:] or f"it ended with {done.returncode}"}
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
 def ours(policy: str, job: str, seed: int, numbers: Numbers) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        run = call(
-            [
-                *(str(Path(sys.executable).parent / "polyrhythm"), "train", job, *numbers.flags),
-                *("--workers", str(WORKERS), "--servers", "1", "--sync", *policy.split()),
-                *("--min-step", MIN_STEP, "--slow", SLOW, "--seed", str(seed)),
-                *("--target-accuracy", str(TARGET), "--max-seconds", str(LIMIT_S)),
-                *("--runs-dir", folder, "--json"),
-            ]
-        )
+    run = train(
+        *(job, *numbers.flags, "--workers", str(WORKERS), "--servers", "1"),
+        *("--sync", *policy.split(), "--min-step", MIN_STEP, "--slow", SLOW, "--seed", str(seed)),
+        *("--target-accuracy", str(TARGET), "--max-seconds", str(LIMIT_S)),
+        timeout_s=LIMIT_S + START_S,
+    )
     if not run.get("failed"):
         run["batches_per_s"] = run["points_per_s"] / numbers.batch_size
     return run
@@ -99,7 +75,8 @@ def peer(words: list[str], job: str, seed: int, numbers: Numbers) -> dict[str, A
             *(sys.executable, "-m", f"benchmarks.stragglers.{module}", *mode),
             *("--job", job, "--seed", str(seed), *numbers.words),
             *("--target", str(TARGET), "--max-seconds", str(LIMIT_S)),
-        ]
+        ],
+        LIMIT_S + START_S,
     )
 
 

@@ -9,12 +9,12 @@ _LEFT, _TOP, _WIDE, _HIGH = 60, 20, 480, 260
 _ROW, _BAR = 18, 13
 
 
-def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """The objective of each policy over seconds of training."""
+def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]], unit: str = "s") -> str:
+    """The objective of each policy over seconds of training, or over another unit."""
     points = [point for curve in curves.values() for point in curve]
     longest = max((at_s for at_s, _ in points), default=1.0) or 1.0
     highest = max((value for _, value in points), default=1.0) or 1.0
-    parts = [_open(_LEFT + _WIDE + 150, _TOP + _HIGH + 50), _axes(longest, highest)]
+    parts = [_open(_LEFT + _WIDE + 150, _TOP + _HIGH + 50), _axes(longest, highest, unit)]
     for number, (name, curve) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         path = " ".join(
@@ -62,12 +62,12 @@ def _open(wide: int, high: int) -> str:
     )
 
 
-def _axes(longest: float, highest: float) -> str:
+def _axes(longest: float, highest: float, unit: str) -> str:
     bottom = _TOP + _HIGH
     return (
         f'<path d="M{_LEFT},{_TOP} V{bottom} H{_LEFT + _WIDE}" fill="none" stroke="{_TEXT}"/>'
         f'<text x="{_LEFT - 8}" y="{_TOP + 5}" text-anchor="end">{highest:.2g}</text>'
         f'<text x="{_LEFT - 8}" y="{bottom}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT + _WIDE}" y="{bottom + 18}" text-anchor="end">{longest:.0f} s</text>'
+        f'<text x="{_LEFT + _WIDE}" y="{bottom + 18}" text-anchor="end">{longest:.0f} {unit}</text>'
         f'<text x="{_LEFT}" y="{bottom + 18}">objective over time</text>'
     )

@@ -1,6 +1,7 @@
 """What the jobs on images share: pixels as numbers, the training loop, and the test at its end."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -26,6 +27,11 @@ class Pixels(nn.Module):
         return images.float().mul_(self._scale).add_(self._shift)
 
 
+def read_images(data_set: str, folder: Path) -> Images:
+    """A set that is known by name, from its folder."""
+    return _READERS[data_set](folder)
+
+
 def train_on(
     worker: Worker,
     data_set: str,
@@ -35,7 +41,7 @@ def train_on(
     examined: int | None = None,
 ) -> None:
     """Train on a set that is known by name."""
-    images = _READERS[data_set](worker.data(data_set))
+    images = read_images(data_set, worker.data(data_set))
     torch.manual_seed(worker.seed)
     model = build()
     train(worker, model, choose_optimizer(model), images, batch_size, examined)

@@ -7,6 +7,7 @@ from polyrhythm.learn.jobs.images import Pixels, train_on
 from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 3, "data": ["mnist"]}
+BATCH_SIZE = 64
 
 
 def build() -> nn.Module:
@@ -23,4 +24,4 @@ def choose_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def main(worker: Worker) -> None:
-    train_on(worker, "mnist", build, choose_optimizer)
+    train_on(worker, "mnist", build, choose_optimizer, BATCH_SIZE)

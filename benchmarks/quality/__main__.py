@@ -1,0 +1,189 @@
+"""Does every policy learn what one process learns? Final accuracy at equal passes, against plain torch.
+
+    python -m benchmarks.quality [--jobs digits mnist-lr] [--seeds 3] [--at-once 2] [--docs] [--check]
+
+Every built-in job but cifar10-vgg11 (hours on these machines) runs under every policy and kind with
+its own number of passes, and once as an ordinary torch loop in one process with the same optimizer
+and the same global batch (batch x workers). The mean over the seeds must be within 1 point of plain
+torch's (2 points for `digits`, whose test set has 360 images). bspb and bspv make few steps by
+definition and are left out. Jobs whose data is not found ($POLYRHYTHM_DATA, or ../shared/data) are
+skipped. `--docs` writes the table to docs/quality.md; `--check` ends with 1 if a result is too low.
+"""
+
+import argparse
+import importlib
+import os
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import readme, report
+from benchmarks.commands import call, train
+
+POLICIES = (
+    "bsp",
+    "bsp --kind local",
+    "ssp:8",
+    "ssp:8 --kind local",
+    "ssp-restart:8",
+    "ssp-restart:8 --kind local",
+    "asp",
+    "asp --kind local",
+    "psp --kind local",
+    "fsp --kind gradient",
+    "fsp --kind local",
+)
+JOBS = ("digits", "mnist-lr", "mnist-cnn", "fashion-mnist-lenet")
+WORKERS = 3
+MARGINS = {"digits": 0.02}
+"""How far below plain torch a mean may be, where that is not the usual margin."""
+USUAL_MARGIN = 0.01
+LIMIT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Run:
+    job: str
+    policy: str
+    """Empty: plain torch."""
+    seed: int
+
+
+def accuracy_of(run: Run) -> float:
+    """The final accuracy on the test set."""
+    if run.policy:
+        seed = str(run.seed)
+        told = train(
+            *(run.job, "--workers", str(WORKERS), "--sync", *run.policy.split(), "--seed", seed),
+            timeout_s=LIMIT_S,
+        )
+    else:
+        words = (sys.executable, "-m", "benchmarks.quality.plain", run.job, str(WORKERS))
+        told = call([*words, str(run.seed)], LIMIT_S)
+    if told.get("failed") or told.get("accuracy") is None:
+        raise SystemExit(f"{run} failed: {told.get('failed') or 'it reported no accuracy'}")
+    return float(told["accuracy"])
+
+
+def find_data(jobs: Iterable[str]) -> list[str]:
+    """The jobs that there is data for."""
+    places = (os.environ.get("POLYRHYTHM_DATA"), str(readme.ROOT.parent / "shared" / "data"))
+    found = []
+    for job in jobs:
+        wanted = importlib.import_module(_module(job)).DEFAULTS.get("data", [])
+        for place in places:
+            if place and all((Path(place) / name).is_dir() for name in wanted):
+                os.environ["POLYRHYTHM_DATA"] = place
+                found.append(job)
+                break
+        else:
+            if not wanted:
+                found.append(job)
+            else:
+                report.say(f"{job} is skipped: there is no data for it")
+    return found
+
+
+def _module(job: str) -> str:
+    return f"polyrhythm.learn.jobs.{job.replace('-', '_')}"
+
+
+def measure(
+    jobs: Sequence[str], policies: Sequence[str], seeds: int, at_once: int
+) -> dict[str, dict[str, list[float]]]:
+    """Per job and policy (plain torch under an empty name), the accuracy of every seed. All seeds of
+    one policy are not run in a row: a disturbance hits several policies alike."""
+    runs = [
+        Run(job, policy, seed)
+        for job in jobs
+        for seed in range(seeds)
+        for policy in ("", *policies)
+    ]
+    results: dict[str, dict[str, list[float]]] = {}
+
+    def tell(run: Run) -> tuple[Run, float]:
+        accuracy = accuracy_of(run)
+        report.say(f"{run.job}, {run.policy or 'plain torch'}, seed {run.seed}: {accuracy:.4f}")
+        return run, accuracy
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for run, accuracy in pool.map(tell, runs):
+            results.setdefault(run.job, {}).setdefault(run.policy, []).append(accuracy)
+    return results
+
+
+def too_low(results: dict[str, dict[str, list[float]]]) -> list[str]:
+    """The results that are not within their margin of plain torch."""
+    return [
+        f"{job} under {policy}: {statistics.mean(values):.4f}, plain torch {plain:.4f}"
+        for job, by_policy in results.items()
+        for plain in (statistics.mean(by_policy[""]),)
+        for policy, values in by_policy.items()
+        if policy and statistics.mean(values) < plain - MARGINS.get(job, USUAL_MARGIN)
+    ]
+
+
+def table(results: dict[str, dict[str, list[float]]], seeds: int) -> str:
+    jobs = list(results)
+    policies = list(next(iter(results.values())))
+    rows = [
+        f"Accuracy on the test set after the job's own number of passes, {WORKERS} workers, mean of"
+        f" {seeds} seeds (least to most), and the difference to plain torch in points"
+        f" ({report.machine()}):",
+        "",
+        f"| | {' | '.join(f'`{job}`' for job in jobs)} |",
+        f"|---|{'---|' * len(jobs)}",
+    ]
+    for policy in policies:
+        cells = [_cell(results[job], policy, MARGINS.get(job, USUAL_MARGIN)) for job in jobs]
+        rows.append(f"| {f'`{policy}`' if policy else 'plain torch'} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _cell(by_policy: dict[str, list[float]], policy: str, margin: float) -> str:
+    values = by_policy[policy]
+    mean = statistics.mean(values)
+    text = f"{mean:.2%} ({min(values):.1%} to {max(values):.1%})"
+    if not policy:
+        return text
+    difference = mean - statistics.mean(by_policy[""])
+    points = f"{100 * difference:+.1f}"
+    return f"{text}, **{points}: too low**" if difference < -margin else f"{text}, {points}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=JOBS)
+    parser.add_argument(
+        "--policies", nargs="+", default=POLICIES, help="each as one word in quotes"
+    )
+    parser.add_argument("--seeds", type=report.at_least_one, default=3)
+    parser.add_argument("--at-once", type=report.at_least_one, default=1, help="runs side by side")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--docs", action="store_true", help="write the table to docs/quality.md")
+    parser.add_argument("--check", action="store_true", help="end with 1 if a result is too low")
+    args = parser.parse_args()
+    jobs = find_data(args.jobs)
+    if not jobs:
+        raise SystemExit("there is no data for any of these jobs")
+    results = measure(jobs, args.policies, args.seeds, args.at_once)
+    shown = table(results, args.seeds)
+    low: list[str] = too_low(results)
+    given: dict[str, Any] = {"results": results, "too_low": low}
+    report.give(given, shown, args.json)
+    if args.docs:
+        readme.write("quality", shown, readme.ROOT / "docs" / "quality.md")
+    for line in low:
+        report.say(f"too low: {line}")
+    if low and args.check:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
