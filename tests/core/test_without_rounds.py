@@ -277,6 +277,13 @@ def test_a_contribution_that_asks_is_answered_before_the_lead_hears_of_it() -> N
     assert kinds.index(fx.PublishLatest) < kinds.index(fx.Send)
 
 
+def test_a_later_request_that_overtakes_a_contribution_is_the_one_that_is_answered() -> None:
+    seat = Seat()
+    assert seat.pull(1, 3) == []
+    effects = seat.tell(ev.Contributed(0, 1, 1, 1, pull=2))
+    assert published(effects) == [(0, 3, 1)]
+
+
 def test_a_contribution_that_nobody_waits_for_is_acknowledged() -> None:
     seat = Seat()
     effects = seat.tell(ev.Contributed(0, 1, 1, 1))

@@ -25,6 +25,13 @@ class Readers:
         self._apart: set[int] = set()
         """Who was sent a version because it asked, or after slices moved."""
 
+    def ask(self, pull: Pull) -> None:
+        """Keep a request until it can be answered. A `Pull` may overtake the slices of a contribution
+        that asked earlier: the later request stays."""
+        before = self.pulls.get(pull.worker)
+        if before is None or before.round < pull.round:
+            self.pulls[pull.worker] = pull
+
     def move(self, version: int) -> None:
         """The slices lie in new memory, which nobody reads yet."""
         self._moved = True

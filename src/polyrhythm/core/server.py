@@ -329,11 +329,13 @@ class ServerMachine:
             self._report(event.worker, event.incarnation, event.sequence, event.round)
             return
         if event.pull:
-            self._readers.pulls[event.worker] = m.Pull(
-                worker=event.worker,
-                incarnation=event.incarnation,
-                round=event.pull,
-                sequence=event.sequence,
+            self._readers.ask(
+                m.Pull(
+                    worker=event.worker,
+                    incarnation=event.incarnation,
+                    round=event.pull,
+                    sequence=event.sequence,
+                )
             )
         if self.replication.issue((event.worker, event.incarnation, event.sequence)):
             self._secure(event.worker, event.incarnation, event.sequence)
@@ -480,7 +482,7 @@ class ServerMachine:
             else:
                 self._publish_latest(pull)
         else:
-            self._readers.pulls[pull.worker] = pull
+            self._readers.ask(pull)
 
     def _can_answer(self, pull: m.Pull) -> bool:
         """With rounds: the version is there and no fold is writing. Without: the reader's own last
