@@ -59,6 +59,7 @@ def accuracy_of(run: Run) -> float:
         seed = str(run.seed)
         told = train(
             *(run.job, "--workers", str(WORKERS), "--sync", *run.policy.split(), "--seed", seed),
+            *("--threads", "1"),
             timeout_s=LIMIT_S,
         )
     else:
