@@ -1,5 +1,6 @@
 """One suite over every updater: a fold is what plain torch would do, in place or into a spare."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core.placement.slices import Slice
-from polyrhythm.tensors.optimizers import ELEMENTWISE
+from polyrhythm.tensors.optimizers import ELEMENTWISE, can_fuse
 from polyrhythm.tensors.updaters import Addition, Held, Maximum, Mean, Optimizer, Updater
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
@@ -33,6 +34,10 @@ class Case:
 def spec_of(name: str) -> OptimizerSpec:
     options = OPTIONS.get(name, {})
     return OptimizerSpec(name, tuple({"lr": rate, **options} for rate in RATES))
+
+
+def optimizer_of(spec: OptimizerSpec, held: list[Held]) -> Optimizer:
+    return Optimizer(spec, held, fused=can_fuse(spec, [torch.float32]))
 
 
 def mean(parts: list[tuple[torch.Tensor, float]]) -> torch.Tensor:
@@ -95,7 +100,7 @@ CASES = [
         one_by_one(lambda old, parts: old + sum(part for part, _ in parts)),
     ),
     *(
-        Case(name, lambda held, name=name: Optimizer(spec_of(name), held), plain_torch(name))
+        Case(name, functools.partial(optimizer_of, spec_of(name)), plain_torch(name))
         for name in ELEMENTWISE
     ),
 ]

@@ -82,7 +82,7 @@ def test_a_slice_may_begin_a_round_later(name: str, options: dict[str, Any]) -> 
     slices = [Slice(0, 0, 0, 0, 3), Slice(1, 0, 0, 3, 4)]
     held = [Held(s, torch.ones(s.length), torch.zeros(s.length)) for s in slices]
     listed = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
-    updater = Optimizer(OptimizerSpec(name, (listed,)), held)
+    updater = Optimizer(OptimizerSpec(name, (listed,)), held, fused=True)
     for begun in (held[:1], held, held):
         for each in begun:
             updater.add(each, torch.full((each.slice.length,), 0.5), 2.0)

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.primary import Primary
+from polyrhythm.tensors.updaters import Held, updaters_for
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,
@@ -19,6 +21,7 @@ from polyrhythm.wire.messages import (
     OptimizerSpec,
     Route,
     Seed,
+    SliceStep,
     TensorSpec,
 )
 
@@ -137,3 +140,37 @@ def test_a_sender_that_writes_on_its_memory_parts_nobody(
     pair = Pair(optimizer, sync=sync)
     pair.give(1, data)
     pair.assert_equal()
+
+
+def test_a_copy_of_one_slice_of_a_model_with_several_dtypes_makes_the_same_steps() -> None:
+    """torch has no fused step for bfloat16. Whether steps are fused is decided for the whole model,
+    because a copy is updated alone, and fused Adam differs from the other in the last bits."""
+    optimizer = OPTIMIZERS["adam"]
+    spec = ModelSpec(
+        (
+            TensorSpec("weight", (LENGTH,), "float32", 0, (1,)),
+            TensorSpec("half", (LENGTH,), "bfloat16", 0, (1,)),
+        ),
+        optimizer,
+    )
+    job = JobSpec(job="j")
+    layout = lay_out(spec, 1, job.slice_nbytes)
+    both, alone = ([held(slice_) for slice_ in layout.slices] for _ in range(2))
+    ((whole, _),) = updaters_for(layout, job, spec, both)
+    apart = [updaters_for(layout, job, spec, [each])[0][0] for each in alone]
+    for number in range(5):
+        for each in (*both, *alone):
+            drawn = torch.Generator().manual_seed(number)
+            each.aggregate.copy_(torch.randn(each.slice.length, generator=drawn))
+        step = SliceStep(1.0, 0.1)
+        whole.fold(both, [each.parameters for each in both], [step, step])
+        for updater, each in zip(apart, alone, strict=True):
+            updater.fold([each], [each.parameters], [step])
+    for one, other in zip(both, alone, strict=True):
+        assert torch.equal(one.parameters, other.parameters)
+
+
+def held(slice_: Slice) -> Held:
+    dtype = torch.bfloat16 if slice_.id else torch.float32
+    length = slice_.length
+    return Held(slice_, torch.ones(length, dtype=dtype), torch.zeros(length, dtype=dtype))

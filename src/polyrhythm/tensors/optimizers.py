@@ -67,7 +67,7 @@ def _number(value: Any) -> Any:
 
 
 def build_optimizer(
-    spec: OptimizerSpec, groups: dict[int, list[torch.nn.Parameter]]
+    spec: OptimizerSpec, groups: dict[int, list[torch.nn.Parameter]], *, fused: bool
 ) -> torch.optim.Optimizer:
     """One optimizer with one parameter per slice (an optimizer per slice is six times slower)."""
     kind = getattr(torch.optim, spec.name)
@@ -80,16 +80,16 @@ def build_optimizer(
             if key in known
         }
         param_groups.append({"params": params, **options})
-    how = (
-        "fused" if can_fuse(spec, [p for params in groups.values() for p in params]) else "foreach"
-    )
+    how = "fused" if fused else "foreach"
     optimizer: torch.optim.Optimizer = kind(param_groups, **{how: True}, **_required(spec))
     _start_momentum_at_zero(optimizer)
     return optimizer
 
 
-def can_fuse(spec: OptimizerSpec, params: Iterable[torch.Tensor]) -> bool:
-    return spec.name in _FUSED and all(param.dtype in _FUSED_DTYPES for param in params)
+def can_fuse(spec: OptimizerSpec, dtypes: Iterable[torch.dtype]) -> bool:
+    """Whether torch can fuse the steps of a model whose parameters have these dtypes. *One answer for
+    the whole model*: a replica updates each slice alone, and must not fuse what its primary does not."""
+    return spec.name in _FUSED and all(dtype in _FUSED_DTYPES for dtype in dtypes)
 
 
 def _required(spec: OptimizerSpec) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.tensors.absent import Absences, Parts, keep
 from polyrhythm.tensors.copying import copy_all
+from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.momentum import Settle, settle_for
 from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
@@ -166,7 +167,8 @@ class Sum:
 class Optimizer:
     """Kind *gradient*: one `torch.optim` step on the mean over points."""
 
-    def __init__(self, spec: OptimizerSpec, slices: Sequence[Held]) -> None:
+    def __init__(self, spec: OptimizerSpec, slices: Sequence[Held], *, fused: bool) -> None:
+        """`fused`: torch can fuse the steps of the whole model, not only of these slices."""
         self._params = {
             held.slice.id: torch.nn.Parameter(held.parameters, requires_grad=True)
             for held in slices
@@ -174,12 +176,12 @@ class Optimizer:
         groups: dict[int, list[torch.nn.Parameter]] = {}
         for held in slices:
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
-        self._optimizer = build_optimizer(spec, groups)
+        self._optimizer = build_optimizer(spec, groups, fused=fused)
         self._absences = Absences(held.slice for held in slices)
         # without torch's hooks for its profiler and compiler, which cost more than a small step
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
-        self._fused = can_fuse(spec, self._params.values())
+        self._fused = fused
         self._kernel = kernel_of(self._optimizer) if self._fused else None
         self._settle = settle_for(self._optimizer)
         self._scale = torch.ones((), dtype=torch.float32)
@@ -305,7 +307,9 @@ def updaters_for(
     if job.updater == "addition":
         main = Addition() if has_rounds(job.sync) else Sum()
     elif job.kind == "gradient" and parameters:
-        main = Optimizer(spec.optimizer, parameters)
+        dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
+        fused = can_fuse(spec.optimizer, dtypes)
+        main = Optimizer(spec.optimizer, parameters, fused=fused)
     else:
         main = Mean()
     found: list[tuple[Updater, list[Held]]] = [
