@@ -139,9 +139,9 @@ class Placing:
         self._route(moves.begin(self._goal(), self.epoch))
 
     def _goal(self) -> tuple[Route, ...]:
-        """Where slices should be, given who is here; what can stay stays."""
+        """Where slices should be, given the servers that are here; what can stay stays."""
         assert self._layout is not None
-        current = {slice_: route.primary for slice_, route in enumerate(self.routes)}
+        current = moves.candidates(self.routes, self.addresses.keys())
         return Ring(self.servers).place(len(self._layout.slices), self._replicas, current)
 
     def _route(self, routes: tuple[Route, ...]) -> None:
@@ -223,10 +223,9 @@ class Placing:
             self.routes = ()
             self.begin_anew()
             return True
-        before, self.routes = self.routes, moves.without(self.routes, server, self.epoch + 1)
-        routes = moves.teach(self.routes, self._goal())
-        self.routes = before
-        self._change(routes, now_ns)
+        goal = self._goal()
+        routes = moves.without(self.routes, server, goal, self.epoch + 1)
+        self._change(moves.teach(routes, goal), now_ns)
         assert self.change is not None
         self.change.lost.append(server)
         return False

@@ -5,7 +5,7 @@ no other hand-over.* So a slice goes towards where it should be by steps: first 
 then who has learned it is a replica, and only a replica is promoted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from polyrhythm.wire.messages import Route
 
@@ -21,17 +21,39 @@ def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
     ]
 
 
-def without(routes: Sequence[Route], gone: int, epoch: int) -> Routes:
-    """A server is gone: the first replica of each of its slices is the primary from `epoch` on."""
-    return tuple(_without(route, gone, epoch) for route in routes)
+def candidates(routes: Sequence[Route], alive: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """Per slice, the servers that can be its primary without copying anything: the primary that it
+    has, or its replicas if that one is gone. *In the order in which slices came to their servers*, so
+    that a server over its bound gives up what it took over last, and never what was its own before."""
+
+    def seniority(slice_: int) -> tuple[bool, int, int]:
+        gone = routes[slice_].primary not in alive
+        return gone, 0 if gone else routes[slice_].since, slice_
+
+    return {
+        slice_: (routes[slice_].primary,)
+        if routes[slice_].primary in alive
+        else tuple(server for server in routes[slice_].replicas if server in alive)
+        for slice_ in sorted(range(len(routes)), key=seniority)
+    }
 
 
-def _without(route: Route, gone: int, epoch: int) -> Route:
+def without(routes: Sequence[Route], gone: int, target: Sequence[Route], epoch: int) -> Routes:
+    """A server is gone: from `epoch` on each of its slices has another primary, the target's if that
+    is a replica, otherwise the first replica."""
+    return tuple(
+        _without(now, gone, goal.primary, epoch) for now, goal in zip(routes, target, strict=True)
+    )
+
+
+def _without(route: Route, gone: int, heir: int, epoch: int) -> Route:
     replicas = tuple(server for server in route.replicas if server != gone)
     learners = tuple(server for server in route.learners if server != gone)
     if route.primary != gone:
         return Route(route.primary, replicas, learners, route.since)
-    return Route(replicas[0], replicas[1:], learners, epoch)
+    primary = heir if heir in replicas else replicas[0]
+    others = tuple(server for server in replicas if server != primary)
+    return Route(primary, others, learners, epoch)
 
 
 def teach(routes: Sequence[Route], target: Sequence[Route]) -> Routes:

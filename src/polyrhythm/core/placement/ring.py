@@ -2,8 +2,10 @@
 
 A slice's primary is the first server clockwise of its hash that is below its bound. The bound is
 slices / servers rounded down, or up for as many servers as the remainder allows, so that no server
-idles while another holds two. Replicas are the first k servers clockwise that are not its primary. One
-server leaving moves only its own slices; one joining takes only what the bound gives it.
+idles while another holds two. Replicas are the first k servers clockwise that are not its primary.
+One server leaving moves only its own slices; one joining takes only what the bound gives it. Slices
+choose in the order that the caller gives, so that what came to a server last is the first to leave
+it.
 """
 
 import hashlib
@@ -41,10 +43,11 @@ class Ring:
                 yield server
 
     def place(
-        self, slices: int, replicas: int = 0, current: Mapping[int, int] | None = None
+        self, slices: int, replicas: int = 0, current: Mapping[int, Sequence[int]] | None = None
     ) -> tuple[Route, ...]:
-        """A route per slice. What `current` already places on a server of this ring stays there
-        while that server is within its bound, so that a change moves as little as it can."""
+        """A route per slice. `current` names the servers that can be a slice's primary at once, best
+        first: the slice goes to the first of them that is within its bound, so that a change moves
+        as little as it can. The slices that come first in `current` choose first."""
         bound, extras = divmod(slices, len(self.servers))
         load = dict.fromkeys(self.servers, 0)
         primaries: dict[int, int] = {}
@@ -58,8 +61,8 @@ class Ring:
             primaries[slice_] = server
             return True
 
-        for slice_, server in sorted((current or {}).items()):
-            takes(slice_, server)
+        for slice_, candidates in (current or {}).items():
+            any(takes(slice_, server) for server in candidates)
         for slice_ in range(slices):
             if slice_ not in primaries:
                 next(server for server in self.clockwise(slice_) if takes(slice_, server))
