@@ -1,0 +1,238 @@
+"""*Equal stamps mean equal copies*: after every step of every slice a replica holds what its primary
+holds, bit for bit: parameters and every tensor of the optimizer's state.
+
+Real server and worker nodes over memory links. While they train, workers join and leave, a server is
+lost, comes back, and another is lost.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import twin_job as tj
+
+from polyrhythm import Worker
+from polyrhythm.engines import inline
+from polyrhythm.io.link import Link
+from polyrhythm.runtime.copies import Copies, SliceState
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.primary import Primary
+from polyrhythm.runtime.replicas import Replicas
+from polyrhythm.runtime.server import ServerNode
+from polyrhythm.wire.messages import Copy, JobSpec, Stamp
+
+Lines = list[dict[str, Any]]
+ENDED = object()
+
+
+class Gone:
+    """In the place of a server that was closed: every link ends at once."""
+
+    def welcome(self, link: Link) -> None:
+        link.close()
+
+    def close(self) -> None: ...
+
+
+class Hub(inline.Hub):
+    """The links of the job, with which its first worker loses and starts servers."""
+
+    now: "Hub"
+
+    def __init__(self) -> None:
+        super().__init__()
+        Hub.now = self
+
+    @property
+    def lines(self) -> Lines:
+        return self.servers[0]._journal.lines  # type: ignore[union-attr]
+
+    def lose(self, server: int) -> None:
+        node: Any = self.servers[server]
+        self.servers[server] = Gone()  # type: ignore[call-overload]
+        node.close()
+
+    def start(self, server: int, job: JobSpec) -> None:
+        options = NodeOptions(check=True)
+        node = ServerNode(
+            server, job, self.address(server), lead=False, options=options, shared=False
+        )
+        self.servers[server] = node
+        node.reach_lead(self, self.address(0))
+
+
+class Witness:
+    """Compares what primaries and replicas hold after the step that a stamp names."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._lock = threading.Lock()
+        self._made = threading.local()
+        """The stamp of each slice's step that this thread forwards, and is about to make."""
+        self._seen: dict[Stamp, dict[str, bytes]] = {}
+        self.tensors: set[str] = set()
+        self.compared = 0
+        self.different: list[str] = []
+        self._watch_forwarding(patch)
+        self._watch_primaries(patch)
+        self._watch_copies(patch)
+
+    def see(self, stamp: Stamp, state: SliceState) -> None:
+        bits = {
+            name: bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+            for name, tensor in state.items()
+        }
+        with self._lock:
+            self.tensors |= bits.keys()
+            other = self._seen.setdefault(stamp, bits)
+            if other is not bits:
+                self.compared += 1
+                names = bits.keys() | other.keys()
+                wrong = [name for name in names if bits.get(name) != other.get(name)]
+                if wrong:
+                    self.different.append(f"{stamp}: {', '.join(sorted(wrong))}")
+
+    def _watch_forwarding(self, patch: pytest.MonkeyPatch) -> None:
+        forward, fold_too = Replicas.forward, Replicas.fold_too
+
+        def note(replicas: Replicas, slice_: int) -> None:
+            with replicas._ledger_lock:
+                self._made.__dict__[str(slice_)] = replicas._ledger.stamp(slice_)
+
+        def forward_noted(replicas: Replicas, message: Any, *rest: Any) -> Any:
+            result = forward(replicas, message, *rest)
+            note(replicas, message.slice)
+            return result
+
+        def fold_too_noted(replicas: Replicas, slice_: int, *rest: Any) -> None:
+            fold_too(replicas, slice_, *rest)
+            note(replicas, slice_)
+
+        patch.setattr(Replicas, "forward", forward_noted)
+        patch.setattr(Replicas, "fold_too", fold_too_noted)
+
+    def _watch_primaries(self, patch: pytest.MonkeyPatch) -> None:
+        fold, fold_slice = Primary.fold, Primary.fold_slice
+
+        def fold_seen(primary: Primary, target: Any, fill: int, steps: Any) -> None:
+            fold(primary, target, fill, steps)
+            for slice_ in steps:
+                self.see(self._made.__dict__[str(slice_)], primary.export(slice_))
+
+        def fold_slice_seen(primary: Primary, index: int, *rest: Any) -> None:
+            fold_slice(primary, index, *rest)
+            slice_ = primary.ids[index]
+            self.see(self._made.__dict__[str(slice_)], primary.export(slice_))
+
+        patch.setattr(Primary, "fold", fold_seen)
+        patch.setattr(Primary, "fold_slice", fold_slice_seen)
+
+    def _watch_copies(self, patch: pytest.MonkeyPatch) -> None:
+        step = Copies.step
+
+        def step_seen(copies: Copies, message: Copy, data: Any) -> None:
+            step(copies, message, data)
+            self.see(message.stamp, copies.export(message.slice))
+
+        patch.setattr(Copies, "step", step_seen)
+
+
+@pytest.fixture
+def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
+    monkeypatch.setattr(inline, "Hub", Hub)
+    return Witness(monkeypatch)
+
+
+def restored(since: str, server: int) -> bool:
+    """Every slice has all its copies, after the last line of this kind about this server."""
+    lines = Hub.now.lines
+    found = [
+        at
+        for at, line in enumerate(lines)
+        if line["what"] == since and line.get("server") == server
+    ]
+    return bool(found) and any(
+        line["what"] == "copied" and line["learning"] == 0 for line in lines[found[-1] :]
+    )
+
+
+def train(worker: Worker, optimizer: str) -> Iterator[int]:
+    """Yields the number of steps after each of them."""
+    number = int(worker.name.rpartition("-")[2])
+    model = tj.build()
+    optimizer_ = worker.attach(model, tj.OPTIMIZERS[optimizer](model))
+    scheduler = tj.schedule(optimizer_)
+    step = 0
+    while not worker.stopped:
+        points, labels = tj.batch(number, step)
+        tj.loss_of(model, points, labels).backward()
+        optimizer_.step(points=len(labels))
+        scheduler.step()
+        step += 1
+        yield step
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize("sync", ["bsp", "ssp:2", "asp"])
+def test_replicas_equal_their_primaries_after_every_step(
+    witness: Witness, sync: str, optimizer: str
+) -> None:
+    job = JobSpec(
+        job="twin",
+        sync=sync,
+        workers=2,
+        servers=3,
+        replicas=1,
+        slice_nbytes=256,
+        heartbeat_s=20.0,
+        target_accuracy=1.0,
+    )
+    run = inline.InlineRun(None, [])
+    guests: list[threading.Thread] = []
+    done: list[str] = []
+
+    def join(name: str) -> None:
+        options = NodeOptions(check=True)
+        args = (name, job, Hub.now, main, options, run)
+        guests.append(threading.Thread(target=inline._work, args=args, daemon=True))
+        guests[-1].start()
+
+    def story() -> Iterator[None]:
+        """What happens to the job; it goes on with every step of the first worker."""
+        join("guest-3")
+        while "guest-3" not in done:
+            yield
+        Hub.now.lose(1)
+        join("guest-4")
+        while not (restored("server-lost", 1) and "guest-4" in done):
+            yield
+        Hub.now.start(1, job)
+        while not restored("server-joined", 1):
+            yield
+        join("guest-5")
+        Hub.now.lose(2)
+        while not (restored("server-lost", 2) and "guest-5" in done):
+            yield
+
+    def main(worker: Worker) -> None:
+        if worker.name.startswith("guest"):
+            for step in train(worker, optimizer):
+                if step == 5:
+                    break
+            done.append(worker.name)
+            return
+        events = story()
+        for _ in train(worker, optimizer):
+            if worker.name == "worker-0" and next(events, ENDED) is ENDED:
+                worker.report(accuracy=1.0)
+
+    inline.run_inline(job, main, timeout_s=60)
+    for guest in guests:
+        guest.join(10)
+    assert not run.errors
+    assert not witness.different, witness.different[:5]
+    assert [line["server"] for line in Hub.now.lines if line["what"] == "server-lost"] == [1, 2]
+    assert witness.compared > 200
+    state = {"momentum_buffer"} if optimizer == "momentum" else {"exp_avg", "exp_avg_sq", "step"}
+    assert witness.tensors >= {"parameters", *state}
