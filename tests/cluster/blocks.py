@@ -17,14 +17,30 @@ from processes import Command
 JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096
 """Columns of a block. Few: elements are counted more than once, and all travels in small frames."""
+ONCE = 8192
+"""So many that no element is counted twice: contributions of more than a minute."""
+ADDITION, MOMENTUM, ADAGRAD = "addition", "momentum", "adagrad"
+"""What folds (`jobs/ledger.py`)."""
+_CLOSE = 1e-3
+_SETTLED = 12
+"""Steps after which momentum has added all of a contribution but 2**-13 of it."""
 SEEDS = range(int(os.environ.get("POLYRHYTHM_TORTURE", "1")))
 
 
-def flags(sync: str, columns: int) -> list[str | float]:
+def flags(sync: str, columns: int, optimizer: str = ADDITION) -> list[str | float]:
+    """With an optimizer a contribution must be worth the same whatever the number of members."""
     return [
-        *("--sync", sync, "--timer", "1s", "--set", f"columns={columns}", "--min-step", "5ms"),
-        *("--updater", "addition", "--respawn", "--target-accuracy", 1.0, "--json"),
+        *("--sync", sync, "--timer", "1s", "--set", f"columns={columns}"),
+        *("--min-step", "5ms" if optimizer == ADDITION else "10ms"),
+        *("--respawn", "--target-accuracy", 1.0, "--json", *folded_with(optimizer)),
     ]
+
+
+def folded_with(optimizer: str) -> tuple[str, ...]:
+    if optimizer == ADDITION:
+        return ("--updater", "addition")
+    plain = ("--async-scale", "none", "--async-momentum", "contribution")
+    return ("--set", f"optimizer={optimizer}", *plain)
 
 
 def say_how_again(request: pytest.FixtureRequest, seed: int) -> None:
@@ -50,8 +66,8 @@ def endure(
         company.until_progress(rng.randrange(5, 30))
 
 
-def finish(company: Company) -> None:
-    """Let the job end, and look at what those have who stayed."""
+def finish(company: Company, optimizer: str = ADDITION) -> None:
+    """Let the job end, and check the parameters of the workers that stayed."""
     command, folder = company.command, company.command.cwd
     company.until_calm()
     stayed = company.present()
@@ -61,7 +77,10 @@ def finish(company: Company) -> None:
     finals = [np.load(folder / f"{name}.final.npy") for name in stayed]
     assert len(finals) >= 2
     for final in finals:
-        _assert_right(final, company)
+        if optimizer == ADDITION:
+            _assert_right(final, company)
+        else:
+            _assert_right_with(optimizer, final, company)
 
 
 def _assert_right(final: npt.NDArray[np.float32], company: Company) -> None:
@@ -76,6 +95,32 @@ def _assert_right(final: npt.NDArray[np.float32], company: Company) -> None:
             assert not more.any(), f"slice {number}, worker {row}: {np.flatnonzero(more)} too often"
             assert not less.any(), f"slice {number}, worker {row}: {np.flatnonzero(less)} was lost"
     assert all(book.acknowledged for book in rows.values())
+
+
+def _assert_right_with(optimizer: str, final: npt.NDArray[np.float32], company: Company) -> None:
+    """An optimizer is not linear, so an element counts for one contribution at most. Its value says how
+    often that was folded: never 0, once 1 (with momentum from 1/2 on), twice at least 1.08."""
+    columns = final.shape[2]
+    for name, book in company.books.items():
+        row = int(name.rpartition("-")[2])
+        assert max(book.sent) < columns, "an element stands for one contribution"
+        acknowledged = np.array(sorted(book.acknowledged), dtype=np.int64)
+        assert len(acknowledged) and len(set(book.acknowledged)) == len(book.acknowledged)
+        settled = acknowledged[:-_SETTLED] if optimizer == MOMENTUM else acknowledged
+        for number, block in enumerate(final):
+            where, values = f"slice {number}, {name}", block[row]
+            folded = np.flatnonzero(values)
+            lost = sorted(set(acknowledged.tolist()) - set(folded.tolist()))
+            assert not lost, f"{where}: {lost} was lost"
+            unsent = sorted(set(folded.tolist()) - set(book.sent))
+            assert not unsent, f"{where}: {unsent} was never sent"
+            least = 0.5 if optimizer == MOMENTUM else 1.0
+            wrong = (values[folded] > 1 + _CLOSE) | (values[folded] < least - _CLOSE)
+            assert not wrong.any(), f"{where}: {folded[wrong]} became {values[folded][wrong]}"
+            unfinished = settled[values[settled] < 1 - _CLOSE]
+            assert not len(unfinished), f"{where}: {unfinished} lost its momentum"
+    empty = set(range(ROWS)) - {int(name.rpartition("-")[2]) for name in company.books}
+    assert not final[:, sorted(empty)].any()
 
 
 def _counted(numbers: list[int], columns: int) -> npt.NDArray[np.int64]:

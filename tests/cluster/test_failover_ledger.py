@@ -1,6 +1,7 @@
 """The ledger with servers among the victims: every acknowledged contribution is in every slice once,
 whatever befalls workers and servers. Real processes, a seeded schedule, never more than one server
-missing at a time, because every slice has one copy.
+missing at a time, because every slice has one copy. With plain addition, and with optimizers whose state
+must survive too.
 
 POLYRHYTHM_TORTURE is the number of schedules for each policy.
 """
@@ -9,9 +10,23 @@ import random
 from pathlib import Path
 
 import pytest
-from blocks import FEW, JOB, MANY, SEEDS, endure, finish, flags, gather, say_how_again
+from blocks import (
+    ADAGRAD,
+    ADDITION,
+    FEW,
+    JOB,
+    MANY,
+    MOMENTUM,
+    ONCE,
+    SEEDS,
+    endure,
+    finish,
+    flags,
+    gather,
+    say_how_again,
+)
 from keepers import Keepers
-from processes import Command
+from processes import SHOWN_ELSEWHERE, Command
 
 SERVERS = ("kill-server", "stop-server")
 """In every schedule; the rest is drawn."""
@@ -30,15 +45,23 @@ def draw(rng: random.Random) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("sync", "link", "columns"),
-    [("bsp", "auto", FEW), ("ssp:2", "tcp", MANY), ("asp", "auto", MANY)],
-    ids=["bsp", "ssp", "asp"],
+    ("sync", "link", "columns", "optimizer"),
+    [
+        ("bsp", "auto", FEW, ADDITION),
+        pytest.param("ssp:2", "tcp", MANY, ADDITION, marks=SHOWN_ELSEWHERE),
+        pytest.param("asp", "auto", MANY, ADDITION, marks=SHOWN_ELSEWHERE),
+        pytest.param("bsp", "tcp", ONCE, ADAGRAD, marks=SHOWN_ELSEWHERE),
+        ("ssp:2", "tcp", ONCE, MOMENTUM),
+        ("asp", "auto", ONCE, MOMENTUM),
+    ],
+    ids=["bsp", "ssp", "asp", "bsp-adagrad", "ssp-momentum", "asp-momentum"],
 )
 def test_nothing_is_lost_and_nothing_twice(
     tmp_path: Path,
     sync: str,
     link: str,
     columns: int,
+    optimizer: str,
     seed: int,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -48,7 +71,7 @@ def test_nothing_is_lost_and_nothing_twice(
     print(f"faults: {' '.join(faults)}")
     more = ["--link", link, "--workers", 3, "--servers", 3, "--replicas", 1]
     more += ["--slow-fold", "1=1ms"]  # s1 adds and folds on lanes
-    with Command(JOB, *flags(sync, columns), *more, cwd=tmp_path) as command:
+    with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         company = gather(command, rng, workers=3)
         keepers = Keepers(company, rng)
 
@@ -56,4 +79,4 @@ def test_nothing_is_lost_and_nothing_twice(
             (keepers if fault in keepers.kinds else company).befall(fault)
 
         endure(company, faults, befall, rng)
-        finish(company)
+        finish(company, optimizer)

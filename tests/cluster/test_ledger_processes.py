@@ -8,7 +8,21 @@ import random
 from pathlib import Path
 
 import pytest
-from blocks import FEW, JOB, MANY, SEEDS, endure, finish, flags, gather, say_how_again
+from blocks import (
+    ADAGRAD,
+    ADDITION,
+    FEW,
+    JOB,
+    MANY,
+    MOMENTUM,
+    ONCE,
+    SEEDS,
+    endure,
+    finish,
+    flags,
+    gather,
+    say_how_again,
+)
 from processes import SHOWN_ELSEWHERE, Command
 
 FAULTS = ("kill", "kill", "stop", "stop", "pause", "join", "join", "leave")
@@ -17,21 +31,25 @@ FAULTS = ("kill", "kill", "stop", "stop", "pause", "join", "join", "leave")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("sync", "link", "columns"),
+    ("sync", "link", "columns", "optimizer"),
     [
-        pytest.param("bsp", "auto", FEW, marks=SHOWN_ELSEWHERE),
-        pytest.param("ssp:2", "tcp", MANY, marks=SHOWN_ELSEWHERE),
-        pytest.param("asp", "auto", MANY, marks=SHOWN_ELSEWHERE),
-        ("psp", "auto", MANY),
-        ("fsp", "tcp", FEW),
+        pytest.param("bsp", "auto", FEW, ADDITION, marks=SHOWN_ELSEWHERE),
+        pytest.param("ssp:2", "tcp", MANY, ADDITION, marks=SHOWN_ELSEWHERE),
+        pytest.param("asp", "auto", MANY, ADDITION, marks=SHOWN_ELSEWHERE),
+        ("psp", "auto", MANY, ADDITION),
+        ("fsp", "tcp", FEW, ADDITION),
+        pytest.param("bsp", "auto", ONCE, ADAGRAD, marks=SHOWN_ELSEWHERE),
+        pytest.param("ssp:2", "tcp", ONCE, MOMENTUM, marks=SHOWN_ELSEWHERE),
+        pytest.param("asp", "auto", ONCE, MOMENTUM, marks=SHOWN_ELSEWHERE),
     ],
-    ids=["bsp", "ssp", "asp", "psp", "fsp"],
+    ids=["bsp", "ssp", "asp", "psp", "fsp", "bsp-adagrad", "ssp-momentum", "asp-momentum"],
 )
 def test_every_acknowledged_contribution_is_there_once(
     tmp_path: Path,
     sync: str,
     link: str,
     columns: int,
+    optimizer: str,
     seed: int,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -41,8 +59,8 @@ def test_every_acknowledged_contribution_is_there_once(
     if sync in ("psp", "fsp"):
         more += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
         more += ["--slow-fold", "0=1ms"]  # s0 adds and folds on lanes, s1 on the thread at hand
-    with Command(JOB, *flags(sync, columns), *more, cwd=tmp_path) as command:
+    with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         company = gather(command, rng, workers=3)
         endure(company, rng.sample(FAULTS, len(FAULTS)), company.befall, rng)
-        finish(company)
+        finish(company, optimizer)
         assert all(command.journal("placed")[0]["slices"]), "both servers hold slices"

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from blocks import ADAGRAD, ADDITION, FEW, MOMENTUM, ONCE, finish, folded_with
 from company import Company
 from jobs.ledger import ROWS
 from keepers import Keepers
@@ -13,11 +14,14 @@ from processes import Command, call, last_word, wait_until
 from test_endings import SOON_S, assert_nothing_left, sockets_of
 
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
-FLAGS = ("--workers", 2, "--timer", "1s", "--updater", "addition", "--min-step", "5ms")
+FLAGS = ("--workers", 2, "--timer", "1s", "--min-step", "5ms")
 
 
-def start(cwd: Path, *flags: object) -> tuple[Command, Company]:
-    more = ("--set", "columns=64", "--target-accuracy", 1.0, "--quiet")
+def start(
+    cwd: Path, *flags: object, optimizer: str = ADDITION, columns: int = FEW
+) -> tuple[Command, Company]:
+    more = ("--set", f"columns={columns}", "--target-accuracy", 1.0, *folded_with(optimizer))
+    more += ("--quiet",)
     command = Command(LEDGER, *FLAGS, *flags, *more, cwd=cwd)
     company = Company(command, random.Random(0))
     company.until(lambda: len(company.books) == 2, "both train")
@@ -49,15 +53,38 @@ def test_one_more_than_there_are_copies(tmp_path: Path, sync: str) -> None:
         assert_nothing_left(command, names, files, SOON_S)
 
 
-def test_two_at_once_are_survived_with_two_copies(tmp_path: Path) -> None:
-    command, company = start(tmp_path, "--sync", "bsp", "--servers", 4, "--replicas", 2)
+@pytest.mark.parametrize(("sync", "optimizer"), [("bsp", ADAGRAD), ("asp", MOMENTUM)])
+def test_two_at_once_are_survived_with_two_copies(
+    tmp_path: Path, sync: str, optimizer: str
+) -> None:
+    """Every acknowledged contribution is in every slice once, and so is what the optimizer keeps."""
+    flags = ("--sync", sync, "--servers", 4, "--replicas", 2)
+    command, company = start(tmp_path, *flags, optimizer=optimizer, columns=ONCE)
     with command:
-        for pid in command.servers()[1:3]:
+        victims = command.servers()[1:3]
+        for pid in victims:  # neither acts on the other's death
+            os.kill(pid, signal.SIGSTOP)
+        for pid in victims:
             os.kill(pid, signal.SIGKILL)
         company.until(lambda: len(command.journal("server-lost")) == 2, "both are missed")
         company.until_progress(20)
-        (tmp_path / "finish").touch()
-        assert command.wait(30) == 0, command.stderr()
+        finish(company, optimizer)
+
+
+def test_a_cut_link_between_two_servers_costs_one_of_them_and_no_contribution(
+    tmp_path: Path,
+) -> None:
+    """Both processes live, and the lead hears from both: one must go, and comes back as a new one."""
+    flags = ("--sync", "asp", "--servers", 3, "--replicas", 1, "--respawn")
+    command, company = start(tmp_path, *flags, optimizer=MOMENTUM, columns=ONCE)
+    with command:
+        keepers = Keepers(company, random.Random(0))
+        company.begin("servers", keepers.cut_from_another(1))
+        company.until_calm()
+        (lost,) = command.journal("server-lost")
+        assert lost["server"] in (1, 2) and "lost its link to it" in lost["noticed"]
+        company.until_progress(20)
+        finish(company, MOMENTUM)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

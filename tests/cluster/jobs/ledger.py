@@ -4,6 +4,12 @@ step, or several where the policy says so (`--set local=1`: the steps are the wo
 
 Every block is a group of its own, so that it is a slice of its own. A worker is numbered by its name,
 and goes on counting where its last life ended.
+
+`--set optimizer=NAME` folds with a torch optimizer in place of plain addition. Both have state in every
+element, and in the end one contribution is worth 1, whatever the order and whoever else contributed:
+
+- momentum, where contributions are folded one by one: 1/2, and 1/4, 1/8, ... with the steps that follow;
+- adagrad, in rounds: a first gradient is divided by its own size, so the mean over the round cancels.
 """
 
 import os
@@ -12,6 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+OPTIMIZERS = {
+    "addition": lambda groups: torch.optim.SGD(groups, lr=1.0),
+    "momentum": lambda groups: torch.optim.SGD(groups, lr=0.5, momentum=0.5),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=1.0),
+}
 ROWS = 12
 SLICES = 6
 
@@ -21,10 +32,12 @@ def main(worker):
     columns = int(worker.options["columns"])
     blocks = [torch.nn.Parameter(torch.zeros(ROWS, columns)) for _ in range(SLICES)]
     groups = [{"params": [block]} for block in blocks]
-    optimizer = worker.attach(torch.nn.ParameterList(blocks), torch.optim.SGD(groups, lr=1.0))
+    chosen = worker.options.get("optimizer", "addition")
+    optimizer = worker.attach(torch.nn.ParameterList(blocks), OPTIMIZERS[chosen](groups))
     path = Path(f"{worker.name}.book")
     number = path.read_text().count("sent") if path.exists() else 0
-    towards = -1 if worker.options.get("local") else 1  # a step of SGD goes against the gradient
+    added = chosen == "addition" and not worker.options.get("local")
+    towards = 1 if added else -1  # a step of an optimizer goes against the gradient
     steps, made, seen, incarnation = [], [], 0, worker.incarnation
     Path(f"{worker.name}.pid").write_text(str(os.getpid()))
     with path.open("a", buffering=1) as book:
