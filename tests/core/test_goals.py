@@ -88,12 +88,18 @@ def test_the_reason_has_words() -> None:
 
 
 def test_a_small_change_in_a_full_pass_is_a_goal() -> None:
-    goals = Goals(JobSpec(job="j", target_change=0.01))
-    for passes, objective in ((0, 1.0), (1, 0.5), (1, 0.499)):
-        goals.measured(objective)
-        goals.folded(passes, passes)
-        assert goals.reached(0) is None, "no full pass lies between these"
-    goals.measured(0.495)
-    goals.folded(2, 2)
-    reached = goals.reached(0)
-    assert reached is not None and "less than 0.01" in str(reached)
+    job = goals(target_change=0.01)
+    for change in (None, 0.5, 0.01, float("nan")):
+        job.checked(change)
+        assert job.reached(0) is None
+    job.checked(0.0095)
+    assert job.reached(0) == goal("the objective changed by 0.0095 in a pass, less than 0.01")
+
+
+def test_only_a_check_compares_objectives() -> None:
+    """Folds and journal lines come more often than passes end."""
+    job = goals(target_change=0.01)
+    for passes in range(5):
+        job.measured(1.0)
+        job.folded(10 * passes, passes)
+        assert job.reached(0) is None

@@ -155,7 +155,7 @@ def test_what_is_counted_after_the_goal_does_not_end_it_again() -> None:
 def test_epochs_without_batches_end_with_a_reason() -> None:
     effects = Stage(workers=1, sync="asp", epochs=1).begin().contribute(0, 1)
     reason = ended(effects)
-    assert reason is not None and reason.startswith("--epochs counts passes over worker.batches()")
+    assert reason is not None and reason.startswith("--epochs and --target-change count passes")
 
 
 def test_rounds_without_batches_are_fine() -> None:

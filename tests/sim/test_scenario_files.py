@@ -67,7 +67,7 @@ def test_groups_become_workers_with_names() -> None:
     ("change", "words"),
     [
         (("rounds = 3", "rounds = 3\ncolour = 1"), ["colour", "$.job"]),
-        (("rounds = 3", ""), ["rounds, epochs or max_time"]),
+        (("rounds = 3", ""), ["rounds, epochs, target_change or max_time"]),
         (("rounds = 3", "epochs = 3"), ["points"]),
         (("rounds = 3", "rounds = 0"), ["rounds is 0"]),
         (("rounds = 3", "rounds = 'many'"), ["int", "$.job.rounds"]),

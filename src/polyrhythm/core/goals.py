@@ -1,9 +1,9 @@
-"""When a job has reached its goal: at whichever of its goals comes first.
+"""When a job has reached its goal: at the first of its goals that is reached.
 
-*Seconds count from the opening of round 1. Accuracy is the mean of what each present worker reported
-last, so that one lucky worker does not end the job of all. The objective is a mean that the lead
-hands in; it should span many points, because one batch may be lucky too. Its change is looked at once
-per full pass of the slowest: after a short interval any change is small (FSP §5.3).*
+*Seconds count from the opening of round 1. Accuracy is the mean of the last report of each present
+worker, so that one lucky worker does not end the job of all. The objective is a mean that the lead
+hands in; it should span many points, because one batch may be lucky too. Its change is checked once per
+full pass of the slowest worker (`passes.py`): within a short interval any change is small (FSP §5.3).*
 """
 
 import math
@@ -20,7 +20,6 @@ class Goals:
         self._objective: float | None = None
         self._accuracies: dict[int, float] = {}
         self._until_ns: int | None = None
-        self._pass_objective: float | None = None
         self._change: float | None = None
 
     # -- what it is told -----------------------------------------------------------------------
@@ -31,11 +30,11 @@ class Goals:
             self._until_ns = now_ns + round(self._job.max_seconds * 1e9)
 
     def folded(self, rounds: int, passes: int) -> None:
-        if passes > self._passes and self._objective is not None:
-            if self._pass_objective is not None:
-                self._change = abs(self._objective - self._pass_objective)
-            self._pass_objective = self._objective
         self._rounds, self._passes = rounds, passes
+
+    def checked(self, change: float | None) -> None:
+        """A full pass is over, in which the objective changed by this; None: it is not known."""
+        self._change = change
 
     def measured(self, objective: float | None) -> None:
         if objective is not None:

@@ -23,7 +23,7 @@ from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.membership import Member, View
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.opening import Opening
-from polyrhythm.core.outlook import IDLE_ROUNDS, Outlook
+from polyrhythm.core.outlook import IDLE_ROUNDS, NOT_FINITE, Outlook
 from polyrhythm.core.placing import Placing
 from polyrhythm.core.presence import Presence
 from polyrhythm.core.rounds import Rounds
@@ -213,6 +213,7 @@ class LeadMachine:
         self._presence.remove(member, reason)
         self._windows.forget(*member.key)
         self._outlook.goals.left(member.worker)
+        self._outlook.learning.left(member.worker)
         if self._placing.lose(member.worker):
             self._site.tell_routes()
         if not self._rounds.open:
@@ -231,7 +232,7 @@ class LeadMachine:
         if len(self.view):
             return
         if self._ending is not None:
-            self._finish(self._ending, now_ns, failed=False)
+            self._finish(self._ending, now_ns, failed=self._ending.code == NOT_FINITE)
         elif self._rounds.open and self._departures.deserted(now_ns):
             self._finish(Reason("deserted"), now_ns, failed=True)
 

@@ -67,11 +67,14 @@ WORDS = {
     "server-silent": "s{server} has been silent for {silent_s:.2f} s; suspect after {derivation}",
     "unreported": "{servers} has not reported what {held} contributed",
     "goal": "the job reached its goal: {goal}",
+    "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the "
+    "rate, or clip the gradients",
     "ending": "the goal is reached: {workers} end their work",
     "lead-gone": "the lead is gone: {detail}",
     "silent": "w{worker} has been silent for {silent_s:.2f} s; suspect after {derivation}",
     "server-died": "server s{server} died ({detail}); without replicas its slices are lost",
-    "no-batches": "--epochs counts passes over worker.batches(), which nobody uses: give --rounds",
+    "no-batches": "--epochs and --target-change count passes over worker.batches(), which no worker "
+    "uses: give --rounds",
     "idle": "nobody had anything to contribute for {rounds} rounds, and the goal is not reached",
     "worker-failed": "{name} left: {detail}; --on-error end",
     "deserted": "every worker left before the goal",

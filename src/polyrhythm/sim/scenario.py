@@ -39,6 +39,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """How many are waited for before round 1 opens; by default those who come at once."""
     rounds: int | None = None
     epochs: int | None = None
+    target_change: float | None = None
+    """End when the objective changes by less than this in a full pass."""
     max_time: Duration | None = None
     """Virtual time after the opening of round 1 at which the job ends."""
     points: int | None = None
@@ -74,10 +76,15 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: it must be at least 1")
-        if self.rounds is None and self.epochs is None and not self.max_time:
-            raise ValueError("it would never end: give rounds, epochs or max_time")
+        goals = (self.rounds, self.epochs, self.target_change, self.max_time or None)
+        if all(goal is None for goal in goals):
+            raise ValueError("it would never end: give rounds, epochs, target_change or max_time")
+        if self.target_change is not None and not 0 < self.target_change < float("inf"):
+            raise ValueError(f"target_change is {self.target_change}: it must be a positive number")
         if self.epochs is not None and self.points is None:
             raise ValueError("epochs are passes over points: give points")
+        if self.target_change is not None and self.points is None:
+            raise ValueError("target_change is checked once per pass over points: give points")
         if not 0 <= self.replicas < self.servers:
             raise ValueError(
                 f"replicas is {self.replicas}: with {self.servers} server(s) a slice can have"
@@ -256,6 +263,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def __post_init__(self) -> None:
         if not self.workers:
             raise ValueError("there are no workers: give at least one [[workers]] table")
+        if self.job.target_change is not None and self.objective is None:
+            raise ValueError("target_change is about an objective: give an [objective] table")
         names = [worker.name for worker in self.cast()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -299,6 +308,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             start_timeout_s=job.start_timeout / 1e9,
             slice_nbytes=int(job.slice),
             heartbeat_s=job.heartbeat / 1e9,
+            target_change=job.target_change,
             max_seconds=job.max_time / 1e9 if job.max_time else None,
             interval=job.interval,
             coordination=job.coordination,

@@ -26,6 +26,11 @@ class Sharing:
         return self._plan.passes if self._plan is not None else 0
 
     @property
+    def points(self) -> int:
+        """Points of the data set; 0 until a worker enrols one."""
+        return self._plan.points if self._plan is not None else 0
+
+    @property
     def begun(self) -> bool:
         """Somebody has enrolled a data set."""
         return self._plan is not None

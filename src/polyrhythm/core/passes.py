@@ -1,0 +1,136 @@
+"""The objective of each full pass: what `--target-change` and the monitoring of learning compare.
+
+*A check is due once per full pass of the slowest worker (FSP §5.3), and never before a whole data
+set's worth of points was visited since the check before: when chunks change hands, the pass count can
+rise twice within a few points. A check uses only values that were measured after the check before.*
+"""
+
+import math
+from dataclasses import dataclass
+
+from polyrhythm.wire.messages import Trailer
+
+_REST = 0.5
+"""At the end of a job, this share of a pass is enough for a last check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean loss weighted by points, and its standard error over `count` contributions."""
+
+    value: float
+    error: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassObjective:
+    """`loss`: the mean over all contributions since the check before; None: none had an objective.
+    `change`: how much the objective changed since a check that is at least a pass older; None: there
+    is nothing to compare with yet."""
+
+    passes: int
+    loss: Mean | None
+    change: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """The mean loss over `sample` points of the probe sample, after `visited` points of training."""
+
+    value: float
+    sample: int
+    visited: int
+
+
+class _Losses:
+    """Weighted mean and variance, updated in one pass so that nothing is kept per contribution."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._weight = self._mean = self._squares = 0.0
+
+    def add(self, loss: float, weight: float) -> None:
+        self._count += 1
+        self._weight += weight
+        step = loss - self._mean
+        self._mean += step * weight / self._weight
+        self._squares += weight * step * (loss - self._mean)
+
+    def mean(self) -> Mean | None:
+        if not self._count:
+            return None
+        variance = max(0.0, self._squares / self._weight)
+        return Mean(self._mean, math.sqrt(variance / self._count), self._count)
+
+
+class Passes:
+    def __init__(self) -> None:
+        self._losses = _Losses()
+        self._checked = 0
+        """Full passes at the last check."""
+        self._visited = self._since = 0
+        """Points visited in the whole job, and at the last check."""
+        self._last: Mean | None = None
+        self._share = (0.0, 0)
+        """The probe sample in the open round: the sum of its losses, over how many points."""
+        self._probed: _Probed | None = None
+        """The last reading of the probe sample, if it was taken after the last check."""
+        self._compared: _Probed | None = None
+        """The reading that the next one is compared with."""
+
+    def count(self, trailer: Trailer, points: int) -> None:
+        """A contribution is complete; `points` of it were visited for the first time in their pass."""
+        self._visited += points
+        if trailer.objective is not None:
+            self._losses.add(trailer.objective, trailer.weight)
+        if trailer.probe is not None:
+            total, sample = self._share
+            self._share = (
+                total + trailer.probe * trailer.probe_points,
+                sample + trailer.probe_points,
+            )
+
+    def folded(self, passes: int, data_set: int) -> PassObjective | None:
+        """Something was folded, after so many full passes over so many points. Returns the
+        objective of the pass if a check is due."""
+        self._close_probe()
+        if passes <= self._checked or self._visited - self._since < data_set:
+            return None
+        return self._check(passes, data_set)
+
+    def rest(self, passes: int, data_set: int) -> PassObjective | None:
+        """The job ends: a last check, if enough of a pass was visited since the one before."""
+        if not data_set or self._visited - self._since < _REST * data_set:
+            return None
+        self._close_probe()
+        return self._check(passes, data_set)
+
+    def _close_probe(self) -> None:
+        total, sample = self._share
+        if sample:
+            self._probed = _Probed(total / sample, sample, self._visited)
+            self._share = (0.0, 0)
+
+    def _check(self, passes: int, data_set: int) -> PassObjective:
+        loss = self._losses.mean()
+        change = self._probe_change(data_set)
+        if change is None and loss is not None and self._last is not None:
+            change = abs(loss.value - self._last.value)
+        self._checked, self._since = passes, self._visited
+        self._last, self._losses, self._probed = loss, _Losses(), None
+        return PassObjective(passes, loss, change)
+
+    def _probe_change(self, data_set: int) -> float | None:
+        """Two readings can be compared if they are a full pass apart and over equally many points:
+        a worker that died took its share of the sample with it."""
+        now, before = self._probed, self._compared
+        if now is None:
+            return None
+        if before is None or before.sample != now.sample:
+            self._compared = now
+            return None
+        if now.visited - before.visited < data_set:
+            return None
+        self._compared = now
+        return abs(now.value - before.value)

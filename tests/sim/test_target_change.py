@@ -1,0 +1,96 @@
+"""`target_change` in virtual time: the rule is checked once per full pass of the slowest worker.
+
+The simulated objective has no noise and halves about every two passes, so its change in a pass is known.
+"""
+
+import pytest
+from staged_run import Run
+
+POINTS, BOUND = 1200, 0.02
+SCENARIO = """
+[job]
+sync = "{sync}"
+kind = "{kind}"
+local_steps = {local_steps}
+target_change = {bound}
+points = {points}
+batch = 10
+servers = 2
+replicas = 1
+model = "100kB"
+{more}
+[objective]
+halving = 2400
+at_once = 100000
+[[workers]]
+count = 2
+step = "2ms"
+step_noise = 0.1
+[[workers]]
+name = "slow"
+step = "8ms"
+{after}
+"""
+POLICIES = [
+    ("bsp", "gradient"),
+    ("bsp", "local"),
+    ("asp", "gradient"),
+    ("asp", "local"),
+    ("ssp:4", "gradient"),
+    ("ssp:4", "local"),
+    ("ssp-restart:4", "gradient"),
+    ("psp", "local"),
+    ("fsp", "gradient"),
+    ("fsp", "local"),
+]
+BEFALLS = {
+    "a worker dies": '[[events]]\nat = "700ms"\nwhat = "crash"\nworker = "slow"',
+    "a worker joins": '[[workers]]\nname = "late"\nstep = "3ms"\njoin = "500ms"',
+    "a worker leaves": '[[events]]\nat = "450ms"\nwhat = "leave"\nworker = "worker-1"',
+}
+
+
+def run(sync: str, kind: str = "gradient", after: str = "", points: int = POINTS) -> Run:
+    timed = 'interval = "20ms"' if sync == "fsp" else ""
+    local_steps = 2 if kind == "local" and sync != "fsp" and sync != "psp" else 1
+    return Run(
+        SCENARIO.format(
+            sync=sync,
+            kind=kind,
+            local_steps=local_steps,
+            bound=BOUND,
+            points=points,
+            more=timed,
+            after=after,
+        )
+    )
+
+
+def assert_ended_by_the_rule(job: Run) -> None:
+    """The objective halves every two data sets' worth of points. It changes by less than the bound per
+    pass only below 0.07, which is at least 7 data sets away."""
+    assert job.end.reason.code == "goal" and not job.end.failed
+    assert "the objective changed by" in str(job.end.reason)
+    assert "changed by 0 " not in str(job.end.reason)
+    assert job.result["points"] >= 7 * POINTS
+    objective = job.simulation.objective
+    assert objective is not None and objective.value < 4 * BOUND
+
+
+@pytest.mark.parametrize(("sync", "kind"), POLICIES)
+def test_passes_shorter_than_a_second_do_not_end_the_job_too_early(sync: str, kind: str) -> None:
+    assert_ended_by_the_rule(run(sync, kind))
+
+
+@pytest.mark.parametrize("befalls", BEFALLS)
+@pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:4", "fsp"])
+def test_a_change_of_members_does_not_end_the_job_too_early(sync: str, befalls: str) -> None:
+    assert_ended_by_the_rule(run(sync, after=BEFALLS[befalls]))
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp", "fsp"])
+def test_workers_without_points_are_not_waited_for(sync: str) -> None:
+    """Two points for three workers: one of them never visits any, and passes are completed."""
+    job = run(sync, points=2, after='[[events]]\nat = "60s"\nwhat = "leave"\nworker = "slow"')
+    assert job.end.reason.code == "goal"
+    assert "the objective changed by" in str(job.end.reason)
