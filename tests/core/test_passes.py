@@ -1,6 +1,7 @@
 """When the objective of a pass is measured, and what is compared with what."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -62,7 +63,23 @@ def test_objectives_are_weighted_by_points() -> None:
     measured = passes.folded(1, POINTS)
     assert measured is not None and measured.loss is not None
     assert measured.loss.value == 1.0
-    assert measured.loss.error == pytest.approx(math.sqrt(3.0 / 2))
+    assert measured.loss.points == 4.0
+
+
+def test_the_error_shrinks_with_the_points_and_not_with_the_contributions() -> None:
+    """The same losses of single points, handed in one by one or as means of batches."""
+    rng = random.Random(1)
+    losses = [rng.gauss(1.0, 0.5) for _ in range(10_000)]
+    errors = []
+    for batch in (1, 10, 100):
+        passes = Passes()
+        for first in range(0, len(losses), batch):
+            mean = sum(losses[first : first + batch]) / batch
+            passes.count(contribution(mean, float(batch)), batch)
+        measured = passes.folded(1, len(losses))
+        assert measured is not None and measured.loss is not None
+        errors.append(measured.loss.error)
+    assert errors == pytest.approx([0.5 / math.sqrt(len(losses))] * 3, rel=0.2)
 
 
 def test_passes_that_are_caught_up_with_are_no_full_passes() -> None:

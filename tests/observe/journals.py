@@ -89,3 +89,17 @@ def ended(at_s: float, reason: str = "the job reached its goal: 9 rounds", **fie
         "ended",
         **{"reason": reason, "failed": False, "rounds": 9, "folds": {"0": 9}} | fields,
     )
+
+
+def learning(at_s: float, state: str, **fields: Any) -> Line:
+    found = {
+        "state": state,
+        "passes": 5,
+        "objective": 2.0,
+        "first": 2.3,
+        "best": 2.0,
+        "best_pass": 5,
+        "rises": 0,
+        "workers": [],
+    }
+    return line(at_s, "learning", **{**found, **fields})

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from journals import opened, rounds, totals, waiting
+from journals import learning, opened, rounds, totals, waiting
 
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.state import RunState, fold
@@ -28,7 +28,25 @@ FAST, SLOW = (0.3, 0.64, 0.06), (0.9, 0.03, 0.07)
 
 def test_one_is_waited_for() -> None:
     state = after(10.0, FAST, FAST, FAST, SLOW)
-    assert advise(state, job()) == "worker-3 was waited for 61% of the time: try --sync asp"
+    assert advise(state, job()) == (
+        "worker-3 was waited for 61% of the time: try --sync fsp, --sync psp --kind local or"
+        " --sync ssp:4, and compare the seconds to the same objective"
+    )
+
+
+@pytest.mark.parametrize("sync", ["bsp", "fsp", "psp", "ssp:2", "ssp-restart:2"])
+def test_no_policy_is_recommended_on_speed_alone(sync: str) -> None:
+    said = advise(after(10.0, FAST, FAST, FAST, SLOW), job(sync=sync))
+    assert said is not None and "--sync" in said
+    assert "asp" not in said and "compare the seconds to the same objective" in said
+
+
+def test_a_run_that_does_not_learn_gets_advice_about_that_only() -> None:
+    lines = [*opened(0, 1), learning(5.0, "rising", objective=2.0, best=1.0, best_pass=2, rises=1)]
+    done = {"0": totals(10, 3.0, 6.4, 0.6), "1": totals(10, 9.0, 0.3, 0.7)}
+    state = fold([*lines, rounds(11.0, 10, done)])
+    assert advise(state, job()) == "try a lower rate"
+    assert advise(fold(lines), job()) == "try a lower rate", "however short the run was"
 
 
 def test_one_is_waited_for_under_a_bound() -> None:
@@ -57,7 +75,8 @@ def test_long_waits_that_the_lead_noted() -> None:
 )
 def test_the_exchange_takes_most(fields: dict[str, Any], words: str) -> None:
     said = advise(after(10.0, (0.3, 0.1, 0.6), (0.3, 0.12, 0.58)), job(**fields))
-    assert said == f"exchange takes 69% of the time: {words}"
+    compare = "and compare the seconds to the same objective"
+    assert said == f"exchange takes 69% of the time: {words}, {compare}"
 
 
 def test_one_worker_alone_waits_for_the_exchange() -> None:

@@ -17,7 +17,10 @@ def test_a_round_that_waits_for_one() -> None:
         "until: in 7.5 s at the latest, at 18.0 s",
     ]
     assert said[5].startswith("rule: bsp folds a round when every member")
-    assert any("--sync asp" in sentence for sentence in said[6:])
+    policies = [sentence for sentence in said[6:] if "--sync" in sentence]
+    assert policies
+    assert all("compare the seconds to the same objective" in sentence for sentence in policies)
+    assert not any("asp" in sentence for sentence in policies), "no policy for its speed alone"
 
 
 def test_without_a_timer() -> None:

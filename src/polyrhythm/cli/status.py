@@ -18,7 +18,7 @@ from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import tell
 from polyrhythm.observe.summary import described, result
-from polyrhythm.observe.why import Explanation, explain, in_sentences
+from polyrhythm.observe.why import Explanation, explain, in_sentences, with_learning
 from polyrhythm.wire.messages import JobSpec
 
 _WIDTH = 160
@@ -143,7 +143,7 @@ def status_of(run: Run) -> dict[str, Any]:
 def explanation_of(run: Run) -> Explanation:
     if run.word == "running":
         return explain(run.state, run.now_s, run.job)
-    return Explanation(f"{run.word}: {run.reason}")
+    return with_learning(Explanation(f"{run.word}: {run.reason}"), run.state, run.job)
 
 
 def _worker_number(state: RunState, worker: str) -> int:

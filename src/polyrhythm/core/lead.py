@@ -537,6 +537,7 @@ class LeadMachine:
             failed=failed,
             rounds=self._outlook.at,
             folds=self._rounds.folds,
+            learning=self._outlook.learning.finding.fields(),
         )
         self._dispatch.do(End(reason, failed))
         self._ended = True

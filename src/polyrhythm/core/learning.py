@@ -11,6 +11,7 @@ A finding carries a state and numbers; `observe/learning.py` puts it into words.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,7 +20,9 @@ from polyrhythm.core.passes import Mean
 
 _OF_GAIN = 0.1
 _OF_LEVEL = 0.05
-_ERRORS = 2.0
+_ERRORS = 3.0
+_MOST_NOISE = 0.5
+"""Losses that explode differ so much within a pass that the error alone would excuse any rise."""
 _BACK = 0.25
 """Within this share of the margin above the best, an objective is back at its best."""
 _STALLS = 3
@@ -64,6 +67,29 @@ class Finding:
     def fields(self) -> dict[str, Any]:
         return {**asdict(self), "state": str(self.state), "workers": list(self.workers)}
 
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> "Finding":
+        """From the fields of a journal line."""
+        return cls(
+            LearningState(fields["state"]),
+            fields["passes"],
+            fields["objective"],
+            fields["first"],
+            fields["best"],
+            fields["best_pass"],
+            fields["rises"],
+            tuple(fields["workers"]),
+        )
+
+    @property
+    def lost(self) -> float:
+        """The share of all that was gained that the last pass has lost again; 1 or more: the objective
+        is no lower than it was at first."""
+        if self.objective is None or self.first is None or self.best is None:
+            return 0.0
+        gained, lost = self.first - self.best, self.objective - self.best
+        return lost / gained if gained > 0 else float(lost > 0)
+
 
 class Trend:
     """The course of one objective from pass to pass. All its values are finite."""
@@ -90,9 +116,8 @@ class Trend:
             first = self.first = loss
         if self.best is None:
             # the losses of one round do not show how much they vary: the first pass does
-            deviation = loss.error * math.sqrt(loss.count)
-            error = deviation / math.sqrt(max(1, first.count))
-            self.best = Mean(first.value, error, first.count)
+            error = loss.error * math.sqrt(loss.points / first.points)
+            self.best = Mean(first.value, error, first.points)
             self._bests = [first.value]
         above, margin = loss.value - self.best.value, self._margin(loss, first, self.best)
         self._judge_rise(above, margin)
@@ -105,7 +130,7 @@ class Trend:
 
     def _margin(self, loss: Mean, first: Mean, best: Mean) -> float:
         gained = max(0.0, first.value - best.value)
-        noise = _ERRORS * math.hypot(loss.error, best.error)
+        noise = min(_ERRORS * math.hypot(loss.error, best.error), _MOST_NOISE * abs(first.value))
         return max(_OF_GAIN * gained, _OF_LEVEL * abs(best.value), noise)
 
     def _judge_rise(self, above: float, margin: float) -> None:
@@ -145,7 +170,6 @@ class Learning:
         self._unfinished: set[int] = set()
         """Workers whose last objective was not finite."""
         self._first_sum = self._first_weight = 0.0
-        self._first_count = 0
         self._opening = True
         self._said = LearningState.FALLING
 
@@ -161,14 +185,13 @@ class Learning:
         if self._opening:
             self._first_sum += objective * weight
             self._first_weight += weight
-            self._first_count += 1
 
     def folded(self) -> None:
         """A round is over: the first one tells the objective before training."""
         if self._opening and self._first_weight:
             self._opening = False
             first = self._first_sum / self._first_weight
-            self._trend.begin(Mean(first, 0.0, self._first_count))
+            self._trend.begin(Mean(first, 0.0, self._first_weight))
 
     def passed(self, passes: int, loss: Mean | None) -> None:
         """A full pass is over. Its losses count unless one of them is not finite."""

@@ -16,11 +16,11 @@ _REST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean loss weighted by points, and its standard error over `count` contributions."""
+    """A mean loss over so many points, and its standard error."""
 
     value: float
     error: float
-    count: int
+    points: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,37 @@ class _Probed:
 
 
 class _Losses:
-    """Weighted mean and variance, updated in one pass so that nothing is kept per contribution."""
+    """The mean of weighted losses, and how much of it is chance.
+
+    A loss is a mean over `weight` points, so the difference of two losses at the same parameters varies
+    by the variance of one point's loss times `1 / weight + 1 / other weight`. Contributions that follow
+    each other are at nearly the same parameters. Their differences leave out what training changes
+    within the pass, the fall of a healthy objective and the swings of an unstable one.
+    """
 
     def __init__(self) -> None:
-        self._count = 0
-        self._weight = self._mean = self._squares = 0.0
+        self._weight = self._mean = 0.0
+        self._before: tuple[float, float] | None = None
+        self._pairs = 0
+        self._variances = 0.0
 
     def add(self, loss: float, weight: float) -> None:
-        self._count += 1
         self._weight += weight
-        step = loss - self._mean
-        self._mean += step * weight / self._weight
-        self._squares += weight * step * (loss - self._mean)
+        self._mean += (loss - self._mean) * weight / self._weight
+        if self._before is not None:
+            other, other_weight = self._before
+            self._variances += (loss - other) ** 2 / (1 / weight + 1 / other_weight)
+            self._pairs += 1
+        self._before = (loss, weight)
 
     def mean(self) -> Mean | None:
-        if not self._count:
-            return None
-        variance = max(0.0, self._squares / self._weight)
-        return Mean(self._mean, math.sqrt(variance / self._count), self._count)
+        return Mean(self._mean, self._error(), self._weight) if self._weight else None
+
+    def _error(self) -> float:
+        """Few differences estimate it badly: it is wider then, about as Student's t is."""
+        if not self._pairs:
+            return 0.0
+        return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)
 
 
 class Passes:

@@ -65,7 +65,15 @@ class Site:
         self._placing.place(spec)
         self.tell_routes()
         slices = self._placing.slice_counts()
-        self._dispatch.note("placed", nbytes=self._placing.nbytes, slices=slices)
+        options = spec.optimizer.groups[0] if spec.optimizer.groups else {}
+        self._dispatch.note(
+            "placed",
+            nbytes=self._placing.nbytes,
+            slices=slices,
+            optimizer=spec.optimizer.name,
+            rate=options.get("lr"),
+            momentum=options.get("momentum"),
+        )
 
     def tell_routes(self) -> None:
         self._dispatch.place(self._rounds.members)

@@ -1,12 +1,17 @@
-"""Where the time of a run went and what would help: one sentence, or none when all is well.
+"""What would help a run: one sentence, or none when all is well.
 
-A worker was *waited for* as long as the others waited longer than it did itself: what even the
-slowest waits is the exchange, not somebody. So the *exchange* is the time spent on transfers and the
-shortest wait of all workers.
+A run that does not learn needs help with that first. Otherwise the sentence is about where the time
+went, and never recommends a policy for its speed alone: a policy that waits less lets workers compute on
+older parameters, and only the time to the same objective shows whether that pays.
+
+A worker was *waited for* as long as the others waited longer than it did itself. Even the slowest worker
+waits for the exchange, so the *exchange* is the time spent on transfers and the shortest wait of all
+workers.
 """
 
 from statistics import fmean, median
 
+from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import percent
 from polyrhythm.wire.messages import JobSpec
@@ -14,19 +19,24 @@ from polyrhythm.wire.messages import JobSpec
 _TOO_SHORT_S = 1.0
 _WAITED_FOR = 0.25
 _EXCHANGE = 0.5
+COMPARE = "and compare the seconds to the same objective"
 _HAS_BARRIER = ("bsp", "fsp", "psp", "ssp", "ssp-restart")
 
 
 def advise(state: RunState, job: JobSpec) -> str | None:
+    if (learning := learning_advice(state, job)) is not None:
+        return learning
     if state.seconds < _TOO_SHORT_S:
         return None
     waited_for = _waited_for(state)
     if waited_for is not None and waited_for[1] >= _WAITED_FOR and _family(job) in _HAS_BARRIER:
         name, share = waited_for
-        return f"{name} was waited for {percent(share)} of the time: try {_without_barrier(job)}"
+        tried = f"try {_less_waiting(job)}, {COMPARE}"
+        return f"{name} was waited for {percent(share)} of the time: {tried}"
     exchange = _exchange(state)
     if exchange >= _EXCHANGE:
-        return f"exchange takes {percent(exchange)} of the time: try {_less_exchange(job)}"
+        tried = f"try {_less_exchange(job)}, {COMPARE}"
+        return f"exchange takes {percent(exchange)} of the time: {tried}"
     return None
 
 
@@ -58,10 +68,12 @@ def _exchange(state: RunState) -> float:
     return fmean(transfer for _, _, transfer in shares) + min(wait for _, wait, _ in shares)
 
 
-def _without_barrier(job: JobSpec) -> str:
+def _less_waiting(job: JobSpec) -> str:
     if _family(job) in ("ssp", "ssp-restart"):
-        return "a larger bound in --sync ssp:N, or --sync asp"
-    return "--sync asp"
+        return "a larger bound in --sync ssp:N, or --sync fsp"
+    if _family(job) == "bsp":
+        return "--sync fsp, --sync psp --kind local or --sync ssp:4"
+    return "--sync ssp:4"
 
 
 def _less_exchange(job: JobSpec) -> str:

@@ -35,7 +35,7 @@ class Progress:
         self._job = job
         self._quiet = quiet
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
-        self._teller = Teller()
+        self._teller = Teller(job)
         self._live: Live | None = None
         self._heard_s = self._shown_s = time.monotonic()
 

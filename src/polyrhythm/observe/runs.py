@@ -17,6 +17,7 @@ import msgspec
 
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.learning import ended_in_words
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.wire.messages import JobSpec
 
@@ -64,7 +65,7 @@ class Run:
     def reason(self) -> str | None:
         """How it ended, in words."""
         if self.state.ended is not None:
-            return self.state.ended.reason
+            return ended_in_words(self.state)
         if self.result is not None:
             failed = self.result.get("failed")
             return str(failed) if failed else "it was stopped before its goal"

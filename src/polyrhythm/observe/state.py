@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from polyrhythm.core.learning import Finding, LearningState
 from polyrhythm.observe.overrounds import MeanOverRounds, MedianOverRounds
 from polyrhythm.observe.worker import Fields, WorkerState
 
@@ -85,8 +86,13 @@ class RunState:
     contributions: int = 0
     points: int = 0
     objective: float | None = None
+    finding: Finding | None = None
+    """What the lead found last about the objective; None: nothing worth a line."""
     nbytes: int = 0
     """Of the model."""
+    rate: float | None = None
+    momentum: float | None = None
+    """Of the model's optimizer when the job began; None: not known."""
     batch: int = 0
     """Points that users take at a time; 0: not known."""
     slices: dict[int, int] = field(default_factory=dict)
@@ -225,6 +231,7 @@ class RunState:
     def _placed(self, line: dict[str, Any]) -> None:
         self.nbytes = line["nbytes"]
         self.slices = dict(enumerate(line["slices"]))
+        self.rate, self.momentum = line.get("rate"), line.get("momentum")
 
     def _joined(self, line: dict[str, Any]) -> None:
         worker = line["worker"]
@@ -278,7 +285,8 @@ class RunState:
         self.points += line.get("points", 0)
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
-        objective = line.get("objective")
+        # a mean that is not finite is null in a file; a `learning` line tells of it
+        objective = line.get("objective") if _is_number(line.get("objective")) else None
         self.objective = self.objective if objective is None else objective
         self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
         self._measure(line.get("workers", {}))
@@ -347,11 +355,18 @@ class RunState:
         moved = line.get("moved", 0)
         self.moved_chunks += moved if isinstance(moved, int) else len(moved)
 
+    def _found(self, line: dict[str, Any]) -> None:
+        self.finding = Finding.read(line)
+        if self.finding.state is LearningState.NOT_FINITE:
+            self.objective = None  # the one before says nothing about the model as it is
+
     def _ended(self, line: dict[str, Any]) -> None:
         self.ended = Ended(self.at_s, line["reason"], line.get("failed", False))
         self.round = line.get("rounds", self.round)
         self.folds = {int(server): count for server, count in line.get("folds", {}).items()}
         self.waiting = None
+        if line.get("learning") is not None:
+            self._found(line["learning"])
 
     _HANDLERS: ClassVar[dict[str, Callable[["RunState", dict[str, Any]], None]]] = {
         "server-joined": _server_joined,
@@ -376,6 +391,7 @@ class RunState:
         "refused": _refused,
         "chunks": _chunks,
         "empty-handed": _empty_handed,
+        "learning": _found,
         "ended": _ended,
     }
 

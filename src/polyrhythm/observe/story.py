@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from polyrhythm.observe.learning import ended_in_words, in_words, learning_advice
 from polyrhythm.observe.state import DONE, RunState, workers_named
 from polyrhythm.observe.words import (
     counted,
@@ -22,6 +23,7 @@ from polyrhythm.observe.words import (
     with_names,
 )
 from polyrhythm.observe.worker import Totals
+from polyrhythm.wire.messages import JobSpec
 
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
@@ -46,10 +48,12 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 class Teller:
-    """Takes the lines of a journal one by one and gives the sentences that are due."""
+    """Takes the lines of a journal one by one and gives the sentences that are due. With the job it
+    also gives advice."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: JobSpec | None = None) -> None:
         self.state = RunState()
+        self._job = job
         self._reports: dict[int, Sentence] = {}
         self._from_round = 1
         self._rounds_s: float | None = None
@@ -256,8 +260,15 @@ class Teller:
     def _refused(self, line: dict[str, Any]) -> list[Sentence]:
         return [self._say(with_names(line["reason"], self.state), ())]
 
+    def _learning(self, line: dict[str, Any]) -> list[Sentence]:
+        said = in_words(self.state)
+        if said is None:
+            return []
+        advice = None if self._job is None else learning_advice(self.state, self._job)
+        return [self._say(said if advice is None else f"{said}; {advice}", None)]
+
     def _ended(self, line: dict[str, Any]) -> list[Sentence]:
-        reason = with_names(line["reason"], self.state)
+        reason = with_names(ended_in_words(self.state) or line["reason"], self.state)
         if not reason.startswith("the job "):
             reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
         return [self._say(reason, None), *self._in_all()]
@@ -298,6 +309,7 @@ class Teller:
         "chunks": _chunks,
         "empty-handed": _empty_handed,
         "refused": _refused,
+        "learning": _learning,
         "ended": _ended,
     }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrhythm.core.sync.prediction import overall_usage
+from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.words import counted, percent
 from polyrhythm.observe.worker import WorkerState
@@ -49,6 +50,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "passes": state.passes,
         "objective": state.objective,
         "accuracy": state.accuracy,
+        "learning": learning_result(state, job),
         "seconds": round(seconds, 6),
         "seconds_per_pass": round(seconds / state.passes, 6) if state.passes else None,
         "seconds_to_target": seconds_to_target(state, job),
@@ -62,7 +64,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "arrival_spread_ms": arrival_spread_ms(state),
         "per_worker": {worker.name: _of_worker(worker) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
-        "ended": state.ended.reason if state.ended is not None else None,
+        "ended": ended_in_words(state),
     }
 
 
@@ -122,7 +124,7 @@ def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
 
 
 def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = None) -> str:
-    """For people; the last sentence says where the time went, if there is something to say."""
+    """For people; the last sentence is advice, if there is any."""
     rows = [
         f"{result['job']}: {result['ended'] or 'did not end by itself'}",
         f"  {result['rounds']} rounds, {result['contributions']} contributions,"
@@ -133,6 +135,8 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
         rows.append(f"  accuracy {result['accuracy']:.4f}")
     if result["objective"] is not None:
         rows.append(f"  objective {result['objective']:.4f}")
+    if result["learning"] is not None and result["learning"]["says"] is not None:
+        rows.append(f"  {result['learning']['says']}")
     if result["seconds_to_target"] is not None:
         rows.append(f"  target met after {result['seconds_to_target']:.2f} s")
     if (usage := result["resource_usage"]["overall"]) is not None:

@@ -6,7 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from polyrhythm.core.learning import LearningState
 from polyrhythm.observe.estimate import left_s
+from polyrhythm.observe.learning import in_words, is_fault
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import Failover, RunState
 from polyrhythm.observe.words import counted, duration, listed, parting, percent, reason_in_words
@@ -29,8 +31,8 @@ def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
     parts = [f"round {state.round}"]
     if state.passes:
         parts.append(f"pass {state.passes}")
-    if state.objective is not None:
-        parts.append(f"objective {state.objective:.4f}")
+    if (objective := _objective(state)) is not None:
+        parts.append(objective)
     if state.accuracy is not None:
         parts.append(f"accuracy {state.accuracy:.4f}")
     parts.append(f"{_points_per_s(state):.0f} points/s")
@@ -39,6 +41,16 @@ def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
     if rest_s is not None:
         parts.append(f"about {duration(rest_s)} left")
     return "  ".join(parts)
+
+
+def _objective(state: RunState) -> str | None:
+    """With a word about a fault of the learning."""
+    fault = state.finding.state if state.finding and is_fault(state.finding) else None
+    if fault is LearningState.NOT_FINITE:
+        return "objective not finite"
+    if state.objective is None:
+        return None
+    return f"objective {state.objective:.4f}" + ("" if fault is None else f" ({fault})")
 
 
 def _table(*titles: str) -> Table:
@@ -60,6 +72,8 @@ def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
         rows.append(workers_table(workers[:_SHOWN], state))
     if len(workers) > _SHOWN:
         rows.append(Text(f"and {len(workers) - _SHOWN} more workers", style="dim"))
+    if is_fault(state.finding):
+        rows.append(Text(in_words(state) or "", style="red"))
     if state.waiting is not None:
         text = reason_in_words(state.waiting.code, state.waiting.fields, state)
         rows.append(Text(f"{text}, for {duration(now_s - state.waiting.since_s)}", style="yellow"))
@@ -109,6 +123,8 @@ def status(run: Run) -> RenderableType:
         slices = ", ".join(f"s{server} {count}" for server, count in state.slices.items())
         links = listed(sorted(set(state.links.values())))
         rows.append(Text(f"slices: {slices}; links: {links}"))
+    if (learning := in_words(state)) is not None:
+        rows.append(Text(learning))
     if state.silent:
         rows.append(Text(f"silent: {listed(f's{server}' for server in state.silent)}"))
     rows += [Text(_failover(failover)) for failover in state.failovers]

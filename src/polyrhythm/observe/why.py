@@ -1,8 +1,10 @@
 """What a run waits for: for whom, since when, until when, by which rule, and what one can do."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from polyrhythm.observe.advice import COMPARE
+from polyrhythm.observe.learning import in_words, learning_advice, needs_help
 from polyrhythm.observe.state import RunState, WaitingState
 from polyrhythm.observe.words import counted, duration, listed, reason_in_words
 from polyrhythm.wire.messages import JobSpec
@@ -31,7 +33,7 @@ RULES = {
     "parted": "who loses a server waits 5 s for the lead to say who has its slices, then joins again",
     "timer-empty": "a round without any contribution is not folded",
 }
-_SPEEDS = ("let the fast run further ahead: a larger bound in --sync ssp:N, or --sync asp",)
+_SPEEDS = (f"let the fast run further ahead: a larger bound in --sync ssp:N, {COMPARE}",)
 _REMEDIES = {
     "placing": ("look for a server that is short of memory or stopped",),
     "seeding": ("look at that worker: it sends the whole model once",),
@@ -42,7 +44,7 @@ _REMEDIES = {
     ),
     "round": (
         "wait for the timer, or next time set it: --timer 30s",
-        "let the fast go on without the slow: --sync asp or --sync ssp:4",
+        f"let the fast go on without the slow: --sync fsp or --sync ssp:4, {COMPARE}",
         "if that worker hangs, end it: the others go on without it",
     ),
     "stale": _SPEEDS,
@@ -73,6 +75,10 @@ class Explanation:
     left_s: float | None = None
     rule: str | None = None
     remedies: tuple[str, ...] = ()
+    learning: str | None = None
+    """What is wrong with the learning, if anything is."""
+    advice: str | None = None
+    """What to try about that."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,6 +86,18 @@ class Explanation:
 
 def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = None) -> Explanation:
     """What a run that has not ended waits for; `now_s`: the present as a moment of its journal."""
+    return with_learning(_explain(state, now_s, job), state, job)
+
+
+def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
+    """The same, with what is wrong with the learning of the run, if anything is."""
+    if not needs_help(state.finding):
+        return explanation
+    advice = learning_advice(state, job)
+    return replace(explanation, learning=in_words(state), advice=advice)
+
+
+def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Explanation:
     waiting = state.waiting
     now_s = max(state.at_s, state.at_s if now_s is None else now_s)
     if waiting is None:
@@ -164,4 +182,8 @@ def in_sentences(explanation: Explanation) -> list[str]:
     if explanation.rule is not None:
         said.append(f"rule: {explanation.rule}")
     said += [f"you can: {remedy}" for remedy in explanation.remedies]
+    if explanation.learning is not None:
+        said.append(f"learning: {explanation.learning}")
+    if explanation.advice is not None:
+        said.append(f"you can: {explanation.advice}")
     return said

@@ -1,0 +1,155 @@
+"""Whether a run learns, in words, and what to try if it does not.
+
+Advice names what can help in the case at hand: the rate, the momentum, or a bound on how old the
+parameters may be that a worker computes on. It recommends no policy for its speed.
+"""
+
+from typing import Any
+
+from polyrhythm.core.learning import FAULTS, Finding, LearningState
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.words import listed, number
+from polyrhythm.wire.messages import JobSpec
+
+_LOWER_RATE = 1 / 3
+_HALF = 0.5
+_BOUND = 4
+_WITHOUT_ROUNDS = ("asp", "ssp", "ssp-restart")
+
+
+def is_fault(finding: Finding | None) -> bool:
+    """The objective rises, is not finite, or stagnates without having fallen."""
+    return finding is not None and finding.state in FAULTS
+
+
+def needs_help(finding: Finding | None) -> bool:
+    """A fault, or an objective that rose and has not settled since: it may rise again."""
+    if finding is None:
+        return False
+    unstable = finding.state is LearningState.FALLING and finding.rises > 0
+    return unstable or is_fault(finding)
+
+
+def in_words(state: RunState) -> str | None:
+    """What was found last; None: the objective has fallen all the time."""
+    finding = state.finding
+    if finding is None or (finding.state is LearningState.FALLING and not finding.rises):
+        return None
+    now, passes = number(finding.objective), finding.passes
+    match finding.state:
+        case LearningState.NOT_FINITE:
+            names = listed(state.name_of(worker) for worker in finding.workers)
+            return f"the objective is not finite: {names} reported NaN or infinity"
+        case LearningState.RISING:
+            best = number(finding.best)
+            again = f"; it has risen {_times(finding)}" if finding.rises > 1 else ""
+            return f"the objective rises: {now} in pass {passes}, {best} {_best_at(finding)}{again}"
+        case LearningState.STALLED:
+            first = number(finding.first)
+            return f"the objective stagnates: {now} in pass {passes}, {first} in the first round"
+        case LearningState.SETTLED:
+            first = number(finding.first)
+            return (
+                f"the objective has settled at {now} ({first} in the first round):"
+                " training has converged, or nearly"
+            )
+        case _:
+            rose = f"it has risen {_times(finding)} before"
+            return f"the objective falls again: {now} in pass {passes}; {rose}"
+
+
+def _best_at(finding: Finding) -> str:
+    return f"in pass {finding.best_pass}" if finding.best_pass else "in the first round"
+
+
+def _times(finding: Finding) -> str:
+    return "once" if finding.rises == 1 else f"{finding.rises} times"
+
+
+def ended_in_words(state: RunState) -> str | None:
+    """Why a run ended; with a plain word about its model if that is not what a goal promises."""
+    if state.ended is None:
+        return None
+    reason, finding = state.ended.reason, state.finding
+    if state.ended.failed or finding is None or not needs_help(finding):
+        return reason
+    match finding.state:
+        case LearningState.RISING if finding.lost >= _HALF:
+            return f"{reason}, but its model has diverged"
+        case LearningState.RISING:
+            return f"{reason}, but its model has become worse"
+        case LearningState.STALLED:
+            return f"{reason}, but its model has learned nothing"
+        case LearningState.NOT_FINITE:
+            return f"{reason}, but losses of its last pass are not finite"
+        case _:
+            return f"{reason}, but its training was unstable"
+
+
+def learning_result(state: RunState, job: JobSpec) -> dict[str, Any] | None:
+    """What `--json` prints about learning; None: no objective is known."""
+    finding = state.finding
+    if finding is None or (finding.objective is None and not is_fault(finding)):
+        return None
+    return {
+        **finding.fields(),
+        "workers": [state.name_of(worker) for worker in finding.workers],
+        "says": in_words(state),
+        "advice": learning_advice(state, job),
+    }
+
+
+def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
+    """What to try; None: nothing is wrong with the learning."""
+    finding = state.finding
+    if finding is None or not needs_help(finding):
+        return None
+    rate = _rate(state, job)
+    if finding.state is LearningState.STALLED:
+        return f"try another rate{rate}, higher or lower, and check the data and its labels"
+    tries = [f"a lower rate{_example(state, job)}"]
+    if finding.state is LearningState.NOT_FINITE:
+        tries.append("clipped gradients")
+    family = "" if job is None else job.sync.partition(":")[0]
+    if state.momentum and family in _WITHOUT_ROUNDS:
+        tries.append(f"less momentum (it is {state.momentum:g})")
+    elif job is not None and job.kind == "local":
+        tries.append("less momentum (if there is any)")
+    if job is not None:
+        tries += _bounds(job)
+    return f"try {_either(tries)}"
+
+
+def _rate(state: RunState, job: JobSpec | None) -> str:
+    return "" if state.rate is None else f" (it is {state.rate:g})"
+
+
+def _example(state: RunState, job: JobSpec | None) -> str:
+    """The rate of a built-in job can be set on the command line."""
+    if job is None or job.path or state.rate is None:
+        return _rate(state, job)
+    return f" (such as --set rate={_LOWER_RATE * state.rate:.1g})"
+
+
+def _bounds(job: JobSpec) -> list[str]:
+    """What lets workers compute on fresher parameters under this policy."""
+    family, _, bound = job.sync.partition(":")
+    found = []
+    if job.async_scale == "none" and family in _WITHOUT_ROUNDS:
+        found.append("--async-scale members")
+    if family == "asp":
+        found.append(f"a bound on staleness (--sync ssp:{_BOUND})")
+    elif family in ("ssp", "ssp-restart") and bound.isdigit() and int(bound) > 1:
+        found.append(f"a smaller bound (--sync {family}:{min(_BOUND, int(bound) // 2)})")
+    elif family == "psp":
+        found.append(f"fewer steps between barriers (--most-steps {max(1, job.most_steps // 2)})")
+    elif family == "fsp":
+        found.append("a shorter --interval")
+    if job.kind == "local" and job.local_steps > 1:
+        found.append(f"fewer local steps (--local-steps {job.local_steps // 2})")
+    return found
+
+
+def _either(tries: list[str]) -> str:
+    *first, last = tries
+    return f"{', '.join(first)} or {last}" if first else last

@@ -1,0 +1,207 @@
+"""What people read about a run's learning, and the advice that fits the case."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journals import Line, ended, learning, opened, rounds
+from rich.console import Console
+
+from polyrhythm.observe import tables
+from polyrhythm.observe.learning import ended_in_words, in_words, learning_advice
+from polyrhythm.observe.state import RunState, fold
+from polyrhythm.observe.story import Teller, tell
+from polyrhythm.observe.summary import result, summary_text
+from polyrhythm.observe.why import explain, in_sentences
+from polyrhythm.wire.messages import JobSpec
+
+SGD = {"optimizer": "SGD", "rate": 0.1, "momentum": 0.9}
+RISING: dict[str, Any] = {"objective": 2.1, "best": 0.4, "best_pass": 3, "rises": 1}
+
+
+def job(**fields: Any) -> JobSpec:
+    return JobSpec(job="x", **fields)
+
+
+def begun(*lines: Line, **placed: Any) -> RunState:
+    """Two workers, then these lines."""
+    first = [{**each, **placed} if each["what"] == "placed" else each for each in opened(0, 1)]
+    return fold([*first, rounds(3.0, 7, objective=2.0, passes=5), *lines])
+
+
+def test_a_run_that_learns_is_not_talked_about() -> None:
+    state = begun(learning(4.0, "falling"))
+    assert in_words(state) is None and learning_advice(state, job()) is None
+    assert in_words(begun()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"state": "rising", **RISING},
+            "the objective rises: 2.1 in pass 5, 0.4 in pass 3",
+        ),
+        (
+            {"state": "rising", **RISING, "rises": 3, "best_pass": 0},
+            "the objective rises: 2.1 in pass 5, 0.4 in the first round; it has risen 3 times",
+        ),
+        (
+            {"state": "stalled", "objective": 2.29},
+            "the objective stagnates: 2.29 in pass 5, 2.3 in the first round",
+        ),
+        (
+            {"state": "settled", "objective": 0.03125},
+            "the objective has settled at 0.03125 (2.3 in the first round): training has converged,"
+            " or nearly",
+        ),
+        (
+            {"state": "not-finite", "workers": [1]},
+            "the objective is not finite: worker-1 reported NaN or infinity",
+        ),
+        (
+            {"state": "falling", "rises": 2},
+            "the objective falls again: 2 in pass 5; it has risen 2 times before",
+        ),
+    ],
+)
+def test_findings_in_words(fields: dict[str, Any], words: str) -> None:
+    note = learning(4.0, **fields)
+    assert in_words(begun(note)) == words
+    told = list(tell([*opened(0, 1), note]))
+    assert told[-1].endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("state", "spec", "advice"),
+    [
+        (
+            "rising",
+            {"sync": "asp"},
+            "try a lower rate (such as --set rate=0.03), less momentum (it is 0.9) or a bound on"
+            " staleness (--sync ssp:4)",
+        ),
+        (
+            "rising",
+            {"sync": "ssp:1000", "path": "/mine.py"},
+            "try a lower rate (it is 0.1), less momentum (it is 0.9) or a smaller bound"
+            " (--sync ssp:4)",
+        ),
+        ("rising", {}, "try a lower rate (such as --set rate=0.03)"),
+        (
+            "rising",
+            {"sync": "asp", "async_scale": "none", "kind": "local", "local_steps": 4},
+            "try a lower rate (such as --set rate=0.03), less momentum (it is 0.9),"
+            " --async-scale members, a bound on staleness (--sync ssp:4) or fewer local steps"
+            " (--local-steps 2)",
+        ),
+        (
+            "rising",
+            {"sync": "psp", "kind": "local"},
+            "try a lower rate (such as --set rate=0.03), less momentum (if there is any) or"
+            " fewer steps between barriers (--most-steps 32)",
+        ),
+        (
+            "not-finite",
+            {"sync": "fsp"},
+            "try a lower rate (such as --set rate=0.03), clipped gradients or a shorter --interval",
+        ),
+        (
+            "stalled",
+            {"sync": "asp"},
+            "try another rate (it is 0.1), higher or lower, and check the data and its labels",
+        ),
+    ],
+)
+def test_advice_fits_the_case(state: str, spec: dict[str, Any], advice: str) -> None:
+    found = learning(4.0, state, **(RISING if state == "rising" else {}))
+    assert learning_advice(begun(found, **SGD), job(**spec)) == advice
+
+
+def test_convergence_needs_no_advice() -> None:
+    assert learning_advice(begun(learning(4.0, "settled"), **SGD), job(sync="asp")) is None
+
+
+def test_an_unstable_run_gets_advice_until_it_has_settled() -> None:
+    assert learning_advice(begun(learning(4.0, "falling", rises=1)), job()) is not None
+    assert learning_advice(begun(learning(4.0, "settled", rises=1)), job()) is None
+
+
+GOAL = "the job reached its goal: 9 rounds"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"state": "falling"}, GOAL),
+        ({"state": "settled", "rises": 1}, GOAL),
+        ({"state": "falling", "rises": 1}, f"{GOAL}, but its training was unstable"),
+        ({"state": "rising", **RISING}, f"{GOAL}, but its model has diverged"),
+        (
+            {"state": "rising", **RISING, "objective": 0.7},
+            f"{GOAL}, but its model has become worse",
+        ),
+        ({"state": "stalled"}, f"{GOAL}, but its model has learned nothing"),
+        (
+            {"state": "not-finite", "workers": [0]},
+            f"{GOAL}, but losses of its last pass are not finite",
+        ),
+    ],
+)
+def test_a_bad_model_is_no_plain_success(fields: dict[str, Any], words: str) -> None:
+    found = learning(4.0, **fields)
+    end = ended(9.0, learning={key: found[key] for key in found if key not in ("at_s", "what")})
+    state = begun(end)
+    assert ended_in_words(state) == words
+    assert result(state, job())["ended"] == words
+    assert list(tell([*opened(0, 1), end]))[-1].endswith(words)
+
+
+def test_a_failed_job_says_why_it_failed_and_no_more() -> None:
+    state = begun(learning(4.0, "stalled"), ended(9.0, "every worker left", failed=True))
+    assert ended_in_words(state) == "every worker left"
+
+
+def test_the_summary_and_its_json() -> None:
+    state = begun(learning(4.0, "rising", **RISING), ended(9.0), **SGD)
+    found = result(state, job(sync="asp"))
+    assert found["learning"]["state"] == "rising" and found["learning"]["rises"] == 1
+    assert found["learning"]["advice"].startswith("try a lower rate")
+    text = summary_text({"job": "digits", **found}, Path("runs/x"))
+    assert "but its model has diverged" in text.splitlines()[0]
+    assert "  the objective rises: 2.1 in pass 5, 0.4 in pass 3" in text.splitlines()
+    assert result(begun(), job())["learning"] is None
+
+
+def test_why_tells_of_learning_beside_of_waiting() -> None:
+    state = begun(learning(4.0, "rising", **RISING), **SGD)
+    explanation = explain(state, job=job(sync="asp"))
+    said = in_sentences(explanation)
+    assert said[0].startswith("nothing is being waited for")
+    assert said[1] == "learning: the objective rises: 2.1 in pass 5, 0.4 in pass 3"
+    assert said[2].startswith("you can: try a lower rate")
+    assert explanation.as_dict()["learning"] == "the objective rises: 2.1 in pass 5, 0.4 in pass 3"
+    assert explain(begun()).learning is None
+
+
+def test_progress_shows_a_fault() -> None:
+    state = begun(learning(4.0, "rising", **RISING), **SGD)
+    assert "objective 2.0000 (rising)" in tables.headline(state, None, 5.0)
+    drawn = io.StringIO()
+    Console(file=drawn, width=120).print(tables.live(state, None, 5.0))
+    assert "the objective rises: 2.1 in pass 5" in drawn.getvalue()
+    (sentence,) = [
+        sentence
+        for sentence in Teller(job(sync="asp")).take(learning(4.0, "rising", **RISING))
+        if not sentence.routine
+    ]
+    assert "; try a lower rate" in sentence.text
+
+
+def test_an_objective_that_is_not_finite_is_not_shown_as_the_number_before() -> None:
+    state = begun(learning(4.0, "not-finite", workers=[0]))
+    assert state.objective is None
+    assert "objective not finite" in tables.headline(state, None, 5.0)
+    nan = rounds(5.0, 8, objective=float("nan"))
+    assert begun(nan).objective == 2.0, "the learning line tells of it"
