@@ -138,3 +138,39 @@ def test_what_is_not_there(call: Call, write_run: Write, args: list[str], words:
 def test_help_teaches(call: Call, command: str) -> None:
     text = call(command, "--help", env={"COLUMNS": "200"}).stdout
     assert f"polyrhythm {command}" in text.partition("Examples:")[2]
+
+
+RISING = {
+    "at_s": 4.5,
+    "what": "learning",
+    "state": "rising",
+    "passes": 4,
+    "objective": 2.1,
+    "first": 2.3,
+    "best": 0.4,
+    "best_pass": 2,
+    "rises": 1,
+    "workers": [],
+}
+
+
+def test_a_run_that_does_not_learn(call: Call, write_run: Write) -> None:
+    path = write_run("bad", [*LINES, RISING], name="digits", sync="asp")
+    runs.write_process(path)
+    said = "the objective rises: 2.1 in pass 4, 0.4 in pass 2"
+    assert said in call("status").stdout
+    text = call("why").stdout
+    assert f"learning: {said}" in text
+    assert "you can: try a lower rate or a bound on staleness (--sync ssp:4)" in text
+    explained = json.loads(call("why", "--json").stdout)
+    assert (explained["learning"], explained["advice"] is None) == (said, False)
+    assert json.loads(call("status", "--json").stdout)["learning"]["state"] == "rising"
+
+
+def test_a_run_that_ended_with_a_bad_model(call: Call, write_run: Write) -> None:
+    write_run("bad", [*LINES, RISING, ENDED], name="digits")
+    text = call("why").stdout
+    words = "the job reached its goal: 30 rounds, but its model has diverged"
+    assert text.startswith(f"ended: {words}\n") and "you can: try a lower rate" in text
+    assert words in call("status").stdout
+    assert json.loads(call("status", "--json").stdout)["ended"] == words
