@@ -47,6 +47,17 @@ def test_passes_that_nobody_makes_are_no_goal() -> None:
     job.fold()
     assert job.outlook.no_way_on() == Reason("no-batches")
     assert not Job(epochs=1, rounds=5).outlook.no_batches
+    assert Job(target_change=0.1).outlook.no_batches, "it is checked once per pass"
+    assert not Job(max_seconds=1.0).outlook.no_batches
+
+
+def test_a_change_of_the_objective_is_no_goal_within_a_pass() -> None:
+    """However many rounds are folded, and although each renews the journal's objective."""
+    job = Job(target_change=0.5, rounds=100)
+    job.fold("opened", 0)
+    for round_ in range(1, 100):
+        job.outlook.count(Trailer(worker=0, weight=1.0, objective=1.0), round_)
+        assert job.fold("timer", 0) is None
 
 
 @pytest.mark.parametrize(("code", "ends"), [("all-arrived", True), ("timer", False)])

@@ -94,3 +94,16 @@ def test_workers_without_points_are_not_waited_for(sync: str) -> None:
     job = run(sync, points=2, after='[[events]]\nat = "60s"\nwhat = "leave"\nworker = "slow"')
     assert job.end.reason.code == "goal"
     assert "the objective changed by" in str(job.end.reason)
+
+
+def test_a_simulated_job_that_learns_nothing_is_reported() -> None:
+    text = SCENARIO.replace("halving = 2400", "halving = 1_000_000_000")
+    fields = {"kind": "gradient", "local_steps": 1, "bound": 1e-30, "points": POINTS}
+    job = Run(text.format(sync="asp", more="epochs = 8", after="", **fields))
+    assert [line["state"] for line in job.lines("learning")] == ["stalled"]
+    assert "learned nothing" in job.result["ended"]
+
+
+@pytest.mark.parametrize(("sync", "kind"), POLICIES)
+def test_a_simulated_job_that_learns_raises_no_alarm(sync: str, kind: str) -> None:
+    assert {line["state"] for line in run(sync, kind).lines("learning")} <= {"settled"}
