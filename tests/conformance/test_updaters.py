@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from polyrhythm.core.placement.slices import Slice
+from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.optimizers import ELEMENTWISE, can_fuse
-from polyrhythm.tensors.updaters import Addition, Held, Maximum, Mean, Optimizer, Updater
+from polyrhythm.tensors.updaters import Addition, Held, Mean, Optimizer, Updater
 from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 LENGTHS = (7, 64, 3)
@@ -88,9 +89,10 @@ def plain_torch(name: str) -> Callable:
 
 CASES = [
     Case("Mean", lambda held: Mean(), one_by_one(lambda old, parts: old + mean(parts))),
+    Case("Buffers", lambda held: Buffers(), one_by_one(lambda old, parts: old + mean(parts))),
     Case(
-        "Maximum",
-        lambda held: Maximum(),
+        "Buffers of integers",
+        lambda held: Buffers(),
         one_by_one(lambda old, parts: torch.stack([part for part, _ in parts]).amax(0)),
         torch.int64,
     ),
@@ -114,7 +116,7 @@ class Server:
         self.random = torch.Generator().manual_seed(seed)
         self.held = [
             Held(
-                Slice(index, 0, GROUPS[index], 0, length),
+                Slice(index, 0, GROUPS[index], 0, length, ((0, length),)),
                 self.numbers(length),
                 torch.full((length,), 99, dtype=case.dtype),
             )

@@ -45,6 +45,33 @@ def test_a_short_run_of_local_steps_at_the_end_is_contributed() -> None:
     assert points_of(run.journal) == 2 * POINTS
 
 
+def test_a_worker_that_abstained_counts_its_changes_from_the_version_it_goes_on_with() -> None:
+    """worker-1 visits all of its points first and abstains until worker-0 leaves and its points are
+    leased anew. Every step moves the parameter by -1, and so does every round that has one; counted
+    from what it had before it abstained, worker-1's next change would have the rounds between in
+    it."""
+    ended: list[float] = []
+    alone: list[int] = []
+
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        first = worker.name == "worker-0"
+        for (points,) in worker.batches((torch.ones(POINTS, 1),), batch_size=4 if first else 30):
+            model(points).mean().backward()
+            optimizer.step()
+            if worker.version > 8:
+                alone.append(worker.version)
+            elif first and worker.version == 8:
+                return
+        ended.append(model.weight.item())
+
+    run_inline(job(epochs=1, kind="local"), main, timeout_s=20)
+    assert alone, "worker-1 has visited points of worker-0"
+    assert ended == [pytest.approx(-8.0 - len(alone))]
+
+
 def test_an_infinite_buffer_that_stays_as_it_is_does_no_harm() -> None:
     run_inline(job(epochs=1), lambda worker: loop(worker, mask=True), timeout_s=20)
 

@@ -103,6 +103,11 @@ class Ledger:
         del self._arrivals[key]
         return arrival.round
 
+    def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
+        """Something of this incarnation is in the slice: so it has read a whole version."""
+        row = self._rows.get(slice_, {}).get(worker)
+        return row is not None and row[0] == incarnation
+
     def _count(self, worker: int, incarnation: int, sequence: int) -> int:
         """In how many slices of which this server is the primary a contribution is."""
         count = 0

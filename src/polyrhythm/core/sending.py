@@ -6,8 +6,14 @@ from polyrhythm.wire import messages as m
 
 
 def contribution(
-    effect: fx.PushSlices, worker: int, incarnation: int, slice_: int, rate: float
+    effect: fx.PushSlices,
+    worker: int,
+    incarnation: int,
+    slice_: int,
+    rate: float,
+    parts: tuple[int, ...] | None = None,
 ) -> m.Contribution:
+    """`parts`: of a slice of buffers, those that are sent."""
     return m.Contribution(
         view=effect.view,
         routing=effect.routing,
@@ -21,6 +27,7 @@ def contribution(
         rate=rate,
         pull=effect.pull,
         pulled=effect.pulled,
+        parts=parts,
     )
 
 
@@ -35,8 +42,10 @@ def parameters(
     slice_: int,
     slot: int,
     holds: tuple[int, ...] = (),
+    parts: tuple[int, ...] | None = None,
 ) -> m.Parameters:
-    """`round_`: the version, or where there are no rounds the reader's ticket."""
+    """`round_`: the version, or where there are no rounds the reader's ticket. `parts`: of a slice
+    of buffers, those that are sent."""
     return m.Parameters(
         view=effect.view,
         routing=effect.routing,
@@ -48,6 +57,7 @@ def parameters(
         server=server,
         slot=slot,
         holds=holds,
+        parts=parts,
     )
 
 

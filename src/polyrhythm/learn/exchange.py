@@ -300,6 +300,12 @@ class Exchange(torch.optim.Optimizer):
         self.resume_pace()
         self.begin_round()
 
+    def take_version(self) -> None:
+        """This worker waited without contributing, and other parameters may have come meanwhile:
+        count its changes from those."""
+        self._flat.remember(parameters=self._local)
+        self.resume_pace()
+
     def resume_pace(self) -> None:
         """This worker computes again: what is padded begins when that is booked to begin."""
         if self._pacer is not None:

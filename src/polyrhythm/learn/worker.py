@@ -172,6 +172,8 @@ class Worker:
         micro = MicroBatch(batch_size) if is_timed(self._job.sync) else None
         self._exchange.micro = micro
         lease = self._node.enrol(_count(dataset), batch_size)
+        if not self._exchange.pending:
+            self._exchange.take_version()
         points = self._points = self._points or Points(lease)
         self._visits.put_back = points.put_back if self._job.abandon != OFF else None
         self._node.begin_interval()
@@ -188,7 +190,7 @@ class Worker:
                     self._exchange.contribute_rest()
                 else:
                     self._node.abstain("it has visited all of its points", lease.number)
-                    self._exchange.resume_pace()
+                    self._exchange.take_version()
                 continue
             self._visits.note(len(indices), progress)
             if self._pacer is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from polyrhythm.core.placement.slices import Layout
+from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.updaters import Held, Optimizer, Updater, updaters_for
 from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec
@@ -96,7 +97,8 @@ class Copies:
             return  # no worker had contributed to the slice in that round
         kept = self._kept[message.slice]
         held, updater = kept.held, kept.updater
-        if message.worker >= 0:
+        buffers = isinstance(updater, Buffers)
+        if message.worker >= 0 and not buffers:
             updater.add(held, tensor_over(data, kept.wire), message.step.weight)
         elif self._grows:
             held.parameters.copy_(tensor_over(data, kept.wire))

@@ -75,6 +75,8 @@ class Holdings:
         self._ledger_lock = threading.Lock()
         self._frozen = False
         self._stepping = Stepping(job)
+        self._sharers: frozenset[int] = frozenset()
+        """The workers that share a step where contributions are folded one by one."""
         kept = statements.kept_by(server, routes)
         mine = self._mine(routes)
         self.ledger = Ledger((s.id for s in mine), copying=self._copying, rounds=self._rounds)
@@ -97,6 +99,8 @@ class Holdings:
         with self._ledger_lock:
             self.ledger.enlist({member.worker: member.incarnation for member in members})
             self._stepping.enlist(len(members))
+            if self._job.async_scale == "members":
+                self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
         """Take the initial parameters of one slice; None for those of a seeder that is gone."""
@@ -130,7 +134,7 @@ class Holdings:
                 raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
             if index is None or self._frozen:
                 return None  # it was its primary by routes that are no more
-            incoming = primary.incoming(index, data)
+            incoming = primary.incoming(index, data, message.parts)
             with self._ledger_lock:
                 verdict = self.ledger.judge(worker, incarnation, sequence, message.slice)
             if verdict is Verdict.STRANGER:
@@ -164,9 +168,13 @@ class Holdings:
         step = self._stepping.step(message.weight, message.rate, message.sequence)
         if message.pulled >= 0:  # before the fold, which then needs no spare for that reader
             latest.release(message.worker, message.pulled)
+        buffers = primary.buffer_step(index, data, message, self._sharers)
+        if buffers is not None:  # each part has a scale of its own, and it is in the numbers
+            data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
         if self._copying:
             data = self._replicas.forward(message, data, step, self._routing)
-        primary.add(index, primary.incoming(index, data), message)
+        if buffers is None:
+            primary.add(index, primary.incoming(index, data), message)
         primary.fold_slice(index, latest, step)
 
     def _lock_of(self, slice_: int) -> threading.Lock:
@@ -178,6 +186,18 @@ class Holdings:
         return event
 
     # -- readers -------------------------------------------------------------------------------
+
+    def news_for(self, worker: int, incarnation: int) -> dict[int, tuple[int, ...]]:
+        """Per slice of buffers that this worker has read before, the parts that may have changed
+        since the seed. It has read a slice if it has contributed to it."""
+        if not self.primary.changed:
+            return {}
+        with self._ledger_lock:
+            return {
+                slice_: tuple(sorted(parts))
+                for slice_, parts in self.primary.changed.items()
+                if self.ledger.has_contributed(worker, incarnation, slice_)
+            }
 
     def lease(self, worker: int, ticket: int) -> list[int]:
         """Without rounds: the slot of each slice as it is now, leased to this worker."""
@@ -220,6 +240,7 @@ class Holdings:
         return weight
 
     def _step_of(self, primary: Primary, held: Held) -> SliceStep:
+        primary.settle_buffers(held)
         if self._copying:
             primary.take_mean(held)
         return self._stepping.step(held.weight, held.rate, held.clock)

@@ -28,7 +28,7 @@ class Landing:
         self._reads_in_place = False
         self._expected: int | None = None
         self._keeps: int | None = None
-        self._kept: list[tuple[m.Parameters, memoryview]] = []
+        self._kept: list[tuple[m.Parameters, memoryview | None]] = []
         self._keeping = threading.Lock()
         self._holdings: dict[int, tuple[int, ...]] = {}
         self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
@@ -62,6 +62,8 @@ class Landing:
         """Where a slice that travels as bytes is received: its final place, if it is awaited."""
         if not isinstance(message, m.Parameters) or not self._awaited(message):
             return None
+        if message.parts is not None:
+            return None
         if self._model is None or self._layout is None:
             return None
         if not 0 <= message.slice < len(self._layout.slices):
@@ -70,31 +72,45 @@ class Landing:
         return memory if memory is not None and len(memory) == nbytes else None
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
-        if payload is None:
-            raise FrameError("parameters came without their bytes")
         with self._keeping:
             awaited = self._awaited(message)
             keeps = not awaited and message.round == self._keeps
             if keeps:
-                view = payload.view()
-                self._kept.append((message, view if link.by_reference else memoryview(bytes(view))))
+                view = None if payload is None else payload.view()
+                if view is not None and not link.by_reference:
+                    view = memoryview(bytes(view))
+                self._kept.append((message, view))
         if not awaited:
             if not keeps:
                 self._put(sending.skipped(message))
             return
         if self._model is None or self._layout is None:
             raise FrameError("parameters came before the model was attached")
-        in_place = not link.by_reference and message.slice != m.EVERY_SLICE
-        if in_place and self._model.memory_of(self._layout.slices[message.slice]) is not None:
+        if payload is None:
+            self._land(message, None)
+            return
+        whole = message.parts is None and message.slice != m.EVERY_SLICE
+        if (
+            not link.by_reference
+            and whole
+            and self._model.memory_of(self._layout.slices[message.slice]) is not None
+        ):
             self._landed(message)
         else:
             self._land(message, payload.view())
         payload.done()
 
-    def _land(self, message: m.Parameters, view: memoryview) -> None:
+    def _land(self, message: m.Parameters, view: memoryview | None) -> None:
         """What lies elsewhere is copied to its place."""
         assert self._model is not None and self._layout is not None
-        if message.slice == m.EVERY_SLICE:
+        if message.slice != m.EVERY_SLICE and not 0 <= message.slice < len(self._layout.slices):
+            raise FrameError(f"parameters came of slice {message.slice}, which there is not")
+        if message.parts is not None:
+            slice_ = self._layout.slices[message.slice]
+            self._model.land_parts(slice_, message.parts, view or memoryview(b""))
+        elif view is None:
+            raise FrameError("parameters came without their bytes")
+        elif message.slice == m.EVERY_SLICE:
             self._take_all(self._model, message, view)
         else:
             self._model.land(self._layout.slices[message.slice], view)

@@ -15,6 +15,7 @@ from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.copies import SliceState, adopt_state, export_state
 from polyrhythm.runtime.slots import Allocate, Slot, Slots
+from polyrhythm.tensors.buffers import Buffers, Changers, Parts, parts_length
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.updaters import Held, Optimizer, updaters_for
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
@@ -57,6 +58,14 @@ class Primary:
             Held(slice_, self._parameters(index, dtype), self._aggregate(index, dtype))
             for index, (slice_, dtype) in enumerate(zip(slices, dtypes, strict=True))
         ]
+        self._changers = Changers()
+        self.changed: dict[int, set[int]] = {
+            s.id: set(range(len(s.parts)) if s.id in states else ())
+            for s in self.slices
+            if layout.spaces[s.space].buffers
+        }
+        """Per slice of buffers, the parts that may differ from the seed: of one that came with a state,
+        all of them."""
         self._updaters = updaters_for(layout, job, spec, self.held)
         self._updater_of = [
             updater for held in self.held for updater, slices_ in self._updaters if held in slices_
@@ -79,10 +88,19 @@ class Primary:
             return self._aggregates[self._turn].tensors[index]
         return torch.zeros(self.slices[index].length, dtype=dtype)
 
-    def incoming(self, index: int, data: memoryview) -> torch.Tensor:
-        """A slice as it came, which has the size that it must have."""
-        check_size(data, self.ids[index], self.slots.places[index][1])
-        return tensor_over(data, self.slots.dtypes[index])
+    def incoming(self, index: int, data: memoryview, parts: Parts = None) -> torch.Tensor:
+        """A slice as it came, or these parts of it, which has the size that it must have."""
+        dtype, nbytes = self.slots.dtypes[index], self.slots.places[index][1]
+        if parts is not None:
+            length = parts_length(self.slices[index], parts)
+            if length is None or not isinstance(self._updater_of[index], Buffers):
+                raise LinkError(
+                    f"the peer sent parts {list(parts)} of slice {self.ids[index]},"
+                    " which does not have them"
+                )
+            nbytes = length * dtype.itemsize
+        check_size(data, self.ids[index], nbytes)
+        return tensor_over(data, dtype) if nbytes else torch.empty(0, dtype=dtype)
 
     def seed(self, index: int, incoming: torch.Tensor) -> None:
         self.held[index].parameters.copy_(incoming)
@@ -90,17 +108,41 @@ class Primary:
             self._current.tensors[index].copy_(incoming)
 
     def add(self, index: int, incoming: torch.Tensor, message: Contribution) -> None:
-        held = self.held[index]
-        self._updater_of[index].add(held, incoming, message.weight)
+        held, updater = self.held[index], self._updater_of[index]
+        if isinstance(updater, Buffers):
+            updater.add_parts(held, incoming, message.weight, message.parts)
+            if not held.part_weights:
+                return  # no worker has changed a buffer in it
+            self.changed[held.slice.id].update(held.part_weights)
+        else:
+            updater.add(held, incoming, message.weight)
         held.weight += message.weight
         if message.sequence >= held.clock:
             held.clock, held.rate = message.sequence, message.rate
 
     # -- folds ---------------------------------------------------------------------------------
 
+    def buffer_step(
+        self, index: int, data: memoryview, message: Contribution, members: frozenset[int]
+    ) -> memoryview | None:
+        """Without rounds: add a contribution to a slice of buffers. The step that this makes, for this
+        server and its replicas alike; empty if it changed none, None if these are no buffers.
+        `members`: the workers that share a step; none: every change counts in full."""
+        held, updater = self.held[index], self._updater_of[index]
+        if not isinstance(updater, Buffers):
+            return None
+        self.add(index, self.incoming(index, data, message.parts), message)
+        scales = self._changers.scales(held, message.worker, message.parts, members)
+        if not held.weight:
+            return memoryview(b"")
+        updater.settle(held, scales)
+        return held.aggregate.view(torch.uint8).numpy().data
+
     def fold_slice(self, index: int, latest: SliceVersions, step: SliceStep) -> None:
         """Without rounds: what was just added is all there is, and is folded at once."""
         held = self.held[index]
+        if not held.weight:
+            return  # buffers that stay as they are
         slot = latest.target(held.slice.id)
         place = self.slots.at(slot).tensors[index]
         target = held.parameters if self._converts else place
@@ -109,7 +151,7 @@ class Primary:
             place.copy_(held.parameters)
         else:
             held.parameters = place
-        held.weight, held.rate, held.clock = 0.0, None, -1
+        held.empty()
         latest.folded(held.slice.id, slot)
 
     def fold(self, target: Slot, fill: int, steps: Mapping[int, SliceStep]) -> None:
@@ -143,11 +185,17 @@ class Primary:
             elif self._aggregates:
                 held.aggregate = self._aggregates[self._turn].tensors[index]
             if folded:
-                held.weight, held.rate, held.clock = 0.0, None, -1
+                held.empty()
             elif held.weight and held.aggregate is not before:
                 held.aggregate.copy_(before)
 
     # -- for copies ----------------------------------------------------------------------------
+
+    def settle_buffers(self, held: Held) -> None:
+        """Make the aggregate of buffers the step that a fold makes, here and on every replica."""
+        updater = self._updater_of[self.index[held.slice.id]]
+        if isinstance(updater, Buffers):
+            updater.settle(held)
 
     def take_mean(self, held: Held) -> None:
         """Divide the aggregate of an optimizer by its weight before it is forwarded: an optimizer may
@@ -162,6 +210,16 @@ class Primary:
         source = target if self._grows else self._aggregates[self._turn]
         return source.pieces[self.index[held.slice.id]]
 
+    def pieces_of(self, slice_: int, slot: Slot, parts: tuple[int, ...]) -> list[Piece]:
+        """These parts of a slice, as they lie in a slot."""
+        index = self.index[slice_]
+        whole, item = slot.pieces[index], self.slots.dtypes[index].itemsize
+        ends = [self.slices[index].parts[part] for part in parts]
+        return [
+            slot.segment.piece(whole.offset + first * item, (end - first) * item)
+            for first, end in ends
+        ]
+
     def export(self, slice_: int) -> SliceState:
         index = self.index[slice_]
         return export_state(self.held[index], self._updater_of[index])
@@ -174,6 +232,7 @@ class Primary:
             if was is not None and was.weight:
                 held.aggregate.copy_(was.aggregate)
                 held.weight, held.rate, held.clock = was.weight, was.rate, was.clock
+                held.part_weights = dict(was.part_weights)
         return before.close()
 
     def close(self) -> list[Segment]:

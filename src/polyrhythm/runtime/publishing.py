@@ -55,19 +55,27 @@ class Publishing:
     def _send(
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
     ) -> None:
-        """Every slice in its slot; in one piece where the link carries references to it."""
+        """Every slice in its slot; in one piece where the link carries references to it. Otherwise
+        constant buffers that the reader has are left out."""
         primary = self._placed().primary
         slices = list(primary.ids)
+        news: dict[int, tuple[int, ...]] = {}
+        if not link.by_reference:
+            news = self._placed().news_for(effect.worker, effect.incarnation)
         holds = primary.ids if self._replicated else ()
         if link.by_reference and len(set(slots)) == 1:
             slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [primary.slots.at(slots[0]).whole]
         else:
             pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
         for slice_, slot, piece in zip(slices, slots, pieces, strict=True):
-            message = sending.parameters(effect, self._server, round_, slice_, slot, holds)
+            parts = news.get(slice_)
+            payload = [piece]
+            if parts is not None:
+                payload = primary.pieces_of(slice_, primary.slots.at(slot), parts)
+            message = sending.parameters(effect, self._server, round_, slice_, slot, holds, parts)
             last = slice_ == slices[-1] and not link.by_reference
             done = self._sent_event(effect.worker, round_) if last else None
-            link.send(message, (piece,), flush=crashpoint.ON, done=done)
+            link.send(message, payload, flush=crashpoint.ON, done=done)
             crashpoint.reach(self._name, "sent", message)
         self._peers.touch(link)
 

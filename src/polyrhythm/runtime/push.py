@@ -25,9 +25,25 @@ class PushBuffer:
 
         _, self.tensors = model.push_buffers(allocate)
         self.segments = segments
+        self.parts: dict[int, tuple[int, ...]] = {}
+        """Per slice of buffers, the parts of it that the contribution has."""
+        self._layout, self._model = layout, model
         self.pieces: list[Piece] = [
             segments[slice_.space].piece(*model.wire_range(slice_)) for slice_ in layout.slices
         ]
+
+    def piece(self, slice_: int) -> Piece | None:
+        """What is sent of a slice; None: nothing of it was changed."""
+        parts = self.parts.get(slice_)
+        if parts is None:
+            return self.pieces[slice_]
+        if not parts:
+            return None
+        known = self._layout.slices[slice_]
+        offset, nbytes = self._model.wire_range(known)
+        length = sum(known.parts[part][1] - known.parts[part][0] for part in parts)
+        item = nbytes // known.length
+        return self.segments[known.space].piece(offset, length * item)
 
 
 class PushBuffers:
@@ -58,8 +74,10 @@ class PushBuffers:
     def tensors(self) -> list[list[torch.Tensor]]:
         return [buffer.tensors for buffer in self._buffers]
 
-    def lend(self) -> int:
-        """The one whose turn it is goes to the servers: its number."""
+    def lend(self, parts: dict[int, tuple[int, ...]]) -> int:
+        """The one whose turn it is goes to the servers: its number. `parts`: per slice of buffers,
+        those that were changed."""
+        self._buffers[self._turn].parts = parts
         self._sent = self._turn
         self._lent.append(self._turn)
         return self._turn

@@ -46,11 +46,12 @@ class Pushing:
         if link is None or self._layout is None:
             return
         worker, incarnation = self._machine.worker, self._machine.incarnation
-        pieces = self.buffers[effect.buffer].pieces
+        buffer = self.buffers[effect.buffer]
         slices = self._layout.slices
         for number in effect.slices:
             group = slices[number].group
             rate = effect.rates[group] if group >= 0 else 0.0
-            contribution = sending.contribution(effect, worker, incarnation, number, rate)
-            link.send(contribution, (pieces[number],), flush=False)
+            parts, piece = buffer.parts.get(number), buffer.piece(number)
+            contribution = sending.contribution(effect, worker, incarnation, number, rate, parts)
+            link.send(contribution, () if piece is None else (piece,), flush=False)
         self._links.touch(link)

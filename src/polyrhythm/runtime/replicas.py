@@ -84,7 +84,7 @@ class Replicas:
             rows=(Row(message.worker, message.incarnation, message.sequence),),
         )
         for peer in copiers:
-            self._tell(peer, copy, (payload,))
+            self._tell(peer, copy, (payload,) if len(payload) else ())
         return payload
 
     def teach(self, to: int, asked: Sequence[Stamp], primary: Primary, routing: int) -> None:

@@ -139,7 +139,9 @@ class ServerNode:
                 raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
             self._driver.put(fx.LEAD, message)
         elif isinstance(message, m.Contribution):
-            self._folding.take(link, message, _payload(message, payload), wait)
+            whole = message.parts != ()
+            data = _payload(message, payload) if whole else memoryview(b"")
+            self._folding.take(link, message, data, wait)
         elif isinstance(message, m.Copy | m.State):
             self._take_copy(message, payload)
         elif isinstance(message, m.Seed):

@@ -166,8 +166,9 @@ class WorkerNode:
         """Send what lies in `push`, and wait until the sync policy lets this worker go on, unless
         it trains through. `began_ns` is when the user's computing ended and the filling of `push`
         began; `probe` is the loss on the probe sample, over how many points, and how long it took."""
+        assert self._model is not None
         event = ev.Computed(
-            self._push.lend(),
+            self._push.lend(self._model.changed),
             weight,
             rates,
             objective,

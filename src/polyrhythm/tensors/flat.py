@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from polyrhythm.core.placement.slices import BUFFERS, Layout, Place, Slice
-from polyrhythm.errors import NotFinite, UsageError
+from polyrhythm.core.placement.slices import Layout, Place, Slice
+from polyrhythm.errors import LinkError, NotFinite, UsageError
 from polyrhythm.tensors.absent import NO_GRADIENT
+from polyrhythm.tensors.changes import BufferChanges
 from polyrhythm.tensors.copying import copy
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
@@ -44,6 +45,7 @@ class FlatModel:
         if aside:
             self._memory, self._here = _allocate(layout)
         self._base: dict[int, torch.Tensor] = {}
+        self._buffers = BufferChanges(layout, self._flat, self._here, aside=aside)
         self._sums: list[torch.Tensor] | None = None
         for tensor, place in zip(self._tensors, self._places, strict=True):
             view = _view(self._flat[place.space], place)
@@ -86,6 +88,13 @@ class FlatModel:
         else:
             copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
+    def land_parts(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
+        """Copy these parts of a slice of buffers into their places. The other parts are constant,
+        and are what they were in the version before."""
+        if not self.layout.spaces[slice_.space].buffers:
+            raise LinkError(f"slice {slice_.id} holds parameters, and came in parts")
+        self._buffers.land(slice_, parts, data)
+
     def _part(self, slice_: Slice) -> torch.Tensor:
         return self._flat[slice_.space][slice_.offset : slice_.offset + slice_.length]
 
@@ -110,30 +119,31 @@ class FlatModel:
             flat.copy_(here)
             if index in self._base:
                 self._base[index].copy_(here)
+        self._buffers.remember()
 
     def rebase(self, sent: Sequence[torch.Tensor]) -> None:
         """Move to what arrived aside, keeping what was learned since `sent` left:
         local <- new + (local - sent), base <- new. What the wire rounded away is kept too."""
         for index, space in enumerate(self.layout.spaces):
-            if not space.length:
+            if not space.length or space.buffers:
                 continue
             flat, here, base = self._flat[index], self._here[index], self._base[index]
-            if flat.is_floating_point():
-                flat.add_(here).sub_(base).sub_(sent[index])
-            else:
-                torch.maximum(flat, here, out=flat)
+            flat.add_(here).sub_(base).sub_(sent[index])
             base.copy_(here)
+        self._buffers.rebase()
 
     def set_apart(self, sent: Sequence[torch.Tensor]) -> None:
         """Count changes from where `sent` led: it is on its way, and is not to be sent again."""
         for index, space in enumerate(self.layout.spaces):
-            if space.length and self._flat[index].is_floating_point():
+            if space.length and not space.buffers:
                 self._base[index].add_(sent[index])
+        self._buffers.set_apart()
 
     def remember(self, *, parameters: bool) -> None:
         """Keep buffers, and parameters if asked, as they are now: the base of changes."""
+        self._buffers.remember()
         for index, space in enumerate(self.layout.spaces):
-            if not space.length or not (parameters or space.buffers):
+            if not space.length or space.buffers or not parameters:
                 continue
             if index in self._base:
                 self._base[index].copy_(self._flat[index])
@@ -167,7 +177,7 @@ class FlatModel:
                 view.copy_(gradient.detach() if gradient.requires_grad else gradient)
         for index in self._checked_at_once:
             self._check(push[index], index)
-        self._fill_buffers(push)
+        self._buffers.fill(push)
 
     def gather(self, points: float) -> None:
         """Add the gradients of a micro-batch of so many points to those gathered before."""
@@ -188,7 +198,7 @@ class FlatModel:
                 push[index].copy_(self._sums[index])
                 self._check(push[index], index)
                 self._sums[index].fill_(NO_GRADIENT)
-        self._fill_buffers(push)
+        self._buffers.fill(push)
 
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Each tensor's place in these push buffers, made once."""
@@ -207,19 +217,12 @@ class FlatModel:
                 else:
                     change.copy_(self._flat[index] - self._base[index])
                 self._check(push[index], index)
-        self._fill_buffers(push)
+        self._buffers.fill(push)
 
-    def _fill_buffers(self, push: Sequence[torch.Tensor]) -> None:
-        for index, space in enumerate(self.layout.spaces):
-            if not space.buffers:
-                continue
-            if push[index].is_floating_point():
-                torch.sub(self._flat[index], self._base[index], out=push[index])
-                if not all_finite(push[index]):  # an infinite buffer, such as a mask, that stays
-                    push[index][self._flat[index] == self._base[index]] = 0
-                self._check(push[index], index)
-            else:
-                push[index].copy_(self._flat[index])
+    @property
+    def changed(self) -> dict[int, tuple[int, ...]]:
+        """Per slice of buffers, the parts that the contribution filled last has."""
+        return self._buffers.changed
 
     def _finite(self, change: torch.Tensor) -> bool:
         key = change.data_ptr()
@@ -303,8 +306,7 @@ def _lay_hot(push: torch.Tensor, place: Place, gradient: torch.Tensor) -> bool:
 
 
 def _not_finite(place: Place) -> str:
-    what = "buffer" if place.tensor.group == BUFFERS else "gradient of"
     return (
-        f"the {what} {place.tensor.name!r} holds NaN or infinity; nothing was sent:"
+        f"the gradient of {place.tensor.name!r} holds NaN or infinity; nothing was sent:"
         " lower the learning rate or clip the gradients"
     )

@@ -7,35 +7,22 @@ and not in others.
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.tensors.absent import Absences, Parts, keep
+from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.copying import copy_all
 from polyrhythm.tensors.dtypes import DTYPES
+from polyrhythm.tensors.held import Held as Held
+from polyrhythm.tensors.held import State as State
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.momentum import Settle, settle_for
 from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
 from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, SliceStep
-
-State = dict[str, torch.Tensor]
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A slice on this server: its parameters (of the current version) and its aggregate, with the
-    weight of what is in it and the rate of the contribution with the highest clock."""
-
-    slice: Slice
-    parameters: torch.Tensor
-    aggregate: torch.Tensor
-    weight: float = 0.0
-    rate: float | None = None
-    clock: int = -1
 
 
 class Updater(Protocol):
@@ -71,7 +58,7 @@ def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
 
 
 class Mean:
-    """The weighted average of changes: kind *local*, and buffers of any kind."""
+    """The weighted average of changes: kind *local*."""
 
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
         _add_weighted(held, incoming, weight)
@@ -85,28 +72,6 @@ class Mean:
                 torch.add(held.parameters, held.aggregate, alpha=alpha, out=place)
             elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
-
-    def export(self, held: Held) -> State:
-        return {}
-
-    def adopt(self, held: Held, state: State) -> None:
-        pass
-
-
-class Maximum:
-    """Integer buffers, such as BatchNorm's count of batches, take the largest value."""
-
-    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
-        if held.weight:
-            torch.maximum(held.aggregate, incoming, out=held.aggregate)
-        else:
-            held.aggregate.copy_(incoming)
-
-    def fold(
-        self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
-    ) -> None:
-        for held, place, step in zip(slices, target, steps, strict=True):
-            place.copy_(held.aggregate if step.weight else held.parameters)
 
     def export(self, held: Held) -> State:
         return {}
@@ -301,8 +266,6 @@ def updaters_for(
     """Which updater folds which slices: by what they are and by the job's kind."""
     parameters = [h for h in held if not layout.spaces[h.slice.space].buffers]
     buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
-    floats = [h for h in buffers if h.parameters.is_floating_point()]
-    integers = [h for h in buffers if not h.parameters.is_floating_point()]
     main: Updater
     if job.updater == "addition":
         main = Addition() if has_rounds(job.sync) else Sum()
@@ -312,9 +275,5 @@ def updaters_for(
         main = Optimizer(spec.optimizer, parameters, fused=fused)
     else:
         main = Mean()
-    found: list[tuple[Updater, list[Held]]] = [
-        (main, parameters),
-        (Mean(), floats),
-        (Maximum(), integers),
-    ]
+    found: list[tuple[Updater, list[Held]]] = [(main, parameters), (Buffers(), buffers)]
     return [(updater, slices) for updater, slices in found if slices]

@@ -326,7 +326,7 @@ class Stop(Message, frozen=True, kw_only=True):
 
 class Contribution(Message, frozen=True, kw_only=True):
     """One slice of a contribution. Weight, rate and how many slices this server gets are in every
-    slice frame; all else is in the trailer. The payload is the slice."""
+    slice frame; all else is in the trailer. The payload is the slice, or `parts` of it."""
 
     slices: int
     rate: float = 0.0
@@ -334,6 +334,9 @@ class Contribution(Message, frozen=True, kw_only=True):
     """Without rounds: a `Pull` with this ticket that asks for this contribution's answer; 0: none."""
     pulled: int = -1
     """As in `Pull`."""
+    parts: tuple[int, ...] | None = None
+    """Of a slice of buffers: the parts that this worker changed, side by side in the payload. Empty:
+    none of them, and there is no payload. None: the slice is whole."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):
@@ -422,6 +425,9 @@ class Parameters(Message, frozen=True, kw_only=True):
 
     slot: int = 0
     holds: tuple[int, ...] = ()
+    parts: tuple[int, ...] | None = None
+    """Of a slice of buffers: the parts in the payload. The others are as they were seeded, and the
+    reader has them. None: the slice is whole."""
 
 
 class Pulled(Message, frozen=True, kw_only=True):

@@ -1,0 +1,152 @@
+"""A worker's buffers: which of them it has changed since the last version, and by how much.
+
+*A buffer is constant as long as its bits are those of the version that the worker began from. What is
+constant is not sent: the servers have it from the seed.* Every contribution asks anew, so a buffer
+that begins to change late is sent from then on. Bits and not values are compared, because NaN does
+not equal itself, and because minus infinity less minus infinity is NaN.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout, Place, Slice
+from polyrhythm.errors import LinkError, NotFinite
+from polyrhythm.tensors.buffers import parts_length, pieces_of
+from polyrhythm.tensors.dtypes import tensor_over
+from polyrhythm.tensors.finite import all_finite
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the size of an element, the integer that has the same bits."""
+
+
+@dataclass(slots=True)
+class _Buffer:
+    place: Place
+    parts: list[tuple[int, int, int, int]]
+    """Where it lies in slices: the slice, the number of the part there, and its first and last
+    element counted from the beginning of the buffer."""
+
+
+class BufferChanges:
+    """`flat` and `here` are the spaces that the model computes on and that versions land in; they are
+    the same unless the model is `aside`."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        flat: Sequence[torch.Tensor],
+        here: Sequence[torch.Tensor],
+        *,
+        aside: bool,
+    ) -> None:
+        self.changed: dict[int, tuple[int, ...]] = {}
+        self._slices = {s.id: s for s in layout.slices if layout.spaces[s.space].buffers}
+        spaces = sorted({s.space for s in self._slices.values()})
+        self._flat = {index: flat[index] for index in spaces}
+        self._here = {index: here[index] for index in spaces}
+        self._base = {index: flat[index].clone() for index in spaces}
+        self._left = {index: flat[index].clone() for index in spaces} if aside else {}
+        """What the buffers were when the last contribution left."""
+        self._all = [
+            _Buffer(place, self._parts_of(place))
+            for place in layout.places
+            if place.space in self._flat and place.length
+        ]
+
+    def _parts_of(self, place: Place) -> list[tuple[int, int, int, int]]:
+        found = []
+        for slice_ in self._slices.values():
+            for number, (first, end) in enumerate(slice_.parts):
+                at = slice_.offset + first - place.offset
+                if slice_.space == place.space and 0 <= at < place.length:
+                    found.append((slice_.id, number, at, at + end - first))
+        return found
+
+    def remember(self) -> None:
+        """The version that the worker goes on with is here."""
+        for index, base in self._base.items():
+            base.copy_(self._flat[index])
+
+    def land(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
+        """A version has these parts of the slice, and the others as the version before had them."""
+        here = self._here[slice_.space][slice_.offset : slice_.offset + slice_.length]
+        if not self._left:  # aside the version before lies there still
+            here.copy_(self._base[slice_.space][slice_.offset : slice_.offset + slice_.length])
+        length = parts_length(slice_, parts)
+        if length is None or length * here.element_size() != len(data):
+            raise LinkError(
+                f"the peer sent {len(data)} bytes for parts {list(parts)} of slice {slice_.id}"
+            )
+        incoming = tensor_over(data, here.dtype) if length else here[:0]
+        for part, piece in pieces_of(slice_, incoming, parts):
+            first, end = slice_.parts[part]
+            here[first:end].copy_(piece)
+
+    def fill(self, push: Sequence[torch.Tensor]) -> None:
+        """Lay the buffers that were changed into the push buffers: of each slice the changed parts
+        side by side, floating-point numbers as their change, integers as they are."""
+        numbers: dict[int, list[int]] = {slice_: [] for slice_ in self._slices}
+        ends = {slice_.id: slice_.offset for slice_ in self._slices.values()}
+        for buffer in self._all:
+            now, base = self._of(self._flat, buffer), self._of(self._base, buffer)
+            if _same(now, base):
+                continue
+            change = _change(now, base)
+            if not all_finite(change):
+                raise NotFinite(
+                    f"the buffer {buffer.place.tensor.name!r} became NaN or infinite in this"
+                    " worker's last steps; nothing was sent: look at what writes to it in forward(),"
+                    " or lower the learning rate"
+                )
+            for slice_, number, first, last in buffer.parts:
+                end = ends[slice_]
+                ends[slice_] += last - first
+                push[buffer.place.space][end : ends[slice_]].copy_(change[first:last])
+                numbers[slice_].append(number)
+        self.changed = {slice_: tuple(parts) for slice_, parts in numbers.items()}
+        for index, left in self._left.items():
+            left.copy_(self._flat[index])
+
+    def set_apart(self) -> None:
+        """What left is on its way, and is not sent again."""
+        for index, left in self._left.items():
+            self._base[index].copy_(left)
+
+    def rebase(self) -> None:
+        """Move to the version that landed aside, and keep what has changed since the last
+        contribution left."""
+        for buffer in self._all:
+            now, left, here = (
+                self._of(spaces, buffer) for spaces in (self._flat, self._left, self._here)
+            )
+            if _same(now, left):
+                now.copy_(here)
+            elif now.is_floating_point():
+                now.copy_(torch.where(_bits(now) == _bits(left), here, here + (now - left)))
+            else:
+                torch.maximum(now, here, out=now)
+        for index, base in self._base.items():
+            base.copy_(self._here[index])
+
+    def _of(self, spaces: dict[int, torch.Tensor], buffer: _Buffer) -> torch.Tensor:
+        place = buffer.place
+        return spaces[place.space][place.offset : place.offset + place.length]
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(_BITS[tensor.element_size()])
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(_bits(one), _bits(other))
+
+
+def _change(now: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    if not now.is_floating_point():
+        return now
+    change = now - base
+    if not all_finite(change):  # elements of infinity or NaN that stay as they are
+        change[_bits(now) == _bits(base)] = 0
+    return change

@@ -1,0 +1,28 @@
+"""A slice as a server holds it: its parameters, and what was added to them and not folded yet."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from polyrhythm.core.placement.slices import Slice
+
+State = dict[str, torch.Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A slice on this server: its parameters (of the current version) and its aggregate."""
+
+    slice: Slice
+    parameters: torch.Tensor
+    aggregate: torch.Tensor
+    weight: float = 0.0
+    rate: float | None = None
+    clock: int = -1
+    part_weights: dict[int, float] = field(default_factory=dict)
+    """Buffers only: the weight that was added to each part. Parts that no worker changed are absent."""
+
+    def empty(self) -> None:
+        """The aggregate was folded."""
+        self.weight, self.rate, self.clock = 0.0, None, -1
+        self.part_weights.clear()

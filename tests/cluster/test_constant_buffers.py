@@ -1,0 +1,47 @@
+"""Constant buffers between processes: their bytes travel once in each direction, and a worker that
+joins late gets all buffers as they are then."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Command, call
+
+JOB = Path(__file__).parent / "jobs" / "masked.py"
+MASK_NBYTES = 256 * 256 * 4
+ROUNDS = 2500
+
+
+def said(folder: Path, name: str) -> dict[str, Any]:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("sync", "kind"), [("bsp", "gradient"), ("asp", "local"), ("psp", "local")]
+)
+def test_over_tcp_a_constant_buffer_is_received_once(tmp_path: Path, sync: str, kind: str) -> None:
+    flags = ["--workers", 2, "--servers", 2, "--link", "tcp", "--rounds", 30, "--kind", kind]
+    done = call("train", JOB, "--sync", sync, *flags, "--max-seconds", 60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("worker-0", "worker-1"):
+        found = said(tmp_path, name)
+        assert found["intact"]
+        # It reads two versions, at most, before its first contribution has arrived everywhere.
+        assert MASK_NBYTES <= found["received"] < 4 * MASK_NBYTES
+
+
+def test_a_worker_that_joins_late_gets_the_buffers_of_that_version(tmp_path: Path) -> None:
+    """worker-0 alone changes `seen`, by one in every round, also while the guest is there."""
+    flags = ["--workers", 1, "--servers", 2, "--timer", "off", "--link", "tcp"]
+    with Command(JOB, *flags, "--rounds", ROUNDS, "--set", "guest=1", cwd=tmp_path) as command:
+        command.await_round(0)
+        joiner = command.join("--name", "guest", "--link", "tcp")
+        assert command.wait(90) == 0, command.stderr()
+        _, words = joiner.communicate(timeout=20)
+        assert joiner.returncode == 0, words
+    guest = said(tmp_path, "guest")
+    version, seen, mask = guest["began"]
+    assert version > 0 and seen == version, "the buffers that it begins with"
+    assert mask == float("-inf") and guest["intact"]
+    assert guest["ended"] == [ROUNDS, ROUNDS] == said(tmp_path, "worker-0")["ended"]
