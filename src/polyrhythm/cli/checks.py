@@ -33,6 +33,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         ("--epochs", spec.epochs),
         ("--most-steps", spec.most_steps),
         ("--probe-points", spec.probe_points),
+        ("--min-batch", spec.min_batch),
     ):
         if value is not None and value < 1:
             raise UsageError(f"{flag} is {value}: it must be at least 1")

@@ -91,6 +91,12 @@ def train(
     probe_points: Annotated[
         int, typer.Option(help="fsp: points of the sample that the objective is measured on.")
     ] = 2048,
+    min_batch: Annotated[
+        int,
+        typer.Option(
+            help="The fewest points of a batch: a smaller remainder joins the batch before it."
+        ),
+    ] = 2,
     async_scale: Annotated[
         str,
         typer.Option(
@@ -317,6 +323,7 @@ def train(
         abandon=abandon,
         most_steps=most_steps,
         probe_points=probe_points,
+        min_batch=min_batch,
         respawn=respawn,
         on_error=on_error,
         target_accuracy=target_accuracy,

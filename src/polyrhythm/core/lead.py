@@ -47,7 +47,7 @@ class LeadMachine:
         self._windows = Windows(m.WINDOW)
         self._rounds = Rounds()
         self._departures = Departures(job.start_timeout_s if job.respawn else 0.0)
-        self._sharing = Sharing(job.seed, job.epochs)
+        self._sharing = Sharing(job.seed, job.epochs, job.min_batch)
         self._dispatch = Dispatch(self.view, self._placing)
         self._presence = Presence(job, self.view, self._departures, self._dispatch)
         self._site = Site(job, self._placing, self._rounds, self._dispatch)

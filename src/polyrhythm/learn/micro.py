@@ -27,8 +27,9 @@ _HICCUP = 3.0
 
 
 class MicroBatch:
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, least: int = 1) -> None:
         self._most = most
+        self._least = least
         self._weight = 0.0
         self._points = self._took = 0.0
         self._square = self._product = 0.0
@@ -43,7 +44,7 @@ class MicroBatch:
     def size(self, left_ns: int) -> int:
         """How many points come next, when so much of the interval is left."""
         if not self._weight:
-            return min(self._most, _FIRST)
+            return max(self._least, min(self._most, _FIRST))
         whole_ns = self._takes(self._most)
         many = max(1, round(left_ns / self.usual_ns), math.ceil(left_ns / whole_ns - _VARIED))
         start, point = self._fit()
@@ -51,7 +52,7 @@ class MicroBatch:
         if many > 1:
             self._larger = not self._larger
             points *= 1 + _VARIED if self._larger else 1 - _VARIED
-        return max(1, min(self._most, round(points)))
+        return max(self._least, min(self._most, round(points)))
 
     def measured(self, points: float, took_ns: int) -> None:
         if points <= 0:
@@ -72,7 +73,7 @@ class MicroBatch:
         start, point = self._fit()
         aimed = (_AIM_NS - start) / point
         efficient = start * (1 - _START) / (_START * point)
-        return max(1, min(self._most, round(max(aimed, efficient))))
+        return max(self._least, min(self._most, round(max(aimed, efficient))))
 
     def _takes(self, points: float) -> float:
         start, point = self._fit()

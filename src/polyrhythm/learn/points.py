@@ -7,13 +7,16 @@ independence. Progress is what a contribution will commit when it counts.
 import numpy as np
 import numpy.typing as npt
 
+from polyrhythm.core.data.batches import take
 from polyrhythm.wire.messages import ChunkLease, Leased, Progress
 
 Indices = npt.NDArray[np.int64]
 
 
 class Points:
-    def __init__(self, lease: Leased) -> None:
+    def __init__(self, lease: Leased, least: int = 1) -> None:
+        """`least`: the fewest points of a batch."""
+        self._least = least
         self._permutation: Indices = np.random.default_rng(lease.seed).permutation(lease.points)
         self._seed = lease.seed
         self._epochs = lease.epochs
@@ -46,12 +49,14 @@ class Points:
         return anew
 
     def next(self, count: int) -> tuple[Indices, tuple[Progress, ...]]:
-        """Up to `count` points of one pass, and the progress they make. None are left: empty."""
+        """A batch of about `count` points of one pass, and the progress they make. It has fewer at the
+        end of a pass, and a few more where too small a batch would be left. None are left: empty."""
         if not self._at:
             return np.empty(0, np.int64), ()
         this_pass = min(passes for passes, _ in self._at.values())
         if self._epochs is not None and this_pass >= self._epochs:
             return np.empty(0, np.int64), ()
+        count = max(count, self._least)
         parts: list[Indices] = []
         progress: list[Progress] = []
         self._before = {}
@@ -61,12 +66,13 @@ class Points:
             passes, cursor = self._at[number]
             if passes != this_pass:
                 continue
-            points = self._shuffled(self._chunks[number], passes)[cursor : cursor + count]
+            chunk = self._chunks[number]
+            taken = take(count, chunk.last - chunk.first - cursor, self._least)
+            points = self._shuffled(chunk, passes)[cursor : cursor + taken]
             count -= len(points)
             parts.append(points)
             cursor += len(points)
             self._before[number] = self._at[number]
-            chunk = self._chunks[number]
             if cursor >= chunk.last - chunk.first:
                 passes, cursor = passes + 1, 0
             self._at[number] = self._been[number] = (passes, cursor)

@@ -38,8 +38,9 @@ class Probe:
         share = self._sample[part::parts]
         total = 0.0
         with torch.no_grad():
-            for at in range(0, len(share), _AT_ONCE):
-                indices = share[at : at + _AT_ONCE]
+            for indices in np.array_split(share, -(-len(share) // _AT_ONCE) or 1):
+                if not len(indices):
+                    break
                 total += float(self._loss_of(self._fetch(indices))) * len(indices)
         took_ns = time.monotonic_ns() - began_ns
         self._result = (total / len(share) if len(share) else None, len(share), took_ns)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from polyrhythm.core.data.batches import least_of, wanted
 from polyrhythm.core.sync.abandoning import OFF
 from polyrhythm.core.sync.choose import gathers, is_timed
 from polyrhythm.errors import UsageError
@@ -163,18 +164,20 @@ class Worker:
         self, dataset: Dataset[Any] | Sequence[torch.Tensor], batch_size: int
     ) -> Iterator[Any]:
         """Batches of the points leased to this worker, until the job ends. `dataset` is a
-        map-style data set, or tensors that are indexed together."""
+        map-style data set, or tensors that are indexed together. No batch is smaller than
+        `--min-batch`: a remainder joins the batch before it."""
         if self._exchange is None:
             raise UsageError("call worker.attach() before worker.batches()")
         if batch_size < 1:
             raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
+        least = least_of(self._job.min_batch, batch_size)
         fetch = _fetcher(dataset)
-        micro = MicroBatch(batch_size) if is_timed(self._job.sync) else None
+        micro = MicroBatch(batch_size, least) if is_timed(self._job.sync) else None
         self._exchange.micro = micro
         lease = self._node.enrol(_count(dataset), batch_size)
         if not self._exchange.pending:
             self._exchange.take_version()
-        points = self._points = self._points or Points(lease)
+        points = self._points = self._points or Points(lease, least)
         self._visits.put_back = points.put_back if self._job.abandon != OFF else None
         self._node.begin_interval()
         while not self.stopped:
@@ -183,7 +186,7 @@ class Worker:
                 self._visits.drop()
             self._visits.begin(lease.number)
             self._visits.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
-            indices, progress = points.next(self._count_next(batch_size, micro))
+            indices, progress = points.next(self._count_next(batch_size, least, micro))
             if not len(indices):
                 self._exchange.settle()
                 if self._visits.pending:
@@ -204,14 +207,14 @@ class Worker:
         `--data-dir` or wherever else it is found; a small one is fetched if it is nowhere."""
         return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
 
-    def _count_next(self, batch_size: int, micro: MicroBatch | None) -> int:
+    def _count_next(self, batch_size: int, least: int, micro: MicroBatch | None) -> int:
         """How many points the next batch has: as the user says, or less where rounds end by the
         clock or by a number of points."""
         assert self._exchange is not None
         if micro is not None:
             return micro.size(self._node.interval_left_ns())
         if gathers(self._job.sync):
-            return max(1, min(batch_size, int(self._exchange.missing())))
+            return wanted(batch_size, self._exchange.missing(), least)
         return batch_size
 
     def push_buffers(self) -> list[list[torch.Tensor]]:

@@ -11,6 +11,7 @@ from math import ceil
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.data.batches import least_of, steps_of
 from polyrhythm.core.machine import Event
 from polyrhythm.core.sync.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.choose import is_timed, trains_through
@@ -83,6 +84,7 @@ class Loop:
         self._awaiting_ns: int | None = None
         """Since when it has nothing to do until then."""
         self._visits = Visits()
+        self._least = 1
         self._size = batch
         """Points of a step."""
         self._seen: float | None = None
@@ -94,6 +96,8 @@ class Loop:
         """It is in the job, for the first time or again."""
         self.through, self._timed = trains_through(job.sync), is_timed(job.sync)
         self._patience_ns = parse_patience(job.abandon)
+        self._least = least_of(job.min_batch, self._batch)
+        self._visits.cut_at(self._least)
         if self._job is None:
             self._get_ready()
         self._job, self._local_steps = job, job.local_steps
@@ -264,10 +268,11 @@ class Loop:
         there are any. All that is known now goes into the stretch."""
         begins_ns = max(self._clock.now_ns, self.time.resumed_ns, self.time.busy_ns)
         rest_ns = self._terms.interval_ns - (begins_ns - self.time.resumed_ns)
-        points = self._visits.left(self._steps_wanted(rest_ns) * self._size)
+        wanted = self._steps_wanted(rest_ns)
+        points = self._visits.left(wanted * self._size)
         if not points:
             return False
-        steps = -(-points // self._size)
+        steps = min(wanted, steps_of(points, self._size, self._least))
         batches = points / self._batch if self._timed else float(steps)
         took_ns = self.pace.stretch_ns(batches, points, self._visits.ever, begins_ns)
         stretch = Stretch(begins_ns, steps, took_ns)
@@ -282,7 +287,7 @@ class Loop:
         """`rest_ns`: what is left of the interval, where there is one."""
         if self._timed:
             point_ns = self.pace.point_ns(self._batch)
-            self._size = max(1, min(self._batch, round(_MICRO_NS / point_ns)))
+            self._size = max(self._least, min(self._batch, round(_MICRO_NS / point_ns)))
             steps = max(1, ceil(rest_ns / (self._size * point_ns)))
             rest = self._visits.rest
             return steps if rest is None else min(steps, max(1, -(-rest // self._size)))

@@ -4,13 +4,16 @@ The order of chunks, and of points within one, is not shuffled here: nobody look
 the chunk that is open has points enough, so it is kept apart from the others.
 """
 
+from polyrhythm.core.data.batches import take
 from polyrhythm.wire.messages import Leased, Progress
 
 _NONE = -1
 
 
 class Points:
-    def __init__(self) -> None:
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
+        """The fewest points of a batch."""
         self.everything = 0
         """How many points are leased."""
         self._lease: Leased | None = None
@@ -47,26 +50,27 @@ class Points:
         return anew
 
     def left(self, count: int) -> int:
-        """How many of up to `count` points `visit` would visit."""
-        if self._cursor + count <= self._length:
+        """How many points `visit` would visit where `count` are wanted."""
+        if self._cursor + count + self.least <= self._length:
             return count
         if self._open == _NONE and not self._left:
             self._begin_pass()
-        found = self._length - self._cursor
+        found = take(count, self._length - self._cursor, self.least) if self._length else 0
         for number in reversed(self._left):
             if found >= count:
                 break
-            found += self._lengths[number] - self._at[number][1]
-        return min(count, found)
+            found += take(count - found, self._lengths[number] - self._at[number][1], self.least)
+        return found
 
     def visit(self, count: int) -> int:
-        """Up to `count` points of one pass; 0: none are left."""
-        if self._cursor + count < self._length:
+        """About `count` points of one pass: fewer at its end, a few more where less than a batch
+        would be left of a chunk. 0: none are left."""
+        if self._cursor + count + self.least <= self._length:
             self._cursor += count
             return count
         visited = 0
         while visited < count and self._open_next(begin=not visited):
-            taken = min(count - visited, self._length - self._cursor)
+            taken = take(count - visited, self._length - self._cursor, self.least)
             visited += taken
             self._cursor += taken
             if self._cursor >= self._length:

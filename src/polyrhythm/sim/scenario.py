@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from polyrhythm.core.data.batches import DEFAULT
 from polyrhythm.core.sync.choose import choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.quantities import Duration, Rate, Size
@@ -26,6 +27,7 @@ _AT_LEAST_ONE = (
     "batch",
     "most_steps",
     "probe_points",
+    "min_batch",
 )
 
 
@@ -65,6 +67,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The sample on which the objective is read."""
     read_ahead: bool = False
     """Of asp: begin a step before the parameters with the last contribution in them are here."""
+    min_batch: int = 2
+    """The fewest points of a batch."""
     replicas: int = 0
     """Copies of every slice on other servers."""
     start_timeout: Duration = Duration(60 * 10**9)
@@ -90,6 +94,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 f"replicas is {self.replicas}: with {self.servers} server(s) a slice can have"
                 f" 0 to {self.servers - 1}"
             )
+        if self.min_batch > max(DEFAULT, self.batch):
+            raise ValueError(f"min_batch is {self.min_batch}, larger than batch {self.batch}")
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}: it must be at least 0")
         if not self.heartbeat:
@@ -315,6 +321,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             abandon=job.abandon,
             most_steps=job.most_steps,
             probe_points=job.probe_points,
+            min_batch=job.min_batch,
             replicas=job.replicas,
             read_ahead=job.read_ahead,
         )

@@ -22,6 +22,10 @@ class Visits:
         if not self.points:
             self.lease_number = self.lease.number
 
+    def cut_at(self, least: int) -> None:
+        """No batch has fewer points than this."""
+        self._cursor.least = least
+
     @property
     def rest(self) -> int | None:
         """How many points of the lease were not visited since the last contribution."""

@@ -202,6 +202,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """fsp: how long after the interval a micro-batch is waited for."""
     replicas: int = 0
     """On so many servers besides its primary every slice has a copy."""
+    min_batch: int = 2
+    """The fewest points of a batch: a smaller remainder joins the batch before it."""
 
 
 # -- the link ----------------------------------------------------------------------------------

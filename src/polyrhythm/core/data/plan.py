@@ -41,12 +41,15 @@ class Chunk:
 
 
 class Plan:
-    def __init__(self, points: int, workers: int, seed: int, epochs: int | None) -> None:
+    def __init__(
+        self, points: int, workers: int, seed: int, epochs: int | None, least: int = 1
+    ) -> None:
+        """`least`: no chunk has fewer points than a batch must have."""
         self.points = points
         self._seed = seed
         self._epochs = epochs
         self._numbers: dict[Holder, int] = {}
-        count = max(1, min(points, CHUNKS_PER_WORKER * workers))
+        count = max(1, min(points // least, CHUNKS_PER_WORKER * workers))
         self.chunks = [
             Chunk(points * index // count, points * (index + 1) // count) for index in range(count)
         ]

@@ -7,13 +7,15 @@ still be counted.*
 
 from collections.abc import Collection, Iterable
 
+from polyrhythm.core.data.batches import too_few
 from polyrhythm.core.data.plan import Holder, Plan
 from polyrhythm.core.membership import Member, View
 from polyrhythm.wire.messages import Leased, Trailer
 
 
 class Sharing:
-    def __init__(self, seed: int, epochs: int | None) -> None:
+    def __init__(self, seed: int, epochs: int | None, min_batch: int = 1) -> None:
+        self._min_batch = min_batch
         self._seed = seed
         self._epochs = epochs
         self._plan: Plan | None = None
@@ -39,9 +41,11 @@ class Sharing:
         """A member's lease, or what is wrong with its data set."""
         if points < 1:
             return "is empty"
+        if too_few(points, self._min_batch):
+            return f"has {points} points, fewer than --min-batch {self._min_batch}"
         if self._plan is None:
             self._members = _entered(view.members())
-            self._plan = Plan(points, len(self._members), self._seed, self._epochs)
+            self._plan = Plan(points, len(self._members), self._seed, self._epochs, self._min_batch)
             self.moving = self._plan.moving
             self._plan.share(self._members)
         elif points != self._plan.points:
