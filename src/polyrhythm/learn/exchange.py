@@ -79,7 +79,10 @@ class Exchange(torch.optim.Optimizer):
         self._gathered = 0.0
         self._on_its_way = False
         """Training through: the last contribution has not come back as a version yet."""
-        self._objective: list[float] = []
+        self._objective: list[tuple[float, float]] = []
+        """Per step since the last contribution: the loss that the user gave, and of how many points."""
+        self._stepped = 0.0
+        """Points visited up to the last step, of those since the last contribution."""
         self._points: float | None = None
         self.probe: Probe | None = None
         self.micro: MicroBatch | None = None
@@ -112,12 +115,14 @@ class Exchange(torch.optim.Optimizer):
         the batches did not come from `worker.batches`. Gradients are consumed.
         """
         result = closure() if closure is not None else None
+        if points is not None:
+            self._points = (self._points or 0.0) + points
         if objective is not None:
             if isinstance(objective, torch.Tensor):
                 objective = objective.detach().item()
-            self._objective.append(float(objective))
-        if points is not None:
-            self._points = (self._points or 0.0) + points
+            new = self._visited() - self._stepped
+            self._objective.append((float(objective), new if new > 0 else 1.0))
+        self._stepped = self._visited()
         if self._local:
             self._inner.step()
         self._step += 1
@@ -181,6 +186,7 @@ class Exchange(torch.optim.Optimizer):
 
     def _leave_out(self, objective: bool) -> None:
         self._visits.take_back()
+        self._stepped = self._visited()
         self._step -= 1
         if objective:
             self._objective.pop()
@@ -215,6 +221,7 @@ class Exchange(torch.optim.Optimizer):
         if self._node.terms.anew:
             self._step, self._points = 0, None
             self._objective.clear()
+            self._stepped = 0.0
             self._visits.drop()
             self.resume_pace()
         elif self._pacer is not None:
@@ -266,8 +273,7 @@ class Exchange(torch.optim.Optimizer):
         self._check_numbers()
         self._check_frozen()
         rates = tuple(float(group["lr"]) for group in self.param_groups)
-        objective = sum(self._objective) / len(self._objective) if self._objective else None
-        self._objective.clear()
+        objective = self._mean_objective()
         if self._on_its_way:
             self._node.set_apart()
         if self._local:
@@ -299,6 +305,13 @@ class Exchange(torch.optim.Optimizer):
             self._flat.remember(parameters=self._local)
         self.resume_pace()
         self.begin_round()
+
+    def _mean_objective(self) -> float | None:
+        """Over the points of all steps since the last contribution; begins anew."""
+        losses, self._objective = self._objective, []
+        self._stepped = 0.0
+        points = sum(count for _, count in losses)
+        return sum(loss * count for loss, count in losses) / points if losses else None
 
     def take_version(self) -> None:
         """This worker waited without contributing, and other parameters may have come meanwhile:

@@ -1,0 +1,24 @@
+"""Every step asks for a change of -1 at a rate of 1. Each worker notes, per step, its incarnation, the
+parameter that it begins with, and how many steps this incarnation has taken before."""
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    Path(f"{worker.name}.pid").write_text(str(os.getpid()))
+    steps: dict[int, int] = {}
+    with open(f"{worker.name}.book", "a", buffering=1) as book:
+        while not worker.stopped:
+            taken = steps.get(worker.incarnation, 0)
+            book.write(f"{worker.incarnation} {model.weight.item()} {taken}\n")
+            steps[worker.incarnation] = taken + 1
+            model(torch.ones(1, 1)).sum().backward()
+            time.sleep(0.005)  # a step takes a while
+            optimizer.step(points=1)
