@@ -20,16 +20,28 @@ class Training:
     pass_ns: int | None = 10_000 * MS
     objective: float | None = 100.0
     worked_s: float = 0.0
+    batch_ns: int = 200 * MS
+    """The interval in which all workers together visit one batch each."""
+    noise: Callable[[], float] = lambda: 0.0
+    """What a reading differs from the objective by."""
 
     def round(self, interval: Interval) -> tuple[Terms, Reason | None]:
         terms = interval.next()
         read = self.objective if terms.probe else None
+        read = None if read is None else read + self.noise()
         interval_ns = min(terms.interval_ns, self.pass_ns or terms.interval_ns)
         work_s = interval_ns / 1e9
         if self.objective is not None:
             self.objective -= work_s * self.rate(work_s, self.worked_s + work_s / 2)
         self.worked_s += work_s
-        told = Measured(interval_ns, self.phi_ns, read, self.micro_ns, self.pass_ns)
+        told = Measured(
+            interval_ns,
+            self.phi_ns,
+            read,
+            self.micro_ns,
+            self.pass_ns,
+            batches=interval_ns / self.batch_ns,
+        )
         return terms, interval.closed(told)
 
     def until(self, interval: Interval, code: str, most: int = 500) -> tuple[list[Terms], Reason]:

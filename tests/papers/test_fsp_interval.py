@@ -1,5 +1,7 @@
 """FSP §3.3: the synchronous interval. Each test quotes the sentence that it checks."""
 
+from itertools import pairwise
+
 import pytest
 
 from polyrhythm.core.sync.gain import Line, best_interval
@@ -7,6 +9,9 @@ from polyrhythm.core.sync.interval import AutoInterval, BinaryInterval, Measured
 
 MS = 10**6
 PASS_NS = 1600 * MS
+BATCH_NS = 40 * MS
+WARM_UP, MEASURING = 5, 4 * (4 + 2) + 4 + 1
+"""Rounds of the search: first to 40 ms, then parts of four and of two rounds in turn."""
 
 
 def run(
@@ -19,7 +24,10 @@ def run(
         told.append(terms)
         read = objective if terms.probe else None
         objective -= rates.get(terms.interval_ns // MS, 1.0) * terms.interval_ns / 1e9
-        interval.closed(Measured(terms.interval_ns, 10 * MS, read, 1 * MS, PASS_NS))
+        batches = terms.interval_ns / BATCH_NS
+        interval.closed(
+            Measured(terms.interval_ns, 10 * MS, read, 1 * MS, PASS_NS, batches=batches)
+        )
     return told
 
 
@@ -61,19 +69,30 @@ def test_quality_and_quantity() -> None:
 def test_two_points_of_the_line() -> None:
     """ "which requires two points (...) with different interval attempts for estimation": eta and
     "eta_{i+1} = 2 eta_i", but without the paper's rollback."""
-    tried = {terms.interval_ns for terms in run(AutoInterval(), {}, rounds=7)}
-    assert tried == {200 * MS, 400 * MS}
+    told = run(AutoInterval(), {}, rounds=WARM_UP + MEASURING)
+    assert {terms.interval_ns for terms in told[WARM_UP:]} == {40 * MS, 80 * MS}
+
+
+def test_the_objective_is_gained_in_both_measurements_for_the_same_time() -> None:
+    """ "the training quality during the valid elapsed time (...) = 2 eta": parts at eta and at 2 eta
+    have the same time of work."""
+    told = run(AutoInterval(), {}, rounds=WARM_UP + MEASURING)[WARM_UP:]
+    ends = [at for at, terms in enumerate(told) if terms.probe]
+    work = {sum(terms.interval_ns for terms in told[start:end]) for start, end in pairwise(ends)}
+    assert work == {4 * 40 * MS}
 
 
 def test_stages() -> None:
     """ "once such a delay is detected, we should enter into the next stage and recompute another
     eta*" """
     interval = AutoInterval()
-    run(interval, {200: 3.0, 400: 2.0}, rounds=7)
+    run(interval, {40: 3.0, 80: 2.0}, rounds=WARM_UP + MEASURING)
     first = interval.next().interval_ns
-    run(interval, {}, rounds=13)
-    told = run(interval, {}, rounds=6)
-    assert [terms.interval_ns // first for terms in told] == [1, 1, 2, 1, 1, 1]
+    delayed = run(interval, {}, rounds=1000)
+    lengths = [terms.interval_ns / first for terms in delayed]
+    over = lengths.index(2.0)
+    assert set(lengths[:over]) == {1.0}
+    assert lengths[over - 4 : over + 6] == [1, 1, 1, 1, 2, 2, 1, 1, 1, 1]
 
 
 def test_recursive_binary_searching() -> None:

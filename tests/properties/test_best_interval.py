@@ -66,6 +66,7 @@ def measured_rounds(objective: st.SearchStrategy[float | None]) -> st.SearchStra
         objective=objective,
         micro_ns=st.integers(0, 10**8),
         pass_ns=st.none() | st.integers(1, 10**11),
+        batches=st.just(0.0) | st.floats(1e-6, 1e6),
     )
 
 
@@ -76,7 +77,7 @@ ROUNDS = measured_rounds(st.none() | READINGS | st.just(float("nan")))
 def test_whatever_is_measured_the_interval_stays_within_bounds(
     make: type[AutoInterval] | type[BinaryInterval],
 ) -> None:
-    @given(st.lists(ROUNDS, max_size=20))
+    @given(st.lists(ROUNDS, max_size=60))
     def run(rounds: list[Measured]) -> None:
         interval = make()
         for measured in rounds:
@@ -87,7 +88,7 @@ def test_whatever_is_measured_the_interval_stays_within_bounds(
     run()
 
 
-@given(st.lists(measured_rounds(READINGS), min_size=10, max_size=25))
+@given(st.lists(measured_rounds(READINGS), min_size=35, max_size=60))
 def test_what_is_chosen_is_between_the_barrier_and_a_pass(rounds: list[Measured]) -> None:
     interval, phis, micros = AutoInterval(), [], []
     for measured in rounds:

@@ -70,13 +70,15 @@ class Contributing:
             steps=computed.steps,
         )
         probed = computed.probe_ns or computed.probe_points or computed.probe is not None
-        if probed or computed.abandoned_ns:
+        if probed or computed.abandoned_ns or computed.batch:
             trailer = replace(
                 trailer,
                 probe=computed.probe,
                 probe_points=computed.probe_points,
                 probe_ns=computed.probe_ns,
                 abandoned_ns=computed.abandoned_ns,
+                batch=computed.batch,
+                micro_ns=computed.micro_ns,
             )
         post.tell_lead(trailer)
 

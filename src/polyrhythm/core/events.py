@@ -141,6 +141,8 @@ class Computed(Event, frozen=True):
     probe_points: int = 0
     probe_ns: int = 0
     abandoned_ns: int = 0
+    batch: int = 0
+    micro_ns: int = 0
 
 
 class PassedAll(Event, frozen=True):

@@ -81,6 +81,8 @@ WORDS = {
     "refused": "{detail}",
     "stopped": "stopped on request",
     "respawn": "{worker} failed: {detail}; it is started again in {after_s:g} s",
+    "interval-started": "the interval is {interval_ms:.1f} ms now: in that time all workers together "
+    "visit one batch each",
     "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
     "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): it "
     "promises {gain:.3g} of the objective per second",

@@ -83,6 +83,8 @@ class Exchange(torch.optim.Optimizer):
         """Per step since the last contribution: the loss that the user gave, and of how many points."""
         self._stepped = 0.0
         """Points visited up to the last step, of those since the last contribution."""
+        self._fresh: tuple[float | None, int, int] = NOT_PROBED
+        """Rounds by the clock, kind local: the loss before the first local step of this round."""
         self._points: float | None = None
         self.probe: Probe | None = None
         self.micro: MicroBatch | None = None
@@ -122,8 +124,12 @@ class Exchange(torch.optim.Optimizer):
                 objective = objective.detach().item()
             new = self._visited() - self._stepped
             self._objective.append((float(objective), new if new > 0 else 1.0))
+            if self._local and self._timed and not self._step:
+                self._fresh = (float(objective), round(self._visited()), 0)
         self._stepped = self._visited()
         if self._local:
+            if self._timed:
+                self._shorten_step()
             self._inner.step()
         self._step += 1
         if self._pacer is not None:
@@ -138,6 +144,18 @@ class Exchange(torch.optim.Optimizer):
             self._contribute()
         self._drop_gradients()
         return result
+
+    def _shorten_step(self) -> None:
+        """The interval cuts batches short. The learning rate was chosen for whole ones, so a gradient
+        over half a batch counts half: every point moves the model as much as in a whole batch."""
+        if self.micro is None or self._points is not None:
+            return
+        share = (self._visited() - self._gathered) / self.micro.most
+        if share < 1:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(share)
 
     def _visited(self) -> float:
         """Points since the last contribution."""
@@ -283,7 +301,7 @@ class Exchange(torch.optim.Optimizer):
         else:
             self._flat.fill_gradients(self._node.push)
         steps, self._step = max(1, self._step), 0
-        probe = self.probe.result() if self.probe is not None else NOT_PROBED
+        probe = self._probed()
         wait = not self._through or self._node.asked
         abandoned_ns, self._abandoned_ns = self._abandoned_ns, 0
         self._node.contribute(
@@ -296,6 +314,7 @@ class Exchange(torch.optim.Optimizer):
             steps,
             probe,
             abandoned_ns=abandoned_ns,
+            micro=(0, 0) if self.micro is None else (self.micro.most, self.micro.shortest_ns),
             wait=wait,
         )
         self._on_its_way = not wait
@@ -318,6 +337,15 @@ class Exchange(torch.optim.Optimizer):
         count its changes from those."""
         self._flat.remember(parameters=self._local)
         self.resume_pace()
+
+    def _probed(self) -> tuple[float | None, int, int]:
+        """The objective on the parameters with which this round began: on the probe sample or, where
+        the job has none and local steps follow, on the points before the first of them. The mean
+        loss of the round would not show what averaging the workers' models costs."""
+        fresh, self._fresh = self._fresh, NOT_PROBED
+        if self.probe is not None:
+            return self.probe.result()
+        return fresh if self._node.terms.probe[1] else NOT_PROBED
 
     def resume_pace(self) -> None:
         """This worker computes again: what is padded begins when that is booked to begin."""

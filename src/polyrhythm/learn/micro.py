@@ -3,6 +3,9 @@
 *A worker stops at the end of a micro-batch, whose size adapts so that it takes a few milliseconds:
 FSP's "one data point" at vector speed. What is left of the interval is divided into micro-batches of
 equal length, so that the last one ends with it.* A micro-batch is never more than the user's batch.
+With kind local every micro-batch is a step of the user's optimizer, whose rate was chosen for the
+user's batch. There micro-batches are as large as that (`whole`), or what is left of the interval is
+divided into equal parts that are as near to it as possible.
 
 A micro-batch takes `start + points * point`. Were it taken to be in proportion to its points, the
 start alone would make a slow worker's small micro-batches look like expensive points, and smaller
@@ -16,8 +19,8 @@ import math
 _AIM_NS = 8_000_000
 _FIRST = 8
 _MEMORY = 0.9
-_START = 0.25
-"""Of a micro-batch's time: what starting it may cost."""
+_START, _START_OF_SHORTEST = 0.25, 0.5
+"""Of a micro-batch's time: what starting it may cost, usually and at most."""
 _VARIED = 0.2
 """By so much one is larger and the next smaller than meant, so that their start can be told apart from
 their points."""
@@ -27,9 +30,12 @@ _HICCUP = 3.0
 
 
 class MicroBatch:
-    def __init__(self, most: int, least: int = 1) -> None:
-        self._most = most
+    def __init__(self, most: int, least: int = 1, *, whole: bool = False) -> None:
+        """`most`: the points of the user's batch. `least`: no micro-batch is smaller. `whole`: aim at
+        whole batches."""
+        self.most = most
         self._least = least
+        self._whole = whole
         self._weight = 0.0
         self._points = self._took = 0.0
         self._square = self._product = 0.0
@@ -41,18 +47,27 @@ class MicroBatch:
         """What a micro-batch takes where nothing ends soon; 0: nobody knows."""
         return self._takes(self._usual()) if self._weight else 0.0
 
+    @property
+    def shortest_ns(self) -> int:
+        """What the shortest micro-batch takes that is worth starting; half of the user's batch always
+        is. 0: unknown."""
+        if not self._weight:
+            return 0
+        points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))
+        return max(1, round(self._takes(max(1.0, points))))
+
     def size(self, left_ns: int) -> int:
         """How many points come next, when so much of the interval is left."""
         if not self._weight:
-            return max(self._least, min(self._most, _FIRST))
-        whole_ns = self._takes(self._most)
+            return self.most if self._whole else max(self._least, min(self.most, _FIRST))
+        whole_ns = self._takes(self.most)
         many = max(1, round(left_ns / self.usual_ns), math.ceil(left_ns / whole_ns - _VARIED))
         start, point = self._fit()
         points = (left_ns / many - start) / point
         if many > 1:
             self._larger = not self._larger
             points *= 1 + _VARIED if self._larger else 1 - _VARIED
-        return max(self._least, min(self._most, round(points)))
+        return max(self._least, min(self.most, round(points)))
 
     def measured(self, points: float, took_ns: int) -> None:
         if points <= 0:
@@ -70,10 +85,16 @@ class MicroBatch:
         self._product += (points * took - self._product) / self._weight
 
     def _usual(self) -> int:
+        if self._whole:
+            return self.most
         start, point = self._fit()
         aimed = (_AIM_NS - start) / point
-        efficient = start * (1 - _START) / (_START * point)
-        return max(self._least, min(self._most, round(max(aimed, efficient))))
+        return max(self._least, min(self.most, round(max(aimed, self._efficient()))))
+
+    def _efficient(self, share: float = _START) -> float:
+        """The points with which starting costs this share of the time."""
+        start, point = self._fit()
+        return start * (1 - share) / (share * point)
 
     def _takes(self, points: float) -> float:
         start, point = self._fit()

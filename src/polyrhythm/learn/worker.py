@@ -172,7 +172,9 @@ class Worker:
             raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
         least = least_of(self._job.min_batch, batch_size)
         fetch = _fetcher(dataset)
-        micro = MicroBatch(batch_size, least) if is_timed(self._job.sync) else None
+        micro: MicroBatch | None = None
+        if is_timed(self._job.sync):
+            micro = MicroBatch(batch_size, least, whole=self._job.kind == "local")
         self._exchange.micro = micro
         lease = self._node.enrol(_count(dataset), batch_size)
         if not self._exchange.pending:

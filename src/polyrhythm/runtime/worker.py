@@ -161,11 +161,13 @@ class WorkerNode:
         probe: tuple[float | None, int, int] = (None, 0, 0),
         *,
         abandoned_ns: int = 0,
+        micro: tuple[int, int] = (0, 0),
         wait: bool = True,
     ) -> None:
         """Send what lies in `push`, and wait until the sync policy lets this worker go on, unless
         it trains through. `began_ns` is when the user's computing ended and the filling of `push`
-        began; `probe` is the loss on the probe sample, over how many points, and how long it took."""
+        began; `probe` is the loss on the probe sample, over how many points, and how long it took;
+        `micro` is the size of the user's batch and the time of the shortest micro-batch."""
         assert self._model is not None
         event = ev.Computed(
             self._push.lend(self._model.changed),
@@ -180,6 +182,7 @@ class WorkerNode:
             steps,
             *probe,
             abandoned_ns,
+            *micro,
         )
         if wait:
             self._exchange(event, began_ns)

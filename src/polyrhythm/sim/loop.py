@@ -72,7 +72,7 @@ class Loop:
         self._local_steps = 1
         self._enrolling = False
         self._stopped = False
-        self._timed = False
+        self._timed = self._local = False
         self._patience_ns: int | None = None
         self._abandoned_ns = 0
         self._terms = fx.Resume(-1, stop=False)
@@ -95,6 +95,7 @@ class Loop:
     def admit(self, job: m.JobSpec) -> None:
         """It is in the job, for the first time or again."""
         self.through, self._timed = trains_through(job.sync), is_timed(job.sync)
+        self._local = job.kind == "local"
         self._patience_ns = parse_patience(job.abandon)
         self._least = least_of(job.min_batch, self._batch)
         self._visits.cut_at(self._least)
@@ -218,7 +219,8 @@ class Loop:
         if self.asked:
             return True
         if self._timed:
-            over = self._clock.now_ns - self.time.resumed_ns >= self._terms.interval_ns
+            left_ns = self._terms.interval_ns - (self._clock.now_ns - self.time.resumed_ns)
+            over = 2 * left_ns <= self._size * self.pace.point_ns(self._batch)
             return over or self._hurried or self._passed_all()
         if self.through:
             return not self._on_its_way and self._visits.steps >= self._terms.steps
@@ -248,6 +250,7 @@ class Loop:
             max(1, steps),
             *self._probed,
             self._abandoned_ns,
+            *self._micro(),
         )
         self.contributions += 1
         self._probed = (None, 0, 0)
@@ -260,6 +263,13 @@ class Loop:
             self._on_its_way = True
             self.time.resumed_ns = now_ns
             self._begin_steps()
+
+    def _micro(self) -> tuple[int, int]:
+        """The user's batch, and what the shortest micro-batch takes: half of it, or 4 ms."""
+        if not self._timed:
+            return 0, 0
+        half_ns = round(self.pace.point_ns(self._batch) * self._batch / 2)
+        return self._batch, max(1, min(_MICRO_NS, half_ns))
 
     # -- what it computes ----------------------------------------------------------------------
 
@@ -287,13 +297,27 @@ class Loop:
         """`rest_ns`: what is left of the interval, where there is one."""
         if self._timed:
             point_ns = self.pace.point_ns(self._batch)
-            self._size = max(self._least, min(self._batch, round(_MICRO_NS / point_ns)))
-            steps = max(1, ceil(rest_ns / (self._size * point_ns)))
+            self._size = self._micro_points(rest_ns, point_ns)
+            steps = max(1, self._rounded(rest_ns / (self._size * point_ns)))
             rest = self._visits.rest
             return steps if rest is None else min(steps, max(1, -(-rest // self._size)))
         if self.through:
             return max(1, self._terms.steps - (0 if self._on_its_way else self._visits.steps))
         return self._local_steps - self._visits.steps
+
+    @property
+    def _rounded(self) -> Callable[[float], int]:
+        """Kind local: the interval is divided into whole steps. Otherwise the last step is the one
+        in which it ends."""
+        return round if self._local else ceil
+
+    def _micro_points(self, rest_ns: int, point_ns: float) -> int:
+        """Kind local: the user's batch, or equal parts of what is left of the interval."""
+        points = _MICRO_NS / point_ns
+        if self._local:
+            rest = max(1.0, rest_ns / point_ns)
+            points = rest / ceil(rest / self._batch)
+        return max(self._least, min(self._batch, round(points)))
 
     @property
     def looks(self) -> bool:

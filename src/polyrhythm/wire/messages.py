@@ -357,6 +357,10 @@ class Trailer(Message, frozen=True, kw_only=True):
     probe_ns: int = 0
     abandoned_ns: int = 0
     """Of the computing: on points that were left out, and will be visited again."""
+    batch: int = 0
+    """Where rounds end by the clock: how many points the user's own batch has; 0: unknown."""
+    micro_ns: int = 0
+    """Where rounds end by the clock: the shortest micro-batch worth starting; 0: unknown."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):

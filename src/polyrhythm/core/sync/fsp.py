@@ -139,6 +139,7 @@ class Fsp:
         if usual:
             self._phi_ns = reading.phi_ns
         self._probed = self._terms.probe
+        cold = self._newcomers.came  # a process's first step is no measure of its speed
         self._newcomers.close()
         said = self._interval.closed(
             Measured(
@@ -148,6 +149,8 @@ class Fsp:
                 reading.micro_ns,
                 self._pass_ns,
                 usual=usual,
+                batches=0.0 if cold else reading.batches,
+                probe_ns=reading.probe_ns,
             )
         )
         self._terms = self._interval.next()

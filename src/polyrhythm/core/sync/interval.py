@@ -24,10 +24,6 @@ __all__ = [
 
 _CHEAPER = 0.8
 _DEARER = 1.05
-_WORK = 0.975
-"""Of the time, where an interval of 250 ms or less can give it. Readings of the objective vary by
-more than what a few milliseconds of the interval change, and without this bound a reading that
-happens to praise short ones costs a tenth of everybody's time until the stage ends."""
 
 
 class FixedInterval:
@@ -59,7 +55,7 @@ class FixedInterval:
 def parse_interval(text: str) -> Interval:
     match text.strip():
         case "auto":
-            return AutoInterval(work=_WORK)
+            return AutoInterval()
         case "binary":
             return BinaryInterval()
         case length:

@@ -5,6 +5,9 @@ from polyrhythm.wire.messages import Trailer
 
 class Reading:
     def __init__(self) -> None:
+        self._visited = self._batch = 0.0
+        self.probe_ns = 0
+        """The longest time that a worker spent on its share of the probe sample."""
         self._losses = self._points = 0.0
         self._probes = self._probed = 0.0
         self._micro_ns = 0.0
@@ -12,10 +15,15 @@ class Reading:
 
     def count(self, trailer: Trailer, *, first: bool = False) -> None:
         """`first`: the worker's first, whose micro-batches took longer than they will."""
+        steps = trailer.steps or 1
         if not first:
-            micro_ns = trailer.compute_ns / (trailer.steps or 1)
+            micro_ns = trailer.micro_ns or trailer.compute_ns / steps
             if micro_ns > self._micro_ns:
                 self._micro_ns = micro_ns
+        self._visited += trailer.weight
+        self._batch += trailer.batch or trailer.weight / steps
+        if trailer.probe_ns > self.probe_ns:
+            self.probe_ns = trailer.probe_ns
         barrier_ns = trailer.wait_ns + trailer.transfer_ns
         if barrier_ns:  # it has been at one
             self._barriers_ns += barrier_ns
@@ -35,8 +43,14 @@ class Reading:
         return self._losses / self._points if self._points else None
 
     @property
+    def batches(self) -> float:
+        """The points of the round, as a multiple of one user's batch per worker; 0: unknown."""
+        return self._visited / self._batch if self._batch else 0.0
+
+    @property
     def micro_ns(self) -> int:
-        """The longest micro-batch; 0 if nobody can tell."""
+        """The slowest worker's shortest micro-batch, or its mean step where it does not say; 0 if
+        nothing was measured."""
         return round(self._micro_ns)
 
     @property

@@ -13,11 +13,12 @@ from typing import Protocol
 from polyrhythm.core.machine import Reason
 
 FIRST_NS = 200 * 10**6
-_FOR_WORK_NS = 250 * 10**6
 _LONGEST_NS = 60 * 10**9
 _ROUNDS = 5
+_FAST = 4
+"""Of five rounds, so many were slower than the one that tells the workers' speed, or as slow. What
+disturbs a round makes its points fewer, never more."""
 _VARY = 1.2
-_BARRIERS = 10
 _ASK_EVERY = 4
 
 
@@ -39,11 +40,16 @@ class Measured:
     objective: float | None = None
     """What was read as this round opened; None if nobody read."""
     micro_ns: int = 0
-    """The longest micro-batch; 0 if nobody can tell."""
+    """The slowest worker's shortest micro-batch; 0 if it is not known."""
     pass_ns: int | None = None
     """What the fastest worker needs for all of its points; None where nobody knows."""
     usual: bool = True
     """The cost was measured at a barrier like others; otherwise it is that of the last such."""
+    batches: float = 0.0
+    """The points of the round, as a multiple of those that a round of bsp has: one of the user's
+    batches per worker. 0 if that is not known."""
+    probe_ns: int = 0
+    """The longest time that a worker spent on reading the objective; 0 if none read it."""
 
     @property
     def work_s(self) -> float:
@@ -69,28 +75,30 @@ class Interval(Protocol):
 
 
 class Bounds:
-    """From max(phi, two micro-batches) to one full pass of the fastest.
+    """From max(phi, two micro-batches) to one full pass of the fastest worker.
 
-    Of phi and micro-batches it is the median of the last five that tell something, so that one hiccup
-    of one worker moves nothing. Where the pass is the shorter one the barrier's cost wins: who has
-    seen all points asks for the barrier anyway.
-
-    `work` is the share of the time that is work, as long as that asks for no more than 250 ms.
-    Beyond that it is for the gain to say how dear a barrier may be.
+    phi and micro-batches are medians of the last five rounds that measured them, so that one hiccup
+    of one worker changes nothing. Where a pass is shorter than the lower bound, the lower bound
+    wins: a worker that has visited all of its points asks for the barrier anyway.
     """
 
-    def __init__(self, work: float = 0.0) -> None:
+    def __init__(self) -> None:
         self._phis_ns: deque[int] = deque(maxlen=_ROUNDS)
         self._micros_ns: deque[int] = deque(maxlen=_ROUNDS)
+        self._batches_ns: deque[float] = deque(maxlen=_ROUNDS)
         self._pass_ns: int | None = None
-        self._per_barrier = work / (1 - work)
+        self.probe_ns = 0
+        """The cost of the last reading."""
 
     def measured(self, measured: Measured) -> None:
         if measured.usual:
             self._phis_ns.append(measured.phi_ns)
         if measured.micro_ns:
             self._micros_ns.append(measured.micro_ns)
+        if measured.batches > 0:
+            self._batches_ns.append(measured.interval_ns / measured.batches)
         self._pass_ns = measured.pass_ns
+        self.probe_ns = measured.probe_ns or self.probe_ns
 
     @property
     def phi_ns(self) -> int:
@@ -102,8 +110,7 @@ class Bounds:
 
     @property
     def low_ns(self) -> int:
-        work_ns = min(_FOR_WORK_NS, round(self._per_barrier * self.phi_ns))
-        return max(1, self.phi_ns, 2 * self.micro_ns, work_ns)
+        return max(1, self.phi_ns, 2 * self.micro_ns)
 
     def allow(self, interval_ns: int) -> bool:
         """Whether an interval that was right when it was chosen may stay: costs vary a little."""
@@ -113,21 +120,31 @@ class Bounds:
     def high_ns(self) -> int:
         return max(self.low_ns, self._pass_ns or _LONGEST_NS)
 
+    @property
+    def batch_ns(self) -> int:
+        """The interval in which all workers together visit as many points as in a round of bsp: the
+        batch that the user chose the learning rate for. Within the bounds; the lower one while no
+        round has told."""
+        if not self._batches_ns:
+            return self.low_ns
+        slowest_first = sorted(self._batches_ns, reverse=True)
+        return self.clamp(slowest_first[min(_FAST, len(slowest_first)) - 1])
+
     def clamp(self, interval_ns: float) -> int:
         return max(self.low_ns, min(self.high_ns, round(interval_ns)))
 
 
 class Blind:
-    """The interval where there is no objective to choose by: the barrier costs a tenth at most.
+    """The interval where there is no objective to choose by: rounds have as many points as with bsp.
 
-    It changes only with a barrier that costs a quarter more or less, and asks for the objective
-    every fourth round.
+    It changes only when that takes a quarter more or less time, and asks for the objective every
+    fourth round.
     """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._rounds = 1
-        self.interval_ns = self._wanted_ns()
+        self.interval_ns = bounds.batch_ns
 
     @property
     def probe(self) -> bool:
@@ -138,14 +155,11 @@ class Blind:
 
     def closed(self) -> Reason | None:
         self._rounds += 1
-        wanted_ns = self._wanted_ns()
+        wanted_ns = self._bounds.batch_ns
         if 4 * self.interval_ns <= 5 * wanted_ns and 4 * wanted_ns <= 5 * self.interval_ns:
             return None
         self.interval_ns = wanted_ns
         return self.reason()
-
-    def _wanted_ns(self) -> int:
-        return self._bounds.clamp(max(FIRST_NS, _BARRIERS * self._bounds.phi_ns))
 
 
 def changed(code: str, interval_ns: int, **fields: float) -> Reason:
