@@ -84,3 +84,23 @@ def test_a_hiccup_is_not_taken_for_the_machine_and_a_slower_machine_is_followed(
         micro.measured(points, points * 4 * MS // 10)
     assert mean_size(micro) == pytest.approx(size / 4, rel=0.25)
     assert micro.usual_ns == pytest.approx(before_ns, rel=0.3)
+
+
+def test_with_local_steps_one_is_the_users_batch_and_the_interval_divides_it_evenly() -> None:
+    micro = MicroBatch(64, whole=True)
+    assert micro.size(1) == 64, "nothing is known yet"
+    for points in (64, 64, 48, 64, 48):
+        micro.measured(points, points * MS // 8)  # a batch takes 8 ms
+    assert micro.usual_ns == pytest.approx(8 * MS, rel=0.01)
+    assert micro.size(8 * MS) == 64
+    assert micro.size(4 * MS) == 32, "the interval is shorter than a batch"
+    assert 32 <= micro.size(12 * MS) <= 64, "two equal parts, a little more or less"
+
+
+def test_the_shortest_one_worth_starting_is_half_start_or_half_of_the_users_batch() -> None:
+    cheap, dear, unknown = MicroBatch(64), MicroBatch(64), MicroBatch(64)
+    train(cheap, start_ms=0.4, point_ms=0.1, intervals=3)
+    train(dear, start_ms=9.0, point_ms=0.1, intervals=3)
+    assert cheap.shortest_ns == pytest.approx(0.8 * MS, rel=0.25)
+    assert dear.shortest_ns == pytest.approx((9 + 32 * 0.1) * MS, rel=0.25)
+    assert unknown.shortest_ns == 0

@@ -91,6 +91,27 @@ def test_the_interval_follows_the_objective_and_says_so() -> None:
     assert done.lines("rounds")[-1]["objective"] < 0.5
 
 
+ONE_SLOW = """
+[[workers]]
+count = 3
+step = "10ms"
+[[workers]]
+step = "40ms"
+"""
+
+
+def test_where_long_intervals_gain_nothing_fsp_makes_the_steps_of_bsp_and_does_not_wait() -> None:
+    """Beyond 10 points at once nothing more is learned, so that a step is worth the same however many
+    points it has."""
+    steps = "[objective]\nhalving = 2000\nat_once = 10\n" + ONE_SLOW
+    fsp = run("fsp", "rounds = 300\nprobe_points = 150", steps, "gradient").result
+    bsp = run("bsp", "rounds = 300", steps, "gradient").result
+    assert bsp["points"] == pytest.approx(300 * 4 * 32, rel=0.02)
+    assert 0.5 < fsp["points"] / bsp["points"] < 1.5
+    assert fsp["seconds"] < 0.6 * bsp["seconds"]
+    assert fsp["objective"] == pytest.approx(bsp["objective"], rel=0.2)
+
+
 def test_without_an_objective_the_search_says_that_it_cannot_choose() -> None:
     done = run("fsp", "rounds = 20\ninterval = 'auto'")
     assert "interval-blind" in {line["code"] for line in done.lines("policy")}
