@@ -191,6 +191,18 @@ def test_a_barrier_that_outgrows_the_interval_raises_it_at_once() -> None:
     assert interval.next().interval_ns / MS == reason.fields["interval_ms"]
 
 
+def test_an_interval_that_was_raised_comes_down_again_with_the_cost() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    chosen_ns, usual_ns = interval.next().interval_ns, training.phi_ns
+    training.phi_ns = 120 * MS
+    training.until(interval, "interval-raised", most=4)
+    training.phi_ns = usual_ns
+    training.until(interval, "interval-lowered", most=4)
+    assert interval.next().interval_ns == chosen_ns
+
+
 @pytest.mark.parametrize("missing", [None, float("nan"), float("inf")])
 @pytest.mark.parametrize("make", [AutoInterval, BinaryInterval])
 def test_without_an_objective_rounds_have_as_many_points_as_with_bsp(

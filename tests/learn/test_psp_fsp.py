@@ -96,7 +96,7 @@ def test_all_workers_see_equal_parameters_at_every_round_of_fsp() -> None:
 
 def test_the_interval_is_found_with_the_probe_sample() -> None:
     fit = Fit(probe=True)
-    done = run(fit, sync="fsp", interval="auto", max_seconds=4.0)
+    done = run(fit, sync="fsp", interval="auto", rounds=250)
     told = [line["code"] for line in done.journal if line["what"] == "policy"]
     assert "interval-chosen" in told[told.index("interval-measuring") :]
 

@@ -92,6 +92,8 @@ WORDS = {
     "{phi_ms:.1f} ms",
     "interval-bounded": "the interval is raised to {interval_ms:.1f} ms: a barrier takes "
     "{phi_ms:.1f} ms, a micro-batch up to {micro_ms:.1f} ms",
+    "interval-lowered": "the interval is {interval_ms:.1f} ms again: barriers and micro-batches are "
+    "shorter than they were",
     "interval-restored": "the interval is {interval_ms:.1f} ms again, as asked: barriers are cheap "
     "enough",
     "interval-blind": "there is no objective to choose by: the interval is {interval_ms:.1f} ms, "

@@ -53,6 +53,8 @@ _ALIKE = 1.25
 class _Stage:
     promised: float
     """Gain of the objective per second."""
+    interval_ns: int
+    """What was chosen; the bounds may raise the interval above it for a while."""
     span: int
     """Rounds from one check to the next."""
     rounds: int = 0
@@ -157,7 +159,7 @@ class AutoInterval:
         alike = tried_ns <= _ALIKE * self._interval_ns and self._interval_ns <= _ALIKE * tried_ns
         self._rarity = min(_RAREST, 2 * self._rarity) if alike else 1
         self._trial = None
-        self._stage = _Stage(fit.line.gain(eta, phi), self._rarity * trial.part)
+        self._stage = _Stage(fit.line.gain(eta, phi), self._interval_ns, self._rarity * trial.part)
         fields = {"before_ms": tried_ns / 1e6, "gain": self._stage.promised}
         return changed("interval-chosen", self._interval_ns, **fields)
 
@@ -174,10 +176,18 @@ class AutoInterval:
             stage.read, stage.elapsed_s = reading, 0.0
         stage.elapsed_s += measured.elapsed_s
         stage.rounds += 1
-        if self._bounds.allow(self._interval_ns):
+        return self._keep_bounds(stage)
+
+    def _keep_bounds(self, stage: _Stage) -> Reason | None:
+        low_ns = self._bounds.low_ns
+        if not self._bounds.allow(self._interval_ns):
+            self._interval_ns = low_ns
+            return raised(self._bounds)
+        wanted_ns = max(stage.interval_ns, low_ns)
+        if self._interval_ns <= _ALIKE * wanted_ns:
             return None
-        self._interval_ns = self._bounds.low_ns
-        return raised(self._bounds)
+        self._interval_ns = wanted_ns
+        return changed("interval-lowered", wanted_ns)
 
 
 def _plan(part: int) -> list[tuple[int, bool]]:
