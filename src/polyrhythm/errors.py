@@ -37,6 +37,10 @@ class JobFailed(PolyrhythmError):
     """The job ended before its goal."""
 
 
+class LeadLost(JobFailed):
+    """The lead has sent nothing for too long, so this process ended by itself."""
+
+
 class NotFinite(PolyrhythmError):
     """A contribution holds NaN or infinity; nothing of it was sent."""
 

@@ -121,9 +121,9 @@ class Reader(threading.Thread):
 def test_messages_arrive_in_order_and_both_ways(pair: Pair) -> None:
     for number in range(100):
         pair.here.send(part(number))
-    pair.there.send(m.Alive(load=0.5))
+    pair.there.send(m.Alive(sequence=5))
     assert [pair.there.receive()[0].sequence for _ in range(100)] == list(range(100))
-    assert pair.here.receive() == (m.Alive(load=0.5), None)
+    assert pair.here.receive() == (m.Alive(sequence=5), None)
 
 
 @pytest.mark.parametrize("nbytes", [1, 1000, 2 * MIB])

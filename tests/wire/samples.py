@@ -110,7 +110,7 @@ def messages() -> list[m.Message]:
         m.Placed(**IDENTITY, rows=ROWS),
         m.Seed(**IDENTITY),
         m.Seeded(**IDENTITY),
-        m.Alive(**IDENTITY, load=0.5),
+        m.Alive(**IDENTITY),
         m.CaughtUp(**IDENTITY, peer=2),
         m.Unreachable(**IDENTITY, peer=2, reason="it broke"),
         m.Copy(**IDENTITY, stamp=STAMP, step=m.SliceStep(2.0, 0.5, 7, 0.25), rows=ROWS),

@@ -48,6 +48,8 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     ):
         check_choice(flag, text, known)
     _check_targets(spec)
+    if not 0 < spec.lead_timeout_s < math.inf:
+        raise UsageError(f"--lead-timeout is {spec.lead_timeout_s}: give seconds, such as 120")
     if not 0 < spec.start_timeout_s < math.inf:
         raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
     if spec.seed < 0:

@@ -5,6 +5,7 @@ They work from another terminal while a run is on, and as well when it is over.
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,13 @@ from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import tell
 from polyrhythm.observe.summary import described, result
-from polyrhythm.observe.why import Explanation, explain, in_sentences, with_learning
+from polyrhythm.observe.why import (
+    Explanation,
+    explain,
+    explain_silent_lead,
+    in_sentences,
+    with_learning,
+)
 from polyrhythm.wire.messages import JobSpec
 
 _WIDTH = 160
@@ -136,11 +143,13 @@ def status_of(run: Run) -> dict[str, Any]:
             for worker in state.workers.values()
         ],
         "slices": {f"s{server}": count for server, count in state.slices.items()},
-        "waiting": None if state.waiting is None else explanation_of(run).as_dict(),
+        "waiting": explanation_of(run).as_dict() if state.waiting or run.suspects else None,
     }
 
 
 def explanation_of(run: Run) -> Explanation:
+    if run.word == "running" and run.suspects:
+        return explain_silent_lead(run.suspects, run.now_s, time.time())
     if run.word == "running":
         return explain(run.state, run.now_s, run.job)
     return with_learning(Explanation(f"{run.word}: {run.reason}"), run.state, run.job)

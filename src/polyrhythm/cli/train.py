@@ -188,6 +188,12 @@ def train(
     start_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
     ] = 60.0,
+    lead_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds without a sign of life from the lead after which workers and servers end."
+        ),
+    ] = 120.0,
     threads: flags.Threads = None,
     data_dir: Annotated[
         Path | None,
@@ -311,6 +317,7 @@ def train(
         epochs=epochs,
         seed=seed,
         start_timeout_s=start_timeout,
+        lead_timeout_s=lead_timeout,
         wire_dtype=wire_dtype,
         in_place=in_place,
         updater=updater,

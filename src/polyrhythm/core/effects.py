@@ -61,14 +61,20 @@ class Drop(Effect, frozen=True):
 
 
 class Note(Effect, frozen=True):
-    """A line for the journal."""
+    """A line for the journal; from a process that keeps none, a report to whoever started it."""
 
     what: str
     fields: dict[str, Any]
 
 
 class Beat(Effect, frozen=True):
-    """Send this sign of life to the lead, with this process's load filled in."""
+    """Send this sign of life to the lead."""
+
+    message: Alive
+
+
+class BeatAll(Effect, frozen=True):
+    """Send the lead's sign of life to every process that is linked to it."""
 
     message: Alive
 

@@ -29,6 +29,18 @@ class LinkClosed(Event, frozen=True):
     incarnation: int = 0
 
 
+class LeadLinked(Event, frozen=True):
+    """The link to the lead is up; how often the lead beats, and when it is given up."""
+
+    heartbeat_s: float
+    timeout_s: float
+
+
+class LeadHeard(Event, frozen=True):
+    """Something came from the lead, whether or not it has been read. The interpreter says so from
+    time to time, for slices that come for minutes hold up the heartbeats behind them."""
+
+
 class StopAsked(Event, frozen=True):
     """Somebody outside (a signal, the engine) wants the job to end."""
 

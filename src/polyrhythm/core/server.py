@@ -24,6 +24,7 @@ from polyrhythm.core.effects import (
     Enlist,
     FreeSlots,
     Freeze,
+    Note,
     Publish,
     PublishLatest,
     Reach,
@@ -39,6 +40,7 @@ from polyrhythm.core.effects import (
 )
 from polyrhythm.core.following import Following
 from polyrhythm.core.heartbeat import Heartbeat
+from polyrhythm.core.leadwatch import LeadWatch
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.readers import Readers
@@ -78,6 +80,8 @@ class ServerMachine:
         self._frozen = False
         self._ended = False
         self._heartbeat = Heartbeat()
+        self._lead = LeadWatch()
+        """Not begun where the lead runs in the same process: both live and stop together."""
         self._folding: m.Fold | None = None
         self._starting = False
         """The fold itself is being done; after that only replicas are waited for."""
@@ -96,13 +100,39 @@ class ServerMachine:
         return self._out
 
     def wake_at(self) -> int | None:
-        return None if self._ended else self._heartbeat.next_ns
+        if self._ended:
+            return None
+        wake_ns, look_ns = self._heartbeat.next_ns, self._lead.wake_ns
+        if wake_ns is None or look_ns is None:
+            return look_ns if wake_ns is None else wake_ns
+        return min(wake_ns, look_ns)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         if self._heartbeat.due(now_ns):
-            self._out.append(Beat(m.Alive(**self._identity())))
+            alive = m.Alive(**self._identity(), sequence=self._lead.beats)
+            self._out.append(Beat(alive))
+        self._note(self._lead.look(now_ns))
+        if (lost := self._lead.lost(now_ns)) is not None:
+            self._end(lost, failed=True)
+
+    # -- the lead's signs of life --------------------------------------------------------------
+
+    def _on_lead_linked(self, event: ev.LeadLinked, now_ns: int) -> None:
+        self._note(self._lead.begin(event.heartbeat_s, event.timeout_s, now_ns))
+
+    def _on_alive(self, message: m.Alive, now_ns: int) -> None:
+        self._note(self._lead.hear(now_ns, beat=True))
+
+    def _on_lead_heard(self, event: ev.LeadHeard, now_ns: int) -> None:
+        self._note(self._lead.hear(now_ns))
+
+    def _note(self, note: Note | None) -> None:
+        if note is not None:
+            self._out.append(note)
 
     def why(self) -> Waiting:
+        if (waiting := self._lead.waiting()) is not None:
+            return waiting
         if not self._mine or self._unseeded:
             return Waiting(Reason("placing"), self._since_ns)
         round_ = self.versions.version + 1
@@ -568,6 +598,9 @@ class ServerMachine:
 
     _HANDLERS: ClassVar[dict[type, Callable[["ServerMachine", Any, int], None]]] = {
         ev.Tick: _on_tick,
+        ev.LeadLinked: _on_lead_linked,
+        ev.LeadHeard: _on_lead_heard,
+        m.Alive: _on_alive,
         m.Place: _on_place,
         ev.Linked: _on_linked,
         ev.Rerouted: _on_rerouted,

@@ -10,7 +10,7 @@ _WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report
 _SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable)
 _SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
-_LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)
+_LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)  # and its own Alive
 
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(
@@ -25,9 +25,18 @@ def speaker(message: m.Message) -> str:
     kind = type(message)
     if kind in _BY_WORKERS or (kind is m.Alive and message.worker >= 0):
         return worker_name(message.worker)
-    if kind in _BY_SERVERS or kind is m.Alive:
+    if kind in _BY_SERVERS or (kind is m.Alive and message.server >= 0):
         return server_name(message.server)
     return LEAD
+
+
+def is_to_lead(message: m.Message) -> bool:
+    """Whether the lead's machine takes it. The lead's own heartbeat, which names neither a worker
+    nor a server, goes the other way."""
+    kind = type(message)
+    if kind is m.Alive:
+        return message.worker >= 0 or message.server >= 0
+    return kind in TO_LEAD
 
 
 def caller(bonjour: Bonjour) -> str:

@@ -18,6 +18,7 @@ from polyrhythm.core.effects import (
     Fail,
     Hurry,
     LetGo,
+    Note,
     Rejoin,
     TakeChunks,
     server_name,
@@ -26,6 +27,7 @@ from polyrhythm.core.effects import (
 from polyrhythm.core.heartbeat import Heartbeat
 from polyrhythm.core.joining import Joining, Parted
 from polyrhythm.core.landing import Landing
+from polyrhythm.core.leadwatch import LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.post import Post
 from polyrhythm.core.reading import Manner, Reading
@@ -79,6 +81,7 @@ class WorkerMachine:
         self._settled_ns = 0
         """When it leaves at the latest, once it is leaving."""
         self._since_ns = 0
+        self._lead = LeadWatch()
         self._begin(State.JOINING, 0)
 
     def _begin(self, state: State, now_ns: int, ticket: int = 0) -> None:
@@ -110,9 +113,14 @@ class WorkerMachine:
             wake_ns = parted.until_ns
         if self.state is _LEAVING and (wake_ns is None or self._settled_ns < wake_ns):
             wake_ns = self._settled_ns
+        look_ns = self._lead.wake_ns
+        if look_ns is not None and (wake_ns is None or look_ns < wake_ns):
+            wake_ns = look_ns
         return wake_ns
 
     def why(self) -> Waiting:
+        if self.state is not State.ENDED and (waiting := self._lead.waiting()) is not None:
+            return waiting
         match self.state:
             case State.JOINING | State.ADMITTED if self._left_because:
                 reason = Reason("rejoining", {"detail": self._left_because})
@@ -175,11 +183,35 @@ class WorkerMachine:
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         if self._heartbeat.due(now_ns):
-            self._post.do(Beat(m.Alive(**self._post.identity())))
+            alive = m.Alive(**self._post.identity(), sequence=self._lead.beats)
+            self._post.do(Beat(alive))
         if (parted := self._joining.overdue(now_ns)) is not None:
             self._miss(parted, now_ns)
         elif self.state is State.LEAVING and now_ns >= self._settled_ns:
             self._depart(now_ns)
+        self._look_at_lead(now_ns)
+
+    # -- the lead's signs of life --------------------------------------------------------------
+
+    def _on_lead_linked(self, event: ev.LeadLinked, now_ns: int) -> None:
+        self._note(self._lead.begin(event.heartbeat_s, event.timeout_s, now_ns))
+
+    def _on_alive(self, message: m.Alive, now_ns: int) -> None:
+        self._note(self._lead.hear(now_ns, beat=True))
+
+    def _on_lead_heard(self, event: ev.LeadHeard, now_ns: int) -> None:
+        self._note(self._lead.hear(now_ns))
+
+    def _look_at_lead(self, now_ns: int) -> None:
+        self._note(self._lead.look(now_ns))
+        lost = self._lead.lost(now_ns)
+        if lost is not None and self.state is not State.ENDED:
+            self._enter(State.ENDED, now_ns)
+            self._post.do(Fail(lost, stopped=True))
+
+    def _note(self, note: Note | None) -> None:
+        if note is not None:
+            self._post.do(note)
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -573,6 +605,9 @@ class WorkerMachine:
 
     _HANDLERS: ClassVar[dict[type, Callable[["WorkerMachine", Any, int], None]]] = {
         ev.Tick: _on_tick,
+        ev.LeadLinked: _on_lead_linked,
+        ev.LeadHeard: _on_lead_heard,
+        m.Alive: _on_alive,
         m.Admitted: _on_admitted,
         ev.Linked: _on_linked,
         ev.Attaching: _on_attaching,

@@ -14,9 +14,9 @@ from typing import IO
 import msgspec
 import torch
 
-from polyrhythm.engines.requests import ChildRequest, Told, pack_line
+from polyrhythm.engines.requests import ChildRequest, Note, Told, pack_line
 from polyrhythm.engines.work import presence, settle_in, train
-from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
@@ -31,11 +31,13 @@ from polyrhythm.wire.messages import Address
 class _Control:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._lock = threading.Lock()
         self._lines: IO[bytes] = sock.makefile("rb")
 
     def tell(self, told: Told) -> None:
         try:
-            self._sock.sendall(pack_line(told))
+            with self._lock:  # a node reports on any thread
+                self._sock.sendall(pack_line(told))
         except OSError:
             os._exit(1)  # the engine is gone
 
@@ -66,14 +68,16 @@ def run_child(request: ChildRequest, sock: socket.socket) -> int:
     except PolyrhythmError as error:
         if request.debug:
             traceback.print_exc()
-        control.tell(Told(failed=f"{error}", whole_job=isinstance(error, JobFailed)))
+        lost = isinstance(error, LeadLost)
+        ended = isinstance(error, JobFailed) and not lost
+        control.tell(Told(failed=f"{error}", whole_job=ended, lead_lost=lost))
     except Exception as error:  # the boundary of a user's code: its traceback is what they need
         frames = traceback.format_exc()
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
     return 1
 
 
-def _options(request: ChildRequest) -> NodeOptions:
+def _options(request: ChildRequest, control: _Control) -> NodeOptions:
     server = request.role == "server"
     return NodeOptions(
         digest=request.digest,
@@ -83,6 +87,7 @@ def _options(request: ChildRequest) -> NodeOptions:
         fold_pause_s=Staging.parse(request.job.staging).fold_pause_s(request.number)
         if server
         else 0,
+        report=lambda note: control.tell(Told(note=Note(note.what, note.fields))),
     )
 
 
@@ -96,7 +101,7 @@ def _serve(request: ChildRequest, control: _Control) -> int:
         request.job,
         listeners.address,
         lead=lead,
-        options=_options(request),
+        options=_options(request, control),
         journal=journal,
         shared=request.link != "tcp",
     )
@@ -118,11 +123,13 @@ def _serve(request: ChildRequest, control: _Control) -> int:
         control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
     elif outcome.reason.code == "lead-gone":
         control.tell(Told(failed=str(outcome.reason), orphaned=True))
+    elif outcome.reason.code == "lead-lost":
+        control.tell(Told(failed=str(outcome.reason), lead_lost=True))
     node.close()
     listeners.close()
     if journal is not None:
         journal.close()
-    return int(outcome.reason.code == "lead-gone")
+    return int(outcome.reason.code in ("lead-gone", "lead-lost"))
 
 
 def _journal(request: ChildRequest, address: Address) -> FileJournal:
@@ -138,7 +145,9 @@ def _work(request: ChildRequest, control: _Control) -> int:
     assert request.lead is not None
     torch.set_num_threads(request.threads)
     control.watch()
-    node = WorkerNode(request.name, request.job.job, SocketDialer(request.link), _options(request))
+    node = WorkerNode(
+        request.name, request.job.job, SocketDialer(request.link), _options(request, control)
+    )
     with presence(node, (signal.SIGTERM,)):
         main = load_main(request.job.name)
         train(main, node, node.join(request.lead))

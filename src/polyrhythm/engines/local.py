@@ -19,6 +19,7 @@ import msgspec
 from polyrhythm.core.respawn import Died, Respawn, Started
 from polyrhythm.engines.environment import environment
 from polyrhythm.engines.fates import Fates
+from polyrhythm.engines.reports import Reports
 from polyrhythm.engines.requests import ChildRequest, Fate, Told, pack_line
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.observe.members import Members
@@ -33,6 +34,8 @@ _FAILED_S = 0.4
 """The same, where workers failed: their reasons are said in one line with the end."""
 _TICK_S = 0.2
 _GATHER_S = 0.5
+_LEAD_LOST_S = 1.0
+"""For the other processes to give up a silent lead too, after the first."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Child:
     status: int | None = None
     failure: str | None = None
     orphaned: bool = False
+    lead_lost: bool = False
     over: bool = False
     """It was told that the job has ended: no fault of its own."""
 
@@ -100,7 +104,11 @@ class LocalEngine:
         self._due: dict[str, tuple[int, Child]] = {}
         """Who died: when to start it again."""
         self._lead: Address | None = None
-        self._members = Members(Path(self._servers[0].run_dir) / "journal.jsonl")
+        run_dir = Path(self._servers[0].run_dir)
+        self._members = Members(run_dir / "journal.jsonl")
+        self._reports = Reports(run_dir, say)
+        self._lead_lost: str | None = None
+        self._lead_lost_since = 0.0
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
         self._run = LocalRun()
@@ -217,6 +225,7 @@ class LocalEngine:
             self._run.failed += ": " + "; ".join(_in_words(self._unsaid))
             self._unsaid.clear()
         self._say_failures()
+        self._reports.show(now=True)
 
     def _hear(self, child: Child) -> Iterator[Told]:
         part = child.control.recv(65536)
@@ -234,10 +243,21 @@ class LocalEngine:
                 self._run.ended = told.ended
             child.over = child.over or told.whole_job
             child.orphaned = child.orphaned or told.orphaned
+            if told.note is not None:
+                self._reports.take(child.request.name, told.note)
+            if told.lead_lost:
+                self._lose_lead(child, told.failed or "")
             if told.failed is not None and not told.whole_job:
                 child.failure = told.failed
             elif told.failed is not None and child.request.role == "server":
                 self._run.failed = self._run.failed or told.failed
+
+    def _lose_lead(self, child: Child, failed: str) -> None:
+        """A process of this host heard nothing for so long: no process can go on without the lead."""
+        child.lead_lost = True
+        if self._lead_lost is None:
+            self._lead_lost = failed
+            self._lead_lost_since = time.monotonic()
 
     def _note_exit(self, fate: Fate) -> None:
         child = self._children.get(fate.exited or -1)
@@ -246,6 +266,9 @@ class LocalEngine:
         self._heed_rest(child)
         child.status = fate.status
         name = child.request.name
+        self._reports.ended(name)
+        if child.lead_lost:
+            return  # `_end_without_lead` says why the job ends
         over = self._stopping_since is not None or self._run.ended is not None
         if not child.status or (child.failure is None and (over or child.over)):
             return
@@ -328,6 +351,8 @@ class LocalEngine:
 
     def _look_around(self) -> None:
         """Nobody left to work, or somebody who does not end: help it along."""
+        self._reports.show()
+        self._end_without_lead()
         workers = [c for c in self._children.values() if c.request.role == "worker"]
         servers = [c for c in self._children.values() if c.request.role == "server"]
         others = bool(self._due) or self._awaits_others
@@ -360,6 +385,13 @@ class LocalEngine:
             self._hurried = True
             for child in workers:
                 self._signal(child, signal.SIGTERM)
+
+    def _end_without_lead(self) -> None:
+        if self._lead_lost is None or self._stopping_since is not None:
+            return
+        if time.monotonic() > self._lead_lost_since + _LEAD_LOST_S:
+            self._run.failed = self._run.failed or f"{self._lead_lost}: the job ends"
+            self._stop()
 
     def _are_to_be_told(self, stopping_s: float) -> bool:
         """Workers that are still there: when the lead has ended the job on request, and not before,

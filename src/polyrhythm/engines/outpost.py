@@ -18,6 +18,7 @@ from polyrhythm.errors import LinkError, PolyrhythmError, Refused
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import ANY_HOST, dial_tcp
 from polyrhythm.learn.staging import Staging
+from polyrhythm.observe.watch import in_words
 from polyrhythm.runtime.bonjour import introduce, offers
 from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
@@ -61,6 +62,7 @@ def serve_remote(
             digest=digest,
             link=link,
             fold_pause_s=Staging.parse(admitted.job.staging).fold_pause_s(admitted.server),
+            report=lambda note: say(in_words(note.what, (name,), note.fields)),
         ),
         shared=link != "tcp",
     )
@@ -75,7 +77,7 @@ def serve_remote(
     node.close()
     listeners.close()
     assert node.outcome is not None
-    if node.outcome.reason.code == "lead-gone":
+    if node.outcome.reason.code in ("lead-gone", "lead-lost"):
         raise LinkError(f"{name} ends: {node.outcome.reason}")
     say(f"left: {node.outcome.reason}")
 
@@ -91,6 +93,8 @@ def _enter(link: StreamLink, address: m.Address, job: str, digest: str) -> m.Adm
     )
     introduce(link, bonjour)
     answer, _ = link.receive()
+    while isinstance(answer, m.Alive):  # the lead beats to whoever is linked
+        answer, _ = link.receive()
     if isinstance(answer, m.Refusal):
         raise Refused(answer.reason)
     if not isinstance(answer, m.Admitted):

@@ -9,11 +9,12 @@ import torch
 
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.work import TOLD, presence, settle_in, train
-from polyrhythm.errors import JobFailed, UsageError
+from polyrhythm.errors import JobFailed, LeadLost, UsageError
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import host_identity
 from polyrhythm.io.tcp import ANY_HOST
 from polyrhythm.learn.load import JOBS, check_job, load_main
+from polyrhythm.observe.watch import in_words
 from polyrhythm.runtime.dial import SocketDialer
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker import WorkerNode
@@ -50,7 +51,12 @@ def run_remote(
     """Join the job whose lead is at host:port, train, and leave. `job` insists on one by its id;
     `file` is this host's copy of the job's code."""
     settle_in()
-    options = NodeOptions(digest=digest, link=link, trace_dir=trace_dir)
+    options = NodeOptions(
+        digest=digest,
+        link=link,
+        trace_dir=trace_dir,
+        report=lambda note: say(in_words(note.what, (name,), note.fields)),
+    )
     node = WorkerNode(name, job, _DialerFromOutside(link, host), options)
     try:
         with presence(node, (signal.SIGTERM, signal.SIGINT)):
@@ -59,6 +65,8 @@ def run_remote(
             here = node.servers[0].identity == host_identity()
             torch.set_num_threads(threads or _threads_for(spec, here))
             train(load_main(_code_of(spec, file, here)), node, spec, staging)
+    except LeadLost as error:
+        raise LeadLost(f"{name} ends: {error}") from None
     except JobFailed as error:
         say(f"left: the job has ended: {error}")
         return

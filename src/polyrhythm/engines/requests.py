@@ -1,10 +1,17 @@
 """What the engine asks of the processes it starts, and what they tell it: lines of JSON."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from polyrhythm.wire.messages import Address, JobSpec
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a process without a journal reports: a machine's `Note`, as it travels to the engine."""
+
+    what: str
+    fields: dict[str, Any]
 
 
 class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +45,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`failed` is how the job ended, and not a fault of this process alone."""
     orphaned: bool = False
     """A server that ends because the lead is gone, or has let go of it."""
+    lead_lost: bool = False
+    """`failed` because the lead was silent for --lead-timeout."""
+    note: Note | None = None
+    """What this process has to say while it runs."""
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -6,6 +6,7 @@ the link's own sender thread, in order, one frame at a time.
 """
 
 import os
+import select
 import socket
 import threading
 import time
@@ -108,6 +109,15 @@ class StreamLink:
 
     def fileno(self) -> int:
         return self._sock.fileno()
+
+    def readable(self) -> bool:
+        """Whether something has come that was not read, or the peer has ended the link."""
+        fd = self._sock.fileno()
+        if fd < 0:
+            return False
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
 
     @property
     def host_here(self) -> str:

@@ -19,6 +19,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.learning import ended_in_words
 from polyrhythm.observe.state import RunState, fold
+from polyrhythm.observe.watch import WATCH, Suspect, read_suspects
 from polyrhythm.wire.messages import JobSpec
 
 JOURNAL = "journal.jsonl"
@@ -45,6 +46,8 @@ class Run:
     """None: it is on another machine, so nobody here knows."""
     now_s: float
     """The present, as a moment of the journal."""
+    suspects: tuple[Suspect, ...] = ()
+    """Which processes suspect the lead."""
 
     @property
     def name(self) -> str:
@@ -137,6 +140,7 @@ def load_run(path: Path) -> Run:
         result=_decode(path / _RESULT, dict[str, Any]),
         alive=alive,
         now_s=state.at_s + (max(0.0, time.time() - written) if alive else 0.0),
+        suspects=read_suspects(path / WATCH),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from polyrhythm.observe.advice import COMPARE
 from polyrhythm.observe.learning import in_words, learning_advice, needs_help
 from polyrhythm.observe.state import RunState, WaitingState
+from polyrhythm.observe.watch import Suspect
 from polyrhythm.observe.words import counted, duration, listed, reason_in_words
 from polyrhythm.wire.messages import JobSpec
 
@@ -113,6 +114,28 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
         left_s=None if waiting.until_s is None else max(0.0, waiting.until_s - now_s),
         rule=RULES.get(waiting.code),
         remedies=_remedies(waiting.code, state),
+    )
+
+
+def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: float) -> Explanation:
+    """What workers and servers report of a lead that cannot speak for itself; `unix_s` is the
+    present, and `now_s` the same as a moment of the journal."""
+    first = suspects[0]
+    silent_s = unix_s - first.since_unix_s
+    return Explanation(
+        what=f"the lead, in server s0, has sent nothing for {duration(silent_s)}",
+        missing=("the lead (s0)",),
+        held=tuple(suspect.name for suspect in suspects),
+        since_s=now_s - silent_s,
+        waited_s=silent_s,
+        until_s=now_s + first.until_unix_s - unix_s,
+        left_s=max(0.0, first.until_unix_s - unix_s),
+        rule=f"a silent lead is suspect after {first.derivation}; workers and servers end when it"
+        " has sent nothing for --lead-timeout",
+        remedies=(
+            "look at the process of s0: if it is stopped, let it go on (kill -CONT)",
+            "next time give a longer --lead-timeout if the lead's machine pauses that long",
+        ),
     )
 
 

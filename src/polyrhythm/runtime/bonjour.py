@@ -76,12 +76,19 @@ def greet(
     name: str,
     address: m.Address,
     digest: str,
-    slice_nbytes: int,
+    job: m.JobSpec,
 ) -> None:
     known = [offer for offer in bonjour.digests if offer in Digest.__members__.values()]
     if digest != "auto":
         known = [offer for offer in known if offer == Digest.named(digest)]
     if not known:
         raise FrameError(f"{bonjour.name} offers no digest that {name} accepts ({digest})")
-    link.send(m.Greeting(name=name, digest=known[0], address=address))
-    link.agree(Digest(known[0]), limits_for(slice_nbytes))
+    greeting = m.Greeting(
+        name=name,
+        digest=known[0],
+        address=address,
+        heartbeat_s=job.heartbeat_s,
+        lead_timeout_s=job.lead_timeout_s,
+    )
+    link.send(greeting)
+    link.agree(Digest(known[0]), limits_for(job.slice_nbytes))

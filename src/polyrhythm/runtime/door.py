@@ -105,8 +105,7 @@ class Door:
         try:
             with patience(link):
                 bonjour = await_bonjour(link, self._job.job)
-                slice_nbytes = self._job.slice_nbytes
-                greet(link, bonjour, self._name, self._address, self._digest, slice_nbytes)
+                greet(link, bonjour, self._name, self._address, self._digest, self._job)
         except (FrameError, LinkError) as error:
             self._part(link, error)
             return

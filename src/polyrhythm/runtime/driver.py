@@ -27,13 +27,16 @@ class Driver:
         settle: Callable[[], None] = lambda: None,
         trace: Trace | None = None,
         check: bool = False,
+        before_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` is called when everything at hand is done: links flush what was sent."""
+        """`settle` is called when everything at hand is done: links flush what was sent.
+        `before_tick` may queue what a machine should know before it hears the time."""
         self._machines = machines
         self._perform = perform
         self._settle = settle
         self._trace = trace
         self._check = check
+        self._before_tick = before_tick
         self._queue: deque[tuple[str, Any]] = deque()
         self._running = threading.Lock()
         self._clock = threading.Condition()
@@ -103,6 +106,7 @@ class Driver:
                     self._clock.wait(rest_s)
                     continue
                 self._sleeps_until_ns = None
+            self._before_tick()
             for name, machine in self._machines.items():
                 wake_ns = machine.wake_at()
                 if wake_ns is not None and wake_ns <= time.monotonic_ns():

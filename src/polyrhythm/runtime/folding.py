@@ -133,11 +133,6 @@ class Folding:
         if self._pause_s:
             time.sleep(self._pause_s / max(1, parts))
 
-    @property
-    def waiting(self) -> int:
-        """How many slices nobody adds yet."""
-        return self._lanes.waiting if self._lanes is not None else 0
-
     def close(self) -> None:
         for lanes in (self._lanes, self._fold_lane):
             if lanes is not None:

@@ -36,7 +36,11 @@ class Joining:
 
     def reach_lead(self, lead: m.Address) -> None:
         self._lead = lead
-        self._links.reach(lead, fx.LEAD, self._bonjour(lead))
+        self._reach_lead(lead, 0)
+
+    def _reach_lead(self, lead: m.Address, before: int) -> None:
+        greeting = self._links.reach(lead, fx.LEAD, self._bonjour(lead, before))
+        self._put(ev.LeadLinked(greeting.heartbeat_s, greeting.lead_timeout_s))
 
     def dial(self, effect: fx.Dial) -> None:
         """It is admitted: link to the servers. The lead's own is reached over the lead's link."""
@@ -58,7 +62,7 @@ class Joining:
         assert self._lead is not None
         self._links.forget_all()
         try:
-            self._links.reach(self._lead, fx.LEAD, self._bonjour(self._lead, effect.incarnation))
+            self._reach_lead(self._lead, effect.incarnation)
         except _UNREACHABLE as error:
             self._put(ev.LinkClosed(fx.LEAD, f"it could not join again: {error}"))
 

@@ -39,12 +39,6 @@ class Lanes(Generic[Item]):
                 items = self._gathered.pop(slice_)
             self._work(items)
 
-    @property
-    def waiting(self) -> int:
-        """How many items nobody works on yet."""
-        with self._lock:
-            return sum(len(items) for items in self._gathered.values())
-
     def close(self) -> None:
         for queue in self._queues:
             queue.put(None)

@@ -67,6 +67,11 @@ class Links:
     def poll(self, timeout_s: float) -> None:
         self._poller.poll(timeout_s)
 
+    def unread(self, peer: str) -> bool:
+        """Something has come from `peer` that the user's thread has not read, for it computes."""
+        link = self._peers.get(peer)
+        return isinstance(link, StreamLink) and link.readable()
+
     @property
     def idle_ns(self) -> int:
         """How long it has waited for something to come, and for others to be reached, in all."""
@@ -76,13 +81,13 @@ class Links:
 
     def reach(
         self, address: m.Address, peer: str, bonjour: m.WorkerBonjour, incarnation: int = 0
-    ) -> None:
+    ) -> m.Greeting:
         """`incarnation` is the peer's."""
         began_ns = time.monotonic_ns()
         link = self._dialer.dial(address, peer)
         digests = offers(self._digest, link.kind)
         with patience(link):
-            introduce(link, msgspec.structs.replace(bonjour, digests=digests))
+            greeting = introduce(link, msgspec.structs.replace(bonjour, digests=digests))
         self._reaching_ns += time.monotonic_ns() - began_ns
         link.incarnation = incarnation
         link.land_with(self._place_of)
@@ -99,6 +104,7 @@ class Links:
             threading.Thread(
                 target=self._read, args=(link,), name=f"read-{peer}", daemon=True
             ).start()
+        return greeting
 
     def _read(self, link: Link) -> None:
         work_with(1)
@@ -135,6 +141,12 @@ class Links:
     def forget_all(self) -> None:
         for link in self._peers.all():
             self._forget(link)
+
+    def shut(self) -> None:
+        """End all links, so that a thread that reads one from a silent peer looks up."""
+        self._closing = True
+        for link in self._peers.all():
+            threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def quieten(self) -> None:
         """Links end from now on because this worker does, which is nothing to tell."""

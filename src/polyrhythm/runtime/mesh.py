@@ -30,6 +30,7 @@ class Mesh:
         peers: Peers,
         driver: Driver,
         *,
+        job: m.JobSpec,
         leads: bool,
         digest: str,
         journal: Journal | None,
@@ -42,6 +43,7 @@ class Mesh:
         self._peers = peers
         self._driver = driver
         self._leads = leads
+        self._beats_s, self._lead_timeout_s = job.heartbeat_s, job.lead_timeout_s
         self._digest = digest
         self._journal = journal
         self._dialer: Dialer | None = None
@@ -98,6 +100,7 @@ class Mesh:
     def heed_lead(self, link: Link) -> None:
         """Do what the lead says over this link, which is agreed on."""
         self._peers.add(link)
+        self._driver.put(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
         self._driver.post(self._name, ev.Linked(_LEADS, _FIRST))
         self.reading.begin(link)
 

@@ -5,6 +5,7 @@ process, and everything else goes over links.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ import msgspec
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.leadwatch import Ear
 from polyrhythm.core.machine import Effect, Machine
+from polyrhythm.core.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.errors import FrameError, LinkError
@@ -22,6 +25,7 @@ from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.io.segments import Segment
 from polyrhythm.observe.journal import Journal
 from polyrhythm.runtime import crashpoint
+from polyrhythm.runtime.beats import Beats
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.door import Door, Listeners
 from polyrhythm.runtime.driver import Driver
@@ -34,8 +38,6 @@ from polyrhythm.runtime.publishing import Publishing
 from polyrhythm.runtime.speech import for_the_lead
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.wire import messages as m
-
-_DAMPING = 0.2
 
 
 class ServerNode:
@@ -60,8 +62,10 @@ class ServerNode:
         self._shared = shared
         self._leads = lead
         self._peers = Peers()
+        self._report = options.report
+        self._ear = Ear()
+        self._beats = Beats(self._peers)
         self._holdings: Holdings | None = None
-        self._load = 0.0
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
             machines[fx.LEAD] = LeadMachine(job)
@@ -84,6 +88,7 @@ class ServerNode:
             me,
             self._peers,
             self._driver,
+            job=job,
             leads=lead,
             digest=options.digest,
             journal=journal,
@@ -105,7 +110,10 @@ class ServerNode:
         mesh = self._mesh
         self._door = Door(self.name, job, address, options.digest, mesh.let_in, mesh.part)
         mesh.reading.start()
+        self._pacemaker: Driver | None = None
         if lead:
+            self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
+            self._pacemaker.post(PACEMAKER, ev.Tick())
             bonjour = msgspec.structs.replace(me, identity="")
             self._driver.post(fx.LEAD, ev.ServerKnocked(self.name, bonjour))
 
@@ -134,9 +142,13 @@ class ServerNode:
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
         if isinstance(message, m.Refusal):
             raise LinkError(message.reason)
+        if link.peer == fx.LEAD and self._ear.due(time.monotonic_ns()):
+            self._driver.put(self.name, ev.LeadHeard())
         if for_the_lead(link, message):
             if not self._leads:
                 raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
+            if isinstance(message, m.Alive):
+                self._beats.confirm(link, message)
             self._driver.put(fx.LEAD, message)
         elif isinstance(message, m.Contribution):
             whole = message.parts != ()
@@ -192,6 +204,8 @@ class ServerNode:
     def _note(self, effect: fx.Note) -> None:
         if self._journal is not None:
             self._journal.note(effect.what, **effect.fields)
+        else:
+            self._report(effect)
 
     def _end(self, effect: fx.End) -> None:
         self.outcome = self.outcome or effect
@@ -246,9 +260,11 @@ class ServerNode:
         self._placed().freeze()
 
     def _beat(self, effect: fx.Beat) -> None:
-        self._load += _DAMPING * (self._folding.waiting - self._load)
-        alive = msgspec.structs.replace(effect.message, load=self._load)
-        self._send(fx.Send(fx.LEAD, alive))
+        self._send(fx.Send(fx.LEAD, effect.message))
+
+    def _beat_all(self, machine: str, effect: Effect) -> None:
+        assert isinstance(effect, fx.BeatAll)
+        self._beats.send(effect.message)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -267,6 +283,8 @@ class ServerNode:
     def close(self) -> None:
         self._mesh.quieten()
         self._door.close()
+        if self._pacemaker is not None:
+            self._pacemaker.close()
         self._driver.close()
         self._mesh.close()
         self._folding.close()

@@ -4,22 +4,21 @@ The user's own thread drives: while it waits it reads the links itself, so that 
 thread to thread on the way of a contribution. While it computes nothing is read; nothing is owed.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.leadwatch import Ear
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.sync.choose import trains_through
 from polyrhythm.core.worker import State, WorkerMachine
-from polyrhythm.errors import JobFailed, Refused, ToldToLeave
+from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.driver import Driver
@@ -50,6 +49,7 @@ class WorkerNode:
         self.hurried = False
         """The interval is over."""
         self._machine = WorkerMachine(name)
+        self._report = options.report
         self._trace: Trace | None = None
         if options.trace_dir is not None:
             origin = Origin(_ME, "worker", -1, name, m.JobSpec(job=job))
@@ -61,6 +61,7 @@ class WorkerNode:
             settle=lambda: self._links.settle(),
             trace=self._trace,
             check=options.check,
+            before_tick=self._say_if_unread,
         )
         put = partial(self._driver.put, _ME)
         self._landing = Landing(put)
@@ -77,9 +78,9 @@ class WorkerNode:
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
         self._time = Timesheet()
+        self._ear = Ear()
         self._resumed = False
-        self._failure: str | None = None
-        self._all_stopped = False
+        self._failure: PolyrhythmError | None = None
         self._let_go = False
         """It was told to leave, and need not wait for a version."""
         self._parting = False
@@ -89,6 +90,7 @@ class WorkerNode:
     def join(self, lead: m.Address) -> m.JobSpec:
         """Link to the lead, be admitted, link to every server."""
         self._joining.reach_lead(lead)
+        self._driver.run()
         self._begin(lambda: self.job is not None and self._machine.linked)
         assert self.job is not None
         return self.job
@@ -98,6 +100,8 @@ class WorkerNode:
         return self._joining.servers
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None) -> None:
+        if link.peer == fx.LEAD and self._ear.due(time.monotonic_ns()):
+            self._driver.put(_ME, ev.LeadHeard())
         if isinstance(message, m.Parameters):
             self._landing.take(link, message, payload)
         else:
@@ -197,7 +201,7 @@ class WorkerNode:
     def look(self) -> bool:
         """Take in what has come, without waiting: whether the next version is here."""
         if self._failure is not None:
-            raise (JobFailed if self._all_stopped else Refused)(self._failure)
+            raise self._failure
         self._links.poll(0.0)
         return self._resumed
 
@@ -294,7 +298,7 @@ class WorkerNode:
     def _wait(self, done: Callable[[], bool]) -> None:
         while not done():
             if self._failure is not None:
-                raise (JobFailed if self._all_stopped else Refused)(self._failure)
+                raise self._failure
             self._links.poll(1.0)
 
     # -- what the machine wants done -----------------------------------------------------------
@@ -313,8 +317,12 @@ class WorkerNode:
         self._joining.dial(effect)
 
     def _beat(self, effect: fx.Beat) -> None:
-        load = os.getloadavg()[0] / (os.cpu_count() or 1)
-        self._send(fx.Send(fx.LEAD, msgspec.structs.replace(effect.message, load=load)))
+        self._send(fx.Send(fx.LEAD, effect.message))
+
+    def _say_if_unread(self) -> None:
+        """While the user's code computes nothing is read: what the lead sent is no silence."""
+        if self._links.unread(fx.LEAD):
+            self._driver.put(_ME, ev.LeadHeard())
 
     def _arrange(self, effect: fx.Arrange) -> None:
         self._pushing.arrange()
@@ -337,8 +345,11 @@ class WorkerNode:
         self.lease = effect.lease
 
     def _fail(self, effect: fx.Fail) -> None:
-        self._all_stopped = effect.stopped
-        self._failure = str(effect.reason)
+        failed = JobFailed if effect.stopped else Refused
+        if effect.reason.code == "lead-lost":
+            failed = LeadLost
+            self._links.shut()  # the user's thread may be in the middle of a frame of the lead's
+        self._failure = failed(str(effect.reason))
 
     def _end(self, effect: fx.End) -> None:
         pass  # nothing is left to do: the user's code has ended, or will hear why it must
@@ -362,6 +373,7 @@ _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.Dial: WorkerNode._dial,
     fx.Rejoin: lambda node, effect: node._joining.rejoin(effect),
     fx.Beat: WorkerNode._beat,
+    fx.Note: lambda node, effect: node._report(effect),
     fx.Arrange: WorkerNode._arrange,
     fx.SeedSlices: lambda node, effect: node._pushing.seed(effect),
     fx.PushSlices: lambda node, effect: node._pushing.push(effect),

@@ -55,6 +55,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     seed: int = 0
     """Of the dealing of points. What is random in the simulation has a seed of its own."""
     heartbeat: Duration = Duration(500_000_000)
+    lead_timeout: Duration = Duration(120 * 10**9)
+    """A worker or server that has heard nothing from the lead for so long ends."""
     interval: str = "auto"
     """Of fsp: auto, binary or a duration."""
     coordination: str = "semi"
@@ -98,8 +100,9 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError(f"min_batch is {self.min_batch}, larger than batch {self.batch}")
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}: it must be at least 0")
-        if not self.heartbeat:
-            raise ValueError("heartbeat is 0s: it must be longer")
+        for name in ("heartbeat", "lead_timeout"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} is 0s: it must be longer")
         for name in ("model", "slice"):
             if getattr(self, name) < _ITEM_NBYTES:
                 raise ValueError(f"{name} is smaller than one parameter of {_ITEM_NBYTES} bytes")
@@ -315,6 +318,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             slice_nbytes=int(job.slice),
             heartbeat_s=job.heartbeat / 1e9,
             target_change=job.target_change,
+            lead_timeout_s=job.lead_timeout / 1e9,
             max_seconds=job.max_time / 1e9 if job.max_time else None,
             interval=job.interval,
             coordination=job.coordination,

@@ -10,9 +10,11 @@ from typing import Any
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.leadwatch import Ear
 from polyrhythm.core.machine import Machine
+from polyrhythm.core.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.speech import TO_LEAD
+from polyrhythm.core.speech import is_to_lead
 from polyrhythm.core.stepping import Stepping
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.errors import LinkError
@@ -52,10 +54,13 @@ class ServerProcess(Process):
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:
             machines[fx.LEAD] = LeadMachine(job)
+            machines[PACEMAKER] = Pacemaker(job)
         super().__init__(clock, machines, check=witness is not None)
         self.address = m.Address("simulated", life, "", "")
         self.outcome: fx.End | None = None
         self.memory: Memory | None = None
+        self.reports: list[tuple[int, fx.Note]] = []
+        """What it said to whoever started it, and when; the lead's server has the journal."""
         self._server = server
         self._job = job
         self._journal = journal
@@ -66,6 +71,7 @@ class ServerProcess(Process):
         me = m.ServerBonjour(
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
+        self._ear = Ear()
         self._mesh = Mesh(self, me, journal, lambda spec: dial(self, spec))
         self._folding = Folding(
             clock,
@@ -82,6 +88,10 @@ class ServerProcess(Process):
     def knock(self, lead: Way | None) -> None:
         """Come into the job: over a link to the lead, or at once where the lead runs here."""
         self._mesh.knock(lead)
+        if self._leads:
+            self.post(PACEMAKER, ev.Tick())
+        else:
+            self.post(self.name, ev.LeadLinked(self._job.heartbeat_s, self._job.lead_timeout_s))
 
     # -- what befalls it -----------------------------------------------------------------------
 
@@ -117,6 +127,8 @@ class ServerProcess(Process):
         if self.frozen:
             self._missed.append(lambda: self.receive(way, parcel))
             return
+        if way.peer == fx.LEAD and self._ear.due(self.clock.now_ns):
+            self.put(self.name, ev.LeadHeard())
         heard = way.heard  # or it ended while this process was stopped: what it had sent is here
         for message in parcel:
             self._take(way, message)
@@ -128,7 +140,7 @@ class ServerProcess(Process):
         kind = type(message)
         if kind is m.Contribution:
             self._take_contribution(way, message)  # type: ignore[arg-type]
-        elif kind in TO_LEAD:
+        elif is_to_lead(message):
             self._queue.append((fx.LEAD, message))
             if self._witness is not None:
                 self._witness.told_lead(message)
@@ -227,6 +239,8 @@ class ServerProcess(Process):
     def _note(self, effect: fx.Note) -> None:
         if self._journal is not None:
             self._journal.note(effect.what, **effect.fields)
+        else:
+            self.reports.append((self.clock.now_ns, effect))
 
     def _end(self, effect: fx.End) -> None:
         self.outcome = self.outcome or effect
@@ -295,6 +309,10 @@ class ServerProcess(Process):
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))
 
+    def _beat_all(self, effect: fx.BeatAll) -> None:
+        for way in self._mesh.peers.values():
+            way.send(effect.message)
+
     EFFECTS = {  # noqa: RUF012
         fx.Send: _send,
         fx.Bind: lambda process, effect: process._mesh.bind(effect),
@@ -310,6 +328,7 @@ class ServerProcess(Process):
         fx.FreeSlots: _free_slots,
         fx.Freeze: _freeze,
         fx.Beat: _beat,
+        fx.BeatAll: _beat_all,
         fx.Reach: lambda process, effect: process._mesh.reach(effect),
         fx.Reroute: _reroute,
         fx.SendState: _send_state,

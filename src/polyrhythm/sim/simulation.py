@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Machine
+from polyrhythm.core.pacemaker import PACEMAKER
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.clock import Clock
@@ -96,7 +98,9 @@ class Simulation:
     def _machines(self) -> Iterable[tuple[str, Machine]]:
         for server in self.servers:
             if server.alive:
-                yield from reversed(server.machines.items())
+                for name, machine in reversed(server.machines.items()):
+                    if name != PACEMAKER:
+                        yield name, machine
         for worker in self.workers.values():
             if worker.alive:
                 yield worker.name, worker.machine
@@ -117,6 +121,7 @@ class Simulation:
             self.objective,
             self._clock,
             self._dial,
+            ev.LeadLinked(self.job.heartbeat_s, self.job.lead_timeout_s),
             check=self._check,
         )
         before = self.workers.get(spec.name)

@@ -11,6 +11,7 @@ from functools import partial
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core import sending
+from polyrhythm.core.leadwatch import Ear
 from polyrhythm.core.worker import State, WorkerMachine
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.link import Way
@@ -38,15 +39,23 @@ class WorkerProcess(Process):
         objective: Objective | None,
         clock: Clock,
         dial: Callable[["WorkerProcess", int, m.Address | None], Way | None],
+        lead_linked: ev.LeadLinked,
         *,
         check: bool,
     ) -> None:
-        """`dial` gives the way to a server, if that one listens there."""
+        """`dial` gives the way to a server, if that one listens there; `lead_linked` is what the
+        lead's greeting says."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
         self.name = name
         self.pace = pace
         self.failure: str | None = None
+        self.reports: list[tuple[int, fx.Note]] = []
+        """What it said to whoever started it, and when."""
+        self._lead_linked = lead_linked
+        self._ear = Ear()
+        self._lead_unread = False
+        """Something came from the lead that this worker has not read yet."""
         self._job_id = job
         self._model = model
         self._nbytes: dict[int, int] = {}
@@ -73,6 +82,8 @@ class WorkerProcess(Process):
             self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
             return
         self._ways[server] = way
+        if server == _LEADS:
+            self.put(_ME, self._lead_linked)
         way.send(
             m.WorkerBonjour(
                 worker=self.machine.worker,
@@ -87,6 +98,7 @@ class WorkerProcess(Process):
 
     def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
         if self._computing.on or self.frozen or self._backlog:
+            self._lead_unread = self._lead_unread or way.peer == fx.LEAD
             self._put_off(lambda: self._take(way, parcel))
         else:
             self._take(way, parcel)
@@ -111,6 +123,8 @@ class WorkerProcess(Process):
             self._computing.look_up()
 
     def _take(self, way: Way, parcel: Sequence[m.Message]) -> None:
+        if way.peer == fx.LEAD and self._ear.due(self.clock.now_ns):
+            self.put(_ME, ev.LeadHeard())
         for message in parcel:
             kind = type(message)
             if kind is m.Parameters:
@@ -130,6 +144,11 @@ class WorkerProcess(Process):
         self._loop.time.landed(first_byte_ns, now_ns)
         self._queue.append((_ME, sending.landed(message)))
 
+    def wake(self, name: str) -> None:
+        if self._lead_unread and not self.frozen and self.alive:
+            self.put(name, ev.LeadHeard())
+        super().wake(name)
+
     def settle(self) -> None:
         loop = self._loop
         if loop.ready:
@@ -138,6 +157,7 @@ class WorkerProcess(Process):
             self._backlog.popleft()()
         elif loop.looking:
             loop.after_steps()
+        self._lead_unread = self._lead_unread and bool(self._backlog)
         unread = bool(self._backlog) and not loop.computing.on
         self.unsettled = self.alive and (loop.ready or loop.looking or unread)
 
@@ -212,6 +232,9 @@ class WorkerProcess(Process):
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))
 
+    def _note(self, effect: fx.Note) -> None:
+        self.reports.append((self.clock.now_ns, effect))
+
     def _arrange(self, effect: fx.Arrange) -> None:
         pass  # a contribution is its slices' numbers and sizes: there are no buffers to make
 
@@ -265,6 +288,7 @@ class WorkerProcess(Process):
         fx.Dial: _dial_servers,
         fx.Rejoin: _rejoin,
         fx.Beat: _beat,
+        fx.Note: _note,
         fx.Arrange: _arrange,
         fx.SeedSlices: _seed,
         fx.PushSlices: _push_slices,

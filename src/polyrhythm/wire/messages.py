@@ -181,6 +181,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     read_ahead: bool = False
     """asp: begin the next step before the parameters that contain the last contribution are here."""
     heartbeat_s: float = 0.5
+    lead_timeout_s: float = 120.0
+    """A worker or server that has heard nothing from the lead for so long ends."""
     respawn: bool = False
     """Dead workers are replaced, so a job without any waits a while for the next."""
     target_accuracy: float | None = None
@@ -236,6 +238,10 @@ class Greeting(Message, frozen=True, kw_only=True):
     name: str
     digest: int
     address: Address
+    heartbeat_s: float = 0.5
+    """How often the lead beats, and after what silence it is given up: a worker that was not
+    admitted yet knows nothing else of the job."""
+    lead_timeout_s: float = 120.0
     protocol: int = PROTOCOL
 
 
@@ -470,7 +476,8 @@ class Seeded(Message, frozen=True, kw_only=True):
 
 
 class Alive(Message, frozen=True, kw_only=True):
-    load: float = 0.0
+    """A sign of life: of the worker or the server that it names, otherwise of the lead. `sequence`:
+    how many of the lead's this worker or server has read over this link."""
 
 
 class CaughtUp(Message, frozen=True, kw_only=True):

@@ -1,0 +1,36 @@
+"""What children report while they run: recorded at once for `polyrhythm why`, and shown in one line if
+several report the same."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from polyrhythm.engines.requests import Note
+from polyrhythm.observe.watch import WATCH, WatchWriter, in_words
+
+_GATHER_S = 0.3
+
+
+class Reports:
+    def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
+        self._watch = WatchWriter(run_dir / WATCH)
+        self._say = say
+        self._unsaid: dict[str, tuple[Note, list[str]]] = {}
+        """Per kind of report: the first of them, and the names of all who reported it."""
+        self._since_s = 0.0
+
+    def take(self, name: str, note: Note) -> None:
+        self._watch.note(name, note.what, note.fields)
+        if not self._unsaid:
+            self._since_s = time.monotonic()
+        self._unsaid.setdefault(note.what, (note, []))[1].append(name)
+
+    def ended(self, name: str) -> None:
+        self._watch.ended(name)
+
+    def show(self, *, now: bool = False) -> None:
+        """Once the others have had time to report the same, or `now`."""
+        if now or time.monotonic() > self._since_s + _GATHER_S:
+            for note, names in self._unsaid.values():
+                self._say(in_words(note.what, names, note.fields))
+            self._unsaid.clear()

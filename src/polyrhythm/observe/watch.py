@@ -1,0 +1,86 @@
+"""What workers and servers see of the lead: a file of the run's folder, beside the journal.
+
+The lead writes the journal, so a journal says nothing while the lead is stopped. Workers and servers
+report a silent lead to the command that started them, which writes it here, a line of JSON each.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from polyrhythm.core.leadwatch import HEARD, SILENT
+from polyrhythm.observe.words import listed
+
+WATCH = "watch.jsonl"
+_ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One process's suspicion of the lead. Moments are those of the clock on the wall."""
+
+    name: str
+    since_unix_s: float
+    until_unix_s: float
+    derivation: str
+
+
+class WatchWriter:
+    """*What cannot be written is lost: `why` then knows less, and the job goes on.*"""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._suspecting: set[str] = set()
+
+    def note(self, name: str, what: str, fields: Mapping[str, Any]) -> None:
+        if what == SILENT:
+            self._suspecting.add(name)
+        else:
+            self._suspecting.discard(name)
+        line = {"unix_s": time.time(), "what": what, "name": name, **fields}
+        with contextlib.suppress(OSError), self._path.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+
+    def ended(self, name: str) -> None:
+        """A process that is gone suspects nothing any more."""
+        if name in self._suspecting:
+            self.note(name, _ENDED, {})
+
+
+def read_suspects(path: Path) -> tuple[Suspect, ...]:
+    """Who suspects the lead now, the longest silence first."""
+    suspects: dict[str, Suspect] = {}
+    for line in _lines(path):
+        name = line["name"]
+        suspects.pop(name, None)
+        if line["what"] == SILENT:
+            since = line["unix_s"] - line["silent_s"]
+            until = since + line["timeout_s"]
+            suspects[name] = Suspect(name, since, until, line["derivation"])
+    return tuple(sorted(suspects.values(), key=lambda suspect: suspect.since_unix_s))
+
+
+def _lines(path: Path) -> Iterable[dict[str, Any]]:
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return ()
+    return [
+        msgspec.json.decode(line) for line in text.splitlines(keepends=True) if line[-1:] == b"\n"
+    ]
+
+
+def in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) -> str:
+    """A report of one process, or of several that say the same, as one line."""
+    who = listed(tuple(sorted(names)))
+    if what == HEARD:
+        return f"{who}: the lead was heard from again after {fields['silent_s']:.1f} s"
+    return (
+        f"{who}: the lead has sent nothing for {fields['silent_s']:.1f} s; it is suspect after"
+        f" {fields['derivation']}, and given up after {fields['timeout_s']:g} s (--lead-timeout)"
+    )
