@@ -140,14 +140,12 @@ def test_the_server_of_the_lead_itself_does_not_watch() -> None:
 def test_the_lead_beats_as_often_as_was_agreed() -> None:
     pacemaker = Pacemaker(m.JobSpec(job="j", heartbeat_s=BEAT_S))
     assert len(pacemaker.handle(ev.Tick(), SECOND)) == 1
-    beats = 0
     for _ in range(10):
         wake = pacemaker.wake_at()
         assert wake is not None
         assert pacemaker.handle(ev.Tick(), wake - 1) == ()
         (beat,) = pacemaker.handle(ev.Tick(), wake)
         assert isinstance(beat, fx.BeatAll)
-        beats += 1
     assert pacemaker.wake_at() == SECOND + 11 * BEAT
 
 

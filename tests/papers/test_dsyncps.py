@@ -1,14 +1,39 @@
-"""dSyncPS, §3.3.1: the message format. Each test quotes the sentence that it checks."""
+"""dSyncPS: the message format (§3.3.1), the barrier's timer (§3.1.2) and heartbeats (§3.1.7). Each test
+quotes the sentence that it checks.
+
+Not built: sites with delayed synchronisation (§3.1.4 to §3.1.6), training packages and gates (§3.2.1 to
+§3.2.3), and a worker's choice of its server (§3.2.4), so `TRAINMF`, `SRV_SYNC` and `WRK_REQ_SRVS` of
+Table 1 have names and no message.
+"""
 
 import struct
 import zlib
 
+import pytest
+from simulated import Simulated
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.pacemaker import Pacemaker
+from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.errors import FrameError
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.events import EventType
 from polyrhythm.wire.frames import MEMBER, PREAMBLE, Decoder, encode
 
 PAYLOAD = b"gradient"
+ADDRESS = m.Address("127.0.0.1", 1, "", "")
+SAMPLES: dict[type[m.Message], m.Message] = {
+    m.ServerBonjour: m.ServerBonjour(name="s1", job="j", address=ADDRESS, identity=""),
+    m.Alive: m.Alive(worker=3, incarnation=2),
+    m.Seed: m.Seed(worker=1, slice=4),
+    m.WorkerBonjour: m.WorkerBonjour(name="w", job="j", identity=""),
+    m.Contribution: m.Contribution(worker=1, sequence=2, slices=1),
+}
 MESSAGE = m.Contribution(worker=1, sequence=2, slices=1)
 
 
@@ -27,12 +52,41 @@ def test_preamble() -> None:
     assert frame()[:8] == PREAMBLE
 
 
-def test_event_type() -> None:
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ("SRV_BONJOUR", m.ServerBonjour),
+        ("ALIVE", m.Alive),
+        ("BONJOUR_MDES", m.Seed),
+        ("WRK_BONJOUR", m.WorkerBonjour),
+        ("WRK_UPDATE", m.Contribution),
+    ],
+)
+def test_event_type(event: str, kind: type[m.Message]) -> None:
     """ "The evtType represents the type of a message. The specific types of message are shown in
-    Table 1." """
-    assert frame()[8] == EventType.WRK_UPDATE
-    table_1 = "SRV_BONJOUR ALIVE TRAINMF BONJOUR_MDES SRV_SYNC WRK_BONJOUR WRK_REQ_SRVS WRK_UPDATE"
-    assert [event.name for event in EventType][:8] == table_1.split()
+    Table 1.": a frame of that type is read back as the message that it names."""
+    message = SAMPLES[kind]
+    stream = b"".join(encode(message, [], digest=Digest.SHA1, timestamp_ns=0))
+    assert stream[8] == EventType[event]
+    decoder = Decoder(Digest.SHA1, MEMBER)
+    decoder.target()[: len(stream)] = stream
+    decoder.landed(len(stream))
+    got = decoder.next()
+    assert got is not None and got.message == message
+
+
+@pytest.mark.parametrize("event", ["TRAINMF", "SRV_SYNC", "WRK_REQ_SRVS"])
+def test_event_types_that_are_not_built_are_refused(event: str) -> None:
+    """The names of Table 1 are kept for them; a frame of such a type ends its link."""
+    stream = bytearray(frame())
+    stream[8] = EventType[event]
+    end = 36 + 20
+    stream[end : end + 4] = struct.pack("<I", zlib.crc32(bytes(stream[:end])))
+    decoder = Decoder(Digest.SHA1, MEMBER)
+    decoder.target()[: len(stream)] = bytes(stream)
+    with pytest.raises(FrameError):
+        decoder.landed(len(stream))
+        decoder.next()
 
 
 def test_body_and_its_length() -> None:
@@ -77,3 +131,121 @@ def test_ours_beside_theirs() -> None:
     header = frame()[: 36 + 20]
     (checksum,) = struct.unpack_from("<I", frame(), len(header))
     assert checksum == zlib.crc32(header)
+
+
+# -- §3.1.2: the timer ---------------------------------------------------------------------------
+
+SECOND = 10**9
+
+
+def test_the_server_goes_on_without_those_who_are_late() -> None:
+    """ "If the parameter server does not receive the updated parameters from a worker node until the
+    timer fires off, the parameter server continues without further waiting." """
+    policy = choose_policy(m.JobSpec(job="j", sync="bsp", timer="30s"))
+    for worker in (0, 1):
+        policy.on(sync.Joined(worker), 0)
+    policy.on(sync.Opened(0), 0)
+    assert not policy.on(sync.Arrived(0, 1), SECOND).fold
+    assert not policy.on(sync.Tick(), 30 * SECOND - 1).fold
+    fired = policy.on(sync.Tick(), 30 * SECOND)
+    assert fired.fold and fired.reason.code == "timer"
+
+
+def test_the_timer_is_120_seconds_by_default() -> None:
+    """ "By default, we set this timer to be 120 seconds, but this can be adjusted by the system
+    operator." Ours becomes shorter once the length of rounds is known."""
+    policy = choose_policy(m.JobSpec(job="j", sync="bsp"))
+    for worker in (0, 1):
+        policy.on(sync.Joined(worker), 0)
+    assert policy.on(sync.Opened(0), 0).wake_at == 120 * SECOND
+
+
+def test_workers_join_and_leave_at_any_time() -> None:
+    """ "This function updates the list of active worker nodes when a worker joins and leaves the
+    training." """
+    run = Simulated(
+        """
+[job]
+rounds = 60
+timer = "off"
+model = "1kB"
+[[workers]]
+count = 2
+step = "10ms"
+[[workers]]
+name = "late"
+step = "10ms"
+join = "200ms"
+[[events]]
+at = "400ms"
+what = "leave"
+worker = "worker-0"
+"""
+    )
+    counts = {name: worker["contributions"] for name, worker in run.result["per_worker"].items()}
+    assert counts["worker-1"] == 60
+    assert 30 < counts["late"] < 50, "it came in the middle"
+    assert 30 < counts["worker-0"] < 50, "it left in the middle, and without a timer all went on"
+
+
+# -- §3.1.7: heartbeats --------------------------------------------------------------------------
+
+
+def test_the_initiator_broadcasts_to_all_peers_periodically() -> None:
+    """ "The heartbeat initiator broadcasts heartbeat message to all connect peers periodically": the
+    lead to all who are linked to it, and each of them to the lead."""
+    pacemaker = Pacemaker(m.JobSpec(job="j", heartbeat_s=0.5))
+    beats = [pacemaker.handle(ev.Tick(), at * SECOND // 10) for at in range(10, 31)]
+    assert [type(effect) for effects in beats for effect in effects] == [fx.BeatAll] * 5
+    worker = WorkerMachine("w")
+    worker.handle(m.Admitted(job=m.JobSpec(job="j", heartbeat_s=0.5), servers=()), SECOND)
+    effects = [
+        effect
+        for at in range(10, 31)
+        for effect in worker.handle(ev.Tick(), at * SECOND // 10)
+        if isinstance(effect, fx.Beat)
+    ]
+    assert len(effects) == 4
+
+
+STOPPED = """
+[job]
+sync = "asp"
+rounds = 1500
+servers = 2
+model = "1kB"
+lead_timeout = "4s"
+[[workers]]
+count = 2
+step = "10ms"
+[[events]]
+at = "3s"
+what = "stop"
+{who}
+"""
+
+
+def test_a_worker_that_is_not_heard_is_removed() -> None:
+    """ "If one node, either server or worker node, is not heard over within a predetermined time
+    interval, it is considered disconnected. As a result, the disconnected node is removed from the
+    status table maintained by its peers." The interval follows the rhythm of its heartbeats."""
+    run = Simulated(STOPPED.format(who='worker = "worker-1"'))
+    (evicted,) = run.noted("evicted")
+    assert evicted["name"] == "worker-1"
+    (left,) = [line for line in run.noted("left") if line["name"] == "worker-1"]
+    assert 4.5 < left["at_s"] < 5.5
+
+
+@pytest.mark.parametrize("machine", ["worker", "server"])
+def test_a_lead_that_is_not_heard_is_disconnected_from(machine: str) -> None:
+    """ "Such a module also exists in worker nodes." """
+    node = WorkerMachine("w") if machine == "worker" else ServerMachine(1, m.JobSpec(job="j"))
+    node.handle(ev.LeadLinked(0.5, 4.0), SECOND)
+    seen = [
+        effect
+        for at in range(10, 61)
+        for effect in node.handle(ev.Tick(), at * SECOND // 10)
+        if isinstance(effect, fx.Fail | fx.End)
+    ]
+    (ending,) = seen
+    assert ending.reason.code == "lead-lost"

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from simulated import Simulated
 from torch.nn import functional
 
 from polyrhythm.core.sync import policy as sync
@@ -133,16 +134,47 @@ def test_who_has_traversed_its_points_asks_for_the_barrier() -> None:
     assert policy.on(sync.Asked(1), 700 * MS).pause
 
 
-def test_a_long_operation_is_abandoned() -> None:
-    """ "Now the worker should immediately abandon the operation. Otherwise, other workers need to
-    wait for a long while, which wastes compute resources." """
-    policy = choose_policy(JobSpec(job="j", sync="fsp", interval="100ms", abandon="10ms"))
-    for worker in (0, 1):
-        policy.on(sync.Joined(worker), 0)
-    policy.on(sync.Opened(0), 0)
-    policy.on(sync.Arrived(0, 1), 100 * MS)
-    assert policy.on(sync.Tick(), 110 * MS).fold
+LONG_POINTS = """
+[job]
+sync = "fsp"
+interval = "120ms"
+coordination = "central"
+abandon = "{abandon}"
+rounds = 40
+points = 20000
+batch = 32
+model = "1kB"
+[[workers]]
+count = 2
+step = "10ms"
+[[workers]]
+step = "3s"
+name = "long"
+"""
+
+
+def test_nobody_waits_for_a_long_operation() -> None:
+    """ "Otherwise, other workers need to wait for a long while, which wastes compute resources." A
+    point of one worker takes 94 ms; the others wait 5 ms for it, and not to its end.
+
+    The sentence before, "Now the worker should immediately abandon the operation", is not built: a
+    worker ends its micro-batch, leaves it out of its contribution, and visits its points again."""
+    patient, impatient = (
+        Simulated(LONG_POINTS.format(abandon=abandon)) for abandon in ("off", "5ms")
+    )
+    assert impatient.took_ms < 40 * (120 + 5 + 2)
+    assert patient.took_ms > 40 * (120 + 30), (
+        "some 60 ms are left of a point when the interval ends"
+    )
+    (ended,) = (line for line in impatient.lines if line["what"] == "ended")
+    assert ended["rounds"] == 40
+
+
+def test_a_long_operation_is_left_out() -> None:
+    """What ends after the patience is not part of the contribution, unless it is all there is."""
     assert abandons(late_ns=11 * MS, patience_ns=10 * MS, gathered=5)
+    assert not abandons(late_ns=10 * MS, patience_ns=10 * MS, gathered=5)
+    assert not abandons(late_ns=11 * MS, patience_ns=10 * MS, gathered=0)
 
 
 def test_usually_one_more_point_is_waited_for() -> None:
