@@ -1,21 +1,109 @@
-"""Whatever docs/guarantees.md promises is shown by something that exists."""
+"""docs/guarantees.md promises what tests assert: a row and the tests that carry its marker agree.
 
+A test is marked with `@pytest.mark.guarantee("row", policies=..., k=...)`. Where a test has a parameter
+`sync` or `replicas`, its values are the policies and the k; elsewhere the marker gives them.
+"""
+
+import json
 import re
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guarantees.md"
+COLUMNS = ["id", "what befalls a job", "what is promised", "policies", "k", "shown by"]
+COLLECT = """
+import json, re, sys, pytest
+
+class Collector:
+    def pytest_collection_finish(self, session):
+        found = []
+        for item in session.items:
+            given = getattr(item, "callspec", None)
+            params = dict(given.params) if given else {}
+            torture = any(
+                "POLYRHYTHM_TORTURE" in mark.kwargs.get("reason", "")
+                for mark in item.iter_markers("skipif")
+            )
+            for mark in item.iter_markers("guarantee"):
+                policies = [params["sync"]] if "sync" in params else mark.kwargs["policies"]
+                k = [params["replicas"]] if "replicas" in params else mark.kwargs["k"]
+                found.append(
+                    {
+                        "row": mark.args[0],
+                        "policies": [re.split("[: ]", policy)[0] for policy in policies],
+                        "k": list(k),
+                        "torture": torture,
+                        "test": item.nodeid.partition("[")[0],
+                    }
+                )
+        print("FOUND " + json.dumps(found))
+
+args = ["tests", "--collect-only", "-qq", "-n", "0", "-p", "no:cacheprovider", "-m", "guarantee"]
+sys.exit(pytest.main(args, [Collector()]))
+"""
 
 
-def test_everything_that_is_named_exists() -> None:
-    page = ROOT / "docs" / "guarantees.md"
-    text = page.read_text()
-    promises, _, rest = text.partition("## What is not promised")
-    assert rest, "the page says what is not"
-    rows = [line for line in promises.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) >= 10
-    for row in rows:
-        named = re.findall(r"`((?:tests|tools)/[\w/]+\.py)`", row)
-        assert named, f"nothing shows: {row}"
-        assert [path for path in named if not (ROOT / path).exists()] == []
+@dataclass
+class Shown:
+    """What is stated of a row, or what its tests have."""
+
+    policies: set[str] = field(default_factory=set)
+    tortured: set[str] = field(default_factory=set)
+    """Policies that are tested in `make torture` only."""
+    k: set[int] = field(default_factory=set)
+    tests: set[str] = field(default_factory=set)
+
+
+def stated() -> dict[str, Shown]:
+    rows: dict[str, Shown] = {}
+    promises = PAGE.read_text().partition("## What is not promised")[0]
+    lines = [line for line in promises.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == COLUMNS
+    for row in cells[1:]:
+        name = row[0].strip("`")
+        assert name not in rows, f"two rows are called {name}"
+        tortured = set(re.findall(r"\(([\w-]+)\)", row[3]))
+        policies = set(re.findall(r"[\w-]+", re.sub(r"\([\w-]+\)", "", row[3])))
+        k = {int(number) for number in re.findall(r"\d+", row[4])}
+        rows[name] = Shown(policies, tortured, k, set(re.findall(r"`(tests/[^`]+)`", row[5])))
+    return rows
+
+
+def marked() -> dict[str, Shown]:
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECT], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("FOUND "))
+    rows: dict[str, Shown] = defaultdict(Shown)
+    for found in json.loads(line.removeprefix("FOUND ")):
+        row = rows[found["row"]]
+        (row.tortured if found["torture"] else row.policies).update(found["policies"])
+        row.k.update(found["k"])
+        row.tests.add(found["test"])
+    for row in rows.values():
+        row.tortured -= row.policies
+    return dict(rows)
+
+
+@pytest.mark.timeout(300)
+def test_every_row_is_asserted_by_the_tests_that_carry_its_marker() -> None:
+    """Under the policies and k that it states, and no others; and every marker names a row."""
+    rows, tests = stated(), marked()
+    assert rows.keys() == tests.keys()
+    for name, row in rows.items():
+        assert row == tests[name], name
+
+
+def test_the_page_says_what_is_not_promised_and_shows_its_pictures() -> None:
+    text = PAGE.read_text()
+    assert "## What is not promised" in text
     pictures = re.findall(r"\]\((pictures/[^)]+)\)", text)
-    assert pictures and all((page.parent / picture).exists() for picture in pictures)
+    assert pictures and all((PAGE.parent / picture).exists() for picture in pictures)

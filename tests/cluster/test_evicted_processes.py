@@ -18,6 +18,7 @@ JOB = Path(__file__).parent / "jobs" / "visits.py"
 PASSES = 3
 
 
+@pytest.mark.guarantee("worker-stopped", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:4", marks=SHOWN_ELSEWHERE), "asp"])
 def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
@@ -51,6 +52,7 @@ def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -
     assert epochs == sorted(set(epochs)), "each time it is a new incarnation"
 
 
+@pytest.mark.guarantee("worker-killed", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:4", marks=SHOWN_ELSEWHERE)])
 def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
@@ -67,6 +69,7 @@ def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
     assert result["points"] == PASSES * POINTS, "the dead one's points were visited by others"
 
 
+@pytest.mark.guarantee("lead-stopped", policies=("asp",), k=(1,))
 def test_a_lead_that_was_stopped_evicts_nobody(tmp_path: Path) -> None:
     """Whether it looks around before it hears those who spoke meanwhile is a race; so, twice."""
     flags = ["--sync", "asp", "--workers", 3, "--servers", 3, "--replicas", 1]

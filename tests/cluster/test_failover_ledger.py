@@ -42,6 +42,7 @@ def draw(rng: random.Random) -> list[str]:
     return rng.sample(faults, FAULTS)
 
 
+@pytest.mark.guarantee("servers-killed", k=(1,))
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from processes import SHOWN_ELSEWHERE, Command
 FAULTS = ("kill", "kill", "stop", "stop", "pause", "join", "join", "leave")
 
 
+@pytest.mark.guarantee("worker-killed", k=(0,))
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(

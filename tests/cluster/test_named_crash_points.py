@@ -30,6 +30,7 @@ WHEN_IT_CATCHES_UP = (
 )
 
 
+@pytest.mark.guarantee("worst-moment", k=(1,))
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("sync", "columns", "points"),
@@ -48,6 +49,7 @@ def test_a_primary_or_replica_dies_there(
         finish(company)
 
 
+@pytest.mark.guarantee("worst-moment", k=(1,))
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("sync", "columns"), [("bsp", FEW), ("asp", MANY)], ids=["bsp", "asp"])
 def test_a_learner_dies_there(

@@ -35,6 +35,7 @@ def lines_of(command: Command) -> list[str]:
     return [line for line in command.stderr().strip().splitlines() if "take over" not in line]
 
 
+@pytest.mark.guarantee("too-many", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_one_more_than_there_are_copies(tmp_path: Path, sync: str) -> None:
     command, _ = start(tmp_path, "--sync", sync, "--servers", 3, "--replicas", 1)
@@ -53,6 +54,7 @@ def test_one_more_than_there_are_copies(tmp_path: Path, sync: str) -> None:
         assert_nothing_left(command, names, files, SOON_S)
 
 
+@pytest.mark.guarantee("servers-killed", k=(2,))
 @pytest.mark.parametrize(("sync", "optimizer"), [("bsp", ADAGRAD), ("asp", MOMENTUM)])
 def test_two_at_once_are_survived_with_two_copies(
     tmp_path: Path, sync: str, optimizer: str
@@ -71,6 +73,7 @@ def test_two_at_once_are_survived_with_two_copies(
         finish(company, optimizer)
 
 
+@pytest.mark.guarantee("servers-cut", policies=("asp",), k=(1,))
 def test_a_cut_link_between_two_servers_costs_one_of_them_and_no_contribution(
     tmp_path: Path,
 ) -> None:
@@ -117,6 +120,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert says in line
 
 
+@pytest.mark.guarantee("server-stopped", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_a_stale_primary_is_refused_and_comes_back_as_a_new_one(tmp_path: Path, sync: str) -> None:
     """It was stopped, evicted and continued: it believes that it is a primary still, and whoever it
@@ -142,6 +146,7 @@ def test_a_stale_primary_is_refused_and_comes_back_as_a_new_one(tmp_path: Path, 
     assert max(int(name.rpartition("-")[2]) for name in company.books) < ROWS
 
 
+@pytest.mark.guarantee("nothing-left-over", policies=("bsp",), k=(1,))
 def test_nothing_is_left_over_after_failovers(tmp_path: Path) -> None:
     """As many sockets, segments and threads in those who stayed as before."""
     command, company = start(

@@ -27,6 +27,7 @@ def begin(command: Command, workers: int = 2) -> Company:
     return company
 
 
+@pytest.mark.guarantee("lead-silent", policies=("bsp",), k=(0,))
 def test_a_lead_that_is_stopped_is_reported_and_reported_again_when_it_comes_back(
     tmp_path: Path,
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_lead_that_is_stopped_is_reported_and_reported_again_when_it_comes_bac
         assert command.wait(60) == 0, command.stderr()
 
 
+@pytest.mark.guarantee("lead-silent", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_everything_ends_in_order_when_the_lead_does_not_come_back(
     tmp_path: Path, sync: str

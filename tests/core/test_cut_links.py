@@ -1,5 +1,6 @@
 """A link ends while both of its ends live."""
 
+import pytest
 from stage import Stage, of, sent
 
 from polyrhythm.core import effects as fx
@@ -11,6 +12,7 @@ def lost(effects: list[fx.Effect]) -> list[int]:
     return [note.fields["server"] for note in notes if note.what == "server-lost"]
 
 
+@pytest.mark.guarantee("servers-cut", policies=("bsp",), k=(1,))
 def test_of_two_servers_that_cannot_talk_one_stays() -> None:
     stage = Stage(workers=2, servers=3, replicas=1).begin()
     stage.folded(0)
@@ -20,6 +22,7 @@ def test_of_two_servers_that_cannot_talk_one_stays() -> None:
     assert effects == [], "it is not in the job any more, so nobody listens to it"
 
 
+@pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
 def test_a_worker_comes_back_before_its_end_was_noticed() -> None:
     """Its link to a server was cut, and not the one to the lead."""
     stage = Stage(workers=2).begin()

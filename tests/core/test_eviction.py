@@ -309,6 +309,7 @@ def test_a_lost_servers_link_is_first_answered_by_waiting_for_the_leads_word() -
     assert str(fail.reason) == "server s0 died" and fail.stopped
 
 
+@pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
 def test_and_it_joins_again_when_the_lead_says_nothing() -> None:
     made = worker("bsp")
     made.handle(COMPUTED, 2)
@@ -317,3 +318,11 @@ def test_and_it_joins_again_when_the_lead_says_nothing() -> None:
     assert of(list(made.handle(ev.Tick(), until_ns - 1)), fx.Rejoin) == []
     (rejoin,) = of(list(made.handle(ev.Tick(), until_ns)), fx.Rejoin)
     assert rejoin.reason == "anna lost its link to s0: reset"
+
+
+@pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
+def test_a_worker_that_loses_the_lead_joins_again_at_once() -> None:
+    made = worker("bsp")
+    made.handle(COMPUTED, 2)
+    (rejoin,) = of(list(made.handle(ev.LinkClosed("lead", "reset"), 2)), fx.Rejoin)
+    assert rejoin.reason == "anna lost its link to lead: reset"

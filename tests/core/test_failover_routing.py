@@ -111,6 +111,7 @@ def assert_balanced_and_restored(company: Company, replicas: int) -> None:
     assert all(len(r.replicas) == copies and not r.learners for r in company.routes)
 
 
+@pytest.mark.guarantee("own-slices-only", policies=("bsp", "asp"))
 @configurations
 def test_a_server_that_dies_moves_only_its_own_slices(
     servers: int, slices: int, replicas: int
@@ -172,6 +173,7 @@ def test_two_servers_that_die_at_once_move_only_their_own_slices(servers: int, s
         assert_balanced_and_restored(company, 2)
 
 
+@pytest.mark.guarantee("own-slices-only", policies=("asp",))
 @few_configurations
 @pytest.mark.parametrize("settled", [True, False], ids=["settled", "while copies are restored"])
 def test_a_server_that_comes_back_takes_only_its_share(

@@ -173,6 +173,7 @@ def train(worker: Worker, optimizer: str) -> Iterator[int]:
         yield step
 
 
+@pytest.mark.guarantee("replica-equals-primary", k=(1,))
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 @pytest.mark.parametrize("sync", ["bsp", "ssp:2", "asp"])
 def test_replicas_equal_their_primaries_after_every_step(

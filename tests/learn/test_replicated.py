@@ -118,6 +118,7 @@ def job(replicas: int, **more: Any) -> JobSpec:
     return JobSpec(job="twin", replicas=replicas, heartbeat_s=20.0, **{**fields, **more})
 
 
+@pytest.mark.guarantee("same-as-without", policies=("bsp",))
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_same_with_replicas_and_on_them(replicas: int, optimizer: str) -> None:
@@ -147,6 +148,7 @@ def test_bf16_on_the_wire() -> None:
     assert tj.distance(with_them, without) == 0.0
 
 
+@pytest.mark.guarantee("lost-in-the-middle", policies=("bsp",), k=(1,))
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 @pytest.mark.parametrize("server", [1, 2])
 def test_a_server_lost_in_the_middle(server: int, optimizer: str) -> None:
@@ -156,6 +158,7 @@ def test_a_server_lost_in_the_middle(server: int, optimizer: str) -> None:
     assert tj.distance(state, twin(2, optimizer)) < TOLERANCE
 
 
+@pytest.mark.guarantee("lost-before-the-first-fold", policies=("bsp",), k=(1,))
 @pytest.mark.parametrize("server", [1, 2])
 def test_a_server_lost_before_the_first_fold(server: int) -> None:
     """What is copied then is what the seeding worker began with."""

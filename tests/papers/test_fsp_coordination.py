@@ -1,6 +1,6 @@
 """FSP §5.2 and §6.1: who pauses when, and the baselines. Each test quotes the sentence it checks."""
 
-from polyrhythm.core.sync.batchsize import WHOLE, BatchSize, MeasuredBatch
+from polyrhythm.core.sync.batchsize import BatchSize, MeasuredBatch
 from polyrhythm.core.sync.lateness import Lateness
 
 MS = 10**6
@@ -30,11 +30,6 @@ def test_the_interval_is_uniform_and_the_shortening_is_each_ones_own() -> None:
     lateness.arrived(1, 0, 230 * MS)
     assert lateness.own_interval(1, 200 * MS) == 170 * MS
     assert lateness.own_interval(2, 200 * MS) == 200 * MS
-
-
-def test_bspb_takes_every_point() -> None:
-    """ "the basic full-batch BSP framework (BSPB)" """
-    assert WHOLE.points is None
 
 
 def test_bspv_seeks_only_at_the_beginning() -> None:

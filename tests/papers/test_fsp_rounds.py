@@ -182,3 +182,12 @@ def test_usually_one_more_point_is_waited_for() -> None:
     that the worker participates in synchronization after completing the local operation." """
     assert JobSpec(job="j").abandon == "off"
     assert not abandons(late_ns=1000 * MS, patience_ns=None, gathered=5)
+
+
+def test_bspb_takes_every_point() -> None:
+    """ "the basic full-batch BSP framework (BSPB)": a contribution is all points of its worker."""
+    done = train(Regression(), sync="bspb", interval="auto", rounds=5)
+    workers = [line for line in done.journal if line["what"] == "rounds"][-1]["workers"]
+    made = [(totals["contributions"], totals["points"]) for totals in workers.values()]
+    assert len(made) == 3 and sum(points for _, points in made) == 5 * 300
+    assert {contributions for contributions, _ in made} == {5}

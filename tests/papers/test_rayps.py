@@ -143,6 +143,7 @@ def job(sync: str, *events: str) -> Simulated:
     return Simulated(JOB.format(sync=sync, kind=kind) + "".join(events))
 
 
+@pytest.mark.guarantee("worker-killed", k=(2,))
 @pytest.mark.parametrize("sync", SYNCS)
 def test_other_workers_take_the_load_of_a_disconnected_one(sync: str) -> None:
     """ "once a worker from a pool of workers is disconnected, the training will not be terminated, and
@@ -152,6 +153,7 @@ def test_other_workers_take_the_load_of_a_disconnected_one(sync: str) -> None:
     assert run.result["passes"] == 2 and run.result["points"] == 2 * 2000
 
 
+@pytest.mark.guarantee("servers-killed", k=(2,))
 @pytest.mark.parametrize("sync", SYNCS)
 def test_training_goes_on_with_one_worker_and_one_server(sync: str) -> None:
     """ "the system can continue to work even if workers or servers are terminated during the training

@@ -208,6 +208,7 @@ def test_a_short_silence_is_no_reason_to_evict() -> None:
     assert run.result["points"] == run.weight() == 60_000
 
 
+@pytest.mark.guarantee("lead-stopped", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:3"])
 @pytest.mark.parametrize("stop_s", [1, 3, 12, 60])
 def test_a_lead_that_is_stopped_suspects_nobody_when_it_wakes(sync: str, stop_s: int) -> None:
@@ -245,6 +246,7 @@ def test_a_lead_that_is_stopped_suspects_nobody_when_it_wakes(sync: str, stop_s:
         assert away["seconds"] == pytest.approx(stop_s, abs=0.5)
 
 
+@pytest.mark.guarantee("worker-killed", k=(0,))
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("seed", range(4))
 def test_many_faults_at_once(sync: str, seed: int) -> None:

@@ -80,6 +80,7 @@ def run(sync: str, victim: str, after: int) -> tuple[Run, Books, Reaper]:
     return made, books, reaper
 
 
+@pytest.mark.guarantee("worst-moment", k=(1,))
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_crash_after_every_effect(sync: str, victim: str) -> None:

@@ -19,6 +19,7 @@ SEEDS = (*range(50), *FOUND) if TORTURE == 1 else range(10_000)
 SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp"]
 
 
+@pytest.mark.guarantee("servers-killed", policies=("bsp", "ssp", "asp", "psp", "fsp"), k=(1, 2))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_books_balance_though_servers_die(seed: int) -> None:
     sync = SYNCS[seed % len(SYNCS)]

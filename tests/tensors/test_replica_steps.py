@@ -95,6 +95,7 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(tensor.view(torch.uint8).numpy())
 
 
+@pytest.mark.guarantee("replica-equals-primary", k=(1,))
 @on_arrival
 @optimizers
 def test_a_view_change_while_a_step_is_made_does_not_part_primary_and_replica(

@@ -17,7 +17,10 @@ class Objective:
         self._folded = 0.0
 
     def folded(self, total: float) -> None:
-        """So many points are in the parameters by now, the new ones at once."""
+        """So many points are in the parameters by now, the new ones at once. A copy that is behind
+        its primary tells nothing new."""
+        if total <= self._folded:
+            return
         new, self._folded = total - self._folded, total
         self._worth += new / (1.0 + new / self._table.at_once)
         self.value = self._table.start * 0.5 ** (self._worth / self._table.halving)

@@ -48,6 +48,7 @@ def reports(simulation: Simulation) -> dict[str, list[tuple[float, Note]]]:
     }
 
 
+@pytest.mark.guarantee("lead-silent", k=(0,))
 @pytest.mark.parametrize("sync", SYNCS)
 def test_workers_and_servers_report_a_lead_that_is_stopped_and_comes_back(sync: str) -> None:
     run = Run(text(sync, stop="3s", **{"continue": "9s"}))
@@ -60,6 +61,7 @@ def test_workers_and_servers_report_a_lead_that_is_stopped_and_comes_back(sync: 
     assert not run.end.failed, "and training goes on"
 
 
+@pytest.mark.guarantee("lead-silent", k=(0,))
 @pytest.mark.parametrize("sync", SYNCS)
 def test_workers_and_servers_end_when_the_lead_does_not_come_back(sync: str) -> None:
     scenario = parse_scenario(text(sync, stop="3s"), "scenario.toml")
