@@ -153,10 +153,12 @@ def test_what_comes_after_the_fold_is_in_the_next_round() -> None:
     assert last == Contributed(0, 1, 1, 2)
 
 
-def test_the_rate_of_the_highest_clock_counts() -> None:
+@pytest.mark.parametrize("order", [(7, 3), (3, 7)])
+def test_the_rate_of_the_highest_clock_counts(order: tuple[int, int]) -> None:
     made = holdings()
-    give(made, 0, 1.0, worker=0, sequence=7, rate=0.25)
-    give(made, 0, 1.0, worker=1, sequence=3, rate=0.5)
+    for sequence in order:
+        worker, rate = (0, 0.25) if sequence == 7 else (1, 0.5)
+        give(made, 0, 1.0, worker=worker, sequence=sequence, rate=rate)
     made.fold(1, 0, 0)
     assert values(made, 0)[0] == 0.75
 
@@ -212,3 +214,50 @@ def test_a_slice_of_another_server_or_size_is_refused() -> None:
         made.add(Contribution(slice=0, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0"):
         made.seed(Seed(slice=0, routing=EPOCH), memoryview(b"x"))
+
+
+def test_what_is_repeated_is_known_by_the_slices_own_number() -> None:
+    """This server holds slices 1 and 3 of four: their places here are 0 and 1."""
+    routes = [Route(server) for server in (1, 0, 1, 0)]
+    job = JobSpec(job="j", slice_nbytes=64)
+    made = Holdings(0, SPEC, routes, EPOCH, job, lambda nbytes: Segment(nbytes, shared=False))
+    made.enlist([MemberSpec(0, 1, "anna")])
+    parts = [
+        Contribution(worker=0, incarnation=1, sequence=1, slice=id_, weight=1.0, slices=2)
+        for id_ in made.primary.ids
+    ]
+    data = [as_bytes(torch.zeros_like(held.parameters)) for held in made.primary.held]
+    assert made.primary.ids == (1, 3)
+    for part, payload in zip(reversed(parts), reversed(data), strict=True):
+        assert not isinstance(made.add(part, payload), Repeated), "it comes for the first time"
+    for part, payload in zip(parts, data, strict=True):
+        assert made.add(part, payload) == Repeated(0, 1, 1)
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:2"])
+def test_each_of_fewer_members_makes_a_larger_step(sync: str) -> None:
+    made = holdings(sync=sync)
+    give(made, 0, 1.0, sequence=1)
+    assert values(made, 0)[0] == 1 - 0.5 / 2
+    made.enlist([MemberSpec(0, 1, "anna")])
+    give(made, 0, 1.0, sequence=2)
+    assert values(made, 0)[0] == 1 - 0.5 / 2 - 0.5
+
+
+def test_nothing_is_folded_after_the_freeze() -> None:
+    made = holdings(sync="asp")
+    give(made, 0, 1.0, sequence=1)
+    before = values(made, 0)
+    made.freeze()
+    assert give(made, 0, 1.0, sequence=2) is None
+    assert values(made, 0) == before
+
+
+def test_the_memory_of_many_slow_readers_is_given_back() -> None:
+    made = holdings(sync="asp")
+    readers = range(40)
+    for reader in readers:
+        made.lease(reader, 1)
+        give(made, 0, 1.0, sequence=reader + 1)
+    given_back = [segment for reader in readers for segment in made.unlease(reader, 1)]
+    assert len(given_back) > len(readers) / 2
