@@ -3,13 +3,17 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from made_sets import make_cifar10, make_mnist
 
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError, UsageError
 from polyrhythm.learn.data.catalogue import SETS
 from polyrhythm.learn.defaults import defaults_of
+from polyrhythm.learn.jobs import digits
+from polyrhythm.learn.jobs.images import accuracy
 from polyrhythm.learn.load import HIDDEN, JOBS, load_main
 from polyrhythm.wire.messages import JobSpec
 
@@ -81,3 +85,24 @@ def test_every_job_says_how_long_it_trains_and_on_what() -> None:
         defaults = defaults_of(job)
         assert defaults["epochs"] > 0
         assert set(defaults.get("data", [])) <= SETS.keys()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_measuring_the_accuracy_leaves_the_model_as_it_was(training: bool) -> None:
+    """It is measured without dropout; afterwards the model trains with it, or not, as before."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(1.0)).train(training)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(2))
+        model[0].bias.zero_()
+    assert accuracy(model, torch.eye(2), torch.tensor([0, 1])) == 1.0
+    assert model.training is model[1].training is training
+
+
+def test_digits_are_tested_on_images_that_are_not_trained_on() -> None:
+    images = digits.load()
+    table = np.loadtxt(digits.find(), delimiter=",")
+    assert len(images.test_y) == 360
+    train_and_test = torch.cat([images.train_x, images.test_x]).numpy() * 16
+    assert sorted(map(bytes, train_and_test.astype(np.uint8))) == sorted(
+        map(bytes, table[:, :-1].astype(np.uint8))
+    ), "every image of the file is in one of both, once"

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from polyrhythm.core.data.plan import Plan
 from polyrhythm.learn.points import Points
@@ -44,6 +45,14 @@ def test_the_order_is_new_every_pass_and_the_same_for_the_same_seed() -> None:
     assert first != sorted(first)
     assert [a_pass(again, 200, 16), a_pass(again, 200, 16)] == [first, second]
     assert a_pass(Points(lease_of(200, seed=4)), 200, 16) != first
+
+
+def test_the_points_of_a_chunk_have_another_order_in_every_pass() -> None:
+    lease = lease_of(200)
+    points = Points(replace(lease, chunks=(ChunkLease(0, 0, 200, 0, 0),)))
+    first, second = a_pass(points, 200, 16), a_pass(points, 200, 16)
+    assert sorted(first) == sorted(second)
+    assert first != second
 
 
 def test_workers_share_the_points_between_them() -> None:
@@ -102,9 +111,13 @@ def test_progress_is_where_a_new_holder_goes_on() -> None:
 def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
     lease = lease_of(160)
     points = Points(lease)
-    visited = points.next(25)[0].tolist()
-    fewer = Leased(points=160, seed=lease.seed, chunks=lease.chunks[:8])
-    points.take(fewer)
+    indices, begun_with = points.next(25)
+    visited = indices.tolist()
+    begun = {step.chunk for step in begun_with}
+    kept = [chunk for chunk in lease.chunks if chunk.chunk in begun]
+    others = [chunk for chunk in lease.chunks if chunk.chunk not in begun]
+    fewer = replace(lease, chunks=(*kept, *others[: len(others) // 2]), number=2)
+    assert not points.take(fewer), "the same incarnation"
     held = set(Points(fewer).next(160)[0].tolist())
     rest = points.next(160)[0].tolist()
     assert not set(rest) & set(visited), "no point twice in a pass"
@@ -126,3 +139,21 @@ def test_what_is_put_back_comes_again(batch: int) -> None:
     points.put_back()
     points.put_back()
     assert points.next(batch)[0].tolist() == indices.tolist()
+
+
+def test_what_is_put_back_comes_again_under_a_new_lease() -> None:
+    lease = lease_of(100)
+    points = Points(lease)
+    left_out, _ = points.next(32)
+    points.put_back()
+    assert not points.take(replace(lease, number=2)), "the same incarnation"
+    assert points.next(32)[0].tolist() == left_out.tolist()
+
+
+def test_an_evicted_worker_visits_again_what_was_not_counted() -> None:
+    """Its new incarnation is told by the lease how far its chunks were counted."""
+    lease = lease_of(100)
+    points = Points(lease)
+    visited = points.next(32)[0].tolist()
+    assert points.take(replace(lease, incarnation=lease.incarnation + 1))
+    assert points.next(32)[0].tolist() == visited

@@ -1,0 +1,177 @@
+"""What a contribution says of the steps in it: points, progress, objective and number of points."""
+
+import inspect
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+
+from polyrhythm import Worker
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.learn.probe import NOT_PROBED, Probe
+from polyrhythm.learn.worker import _Visits
+from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.wire.messages import JobSpec, Progress
+
+POINTS = 60
+DATA = (torch.arange(float(POINTS)).reshape(POINTS, 1) / POINTS, torch.ones(POINTS, 1))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What every contribution says, in order, and what it was asked for."""
+    found: list[dict[str, Any]] = []
+    contribute = WorkerNode.contribute
+    signature = inspect.signature(contribute)
+
+    def record(node: WorkerNode, *said: Any, **how: Any) -> None:
+        arguments = signature.bind(node, *said, **how).arguments
+        push = [tensor.clone() for tensor in node.push]
+        found.append({**arguments, "terms": node.terms, "push": push, "stopped": node.stopped})
+        contribute(node, *said, **how)
+
+    monkeypatch.setattr(WorkerNode, "contribute", record)
+    return found
+
+
+def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> None:
+    """`objective_of` is asked with the optimizer before every step."""
+
+    def main(worker: Worker) -> None:
+        model = torch.nn.Linear(1, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        for points, targets in worker.batches(DATA, batch_size=batch):
+            ((model(points) - targets) ** 2).mean().backward()
+            optimizer.step(objective=objective_of(optimizer))
+
+    fields = {"workers": 1, "servers": 1, "heartbeat_s": 20.0, **job}
+    run_inline(JobSpec(job="visits", **fields), main, timeout_s=60)
+
+
+def test_a_contribution_says_the_objective_of_its_own_steps(sent: list[dict[str, Any]]) -> None:
+    numbers = count()
+    run(lambda _: float(next(numbers)), kind="local", local_steps=2, epochs=1, batch=10)
+    assert [line["objective"] for line in sent] == [0.5, 2.5, 4.5]
+
+
+def test_a_round_of_so_many_points_has_exactly_so_many(sent: list[dict[str, Any]]) -> None:
+    """Under `bspv` a round has 32 points at first, which are two batches of 12 and one that is cut."""
+    run(lambda _: 1.0, sync="bspv", rounds=4, batch=12)
+    assert {line["terms"].points for line in sent} == {32}
+    assert [line["weight"] for line in sent] == [32.0] * 4
+
+
+def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second micro-batch is abandoned, unless it is the first of its round."""
+    turn, doomed = count(), [False]
+
+    def objective_of(optimizer: Any) -> float:
+        doomed[0] = optimizer._gathered > 0 and next(turn) % 2 == 0
+        return 1e6 if doomed[0] else 1.0
+
+    times: list[bool] = []
+
+    def abandons(late_ns: int, patience_ns: int | None, gathered: float) -> bool:
+        times.append(doomed[0])
+        return doomed[0]
+
+    monkeypatch.setattr("polyrhythm.learn.exchange.abandons", abandons)
+    run(objective_of, sync="fsp", interval="40ms", abandon="1ms", epochs=3, batch=2)
+    assert any(times), "or nothing was abandoned"
+    assert {line["objective"] for line in sent} == {1.0}
+    assert sum(line["weight"] for line in sent) == 3 * POINTS
+
+
+def test_points_that_are_taken_back_are_not_reported() -> None:
+    visits = _Visits()
+    visits.put_back = lambda: None
+    visits.note(4, [Progress(0, 0, 4)])
+    visits.note(8, [Progress(0, 0, 10), Progress(1, 0, 2)])
+    visits.take_back()
+    points, progress, _ = visits.collect()
+    assert points == 4.0
+    assert progress == (Progress(0, 0, 4),)
+
+
+def test_a_contribution_under_psp_has_the_steps_that_were_predicted(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the version of its last contribution is there after a step, so that nothing else delays it."""
+
+    def wait_and_look(node: WorkerNode) -> bool:
+        node._wait(lambda: node._resumed or node._let_go)
+        return node._resumed
+
+    monkeypatch.setattr(WorkerNode, "look", wait_and_look)
+    run(lambda _: 1.0, sync="psp", kind="local", workers=2, rounds=8)
+    planned = [line for line in sent if not line["stopped"]]  # else it sends what is left
+    assert len(planned) >= 8
+    assert all(line["steps"] == max(1, line["terms"].steps) for line in planned)
+
+
+def test_the_gradient_of_a_round_is_the_mean_over_its_points(sent: list[dict[str, Any]]) -> None:
+    """The parameter stays where it is (rate 0), so the gradient of a point is its own number."""
+    visited: list[list[torch.Tensor]] = []
+
+    def main(worker: Worker) -> None:
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        model = torch.nn.ParameterList([parameter])
+        optimizer = worker.attach(model, torch.optim.SGD([parameter], lr=0.0))
+        for points, _ in worker.batches(DATA, batch_size=8):
+            if len(visited) == len(sent):
+                visited.append([])
+            visited[-1].append(points)
+            (parameter * points).mean().backward()
+            optimizer.step()
+
+    job = JobSpec(job="gathered", sync="fsp", interval="30ms", workers=1, epochs=4)
+    run_inline(job, main, timeout_s=60)
+    assert any(len({len(points) for points in batches}) > 1 for batches in visited), "all alike"
+    assert len(visited) == len(sent)
+    for batches, line in zip(visited, sent, strict=True):
+        assert line["push"][0][0].item() == pytest.approx(torch.cat(batches).mean().item())
+
+
+# -- the probe sample ------------------------------------------------------------------------------
+
+
+def probe_of(found: list[int]) -> Probe:
+    """300 of 1,000 points; the loss of a batch is the mean of its numbers."""
+
+    def fetch(indices: Any) -> torch.Tensor:
+        found.extend(map(int, indices))
+        return torch.tensor(found[-len(indices) :], dtype=torch.float64)
+
+    return Probe(1_000, 300, 7, fetch, lambda batch: batch.mean())
+
+
+def test_workers_share_one_probe_sample_between_them() -> None:
+    whole: list[int] = []
+    probe_of(whole).evaluate(0, 1)
+    assert len(set(whole)) == 300
+    shared: list[int] = []
+    for part in range(3):
+        probe_of(shared).evaluate(part, 3)
+    assert sorted(shared) == sorted(whole)
+
+
+def test_the_loss_on_the_probe_sample_is_the_mean_over_its_points() -> None:
+    found: list[int] = []
+    probe = probe_of(found)
+    probe.evaluate(0, 1)
+    loss, points, _ = probe.result()
+    assert points == 300
+    assert loss == pytest.approx(sum(found) / 300)
+
+
+def test_an_evaluation_of_the_probe_sample_is_reported_once() -> None:
+    probe = Probe(10, 10, 0, lambda indices: indices, lambda batch: torch.tensor(2.0))
+    assert probe.result() == NOT_PROBED
+    probe.evaluate(0, 1)
+    loss, points, took_ns = probe.result()
+    assert (loss, points) == (2.0, 10) and took_ns > 0
+    assert probe.result() == NOT_PROBED
