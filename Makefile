@@ -8,8 +8,9 @@ TORTURE ?= 50
 SCHEDULES ?= 5
 FAILOVERS ?= 24
 SEED ?= $(shell date +%s)
+ONLY ?=
 
-.PHONY: setup run test check docs picture bench rolling newcomer torture torture-cluster clean
+.PHONY: setup run test check docs picture bench rolling newcomer mutants torture torture-cluster clean
 
 setup: $(READY)
 
@@ -57,14 +58,20 @@ bench: $(BENCH_READY)
 newcomer: $(READY)
 	$(BIN)/python -m tools.newcomer
 
+# Faults are switched on one after the other, and the tests that each of them names must find it.
+# `make mutants ONLY=probe` takes those whose name contains the word.
+mutants: $(READY)
+	$(BIN)/python -m tools.mutants $(ONLY)
+
 # The properties of this repository and the simulated ledger, many times longer. Each time other
 # examples are tried; what fails is listed with the command that shows it again. Then 504 faults of real
-# processes, servers among them: seven to a schedule, for each of three policies.
+# processes, servers among them: seven to a schedule, for each of three policies. Then all mutants.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
 	  tests/sim/test_simulated_ledger.py tests/sim/test_server_ledger.py --timeout 3600 \
 	  --hypothesis-seed $(SEED)
 	POLYRHYTHM_TORTURE=$(FAILOVERS) $(BIN)/python -m pytest tests/cluster/test_failover_ledger.py
+	$(BIN)/python -m tools.mutants
 
 # More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.
 torture-cluster: $(READY)

@@ -10,6 +10,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Probe.evaluate",
         "len(indices)",
         "_AT_ONCE",
+        "tests/learn/test_visits.py::test_the_loss_on_the_probe_sample_is_the_mean_over_its_points",
     ),
     mutant(
         "probe-shares-are-one",
@@ -17,6 +18,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Probe.evaluate",
         "self._sample[part::parts]",
         "self._sample[: len(self._sample) // parts]",
+        "tests/learn/test_visits.py::test_workers_share_one_probe_sample_between_them",
     ),
     mutant(
         "probe-is-reported-again",
@@ -24,6 +26,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Probe.result",
         "result, self._result = self._result, NOT_PROBED",
         "result = self._result",
+        "tests/learn/test_visits.py::test_an_evaluation_of_the_probe_sample_is_reported_once",
     ),
     mutant(
         "probe-sample-of-ones-own",
@@ -31,6 +34,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Probe.__init__",
         "np.random.default_rng((seed, 3))",
         "np.random.default_rng()",
+        "tests/learn/test_visits.py::test_workers_share_one_probe_sample_between_them",
     ),
     # -- points --------------------------------------------------------------------------------
     mutant(
@@ -39,6 +43,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Points._shuffled",
         "(self._seed, passes, 2, chunk.chunk)",
         "(self._seed, 2, chunk.chunk)",
+        "tests/learn/test_points.py::test_the_points_of_a_chunk_have_another_order_in_every_pass",
     ),
     mutant(
         "points-lost-by-an-eviction",
@@ -46,6 +51,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Points.take",
         "self._been.clear()",
         "pass",
+        "tests/learn/test_points.py::test_an_evicted_worker_visits_again_what_was_not_counted",
     ),
     mutant(
         "points-visited-twice-by-a-lease",
@@ -53,6 +59,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Points.take",
         "max(self._been.get(number, (0, 0)), (chunk.passes, chunk.cursor))",
         "(chunk.passes, chunk.cursor)",
+        "tests/learn/test_points.py::test_a_new_lease_keeps_the_place_in_chunks_that_stay",
     ),
     mutant(
         "abandoned-points-lost-by-a-lease",
@@ -60,6 +67,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Points.put_back",
         "self._been[number] = at",
         "pass",
+        "tests/learn/test_points.py::test_what_is_put_back_comes_again_under_a_new_lease",
     ),
     mutant(
         "abandoned-points-are-counted",
@@ -67,6 +75,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:_Visits.take_back",
         "self.points, self._progress = self._before",
         "self.points = self._before[0]",
+        "tests/learn/test_visits.py::test_points_that_are_taken_back_are_not_reported",
     ),
     mutant(
         "rest-of-the-points-is-forgotten",
@@ -79,6 +88,7 @@ LEARN: tuple[Mutant, ...] = (
         "    self._exchange.resume_pace()",
         'self._node.abstain("it has visited all of its points", lease.number)\n'
         "self._exchange.resume_pace()",
+        "tests/learn/test_leftovers.py::test_accumulated_gradients_at_the_end_of_the_data_are_contributed[2]",
     ),
     mutant(
         "batches-overshoot",
@@ -86,6 +96,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Worker._count_next",
         "max(1, min(batch_size, int(self._exchange.missing())))",
         "batch_size",
+        "tests/learn/test_visits.py::test_a_round_of_so_many_points_has_exactly_so_many",
     ),
     # -- steps and contributions ---------------------------------------------------------------
     mutant(
@@ -94,6 +105,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._leave_out",
         "if objective:\n    self._objective.pop()",
         "pass",
+        "tests/learn/test_visits.py::test_the_objective_of_an_abandoned_micro_batch_is_not_counted",
     ),
     mutant(
         "micro-batches-weigh-alike",
@@ -101,6 +113,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._end_micro_batch",
         "points or 1.0",
         "1.0",
+        "tests/learn/test_visits.py::test_the_gradient_of_a_round_is_the_mean_over_its_points",
     ),
     mutant(
         "objective-since-the-beginning",
@@ -108,6 +121,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._contribute",
         "self._objective.clear()",
         "pass",
+        "tests/learn/test_visits.py::test_a_contribution_says_the_objective_of_its_own_steps",
     ),
     mutant(
         "changes-since-the-beginning",
@@ -115,6 +129,8 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._contribute",
         "self._flat.remember(parameters=self._local)",
         "self._flat.remember(parameters=False)",
+        "tests/learn/test_equivalence.py::test_kind_local_averages_models[1-1-1]",
+        slow=True,
     ),
     mutant(
         "one-step-more-than-predicted",
@@ -122,6 +138,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._due",
         "self._step >= node.terms.steps",
         "self._step > node.terms.steps",
+        "tests/learn/test_visits.py::test_a_contribution_under_psp_has_the_steps_that_were_predicted",
     ),
     mutant(
         "gradients-are-not-consumed",
@@ -129,6 +146,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._drop_gradients",
         "parameter.grad = None",
         "pass",
+        "tests/learn/test_worker.py::test_step_consumes_the_gradients",
     ),
     mutant(
         "rate-of-the-defaults",
@@ -137,6 +155,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._contribute",
         "float(group['lr'])",
         "float(self.defaults['lr'])",
+        "tests/learn/test_worker.py::test_scheduled_rates_travel_with_the_contribution",
     ),
     mutant(
         "frozen-parameters-are-trained",
@@ -144,6 +163,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:describe",
         "group if parameter.requires_grad else BUFFERS",
         "group",
+        "tests/learn/test_describe.py::test_frozen_parameters_and_those_outside_the_optimizer_go_with_the_buffers",
     ),
     # -- measures ------------------------------------------------------------------------------
     mutant(
@@ -152,6 +172,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:accuracy",
         "model.train(training)",
         "training",
+        "tests/learn/test_image_jobs.py::test_measuring_the_accuracy_leaves_the_model_as_it_was",
     ),
     mutant(
         "examination-counts-as-computing",
@@ -159,6 +180,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Worker.examine",
         "self._exchange.pass_over(now_ns - began_ns)",
         "now_ns",
+        "tests/learn/test_examining.py::test_its_time_is_not_booked_as_computing",
     ),
     mutant(
         "examinations-without-a-share",
@@ -166,6 +188,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Examinations.done",
         "max(self._least_ns, self._share * (now_ns - began_ns))",
         "self._least_ns",
+        "tests/learn/test_examining.py::test_an_examination_takes_at_most_a_tenth_or_a_fiftieth",
     ),
     mutant(
         "first-micro-batch-is-measured",
@@ -173,6 +196,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:MicroBatch.measured",
         "not self._warm",
         "False",
+        "tests/learn/test_micro.py::test_a_first_step_that_takes_long_does_not_make_the_others_small",
     ),
     mutant(
         "remainder-of-a-stall-is-forgotten",
@@ -180,6 +204,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Stage.pad_ns",
         "(visited + points) // self.stall_points - visited // self.stall_points",
         "points // self.stall_points",
+        "tests/learn/test_staging.py::test_a_stall_comes_every_so_many_points",
     ),
     # -- data ----------------------------------------------------------------------------------
     mutant(
@@ -188,6 +213,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:load",
         "Images(images[:_TRAIN], labels[:_TRAIN], images[_TRAIN:], labels[_TRAIN:])",
         "Images(images, labels, images[_TRAIN:], labels[_TRAIN:])",
+        "tests/learn/test_image_jobs.py::test_digits_are_tested_on_images_that_are_not_trained_on",
     ),
     mutant(
         "download-is-not-verified",
@@ -195,5 +221,6 @@ LEARN: tuple[Mutant, ...] = (
         "learn:_get",
         "sha256 != file.sha256",
         "False",
+        "tests/learn/test_fetch.py::test_what_fails_leaves_nothing[wrong]",
     ),
 )

@@ -1,18 +1,18 @@
-"""A mutant: one small fault, put into code that is named and not into a file or a line.
+"""A mutant: one small fault, put into code that is named, and not into a file or a line.
 
 A `Change` names a definition (`runtime:Holdings.add`: a layer of the package, and a function, method or
 constant in it) and replaces one expression, or a run of statements, inside it. Patterns are compared as
 syntax trees, so comments and line breaks do not matter. A name or a pattern that is not found exactly
-once is an error: code that has changed needs its mutants reviewed.
+once is an error: when code changes, its mutants must be reviewed.
 """
 
 import ast
+import functools
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-Body = list[ast.stmt]
 _Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
@@ -36,26 +36,29 @@ class Mutant:
     """What goes wrong, in one sentence."""
     changes: tuple[Change, ...]
     tests: tuple[str, ...]
-    """The tests that must fail, as pytest names them."""
-
-    def __post_init__(self) -> None:
-        if not self.changes:
-            raise ValueError(f"the mutant {self.name} changes nothing")
+    """The tests one of which must fail, as pytest names them."""
+    slow: bool = False
+    """It takes more than a second or so of an idle machine: CI leaves it out."""
 
 
-def mutant(name: str, breaks: str, code: str, old: str, new: str, *tests: str) -> Mutant:
+def mutant(
+    name: str, breaks: str, code: str, old: str, new: str, *tests: str, slow: bool = False
+) -> Mutant:
     """A mutant with one change."""
-    return Mutant(name, breaks, (Change(code, old, new),), tests)
+    return Mutant(name, breaks, (Change(code, old, new),), tests, slow)
 
 
 def write_mutated(mutant: Mutant, package: Path, into: Path) -> None:
-    """Copy the package to `into`/NAME, with the mutant's changes. Compiled files are copied too: they
-    stay valid for every module that does not change."""
+    """Copy the package into the folder `into`, with the mutant's changes. Compiled files are copied
+    too; they stay valid for the modules that do not change."""
     sources = mutated_sources(mutant, package)
     copy = into / package.name
     shutil.copytree(package, copy)
     for path, source in sources.items():
-        (copy / path.relative_to(package)).write_text(source)
+        changed = copy / path.relative_to(package)
+        changed.write_text(source)
+        for compiled in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
+            compiled.unlink()
 
 
 def mutated_sources(mutant: Mutant, package: Path) -> dict[Path, str]:
@@ -68,35 +71,38 @@ def mutated_sources(mutant: Mutant, package: Path) -> dict[Path, str]:
         found = _replace(definition, change)
         if found != 1:
             raise Outdated(
-                f"{mutant.name}: {change.old!r} is in {change.code} {found} times, not once"
+                f"{mutant.name}: {change.code} holds {change.old!r} {found} times, not once"
             )
     return {path: ast.unparse(ast.fix_missing_locations(tree)) for path, tree in trees.items()}
 
 
 def _find(code: str, package: Path) -> Path:
     layer, _, name = code.partition(":")
-    last = name.rpartition(".")[2]
     found = [
         path
         for path in sorted((package / layer).rglob("*.py"))
-        if last in (text := path.read_text())
-        for _ in _definitions(ast.parse(text), name)
+        for _ in _definitions(_parse(path), name)
     ]
     if len(found) != 1:
         raise Outdated(f"{code} is defined {len(found)} times, not once")
     return found[0]
 
 
+@functools.cache
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _definitions(within: ast.Module | ast.ClassDef, name: str) -> list[_Definition]:
     first, _, rest = name.partition(".")
-    found: list[_Definition] = [node for node in within.body if _name(node) == first]
+    found = [node for node in within.body if isinstance(node, _Definition) and _name(node) == first]
     if not rest:
         return found
     classes = [node for node in found if isinstance(node, ast.ClassDef)]
     return [inner for node in classes for inner in _definitions(node, rest)]
 
 
-def _name(node: ast.stmt) -> str | None:
+def _name(node: _Definition) -> str | None:
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return name
@@ -106,7 +112,7 @@ def _name(node: ast.stmt) -> str | None:
 
 
 def _replace(definition: _Definition, change: Change) -> int:
-    """How many times the pattern was there; all of them are replaced."""
+    """Replace the pattern wherever it is; how many times it was there."""
     old, new = ast.parse(change.old).body, ast.parse(change.new).body
     match old, new:
         case [ast.Expr(value=expression)], [ast.Expr(value=instead)]:
@@ -129,7 +135,7 @@ class _Expressions(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _bodies(definition: ast.AST) -> Iterator[Body]:
+def _bodies(definition: ast.AST) -> Iterator[list[ast.stmt]]:
     for node in ast.walk(definition):
         for field in ("body", "orelse", "finalbody"):
             body = getattr(node, field, None)
@@ -137,7 +143,7 @@ def _bodies(definition: ast.AST) -> Iterator[Body]:
                 yield body
 
 
-def _replace_run(body: Body, old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> int:
+def _replace_run(body: list[ast.stmt], old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> int:
     wanted = [ast.dump(statement) for statement in old]
     found = 0
     for at in range(len(body) - len(wanted), -1, -1):

@@ -7,9 +7,10 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "scale-only-shrinks",
         "After workers have left, those that stay train at a fraction of their rate (asp, ssp).",
-        "runtime:Holdings.enlist",
-        "1 / max(1, len(members))",
-        "min(self._scale, 1 / max(1, len(members)))",
+        "core:Stepping.enlist",
+        "max(1, members)",
+        "max(self._members, members)",
+        "tests/tensors/test_holdings.py::test_each_of_fewer_members_makes_a_larger_step",
     ),
     mutant(
         "rate-of-the-first-to-arrive",
@@ -17,13 +18,15 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Primary.add",
         "message.sequence >= held.clock",
         "held.rate is None",
+        "tests/tensors/test_holdings.py::test_the_rate_of_the_highest_clock_counts",
     ),
     mutant(
         "primary-steps-in-full",
         "Without rounds the primary makes a full step of each contribution, not a P-th.",
         "runtime:Primary.fold_slice",
-        "self._updater_of[index].fold([held], [target], scale)",
-        "self._updater_of[index].fold([held], [target])",
+        "self._updater_of[index].fold([held], [target], [step])",
+        "self._updater_of[index].fold([held], [target], [type(step)(step.weight, step.rate)])",
+        "tests/learn/test_on_arrival.py::test_a_contribution_counts_for_one_of_the_members[2-gradient]",
     ),
     mutant(
         "carried-aggregate-is-lost",
@@ -32,6 +35,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Primary._settle",
         "held.weight and held.aggregate is not before",
         "False",
+        "tests/runtime/test_moving_slices.py::test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold",
     ),
     mutant(
         "weight-lost-when-slices-move",
@@ -39,21 +43,35 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Primary.take_over",
         "(was.weight, was.rate, was.clock)",
         "(1.0, was.rate, was.clock)",
+        "tests/runtime/test_moving_slices.py::test_contributions_keep_their_weight_when_slices_move",
     ),
     mutant(
         "mean-divided-twice",
         "With replicas, a sum that is a mean already is divided by its weight again.",
-        "runtime:Primary.to_be_folded",
+        "runtime:Primary.take_mean",
         "held.weight = 1.0",
         "pass",
+        "tests/learn/test_replicated.py::test_the_same_with_replicas_and_on_them[1-momentum]",
+        slow=True,
     ),
     # -- replicas ------------------------------------------------------------------------------
     mutant(
         "replica-steps-in-full",
         "Without rounds a replica makes full steps where its primary makes scaled ones.",
         "runtime:Copies.step",
-        "updater.fold([held], [held.parameters], message.scale)",
-        "updater.fold([held], [held.parameters])",
+        "[message.step]",
+        "[type(message.step)(message.step.weight, message.step.rate)]",
+        "tests/runtime/test_moving_slices.py::test_a_replica_makes_the_scaled_steps_of_its_primary",
+    ),
+    mutant(
+        "step-is-computed-twice",
+        "The primary's step and the one that it forwards are computed apart, and a view change in"
+        " between makes them differ.",
+        "runtime:Holdings._fold_slice",
+        "primary.fold_slice(index, latest, step)",
+        "primary.fold_slice(index, latest, self._stepping.step(step.weight, step.rate, step.clock))",
+        "tests/tensors/test_replica_steps.py"
+        "::test_a_view_change_while_a_step_is_made_does_not_part_primary_and_replica",
     ),
     mutant(
         "optimizer-state-stays-behind",
@@ -61,6 +79,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:adopt_state",
         "if rest:\n    updater.adopt(held, rest)",
         "pass",
+        "tests/learn/test_replicated.py::test_a_server_lost_in_the_middle[1-momentum]",
+        slow=True,
     ),
     mutant(
         "replica-makes-a-step-twice",
@@ -68,6 +88,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Follower.step",
         "if new:\n    self.copies.step(message, data)",
         "self.copies.step(message, data)",
+        "tests/runtime/test_moving_slices.py::test_a_step_that_comes_twice_is_made_once",
     ),
     mutant(
         "replica-confirms-what-it-lacks",
@@ -75,6 +96,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Follower.step",
         "if new:\n    self._ledger.copied(message.stamp, message.rows)",
         "self._ledger.copied(message.stamp, message.rows)",
+        "tests/runtime/test_moving_slices.py::test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed",
     ),
     mutant(
         "state-of-old-routes-is-adopted",
@@ -82,6 +104,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Follower.adopt",
         "self._ledger.awaits(primary, slice_, message.routing)",
         "True",
+        "tests/runtime/test_moving_slices.py::test_a_state_that_was_asked_of_another_primary_is_not_adopted",
     ),
     mutant(
         "row-is-one-behind",
@@ -90,6 +113,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Replicas.forward",
         "Row(message.worker, message.incarnation, message.sequence)",
         "Row(message.worker, message.incarnation, message.sequence - 1)",
+        "tests/runtime/test_moving_slices.py::test_a_promoted_replica_knows_what_is_in_its_slices",
     ),
     mutant(
         "learner-reads-where-it-is-written",
@@ -98,6 +122,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Replicas.fold_too",
         "peer in route.learners",
         "False",
+        "tests/runtime/test_moving_slices.py::test_what_a_learner_is_sent_stays_as_it_was",
     ),
     mutant(
         "demoted-primary-begins-at-zero",
@@ -105,6 +130,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.reroute",
         "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, states)",
         "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, {})",
+        "tests/runtime/test_moving_slices.py::test_a_demoted_primary_keeps_what_it_has",
     ),
     # -- what a server takes -------------------------------------------------------------------
     mutant(
@@ -113,6 +139,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.seed",
         "message.routing != self._routing",
         "message.routing > self._routing",
+        "tests/tensors/test_holdings.py::test_a_dead_seeders_parameters_change_nothing",
     ),
     mutant(
         "nan-is-added",
@@ -120,6 +147,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.add",
         "verify and not all_finite(incoming)",
         "False",
+        "tests/tensors/test_holdings.py::test_what_is_not_finite_is_refused_and_not_added",
     ),
     mutant(
         "row-under-the-wrong-slice",
@@ -127,6 +155,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.add",
         "self.ledger.add(worker, incarnation, sequence, message.slice, message.slices)",
         "self.ledger.add(worker, incarnation, sequence, index, message.slices)",
+        "tests/tensors/test_holdings.py::test_what_is_repeated_is_known_by_the_slices_own_number",
     ),
     mutant(
         "folds-after-the-freeze",
@@ -134,6 +163,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.freeze",
         "self._frozen = True",
         "pass",
+        "tests/tensors/test_holdings.py::test_nothing_is_folded_after_the_freeze",
     ),
     mutant(
         "surplus-memory-is-kept",
@@ -141,6 +171,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.unlease",
         "self.primary.slots.free(latest.surplus())",
         "[]",
+        "tests/tensors/test_holdings.py::test_the_memory_of_many_slow_readers_is_given_back",
     ),
     mutant(
         "speaks-in-anothers-name",
@@ -148,6 +179,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:for_the_lead",
         "link.peer != said_by",
         "False",
+        "tests/learn/test_impostors.py::test_speaking_in_the_name_of_another_is_refused",
+        slow=True,
     ),
     mutant(
         "another-jobs-worker-is-let-in",
@@ -155,6 +188,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:await_bonjour",
         "message.job and message.job != job",
         "False",
+        "tests/learn/test_impostors.py::test_another_jobs_worker_is_refused_by_every_server",
+        slow=True,
     ),
     mutant(
         "second-link-takes-the-first-ones-place",
@@ -162,6 +197,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Peers.add",
         "link.incarnation <= before.incarnation",
         "link.incarnation < before.incarnation",
+        "tests/runtime/test_server_links.py::test_only_a_later_incarnation_takes_the_place_of_a_link",
     ),
     mutant(
         "lead-keeps-the-end-of-a-link-to-itself",
@@ -169,6 +205,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Mesh.part",
         "self._driver.post(self._name, closed)",
         "self._leads or self._driver.post(self._name, closed)",
+        "tests/runtime/test_server_links.py::test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs",
     ),
     # -- a worker ------------------------------------------------------------------------------
     mutant(
@@ -177,6 +214,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Landing._pack",
         "holds or self._holdings[server]",
         "self._holdings[server]",
+        "tests/runtime/test_worker_memory.py::test_a_version_is_cut_by_what_its_server_says_it_holds",
     ),
     mutant(
         "push-buffer-overwritten",
@@ -184,6 +222,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:PushBuffers.turn_to_next",
         "list(self._lent)[-unacknowledged:]",
         "list(self._lent)[-1:]",
+        "tests/runtime/test_worker_memory.py::test_a_push_buffer_is_not_filled_while_a_server_may_read_it",
     ),
     mutant(
         "one-rate-for-all-groups",
@@ -191,6 +230,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Pushing.push",
         "effect.rates[group]",
         "effect.rates[0]",
+        "tests/learn/test_equivalence.py::test_memory_links[2-1-momentum]",
+        slow=True,
     ),
     mutant(
         "seeds-at-the-wrong-offset",
@@ -198,6 +239,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Pushing.seed",
         "buffer.tensors[slice_.space][offset : offset + length]",
         "buffer.tensors[slice_.space][:length]",
+        "tests/learn/test_equivalence.py::test_memory_links[2-1-momentum]",
+        slow=True,
     ),
     mutant(
         "evicted-worker-keeps-its-steps",
@@ -205,6 +248,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:WorkerNode.rebase",
         "self._model.adopt()",
         "self._model.rebase(self._push.sent)",
+        "tests/runtime/test_worker_node.py::test_a_worker_that_joined_again_carries_nothing_over",
     ),
     mutant(
         "hurried-for-good",
@@ -212,6 +256,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:WorkerNode._resume",
         "self.hurried = False",
         "pass",
+        "tests/runtime/test_worker_node.py::test_a_barrier_that_was_called_is_over_with_the_next_version",
     ),
     mutant(
         "waiting-counts-as-computing",
@@ -219,6 +264,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Timesheet.awaited",
         "self.resumed_ns += took_ns",
         "pass",
+        "tests/runtime/test_timesheet.py::test_what_interrupts_computing_is_not_computing",
     ),
     mutant(
         "waiting-counts-as-transfer",
@@ -226,5 +272,6 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Timesheet.exchanged",
         "self.resumed_ns - began_ns - idle_ns",
         "self.resumed_ns - began_ns",
+        "tests/runtime/test_timesheet.py::test_an_exchange_is_waiting_and_transferring",
     ),
 )

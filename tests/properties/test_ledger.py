@@ -124,3 +124,15 @@ def test_who_has_made_no_step_is_taught_what_others_began_with() -> None:
     assert ledger.teach(1, [0], [Stamp(0, 0, 0)]) == {0: False}
     ledger.close(1)
     assert ledger.teach(1, [0], [Stamp(0, 0, 1)]) == {0: True}
+
+
+def test_a_replica_makes_no_step_of_a_server_that_is_not_its_primary_any_more() -> None:
+    """Slice 4 on s1: its primary was s0, and is s2 now, whose state s1 has adopted."""
+    ledger = Ledger(rounds=True, copying=True)
+    ledger.begin(1, {4: Route(0, (1, 2), (), 1)}, 1)
+    assert ledger.may_copy(0, Stamp(4, 0, 1))
+    ledger.copied(Stamp(4, 0, 1), ())
+    ledger.reroute(1, {4: Route(2, (1,), (), 2)}, 2)
+    ledger.adopt(Stamp(4, 0, 1), ())
+    assert ledger.may_copy(2, Stamp(4, 2, 2))
+    assert not ledger.may_copy(0, Stamp(4, 0, 2))

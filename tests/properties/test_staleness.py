@@ -323,3 +323,17 @@ class ReleasesOne(Restart):
 def test_some_are_left_behind_when_a_restart_releases_only_one() -> None:
     with pytest.raises(AssertionError, match="not all are released together"):
         hunt(SspRestart, gate=ReleasesOne)
+
+
+def test_a_joiner_begins_at_the_members_minimum() -> None:
+    """A member that is one step ahead of the others goes on, though a worker has just joined."""
+    policy = OnArrival(Staleness(2))
+    for worker in (0, 1):
+        policy.on(sync.Joined(worker), 0)
+    policy.on(sync.Opened(0), 0)
+    for _ in range(5):
+        for worker in (0, 1):
+            policy.on(sync.Arrived(worker, 1), 1)
+    policy.on(sync.Joined(2), 2)
+    policy.on(sync.Opened(1), 3)
+    assert 0 in policy.on(sync.Arrived(0, 1), 4).release

@@ -8,7 +8,7 @@ makes that 10,000.
 import os
 
 import pytest
-from ledger import keep_books
+from ledger import keep_books, run_booked
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 FOUND = (
@@ -31,4 +31,40 @@ def test_the_books_balance_though_servers_die(seed: int) -> None:
         )
         command = f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{again}'"
         raise AssertionError(f"{error}; see it again with: {command}") from error
+    assert not run.end.failed, run.end.reason
+
+
+def cut_and_crash(cut_ms: float) -> str:
+    """A worker's link breaks, and the worker links again because another server dies."""
+    return f"""
+        [job]
+        sync = "ssp:3"
+        servers = 3
+        replicas = 1
+        rounds = 20
+        model = "60kB"
+        slice = "15kB"
+        heartbeat = "50ms"
+        limit = "20s"
+        [link]
+        delay = "1ms"
+        bandwidth = "20Mbit"
+        [[workers]]
+        count = 2
+        step = "10ms"
+        [[events]]
+        at = "{cut_ms}ms"
+        what = "cut"
+        server = 2
+        worker = "worker-1"
+        [[events]]
+        at = "{cut_ms + 3}ms"
+        what = "crash"
+        server = 1
+    """
+
+
+@pytest.mark.parametrize("cut_ms", range(100, 160, 5))
+def test_contributions_in_flight_over_a_cut_link_are_sent_again(cut_ms: int) -> None:
+    run, _ = run_booked(cut_and_crash(cut_ms))
     assert not run.end.failed, run.end.reason

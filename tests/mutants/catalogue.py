@@ -1,0 +1,8 @@
+"""All mutants."""
+
+from tests.mutants.core_faults import CORE
+from tests.mutants.learn_faults import LEARN
+from tests.mutants.mutant import Mutant
+from tests.mutants.runtime_faults import RUNTIME
+
+MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN)

@@ -1,0 +1,128 @@
+"""Faults of the decisions: each breaks one rule of the design's §9, "nothing lost"."""
+
+from tests.mutants.mutant import Change, Mutant, mutant
+
+STORM = "tests/sim/test_server_ledger.py::test_the_books_balance_though_servers_die"
+
+CORE: tuple[Mutant, ...] = (
+    mutant(
+        "no-dedupe",
+        "A contribution that is sent again is added again.",
+        "core:Ledger.judge",
+        "row is not None and row[0] == incarnation and sequence <= row[1]",
+        "False",
+        "tests/properties/test_ledger.py::test_every_slice_is_added_exactly_once",
+        STORM,
+    ),
+    mutant(
+        "acknowledged-before-it-is-copied",
+        "A primary acknowledges before its replicas have confirmed.",
+        "core:Replication.issue",
+        "lacking & (self.replicas | self._adopted)",
+        "set()",
+        STORM,
+        slow=True,
+    ),
+    mutant(
+        "replicas-accept-any-sender",
+        "A replica makes the steps of a server that is not its primary any more.",
+        "core:Ledger.heeds",
+        "self._primaries.get(slice_) == server and slice_ in self._fresh",
+        "True",
+        "tests/properties/test_ledger.py"
+        "::test_a_replica_makes_no_step_of_a_server_that_is_not_its_primary_any_more",
+    ),
+    mutant(
+        "simulated-replica-folds-twice",
+        "A replica of the simulator folds every contribution twice.",
+        "sim:Memory.copy",
+        "list(message.cargo)",
+        "list(message.cargo) * 2",
+        STORM,
+    ),
+    Mutant(
+        "stale-acknowledgements-count",
+        "An acknowledgement counts for slices that its server became the primary of later.",
+        (
+            Change("core:Outstanding.acknowledge", "max(parts) > routing", "False"),
+            Change("core:Contributing.acknowledge", "routing > self._post.routing", "False"),
+        ),
+        (STORM,),
+        slow=True,
+    ),
+    mutant(
+        "everything-is-sent-again",
+        "After a change of routes a worker sends slices again that stayed where they were.",
+        "core:Outstanding.reroute",
+        "(route.primary, route.since) != owed or route.primary in relinked",
+        "True",
+        STORM,
+    ),
+    mutant(
+        "learner-counts-at-once",
+        "A learner counts as a replica before it has every step that was made meanwhile.",
+        "core:Replication.caught_up",
+        "peer in self._adopted and not self._followed.get(peer)",
+        "True",
+        STORM,
+    ),
+    mutant(
+        "promoted-server-keeps-what-it-acknowledged",
+        "A server that takes over slices believes that they hold all that it has acknowledged.",
+        "core:Receipts.take_over",
+        "least if anew else min(before, least)",
+        "before",
+        "tests/core/test_receipts.py::test_who_is_promoted_has_acknowledged_what_every_slice_has",
+    ),
+    mutant(
+        "rows-stay-behind",
+        "A server that adopts a slice's state does not learn which contributions are in it.",
+        "core:Ledger.adopt",
+        "self.copied(stamp, rows)",
+        "self.copied(stamp, ())",
+        STORM,
+    ),
+    mutant(
+        "reports-outlive-their-epoch",
+        "A contribution counts by a report that its server gave before it held other slices.",
+        "core:_Coming.lacks",
+        "reports.get(server, -1) < since",
+        "server not in reports",
+        STORM,
+        slow=True,
+    ),
+    mutant(
+        "lost-with-a-cut-link",
+        "What was on its way over a link that was cut is not sent again.",
+        "core:Outstanding.reroute",
+        "route.primary in relinked",
+        "False",
+        "tests/sim/test_server_ledger.py"
+        "::test_contributions_in_flight_over_a_cut_link_are_sent_again",
+    ),
+    Mutant(
+        "folds-write-what-is-read",
+        "A fold writes on a version that a reader has leased.",
+        (
+            Change("core:Versions.leased", "slot in self._readers", "False"),
+            Change("core:SliceVersions.target", "not self._readers[slice_, slot]", "True"),
+        ),
+        (STORM,),
+    ),
+    mutant(
+        "counted-when-sent",
+        "A contribution counts when its trailer comes, whatever the servers report.",
+        "core:Arrivals._complete",
+        "trailer is None or len(coming.reports) < len(reigns) or coming.lacks(reigns)",
+        "trailer is None",
+        STORM,
+    ),
+    mutant(
+        "joiner-begins-at-zero",
+        "A worker that joins later begins with clock 0, and holds the others back.",
+        "core:Clocks.enter",
+        "self._floor",
+        "0",
+        "tests/properties/test_staleness.py::test_a_joiner_begins_at_the_members_minimum",
+    ),
+)

@@ -1,0 +1,137 @@
+"""The list of mutants fits the code, and the quick ones are killed. `make mutants` runs all of them."""
+
+import ast
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import Mutant, Outdated, mutant, mutated_sources
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "polyrhythm"
+ALL = pytest.mark.parametrize("one", MUTANTS, ids=lambda one: one.name)
+
+
+def test_names_are_unique() -> None:
+    assert [name for name, times in Counter(m.name for m in MUTANTS).items() if times > 1] == []
+
+
+@ALL
+def test_a_mutant_fits_the_code_that_it_names(one: Mutant) -> None:
+    for path, source in mutated_sources(one, PACKAGE).items():
+        assert ast.dump(ast.parse(source)) != ast.dump(ast.parse(path.read_text()))
+
+
+@ALL
+def test_the_tests_that_a_mutant_names_exist(one: Mutant) -> None:
+    assert one.tests
+    for test in one.tests:
+        file, _, name = test.partition("[")[0].partition("::")
+        body = ast.parse((ROOT / file).read_text()).body
+        names = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        assert name in names, test
+
+
+@pytest.mark.parametrize(
+    ("code", "old", "why"),
+    [
+        ("core:Ledger.judge", "row is nothing", "holds 'row is nothing' 0 times"),
+        ("core:Ledger.judge", "row", "holds 'row' .* times, not once"),
+        ("core:Ledger.condemn", "row", "core:Ledger.condemn is defined 0 times"),
+        ("runtime:Ledger.judge", "row", "runtime:Ledger.judge is defined 0 times"),
+    ],
+)
+def test_a_mutant_of_code_that_has_changed_is_an_error(code: str, old: str, why: str) -> None:
+    with pytest.raises(Outdated, match=why):
+        mutated_sources(mutant("old", "Nothing.", code, old, "None"), PACKAGE)
+
+
+HUNT = """
+import sys
+from tests.mutants.mutant import mutant
+from tools.mutants import main
+
+here = sys.argv[1]
+code, old = "core:parse_duration", "round(length_ns)"
+sys.exit(main(sys.argv[2:], [
+    mutant("found", "A duration is wrong in every process.", code, old, "7", f"{here}::test_child"),
+    mutant("missed", "The same.", code, old, "7", f"{here}::test_nothing"),
+    mutant("hangs", "It is stopped by the test's own timeout.", code, old, "7", f"{here}::test_hang"),
+    mutant("dies", "The test kills its process.", code, old, "7", f"{here}::test_die"),
+    mutant("broken", "The test fails anyway.", code, old, "7", f"{here}::test_broken"),
+    mutant("outdated", "Nothing.", code, "nothing.here", "7", f"{here}::test_nothing"),
+], warm=["pytest"]))
+"""
+TESTS = """
+import os, signal, subprocess, sys, time
+from polyrhythm.core.durations import parse_duration
+
+WRONG = parse_duration("1s") != 10**9
+
+
+def test_nothing():
+    assert "s" in "1s"
+
+
+def test_child():
+    program = "from polyrhythm.core.durations import parse_duration; print(parse_duration('1s'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == f"{10**9}\\n"
+
+
+def test_hang():
+    time.sleep(60 if WRONG else 0)
+
+
+def test_die():
+    if WRONG:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_broken():
+    raise AssertionError
+"""
+
+
+def hunt(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
+    """The exit code, and the lines that it printed."""
+    tests = tmp_path / "test_hunted.py"
+    tests.write_text(TESTS)
+    command = [sys.executable, "-c", HUNT, str(tests), "--timeout", "5", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: Path) -> None:
+    """The first is in a process that its test starts; a hanging test fails by its own timeout."""
+    code, said = hunt(tmp_path, "found", "missed", "hangs", "dies", "outdated")
+    words = {line.split()[1]: line for line in said if line.startswith("[")}
+    assert "test_hunted.py::test_child" in words["found"]
+    assert "test_hunted.py::test_hang" in words["hangs"]
+    assert "SURVIVED" in words["missed"]
+    assert "UNKNOWN: its process was stopped, or crashed" in words["dies"]
+    assert "UNKNOWN: it is outdated" in words["outdated"]
+    assert said[-3:] == ["5 mutants, 2 killed", "1 SURVIVED: missed", "2 UNKNOWN: dies, outdated"]
+    assert code == 1
+
+
+def test_a_test_that_fails_without_a_mutant_kills_none(tmp_path: Path) -> None:
+    code, said = hunt(tmp_path, "broken")
+    assert said[0].startswith("without any mutant: these fail: ")
+    assert code == 1
+
+
+@pytest.mark.timeout(600)
+def test_the_quick_mutants_are_killed() -> None:
+    """In processes of their own. The tests that they name run in this suite too, without a mutant."""
+    command = [sys.executable, "-m", "tools.mutants", "--quick", "--unverified"]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=540, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

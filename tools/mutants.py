@@ -1,0 +1,286 @@
+"""Switch on one fault after the other, and see which test finds it.
+
+    python -m tools.mutants                  # as `make mutants`: all of them
+    python -m tools.mutants NAME ...         # these only; part of a name is enough
+    python -m tools.mutants --list           # what each of them breaks, and the tests that it names
+
+The mutants are listed in tests/mutants. Each is a copy of the package with one small fault; the tests
+that the mutant names run in a process of their own, which imports that copy, and so do all processes
+that they start. A mutant is killed if one of these tests fails, and has survived if all of them pass.
+A test that hangs fails by pytest's own timeout; a process that must be stopped from outside has killed
+nothing. First the named tests run without any mutant, and must pass.
+
+The exit code is 0 if every mutant was killed, else 1.
+"""
+
+import argparse
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import Mutant, Outdated, write_mutated
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "polyrhythm"
+TEST_TIMEOUT_S = 60.0
+_PATIENCE_S = 600.0
+"""For all tests of one mutant, and for each of those that run without any."""
+_WARM = (
+    *("pytest", "hypothesis", "numpy", "torch", "torch.utils.data", "torch._dynamo"),
+    *("msgspec", "typer", "rich"),
+)
+"""Imported once, before processes are forked: none of these is mutated."""
+_IMPORTED_BEFORE = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+
+
+@dataclass
+class Outcome:
+    """What one pytest process found."""
+
+    seconds: float = 0.0
+    exit_code: int | None = None
+    """None: it did not end in order."""
+    passed: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    output: str = ""
+
+    @property
+    def fault(self) -> str | None:
+        """Why it says nothing about a mutant."""
+        if self.exit_code is None:
+            return "its process was stopped, or crashed"
+        if self.exit_code not in (0, 1):
+            return f"the tests could not be run: pytest's exit code is {self.exit_code}"
+        if self.skipped:
+            return f"skipped: {', '.join(self.skipped)}"
+        return None if self.passed or self.failed else "no test ran"
+
+
+class _Watch:
+    """A plugin that writes down how every test ended."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            getattr(self._outcome, report.outcome).append(report.nodeid)
+
+
+def run_tests(
+    tests: Sequence[str], path: Path | None, timeout_s: float, *, to_the_end: bool = False
+) -> Outcome:
+    """Run these tests in a forked process that imports polyrhythm from the folder `path`."""
+    began_s = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            _become_pytest(tests, path, timeout_s, to_the_end, output.fileno(), write)
+        os.close(write)
+        patience_s = _PATIENCE_S * (len(tests) if to_the_end else 1)
+        outcome = _await(pid, read, patience_s)
+        output.seek(0)
+        outcome.output = output.read().decode(errors="replace")
+    outcome.seconds = time.monotonic() - began_s
+    return outcome
+
+
+def _become_pytest(
+    tests: Sequence[str],
+    path: Path | None,
+    timeout_s: float,
+    to_the_end: bool,
+    output: int,
+    result: int,
+) -> None:
+    """In the child: nothing of this must return to the caller."""
+    try:
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        import pytest
+
+        if path is not None:
+            sys.path.insert(0, str(path))
+            before = os.environ.get("PYTHONPATH")
+            os.environ["PYTHONPATH"] = str(path) if before is None else f"{path}:{before}"
+        assert "polyrhythm" not in sys.modules
+        outcome = Outcome()
+        outcome.exit_code = pytest.main(
+            [
+                *("-o", "addopts=", "-q", "--strict-markers", "-p", "no:cacheprovider"),
+                *("--timeout", str(timeout_s), "--timeout-method", "signal", "--tb", "short"),
+                *("-W", _IMPORTED_BEFORE, *(() if to_the_end else ("-x",))),
+                *tests,
+            ],
+            plugins=[_Watch(outcome)],
+        )
+        found = sys.modules.get("polyrhythm")
+        if path is not None and found is not None:
+            assert Path(found.__file__ or "").is_relative_to(path), "it tested another package"
+        told = {k: getattr(outcome, k) for k in ("exit_code", "passed", "failed", "skipped")}
+        os.write(result, json.dumps(told).encode())
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _await(pid: int, result: int, patience_s: float) -> Outcome:
+    """What the child says, within so many seconds; it and its process group are gone after that."""
+    told = b""
+    until_s = time.monotonic() + patience_s
+    while select.select([result], [], [], max(0.0, until_s - time.monotonic()))[0]:
+        part = os.read(result, 1 << 16)
+        if not part:
+            break
+        told += part
+    os.close(result)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return Outcome(**json.loads(told)) if told else Outcome()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutant: Mutant
+    killer: str | None
+    """The test that failed."""
+    seconds: float
+    fault: str | None = None
+    """Why nothing can be said."""
+    output: str = ""
+
+    @property
+    def words(self) -> str:
+        if self.fault is not None:
+            return f"UNKNOWN: {self.fault}"
+        return f"killed by {self.killer}" if self.killer is not None else "SURVIVED"
+
+
+def judge(mutant: Mutant, timeout_s: float) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        try:
+            write_mutated(mutant, PACKAGE, Path(folder))
+        except Outdated as error:
+            return Verdict(mutant, None, 0.0, f"it is outdated: {error}")
+        outcome = run_tests(mutant.tests, Path(folder), timeout_s)
+    killer = outcome.failed[0] if outcome.failed else None
+    return Verdict(mutant, killer, outcome.seconds, outcome.fault, outcome.output)
+
+
+def verify_tests(mutants: Iterable[Mutant], timeout_s: float) -> str | None:
+    """What is wrong with the named tests without any mutant."""
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
+    outcome = run_tests(tests, None, timeout_s, to_the_end=True)
+    if outcome.fault is None and not outcome.failed:
+        print(f"{len(outcome.passed)} tests pass without a mutant ({outcome.seconds:.0f} s)")
+        return None
+    failed = ", ".join(outcome.failed)
+    return f"without any mutant: {outcome.fault or f'these fail: {failed}'}\n{outcome.output}"
+
+
+def chosen(mutants: Sequence[Mutant], words: Sequence[str], *, slow: bool) -> list[Mutant]:
+    """Those whose name contains one of the words; all, if there are none."""
+    found = [m for m in mutants if not words or any(word in m.name for word in words)]
+    return [m for m in found if slow or not m.slow]
+
+
+def show(mutants: Sequence[Mutant]) -> None:
+    for mutant in mutants:
+        print(f"{mutant.name}{' (slow)' if mutant.slow else ''}: {mutant.breaks}")
+        for change in mutant.changes:
+            print(f"    in {change.code}")
+        for test in mutant.tests:
+            print(f"    {test}")
+
+
+def hunt(mutants: Sequence[Mutant], timeout_s: float, *, verbose: bool) -> Iterator[Verdict]:
+    width = max(len(mutant.name) for mutant in mutants)
+    for number, mutant in enumerate(mutants, 1):
+        verdict = judge(mutant, timeout_s)
+        place = f"[{number:{len(str(len(mutants)))}}/{len(mutants)}]"
+        print(f"{place} {mutant.name:{width}}  {verdict.seconds:5.1f} s  {verdict.words}")
+        if verdict.killer is None or verdict.fault is not None or verbose:
+            print(f"  {mutant.breaks}\n{verdict.output}")
+        sys.stdout.flush()
+        yield verdict
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    known: Sequence[Mutant] = MUTANTS,
+    warm: Sequence[str] = _WARM,
+) -> int:
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", help="only mutants whose name contains one of these")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    parser.add_argument("--quick", action="store_true", help="leave those out that take long")
+    parser.add_argument(
+        "--unverified",
+        action="store_true",
+        help="do not run the tests without a mutant: they have passed elsewhere",
+    )
+    parser.add_argument("--verbose", action="store_true", help="show what pytest says of each")
+    parser.add_argument(
+        "--timeout", type=float, default=TEST_TIMEOUT_S, help="seconds for one test (%(default)s)"
+    )
+    options = parser.parse_args(arguments)
+    mutants = chosen(known, options.names, slow=not options.quick)
+    if not mutants:
+        parser.error(f"no mutant is called {' or '.join(options.names)}: see --list")
+    if options.list:
+        show(mutants)
+        return 0
+    nameless = [mutant.name for mutant in mutants if not mutant.tests]
+    if nameless:
+        parser.error(f"these mutants name no test: {', '.join(nameless)}")
+    os.chdir(ROOT)
+    for module in warm:
+        importlib.import_module(module)
+    gc.freeze()
+    wrong = None if options.unverified else verify_tests(mutants, options.timeout)
+    if wrong is not None:
+        print(wrong)
+        return 1
+    verdicts = list(hunt(mutants, options.timeout, verbose=options.verbose))
+    return _sum_up(verdicts)
+
+
+def _sum_up(verdicts: Sequence[Verdict]) -> int:
+    """Say what was found; the exit code."""
+    unknown = [verdict.mutant.name for verdict in verdicts if verdict.fault is not None]
+    survived = [v.mutant.name for v in verdicts if v.fault is None and v.killer is None]
+    print(f"{len(verdicts)} mutants, {len(verdicts) - len(survived) - len(unknown)} killed")
+    for word, names in (("SURVIVED", survived), ("UNKNOWN", unknown)):
+        if names:
+            print(f"{len(names)} {word}: {', '.join(names)}")
+    return 1 if survived or unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
