@@ -51,9 +51,10 @@ def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> 
 
 
 def test_a_contribution_says_the_objective_of_its_own_steps(sent: list[dict[str, Any]]) -> None:
-    numbers = count()
-    run(lambda _: float(next(numbers)), kind="local", local_steps=2, epochs=1, batch=10)
-    assert [line["objective"] for line in sent] == [0.5, 2.5, 4.5]
+    """Two steps each, whose objectives are equal: 0, 0, 1, 1, 2, 2."""
+    steps = count()
+    run(lambda _: float(next(steps) // 2), kind="local", local_steps=2, epochs=1, batch=10)
+    assert [line["objective"] for line in sent] == [0.0, 1.0, 2.0]
 
 
 def test_a_round_of_so_many_points_has_exactly_so_many(sent: list[dict[str, Any]]) -> None:

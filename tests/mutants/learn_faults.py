@@ -8,8 +8,8 @@ LEARN: tuple[Mutant, ...] = (
         "probe-weighs-batches-alike",
         "A last, smaller batch of the probe sample counts as a full one.",
         "learn:Probe.evaluate",
-        "len(indices)",
-        "_AT_ONCE",
+        "float(self._loss_of(self._fetch(indices))) * len(indices)",
+        "float(self._loss_of(self._fetch(indices))) * _AT_ONCE",
         "tests/learn/test_visits.py::test_the_loss_on_the_probe_sample_is_the_mean_over_its_points",
     ),
     mutant(
@@ -85,16 +85,16 @@ LEARN: tuple[Mutant, ...] = (
         "    self._exchange.contribute_rest()\n"
         "else:\n"
         '    self._node.abstain("it has visited all of its points", lease.number)\n'
-        "    self._exchange.resume_pace()",
+        "    self._exchange.take_version()",
         'self._node.abstain("it has visited all of its points", lease.number)\n'
-        "self._exchange.resume_pace()",
+        "self._exchange.take_version()",
         "tests/learn/test_leftovers.py::test_accumulated_gradients_at_the_end_of_the_data_are_contributed[2]",
     ),
     mutant(
         "batches-overshoot",
         "A round of a number of points takes a whole batch at its end, and so too many points.",
         "learn:Worker._count_next",
-        "max(1, min(batch_size, int(self._exchange.missing())))",
+        "wanted(batch_size, self._exchange.missing(), least)",
         "batch_size",
         "tests/learn/test_visits.py::test_a_round_of_so_many_points_has_exactly_so_many",
     ),
@@ -118,9 +118,9 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "objective-since-the-beginning",
         "A contribution reports the mean objective since the beginning of the job.",
-        "learn:Exchange._contribute",
-        "self._objective.clear()",
-        "pass",
+        "learn:Exchange._mean_objective",
+        "losses, self._objective = self._objective, []",
+        "losses = self._objective",
         "tests/learn/test_visits.py::test_a_contribution_says_the_objective_of_its_own_steps",
     ),
     mutant(

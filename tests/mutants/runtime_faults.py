@@ -25,7 +25,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "Without rounds the primary makes a full step of each contribution, not a P-th.",
         "runtime:Primary.fold_slice",
         "self._updater_of[index].fold([held], [target], [step])",
-        "self._updater_of[index].fold([held], [target], [type(step)(step.weight, step.rate)])",
+        "self._updater_of[index].fold([held], [target],"
+        " [type(step)(step.weight, step.rate, per_round=step.per_round)])",
         "tests/learn/test_on_arrival.py::test_a_contribution_counts_for_one_of_the_members[2-gradient]",
     ),
     mutant(
@@ -60,7 +61,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "Without rounds a replica makes full steps where its primary makes scaled ones.",
         "runtime:Copies.step",
         "[message.step]",
-        "[type(message.step)(message.step.weight, message.step.rate)]",
+        "[type(message.step)(message.step.weight, message.step.rate, per_round=message.step.per_round)]",
         "tests/runtime/test_moving_slices.py::test_a_replica_makes_the_scaled_steps_of_its_primary",
     ),
     mutant(

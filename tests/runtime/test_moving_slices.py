@@ -133,7 +133,7 @@ APART = (Route(0, (1,)), Route(1, (0,)))
 
 @pytest.mark.parametrize("sync", ["asp", "ssp:2"])
 def test_a_replica_makes_the_scaled_steps_of_its_primary(sync: str) -> None:
-    site = Site(COPIED, sync=sync)
+    site = Site(COPIED, sync=sync, async_momentum="contribution")
     site.give(0, 0, 1.0, sequence=1)
     site.give(0, 0, 3.0, sequence=2)
     assert site.state(1, 0) == site.state(0, 0) == pytest.approx(after(1.0, 3.0, scale=0.5))

@@ -57,6 +57,7 @@ def test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs(leads:
         me,
         peers,
         driver,
+        job=m.JobSpec(job="j"),
         leads=leads,
         digest="auto",
         journal=None,

@@ -37,7 +37,7 @@ def test_a_push_buffer_is_not_filled_while_a_server_may_read_it() -> None:
     buffers.make(*model_of(torch.zeros(2 * LENGTH)), shared=False)
     lent: list[int] = []
     for unacknowledged in (1, 2, 2, 2, 1, 2, 0, 1):
-        lent.append(buffers.lend())
+        lent.append(buffers.lend({}))
         buffers.turn_to_next(unacknowledged)
         in_use = lent[len(lent) - unacknowledged :]
         following = next(n for n in range(3) if buffers.turn is buffers[n].tensors)
@@ -49,7 +49,7 @@ def test_two_push_buffers_are_used_in_turn_while_all_is_acknowledged() -> None:
     buffers.make(*model_of(torch.zeros(2 * LENGTH)), shared=False)
     lent = []
     for _ in range(4):
-        lent.append(buffers.lend())
+        lent.append(buffers.lend({}))
         buffers.turn_to_next(0)
     assert lent == [0, 1, 0, 1]
 

@@ -52,7 +52,7 @@ def test_a_worker_that_joined_again_carries_nothing_over(
     model.remember(parameters=True)
     tensor += 1.0
     model.fill_changes(node.push)
-    node._push.lend()
+    node._push.lend({})
     tensor += 0.5
     version = torch.full((LENGTH,), 10.0)
     model.land(layout.slices[0], memoryview(version.numpy()).cast("B"))
