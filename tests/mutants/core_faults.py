@@ -81,6 +81,7 @@ CORE: tuple[Mutant, ...] = (
         "self.copied(stamp, rows)",
         "self.copied(stamp, ())",
         STORM,
+        slow=True,
     ),
     mutant(
         "reports-outlive-their-epoch",
@@ -108,6 +109,7 @@ CORE: tuple[Mutant, ...] = (
             Change("core:SliceVersions.target", "not self._readers[slice_, slot]", "True"),
         ),
         (STORM,),
+        slow=True,
     ),
     mutant(
         "counted-when-sent",
@@ -116,6 +118,7 @@ CORE: tuple[Mutant, ...] = (
         "trailer is None or len(coming.reports) < len(reigns) or coming.lacks(reigns)",
         "trailer is None",
         STORM,
+        slow=True,
     ),
     mutant(
         "joiner-begins-at-zero",

@@ -88,7 +88,7 @@ LEARN: tuple[Mutant, ...] = (
         "    self._exchange.take_version()",
         'self._node.abstain("it has visited all of its points", lease.number)\n'
         "self._exchange.take_version()",
-        "tests/learn/test_leftovers.py::test_accumulated_gradients_at_the_end_of_the_data_are_contributed[2]",
+        "tests/learn/test_leftovers.py::test_accumulated_gradients_at_the_end_of_the_data_are_contributed",
     ),
     mutant(
         "batches-overshoot",
