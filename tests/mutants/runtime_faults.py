@@ -198,7 +198,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Peers.add",
         "link.incarnation <= before.incarnation",
         "link.incarnation < before.incarnation",
-        "tests/runtime/test_server_links.py::test_only_a_later_incarnation_takes_the_place_of_a_link",
+        "tests/runtime/test_ending_links.py::test_only_a_later_incarnation_takes_the_place_of_a_link",
     ),
     mutant(
         "lead-keeps-the-end-of-a-link-to-itself",
@@ -206,7 +206,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Mesh.part",
         "self._driver.post(self._name, closed)",
         "self._leads or self._driver.post(self._name, closed)",
-        "tests/runtime/test_server_links.py::test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs",
+        "tests/runtime/test_ending_links.py::test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs",
     ),
     # -- a worker ------------------------------------------------------------------------------
     mutant(
