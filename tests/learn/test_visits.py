@@ -81,7 +81,7 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
         return doomed[0]
 
     monkeypatch.setattr("polyrhythm.learn.exchange.abandons", abandons)
-    run(objective_of, sync="fsp", interval="40ms", abandon="1ms", epochs=3, batch=2)
+    run(objective_of, sync="fsp", interval="500ms", abandon="1ms", epochs=3, batch=2)
     assert any(times), "or nothing was abandoned"
     assert {line["objective"] for line in sent} == {1.0}
     assert sum(line["weight"] for line in sent) == 3 * POINTS
@@ -129,7 +129,7 @@ def test_the_gradient_of_a_round_is_the_mean_over_its_points(sent: list[dict[str
             (parameter * points).mean().backward()
             optimizer.step()
 
-    job = JobSpec(job="gathered", sync="fsp", interval="30ms", workers=1, epochs=4)
+    job = JobSpec(job="gathered", sync="fsp", interval="500ms", workers=1, epochs=4)
     run_inline(job, main, timeout_s=60)
     assert any(len({len(points) for points in batches}) > 1 for batches in visited), "all alike"
     assert len(visited) == len(sent)
