@@ -28,7 +28,6 @@ POLICIES = [
     ("fsp", "gradient"),
     ("fsp", "local"),
 ]
-WITH_ROUNDS = [(sync, kind) for sync, kind in POLICIES if sync in ("bsp", "psp", "fsp")]
 
 
 class Transformer(nn.Module):
@@ -162,16 +161,14 @@ def test_a_buffer_is_averaged_over_the_workers_that_change_it(kind: str) -> None
         assert buffers["other"].tolist() == [6.0] * 2
 
 
-@pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_buffers_that_every_worker_changes_are_averaged_by_points(sync: str) -> None:
+def test_buffers_that_every_worker_changes_are_averaged_by_points() -> None:
     found: dict[str, dict[str, torch.Tensor]] = {}
 
     def changes(worker: Worker, model: Any, step: int) -> None:
         model.one += 4.0 if worker.name == "worker-0" else 8.0
 
-    run_inline(job(sync, "gradient", rounds=1), counting(changes, found), timeout_s=30)
-    if sync == "bsp":
-        assert found["worker-0"]["one"].tolist() == [7.0] * 3
+    run_inline(job("bsp", "gradient", rounds=1), counting(changes, found), timeout_s=30)
+    assert found["worker-0"]["one"].tolist() == [7.0] * 3
 
 
 def test_without_rounds_a_worker_that_does_not_change_a_buffer_does_not_dilute_it() -> None:
