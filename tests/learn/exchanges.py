@@ -1,6 +1,5 @@
 """What leaves a worker of an inline job: every trailer, and what was contributed with it."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from polyrhythm import Worker
 from polyrhythm.io.memory import MemoryLink
 from polyrhythm.wire.messages import Contribution, Trailer
 
@@ -22,34 +22,37 @@ class Sent:
 
 
 class Exchanges:
-    """Contributions by the thread that made them: inline, a thread is a worker."""
+    """Contributions by worker. Another thread than the worker's own may send them."""
 
     def __init__(self) -> None:
         self._slices: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
         self._trailers: dict[int, list[tuple[Trailer, Any]]] = {}
         self._notes: dict[int, Callable[[], Any]] = {}
 
-    def note(self, what: Callable[[], Any]) -> None:
-        """Ask this when a contribution of this thread's worker leaves."""
-        self._notes[threading.get_ident()] = what
+    def note(self, worker: Worker, what: Callable[[], Any]) -> None:
+        """Ask this when a contribution of this worker leaves."""
+        self._notes[_number(worker)] = what
 
     def record(self, message: Any, payload: Sequence[Any]) -> None:
-        thread = threading.get_ident()
         if isinstance(message, Contribution) and payload:
             data = bytes(getattr(payload[0], "memory", payload[0]))
             tensor = torch.frombuffer(bytearray(data), dtype=torch.float32)
-            self._slices.setdefault((thread, message.sequence), {})[message.slice] = tensor
+            self._slices.setdefault((message.worker, message.sequence), {})[message.slice] = tensor
         elif isinstance(message, Trailer):
-            noted = self._notes[thread]() if thread in self._notes else None
-            self._trailers.setdefault(thread, []).append((message, noted))
+            noted = self._notes[message.worker]() if message.worker in self._notes else None
+            self._trailers.setdefault(message.worker, []).append((message, noted))
 
-    def mine(self) -> list[Sent]:
-        """The contributions of the worker whose thread this is, so far."""
-        thread = threading.get_ident()
+    def of(self, worker: Worker) -> list[Sent]:
+        """The contributions of this worker so far."""
+        number = _number(worker)
         return [
-            Sent(trailer, self._slices.get((thread, trailer.sequence), {}), noted)
-            for trailer, noted in self._trailers.get(thread, [])
+            Sent(trailer, self._slices.get((number, trailer.sequence), {}), noted)
+            for trailer, noted in self._trailers.get(number, [])
         ]
+
+
+def _number(worker: Worker) -> int:
+    return worker._node._machine.worker
 
 
 def record_exchanges(patch: pytest.MonkeyPatch) -> Exchanges:
