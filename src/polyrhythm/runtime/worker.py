@@ -219,10 +219,11 @@ class WorkerNode:
 
     def rebase(self) -> int:
         """Move the parameters to the version that came aside, keeping what was learned since the
-        last contribution was sent. Its time is booked as transfer, and returned."""
+        last contribution was sent; at the job's end the version itself is what all workers end
+        with. Its time is booked as transfer, and returned."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
-        if self.terms.anew:
+        if self.terms.anew or self.terms.stop:
             self._model.adopt()
         else:
             self._model.rebase(self._push.sent)
