@@ -220,7 +220,7 @@ def compare_rates(job: str, args: argparse.Namespace) -> None:
             args.reps,
             report.say,
             Numbers.of(job, rate, batch),
-            ("asp", "bsp"),
+            ("asp", "ssp:1000", "bsp"),
             ("Ray, asynchronous", "torch DDP (gloo)"),
         )
         for rate, batch in RATES
