@@ -7,6 +7,7 @@ import torch
 
 from polyrhythm.core.placement.slices import Slice
 from polyrhythm.core.stepping import Stepping
+from polyrhythm.tensors.optimizers import can_fuse
 from polyrhythm.tensors.updaters import Held, Optimizer
 from polyrhythm.wire.messages import JobSpec, OptimizerSpec, SliceStep
 
@@ -35,7 +36,8 @@ class Server:
         self.held = Held(
             Slice(0, 0, 0, 0, len(start)), start.clone(), torch.zeros_like(start), WEIGHT
         )
-        self.updater = Optimizer(OptimizerSpec(name, ({"lr": RATE, **options},)), [self.held])
+        spec = OptimizerSpec(name, ({"lr": RATE, **options},))
+        self.updater = Optimizer(spec, [self.held], fused=can_fuse(spec, [start.dtype]))
 
     @property
     def parameters(self) -> torch.Tensor:
