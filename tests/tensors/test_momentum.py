@@ -105,6 +105,22 @@ def test_sgd_applies_a_gradient_at_once_and_decays_its_velocity_by_the_root(
     torch.testing.assert_close(ours.parameters.double(), parameters, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
+def test_a_model_in_half_precision_keeps_the_same_velocity(nesterov: bool) -> None:
+    """Its steps are not fused, and torch's step of many tensors writes Nesterov's look ahead into the
+    gradients."""
+    options = {"momentum": 0.9, "nesterov": nesterov}
+    half = Server("SGD", options, start().bfloat16())
+    whole = Server("SGD", options, half.parameters.float())
+    for gradient in gradients(10):
+        half.fold(gradient, step_of(4))
+        whole.fold(gradient.bfloat16().float(), step_of(4))
+    ours, theirs = (
+        server.updater.export(server.held)["momentum_buffer"].float() for server in (half, whole)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.05)
+
+
 def test_adam_decays_its_first_moment_by_the_root() -> None:
     members, (beta1, beta2), eps = 4, (0.9, 0.999), 1e-8
     decay = beta1 ** (1 / members)

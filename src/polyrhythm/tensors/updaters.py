@@ -222,7 +222,11 @@ class Optimizer:
         for held in part:
             if not self._fused and weight != 1.0:
                 held.aggregate.div_(weight)
-            self._params[held.slice.id].grad = held.aggregate
+            gradient = held.aggregate
+            if not self._fused and self._settle is not None:
+                # torch writes Nesterov's look ahead into it, and `settle` needs the gradient itself
+                gradient = gradient.clone()
+            self._params[held.slice.id].grad = gradient
         with torch.no_grad():
             self._bare_step(self._optimizer)
         for held in part:
