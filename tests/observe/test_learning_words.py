@@ -98,6 +98,17 @@ def test_findings_in_words(fields: dict[str, Any], words: str) -> None:
         ),
         (
             "rising",
+            {"sync": "asp", "async_momentum": "contribution", "read_ahead": True},
+            "try a lower rate (such as --set rate=0.03), less momentum (it is 0.9),"
+            " --async-momentum round, no --read-ahead or a bound on staleness (--sync ssp:4)",
+        ),
+        (
+            "rising",
+            {"sync": "bsp", "async_momentum": "contribution"},
+            "try a lower rate (such as --set rate=0.03)",
+        ),
+        (
+            "rising",
             {"sync": "psp", "kind": "local"},
             "try a lower rate (such as --set rate=0.03), less momentum (if there is any) or"
             " fewer steps between barriers (--most-steps 32)",

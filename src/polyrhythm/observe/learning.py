@@ -137,6 +137,10 @@ def _bounds(job: JobSpec) -> list[str]:
     found = []
     if job.async_scale == "none" and family in _WITHOUT_ROUNDS:
         found.append("--async-scale members")
+    if job.async_momentum == "contribution" and family in _WITHOUT_ROUNDS:
+        found.append("--async-momentum round")
+    if job.read_ahead:
+        found.append("no --read-ahead")
     if family == "asp":
         found.append(f"a bound on staleness (--sync ssp:{_BOUND})")
     elif family in ("ssp", "ssp-restart") and bound.isdigit() and int(bound) > 1:

@@ -243,7 +243,7 @@ class Teller:
         return []
 
     def _empty_handed(self, line: dict[str, Any]) -> list[Sentence]:
-        text = f"{line['name']} has no points to visit: there are fewer than workers; it rests"
+        text = f"{line['name']} has no points to visit: there are too few for all workers; it rests"
         return [self._say(text, {line["worker"]})]
 
     def _chunks(self, line: dict[str, Any]) -> list[Sentence]:
