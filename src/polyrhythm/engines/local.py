@@ -266,9 +266,9 @@ class LocalEngine:
         self._heed_rest(child)
         child.status = fate.status
         name = child.request.name
-        self._reports.ended(name)
         if child.lead_lost:
-            return  # `_end_without_lead` says why the job ends
+            return  # `_end_without_lead` says why the job ends; `why` names the lead until then
+        self._reports.ended(name)
         over = self._stopping_since is not None or self._run.ended is not None
         if not child.status or (child.failure is None and (over or child.over)):
             return

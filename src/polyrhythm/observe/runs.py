@@ -47,7 +47,7 @@ class Run:
     now_s: float
     """The present, as a moment of the journal."""
     suspects: tuple[Suspect, ...] = ()
-    """Which processes suspect the lead."""
+    """Which processes suspect the lead, or have given it up, while the run is on."""
 
     @property
     def name(self) -> str:
@@ -140,7 +140,7 @@ def load_run(path: Path) -> Run:
         result=_decode(path / _RESULT, dict[str, Any]),
         alive=alive,
         now_s=state.at_s + (max(0.0, time.time() - written) if alive else 0.0),
-        suspects=read_suspects(path / WATCH),
+        suspects=read_suspects(path / WATCH) if alive else (),
     )
 
 
