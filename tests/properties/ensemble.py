@@ -21,7 +21,7 @@ from polyrhythm.core.lead import LeadMachine
 from polyrhythm.core.ledger import Ledger, Verdict
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.sync.choose import asks_before_steps, has_rounds
+from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.versions import SliceVersions
 from polyrhythm.core.worker import State, WorkerMachine
 from polyrhythm.learn.points import Points
@@ -712,6 +712,8 @@ class Ensemble:
                 slice=slice_,
                 weight=effect.weight,
                 slices=len(order),
+                pull=effect.pull,
+                pulled=effect.pulled,
             )
             self.put((life.link, effect.server), "contribution", effect.server, part)
 
@@ -720,7 +722,7 @@ class Ensemble:
         assert versions == {round_}, f"{life.name} goes on with {round_}, but reads {versions}"
         if stop and not self.rounds:
             self._check_final(life)
-        elif life.last is not None and not self.rounds and asks_before_steps(self.job.sync):
+        elif life.last is not None and not self.rounds and not self.job.read_ahead:
             for store in self.stores.values():  # once frozen, it may have come too late
                 for slice_ in () if self._flow(store.server).frozen else store.slices:
                     assert life.last in life.buffer[slice_].given, (
