@@ -17,7 +17,9 @@ SLICES = 120
 
 
 def primaries(servers: list[int], current: dict[int, int] | None = None) -> dict[int, int]:
-    routes = Ring(servers).place(SLICES, 0, current)
+    """The primary of every slice. A slice may stay with its current primary, and with no other."""
+    staying = {slice_: [server] for slice_, server in (current or {}).items()}
+    routes = Ring(servers).place(SLICES, current=staying)
     return {slice_: route.primary for slice_, route in enumerate(routes)}
 
 
