@@ -118,15 +118,16 @@ def test_a_stopped_server(tmp_path: Path, long_job: Path, sync: str) -> None:
         assert said.rule in [RULES[name] for name in rules]
 
 
-def test_a_full_window(tmp_path: Path, long_job: Path) -> None:
-    """A server that folds slowly answers readers all the while: who has sent two is held. Of a small
-    model it would not have sent the second."""
-    long_job.write_text(long_job.read_text().replace("(8, 4)", "(8, 100_000)"))
-    flags = ("--workers", 1, "--sync", "asp", "--slow-fold", "0=4s")
+@pytest.mark.parametrize("ahead", [(), ("--read-ahead",)], ids=["asp", "read-ahead"])
+def test_a_server_that_folds_slowly(tmp_path: Path, long_job: Path, ahead: tuple[str, ...]) -> None:
+    """A worker sends no contribution before the servers have answered its last one, also where it
+    computes ahead of the answer: `why` names the server that has not reported that contribution."""
+    flags = ("--workers", 1, "--sync", "asp", *ahead, "--slow-fold", "0=4s")
     with Command(long_job, *ONE_SERVER, *flags, cwd=tmp_path) as command:
-        said = why(command, lambda said: said.rule == RULES["window"])
+        said = why(command, lambda said: bool(said.missing))
         assert said.missing == ("s0",) and said.held == ("worker-0",)
-        assert said.what == ("worker-0 waits: s0 has not acknowledged its last two contributions")
+        assert said.rule == RULES["unreported"] and said.until_s is None
+        assert said.what == "s0 has not reported what worker-0 contributed"
 
 
 def test_a_member_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -> None:
