@@ -409,6 +409,16 @@ def leased(effects: list, worker: int) -> set[int]:
     return {chunk.chunk for chunk in lease.chunks}
 
 
+@pytest.mark.parametrize(("batch", "chunks"), [(1, [1, 1, 0]), (2, [1, 0, 0]), (0, [1, 0, 0])])
+def test_a_chunk_has_one_point_only_where_the_user_asks_for_such_batches(
+    batch: int, chunks: list[int]
+) -> None:
+    stage = Stage(workers=3).begin()
+    enrol = [m.Enrol(**stage.who(worker), points=2, batch=batch) for worker in range(3)]
+    found = [len(leased(stage.tell(message), worker)) for worker, message in enumerate(enrol)]
+    assert found == chunks
+
+
 def test_a_dead_members_chunks_are_leased_again_at_the_fold() -> None:
     stage = Stage(workers=2).begin()
     mine = leased(stage.tell(m.Enrol(**stage.who(0), points=64)), 0)

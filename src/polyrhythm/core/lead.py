@@ -182,7 +182,7 @@ class LeadMachine:
             return
         if not self._sharing.begun:
             self._dispatch.note("data", points=message.points, batch=message.batch)
-        lease = self._sharing.enrol(member, message.points, self.view)
+        lease = self._sharing.enrol(member, message.points, message.batch, self.view)
         if isinstance(lease, str):
             self._refuse_member(member, f"{member.name}'s data set {lease}", now_ns)
         else:

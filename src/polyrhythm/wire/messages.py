@@ -290,7 +290,7 @@ class Routing(Message, frozen=True, kw_only=True):
 
 class Enrol(Message, frozen=True, kw_only=True):
     """A worker says how many points its data set has and asks for chunks. `batch`: how many points
-    its user takes at a time, for the journal; 0: it does not say."""
+    its user takes at a time; 0: it does not say."""
 
     points: int
     batch: int = 0

@@ -37,15 +37,17 @@ class Sharing:
         """Somebody has enrolled a data set."""
         return self._plan is not None
 
-    def enrol(self, member: Member, points: int, view: View) -> Leased | str:
-        """A member's lease, or what is wrong with its data set."""
+    def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | str:
+        """A member's lease, or what is wrong with its data set. `batch`: how many points its user
+        takes at a time; 0: it does not say."""
         if points < 1:
             return "is empty"
         if too_few(points, self._min_batch):
             return f"has {points} points, fewer than --min-batch {self._min_batch}"
         if self._plan is None:
             self._members = _entered(view.members())
-            self._plan = Plan(points, len(self._members), self._seed, self._epochs, self._min_batch)
+            least = min(self._min_batch, batch or self._min_batch)
+            self._plan = Plan(points, len(self._members), self._seed, self._epochs, least)
             self.moving = self._plan.moving
             self._plan.share(self._members)
         elif points != self._plan.points:
