@@ -23,7 +23,7 @@ import torch
 def main(worker):
     model = torch.nn.Linear(8, 4)
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    for points, _ in worker.batches((torch.ones(2, 8), torch.zeros(2)), batch_size=1):
+    for points, _ in worker.batches((torch.ones({0}, 8), torch.zeros({0})), batch_size={1}):
         model(points).sum().backward()
         optimizer.step()
 """
@@ -149,13 +149,16 @@ def test_a_server_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -
         assert f"polyrhythm server --connect {command.address()}" in said.remedies[0]
 
 
-def test_a_worker_that_never_got_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("points", "batch"), [(2, 1), (5, 8)])
+def test_a_worker_that_never_got_data(tmp_path: Path, points: int, batch: int) -> None:
+    """Two points are two batches of one, where the user asks for these. Five points are two batches
+    of at least --min-batch points."""
     job = tmp_path / "few.py"
-    job.write_text(FEW_POINTS)
+    job.write_text(FEW_POINTS.format(points, batch))
     flags = ("--epochs", 1_000_000, "--servers", 1, "--workers", 3, "--quiet")
     with Command(job, *flags, cwd=tmp_path) as command:
         command.await_round(1)
         (idle,) = wait_until(lambda: command.journal("empty-handed"), "one has nothing to visit")
         said = why(command, lambda said: "rests" in said.what)
-        rests = f"2 workers at work; {idle['name']} rests: there are fewer points than workers"
+        rests = f"2 workers at work; {idle['name']} rests: there are too few points for all workers"
         assert said.what.endswith(rests) and not said.missing

@@ -184,7 +184,7 @@ def _at_work(state: RunState, now_s: float) -> str:
         return f"{at_work}{workers} at work"
     busy = counted(state.members - len(resting), "worker")
     rest = "rests" if len(resting) == 1 else "rest"
-    return f"{at_work}{busy} at work; {listed(resting)} {rest}: there are fewer points than workers"
+    return f"{at_work}{busy} at work; {listed(resting)} {rest}: there are too few points for all workers"
 
 
 def in_sentences(explanation: Explanation) -> list[str]:
