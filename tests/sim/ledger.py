@@ -207,7 +207,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         yield books
 
 
-def scenario(sync: str, seed: int) -> str:
+def scenario(sync: str, seed: int, limit: str = "1h") -> str:
     """A job in which much goes wrong; the first worker is spared, so that it ends."""
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
@@ -227,6 +227,7 @@ def scenario(sync: str, seed: int) -> str:
         model = "200kB"
         slice = "{rng.choice(["20kB", "60kB"])}"
         heartbeat = "50ms"
+        limit = "{limit}"
         [link]
         delay = "1ms"
         bandwidth = "200Mbit"
@@ -342,10 +343,13 @@ def _befall_worker(rng: random.Random, at_ms: float) -> str:
             return _event(at_ms, what, worker) + _event(at_ms + 400, "join", worker)
 
 
-def keep_books(sync: str, seed: int, *, check: bool = True, servers: bool = False) -> Run:
+def keep_books(
+    sync: str, seed: int, *, check: bool = True, servers: bool = False, limit: str = "1h"
+) -> Run:
     """One run, whose books are settled at its end. `check`: machines and servers are looked at all
-    the while, too. `servers`: they are among the victims."""
-    text = storm(sync, seed) if servers else scenario(sync, seed)
+    the while, too. `servers`: they are among the victims. `limit`: a run without such victims that
+    takes longer has failed."""
+    text = storm(sync, seed) if servers else scenario(sync, seed, limit)
     run, books = run_booked(text, seed, check=check)
     assert books.counted
     assert (
