@@ -83,7 +83,8 @@ class Simulation:
             clock.at(began_ns + event.at, self._happen, event)
         if not clock.run(began_ns + self.scenario.job.limit):
             limit_s = self.scenario.job.limit / 1e9
-            never = "cannot go on" if clock.idle else f"does not end within {limit_s:.0f} s"
+            stuck = clock.idle_but_for(PACEMAKER)  # the lead beats even if nobody hears it
+            never = "cannot go on" if stuck else f"does not end within {limit_s:.0f} s"
             raise JobFailed(f"the run {never}: {self.why()}")
         assert lead.outcome is not None
         return lead.outcome
