@@ -401,6 +401,39 @@ def test_abstaining_is_as_good_as_contributing_for_the_barrier() -> None:
     assert sent(stage.tell(m.Abstained(**stage.who(1), round=1)), m.Fold)
 
 
+def test_a_worker_that_has_visited_all_points_stays_in_the_mean() -> None:
+    stage = Stage(workers=3).begin()
+    for worker in range(2):
+        stage.contribute(worker, 1)
+    (fold,) = sent(stage.contribute(2, 1), m.Fold, "s0")
+    assert fold.share == 1.0
+    stage.folded(1)
+    stage.tell(m.Abstained(**stage.who(1), round=2))
+    stage.tell(m.Abstained(**stage.who(2), round=2))
+    (fold,) = sent(stage.contribute(0, 2, 2), m.Fold, "s0")
+    assert fold.share == pytest.approx(1 / 3)
+
+
+def test_a_worker_that_never_had_points_is_not_in_the_mean() -> None:
+    stage = Stage(workers=2).begin()
+    stage.tell(m.Abstained(**stage.who(1), round=1))
+    (fold,) = sent(stage.contribute(0, 1), m.Fold, "s0")
+    assert fold.share == 1.0
+
+
+def test_a_worker_that_contributes_after_it_abstained_counts_once() -> None:
+    stage = Stage(workers=2).begin()
+    stage.contribute(0, 1)
+    stage.contribute(1, 1)
+    stage.folded(1)
+    stage.tell(m.Abstained(**stage.who(1), round=2))
+    stage.contribute(0, 2, 2)
+    stage.folded(2)
+    stage.contribute(0, 3, 3)
+    (fold,) = sent(stage.contribute(1, 2, 3), m.Fold, "s0")
+    assert fold.share == 1.0
+
+
 # -- data ----------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,10 @@ def test_the_fold_of_a_round_is_a_full_step(sync: str) -> None:
     assert stepping(4, sync=sync).step(2.0, 0.1, 7) == SliceStep(2.0, 0.1, 7, 1.0, 1)
 
 
+def test_a_round_that_some_have_no_points_for_is_a_part_of_a_step() -> None:
+    assert stepping(4, sync="fsp").step(2.0, 0.1, 7, 0.25) == SliceStep(2.0, 0.1, 7, 0.25, 1)
+
+
 def test_scaling_can_be_turned_off() -> None:
     assert stepping(4, sync="asp", async_scale="none").step(2.0, 0.1, 7).scale == 1.0
 

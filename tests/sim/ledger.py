@@ -102,8 +102,8 @@ class Blocks(Memory):
         self.weights[slice_] += step.weight
         self._aggregate[slice_] = 0.0
 
-    def fold(self, round_: int, slot: int) -> float:
-        weight = super().fold(round_, slot)
+    def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
+        weight = super().fold(round_, slot, share)
         for slice_ in self.slices:  # what a primary before this one has folded lies there too
             before = self._at.get(slice_, slot)
             if before != slot:

@@ -35,7 +35,7 @@ class Stage:
         )
         self.folding.make_lanes(holdings)
 
-    def _fold(self, round_: int, slot: int, fill: int) -> float:
+    def _fold(self, round_: int, slot: int, fill: int, share: float) -> float:
         self.folded.append((threading.current_thread(), torch.get_num_threads()))
         return 1.0
 

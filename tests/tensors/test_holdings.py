@@ -126,6 +126,14 @@ def test_kind_local_averages_changes() -> None:
     assert values(made, 0) == [5.0, 5.0, 5.0, 5]
 
 
+@pytest.mark.parametrize(("kind", "found"), [("gradient", 1 - 0.5 * 4.0 / 4), ("local", 1 + 1.0)])
+def test_a_share_of_a_step_moves_parameters_by_that_share(kind: str, found: float) -> None:
+    made = holdings(kind=kind)
+    give_all(made, 4.0, worker=0, weight=1.0)
+    made.fold(1, 0, 0, 0.25)
+    assert values(made, 0)[:2] == [found, found]
+
+
 def test_plain_addition_adds() -> None:
     made = holdings(updater="addition")
     give_all(made, 1.0, worker=0)

@@ -92,6 +92,7 @@ class Decisions:
             readers=tuple(sorted(self._rounds.readers)) if self._policy.rounds else (),
             members=members,
             last=last,
+            share=self._rounds.share if self._policy.rounds else 1.0,
         )
         self._dispatch.tell_servers(self._fold, self._placing.holders)
 

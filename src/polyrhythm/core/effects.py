@@ -140,11 +140,12 @@ class Enlist(Effect, frozen=True):
 
 class StartFold(Effect, frozen=True):
     """Fold the aggregate of `round` into buffer `slot`; `fill`: the slot that the next aggregate
-    may grow in, for updaters that need no separate one."""
+    may grow in, for updaters that need no separate one; `share`: how much of a full step it is."""
 
     round: int
     slot: int
     fill: int
+    share: float = 1.0
 
 
 class Publish(Effect, frozen=True):

@@ -415,6 +415,7 @@ class LeadMachine:
         if member is None:
             return
         member.resting = True
+        self._rounds.abstained(message.worker)
         self._ask(sync.Abstained(message.worker), now_ns)
         if self._arrivals.awaits(*member.key):
             member.confirms = message.lease  # what it visited before is not counted yet

@@ -34,6 +34,12 @@ class Rounds:
         self._arrived: dict[int, None] = {}
         """Whose contribution was complete since the last fold was decided, in order."""
         self._order: tuple[int, ...] = ()
+        self._rested: set[int] = set()
+        """Who has abstained since the last fold was decided, of those who contributed before."""
+        self._contributed: set[int] = set()
+        """Who has ever contributed."""
+        self.share = 1.0
+        """How much of a full step the last fold was."""
 
     @property
     def folding(self) -> bool:
@@ -56,7 +62,9 @@ class Rounds:
         self.round += 1
         self.open = True
         self.moved_ns = now_ns
+        self.share = self._share()
         self._order, self._arrived = tuple(reversed(self._arrived)), {}
+        self._rested = set()
         self.release, self.reason = release, reason
         before = self.enlisted
         if members is not self.members:
@@ -71,6 +79,19 @@ class Rounds:
     def arrived(self, worker: int) -> None:
         self._arrived.pop(worker, None)
         self._arrived[worker] = None
+        self._contributed.add(worker)
+
+    def abstained(self, worker: int) -> None:
+        if worker in self._contributed:
+            self._rested.add(worker)
+
+    def _share(self) -> float:
+        """*A worker that has visited all of its points stays in the mean as one that changes nothing.*
+        The mean over the others alone would have their noise: with one worker left, a step of one
+        batch at the rate that was chosen for the batches of all. A worker that never had points does
+        not count."""
+        resting = len(self._rested.difference(self._arrived))
+        return len(self._arrived) / (len(self._arrived) + resting) if self._arrived else 1.0
 
     def last_first(self, workers: frozenset[int]) -> list[int]:
         """Who was waited for goes on first: the others have time."""

@@ -437,7 +437,7 @@ class ServerMachine:
             return
         slot, fill = self._target = self.versions.target()
         self._starting = True
-        self._out.append(StartFold(message.round, slot, fill))
+        self._out.append(StartFold(message.round, slot, fill, message.share))
 
     def _enlist(self, members: tuple[m.MemberSpec, ...]) -> None:
         gone = self._receipts.enlist(members)

@@ -22,10 +22,11 @@ class Stepping:
         """The view changed: steps that are made from now on are for so many members."""
         self._members = max(1, members)
 
-    def step(self, weight: float, rate: float | None, clock: int) -> SliceStep:
+    def step(self, weight: float, rate: float | None, clock: int, share: float = 1.0) -> SliceStep:
         """The step that folds an aggregate of this weight. `rate` and `clock` are those of the
-        contribution with the highest clock in it; None: it has no contribution."""
+        contribution with the highest clock in it; None: it has no contribution. `share`: what the
+        lead says of the round."""
         members = self._members
-        scale = 1 / members if self._scales else 1.0
+        scale = 1 / members if self._scales else share
         per_round = members if self._decays_per_round else 1
         return SliceStep(weight, rate or 0.0, clock, scale, per_round)

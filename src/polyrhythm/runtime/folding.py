@@ -124,7 +124,7 @@ class Folding:
             self._fold(effect)
 
     def _fold(self, effect: fx.StartFold) -> None:
-        weight = self._placed().fold(effect.round, effect.slot, effect.fill)
+        weight = self._placed().fold(effect.round, effect.slot, effect.fill, effect.share)
         self._pause()
         self._driver.post(self._name, ev.FoldDone(effect.round, weight))
 

@@ -219,9 +219,9 @@ class Holdings:
 
     # -- folds ---------------------------------------------------------------------------------
 
-    def fold(self, round_: int, slot: int, fill: int) -> float:
+    def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
         """Fold every aggregate into `slot`; the largest weight folded. A slice that was folded in
-        this round by the primary before is only carried over."""
+        this round by the primary before is only carried over. `share`: how much of a full step it is."""
         primary = self.primary
         target = primary.slots.at(slot)
         with ExitStack() as locks:
@@ -231,7 +231,7 @@ class Holdings:
             behind = self._behind(primary, round_)
             with self._ledger_lock:
                 self.ledger.close(round_)
-            steps = {held.slice.id: self._step_of(primary, held) for held in behind}
+            steps = {held.slice.id: self._step_of(primary, held, share) for held in behind}
             for held in behind if self._copying else ():
                 id_ = held.slice.id
                 piece = primary.aggregate_piece(held, target)
@@ -239,11 +239,11 @@ class Holdings:
             primary.fold(target, fill, steps)
         return weight
 
-    def _step_of(self, primary: Primary, held: Held) -> SliceStep:
+    def _step_of(self, primary: Primary, held: Held, share: float) -> SliceStep:
         primary.settle_buffers(held)
         if self._copying:
             primary.take_mean(held)
-        return self._stepping.step(held.weight, held.rate, held.clock)
+        return self._stepping.step(held.weight, held.rate, held.clock, share)
 
     def _behind(self, primary: Primary, round_: int) -> Sequence[Held]:
         if not self._copying:

@@ -174,11 +174,12 @@ class Memory:
 
     # -- folds ---------------------------------------------------------------------------------
 
-    def fold(self, round_: int, slot: int) -> float:
-        """Fold every aggregate into `slot`; the largest weight folded."""
+    def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
+        """Fold every aggregate into `slot`; the largest weight folded. `share`: how much of a full
+        step it is."""
         weight = max(self._aggregate.values(), default=0.0)
         behind = [s for s in self.slices if not self._copying or self._ledger.number(s) < round_]
-        steps = {s: self._stepping.step(self._aggregate[s], None, -1) for s in behind}
+        steps = {s: self._stepping.step(self._aggregate[s], None, -1, share) for s in behind}
         cargos = {s: tuple(self._added[s]) for s in behind}
         for slice_ in self.slices:
             if slice_ in steps:

@@ -274,7 +274,7 @@ class ServerProcess(Process):
     def _fold(self, effect: fx.StartFold) -> None:
         if self._slept_through(lambda: self._fold(effect)):
             return
-        weight = self._placed().fold(effect.round, effect.slot)
+        weight = self._placed().fold(effect.round, effect.slot, effect.share)
         self._send_copies()
         self._learn()
         if self._witness is not None:

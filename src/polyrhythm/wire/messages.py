@@ -119,7 +119,8 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     clock: int = -1
     """The sequence of the contribution whose rate this is."""
     scale: float = 1.0
-    """How much of a full step this is: 1/P where contributions are folded one by one."""
+    """How much of a full step this is: 1/P where contributions are folded one by one, and the share of
+    the workers that still train where they are folded in rounds."""
     per_round: int = 1
     """So many steps make a round: momentum decays once per round, so each step takes the P-th root."""
 
@@ -388,6 +389,9 @@ class Fold(Message, frozen=True, kw_only=True):
     readers: tuple[int, ...] = ()
     members: tuple[MemberSpec, ...] = ()
     last: bool = False
+    share: float = 1.0
+    """How much of a full step the fold is: less than 1 while workers that have visited all of their
+    points count as workers that change nothing."""
 
 
 class Folded(Message, frozen=True, kw_only=True):
