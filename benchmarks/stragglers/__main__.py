@@ -28,7 +28,7 @@ from benchmarks.commands import call, train
 from benchmarks.stragglers.picture import draw
 from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, Numbers
 
-POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp --kind local", "fsp", "fsp --kind local")
+POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp", "fsp", "fsp --kind gradient")
 """What `--sync` is given. A policy that needs more flags has them after a space."""
 PEERS = {
     "Ray, synchronous": ["ray_peer", "sync"],
@@ -110,9 +110,9 @@ def measure(
 
 
 def called(policy: str) -> str:
-    """psp has one kind only; of others, the kind is said where it is not the usual one."""
+    """The kind is said where it is not the usual one."""
     sync, *flags = policy.split()
-    return f"{sync}, local" if "local" in flags and sync != "psp" else sync
+    return f"{sync}, {flags[-1]}" if flags else sync
 
 
 def _tell(say: Callable[[str], None], rep: int, reps: int, runs: dict[str, Any]) -> None:

@@ -33,9 +33,9 @@ TARGET = 0.92
 LIMIT_S = 30.0
 STEPS_PER_S = 100
 """Of a worker that is not slow."""
-BASELINES = ("bsp", "asp", "ssp-restart:8", "psp --kind local", "fsp --kind local", "fsp")
+BASELINES = ("bsp", "asp", "ssp-restart:8", "psp", "fsp", "fsp --kind gradient")
 """PSP's four, its reading of SSP, and FSP with both kinds."""
-OURS = ("bsp", "psp --kind local", "fsp --kind local")
+OURS = ("bsp", "psp", "fsp")
 DOCS = readme.ROOT / "docs" / "stragglers.md"
 
 

@@ -15,7 +15,7 @@ FAILED = {"failed": "it was not done"}
 
 
 def result(*settings: str) -> dict[str, Any]:
-    runs = {name: {"bsp": [GOOD], "psp --kind local": [FAILED]} for name in settings}
+    runs = {name: {"bsp": [GOOD], "psp": [FAILED]} for name in settings}
     return {"study": "skew", "machine": "a machine", "job": "digits", "reps": 1, "runs": runs}
 
 
@@ -46,7 +46,7 @@ def test_the_table_has_its_command_and_every_repetition() -> None:
     text = table(result("2x"))
     assert "benchmarks.stragglers.studies skew --reps 1 --docs" in text
     assert "| 2x | bsp | 4.0 | 4.0 | 90% | 85% | 2.0 ms |" in text
-    assert "| 2x | psp --kind local | over 30 | over 30 | - | - | - |" in text
+    assert "| 2x | psp | over 30 | over 30 | - | - | - |" in text
 
 
 def test_one_company_has_curves_and_several_have_bars() -> None:

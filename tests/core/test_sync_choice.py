@@ -1,11 +1,13 @@
 """From the texts of --sync, --timer and --kind to a policy; the timer's own rule."""
 
+from typing import Any
+
 import pytest
 
 from polyrhythm.core.machine import WORDS, Reason
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.bsp import Bsp
-from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.sync.choose import choose_kind, choose_policy
 from polyrhythm.core.sync.timer import Timer
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec, Trailer
@@ -67,7 +69,9 @@ def test_an_unknown_policy_is_refused() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match="--kind 'magic' is not known: choose one of gradient"):
+    with pytest.raises(
+        UsageError, match="--kind 'magic' is not known: choose one of auto, gradient"
+    ):
         choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="magic"))
 
 
@@ -75,6 +79,27 @@ def test_a_kind_that_the_policy_cannot_fold_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(Bsp, "kinds", frozenset({"local"}))
     with pytest.raises(UsageError, match="--sync bsp cannot fold kind 'gradient': it takes local"):
         choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="gradient"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"sync": "bsp"}, "gradient"),
+        ({"sync": "asp"}, "gradient"),
+        ({"sync": "bspv"}, "gradient"),
+        ({"sync": "psp"}, "local"),
+        ({"sync": "fsp"}, "local"),
+        ({"sync": "fsp", "abandon": "50ms"}, "gradient"),
+        ({"sync": "fsp", "updater": "addition"}, "gradient"),
+        ({"sync": "fsp", "in_place": True}, "gradient"),
+        ({"sync": "fsp", "kind": "gradient"}, "gradient"),
+        ({"sync": "asp", "kind": "local"}, "local"),
+    ],
+)
+def test_the_kind_that_auto_stands_for(fields: dict[str, Any], kind: str) -> None:
+    job = choose_kind(JobSpec(**{"job": "j", "kind": "auto", **fields}))
+    assert job.kind == kind
+    choose_policy(job)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ FAST, SLOW = (0.3, 0.64, 0.06), (0.9, 0.03, 0.07)
 def test_one_is_waited_for() -> None:
     state = after(10.0, FAST, FAST, FAST, SLOW)
     assert advise(state, job()) == (
-        "worker-3 was waited for 61% of the time: try --sync fsp, --sync psp --kind local or"
+        "worker-3 was waited for 61% of the time: try --sync fsp, --sync psp or"
         " --sync ssp:4, and compare the seconds to the same objective"
     )
 

@@ -53,8 +53,8 @@ def test_a_run_that_learns_is_not_talked_about() -> None:
         ),
         (
             {"state": "settled", "objective": 0.03125},
-            "the objective has settled at 0.03125 (2.3 in the first round): training has converged,"
-            " or nearly",
+            "the objective changes little from pass to pass: 0.03125 in pass 5, 2.3 in the first"
+            " round; training may have converged",
         ),
         (
             {"state": "not-finite", "workers": [1]},
@@ -194,6 +194,15 @@ def test_why_tells_of_learning_beside_of_waiting() -> None:
     assert said[2].startswith("you can: try a lower rate")
     assert explanation.as_dict()["learning"] == "the objective rises: 2.1 in pass 5, 0.4 in pass 3"
     assert explain(begun()).learning is None
+
+
+def test_a_run_that_settles_again_and_again_says_so_once() -> None:
+    states = ("settled", "falling", "settled", "rising", "settled")
+    lines = [learning(float(at), state) for at, state in enumerate(states, 2)]
+    teller = Teller(job())
+    told = [str(sentence) for line in (*opened(0, 1), *lines) for sentence in teller.take(line)]
+    assert sum("may have converged" in words for words in told) == 1
+    assert any("the objective rises" in words for words in told)
 
 
 def test_progress_shows_a_fault() -> None:

@@ -77,7 +77,10 @@ def test_groups_become_workers_with_names() -> None:
         (("rounds = 3", "rounds = 3\nmodel = '3B'"), ["model"]),
         (("rounds = 3", "rounds = 3\nlocal_steps = 2"), ["local_steps", "kind"]),
         (("rounds = 3", "rounds = 3\nservers = 0"), ["servers is 0"]),
-        (("rounds = 3", "rounds = 3\nsync = 'psp'"), ["psp", "gradient", "local"]),
+        (
+            ("rounds = 3", "rounds = 3\nsync = 'psp'\nkind = 'gradient'"),
+            ["psp", "gradient", "local"],
+        ),
         (("rounds = 3", "rounds = 3\nsync = 'fsp'\ninterval = 'soon'"), ["soon", "250ms"]),
         (("rounds = 3", "rounds = 3\nsync = 'fsp'\ncoordination = 'none'"), ["none", "semi"]),
         (("rounds = 3", "rounds = 3\nsync = 'fsp'\ninterval = '0ms'"), ["0ms", "250ms"]),

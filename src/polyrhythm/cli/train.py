@@ -15,6 +15,7 @@ from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir, writing
 from polyrhythm.cli.hosts import Here, child_requests
+from polyrhythm.core.sync.choose import AUTO, choose_kind
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.learn.data.places import DATA_DIR
@@ -126,8 +127,12 @@ def train(
         ),
     ] = "auto",
     kind: Annotated[
-        str, typer.Option(help="What workers send: gradient, or local (changes after local steps).")
-    ] = "gradient",
+        str,
+        typer.Option(
+            help="What workers send: gradient, local (changes after local steps), or auto: local under"
+            " psp and fsp, gradient otherwise."
+        ),
+    ] = AUTO,
     local_steps: Annotated[
         int, typer.Option(help="Kind local: steps between two contributions.")
     ] = 1,
@@ -342,6 +347,7 @@ def train(
             min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
         ),
     )
+    spec = choose_kind(spec)
     check_spec(spec, link, digest)
     check_host(host, insecure)
     check_port(port)

@@ -72,7 +72,7 @@ def _less_waiting(job: JobSpec) -> str:
     if _family(job) in ("ssp", "ssp-restart"):
         return "a larger bound in --sync ssp:N, or --sync fsp"
     if _family(job) == "bsp":
-        return "--sync fsp, --sync psp --kind local or --sync ssp:4"
+        return "--sync fsp, --sync psp or --sync ssp:4"
     return "--sync ssp:4"
 
 

@@ -50,8 +50,8 @@ def in_words(state: RunState) -> str | None:
         case LearningState.SETTLED:
             first = number(finding.first)
             return (
-                f"the objective has settled at {now} ({first} in the first round):"
-                " training has converged, or nearly"
+                f"the objective changes little from pass to pass: {now} in pass {passes}, {first} in"
+                " the first round; training may have converged"
             )
         case _:
             rose = f"it has risen {_times(finding)} before"

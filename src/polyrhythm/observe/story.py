@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from polyrhythm.core.learning import LearningState
 from polyrhythm.observe.learning import ended_in_words, in_words, learning_advice
 from polyrhythm.observe.state import DONE, RunState, workers_named
 from polyrhythm.observe.words import (
@@ -60,6 +61,7 @@ class Teller:
         self._told_s = 0.0
         self._told: dict[int, Totals] = {}
         self._told_wait: tuple[str, tuple[int, ...]] | None = None
+        self._told_settled = False
         self._told_in: dict[int, int | None] = {}
         self._missing: tuple[int, ...] = ()
         """Who was waited for when the line came."""
@@ -264,6 +266,10 @@ class Teller:
         said = in_words(self.state)
         if said is None:
             return []
+        if line["state"] == LearningState.SETTLED:
+            if self._told_settled:
+                return []  # a slow run settles many times
+            self._told_settled = True
         advice = None if self._job is None else learning_advice(self.state, self._job)
         return [self._say(said if advice is None else f"{said}; {advice}", None)]
 

@@ -12,7 +12,7 @@ beginning, and data never ends. A run with `--read-ahead` shows little of the ro
 from it lets other policies wait less than they would.
 """
 
-from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.sync.choose import AUTO, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.worker import WorkerState
@@ -38,11 +38,12 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
         carried = state.nbytes * max(slices) / sum(slices)
     together, near = job.sync != "asp", not carried
     waits_s, transfers_s = _exchanges(workers, state.way_s, together=together, near=near)
+    other = sync != job.sync
     scenario = Scenario(
         job=JobTable(
             sync=sync,
             timer=job.timer,
-            kind="local" if sync == "psp" else job.kind,
+            kind=AUTO if other and job.kind == "gradient" else job.kind,
             local_steps=1 if sync == "psp" else job.local_steps,
             servers=job.servers,
             rounds=max(_LEAST_ROUNDS, state.round, _batches(workers, batch)),
@@ -52,7 +53,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             heartbeat=Duration(job.heartbeat_s * 1e9),
             interval=job.interval,
             coordination=job.coordination,
-            abandon=job.abandon if sync == job.sync else "off",
+            abandon="off" if other else job.abandon,
             most_steps=job.most_steps,
         ),
         workers=tuple(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from polyrhythm.core.data.batches import DEFAULT
-from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.sync.choose import AUTO, choose_kind, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.quantities import Duration, Rate, Size
 from polyrhythm.wire.messages import JobSpec
@@ -34,7 +34,7 @@ _AT_LEAST_ONE = (
 class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sync: str = "bsp"
     timer: str = "auto"
-    kind: str = "gradient"
+    kind: str = AUTO
     local_steps: int = 1
     servers: int = 1
     workers: int | None = None
@@ -302,7 +302,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def job_spec(self, name: str) -> JobSpec:
         job = self.job
         present = sum(group.count for group in self.workers if not group.join)
-        return JobSpec(
+        spec = JobSpec(
             job="simulated",
             name=name,
             workers=job.workers or present,
@@ -329,6 +329,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             replicas=job.replicas,
             read_ahead=job.read_ahead,
         )
+        return choose_kind(spec)
 
 
 def read_scenario(path: Path) -> Scenario:

@@ -1,5 +1,7 @@
 """From the text of `--sync` to a policy, or a clear refusal."""
 
+from msgspec.structs import replace
+
 from polyrhythm.core.sync.abandoning import OFF, parse_patience
 from polyrhythm.core.sync.batched import Batched
 from polyrhythm.core.sync.batchsize import BatchSize
@@ -16,6 +18,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
 KINDS = ("gradient", "local")
+AUTO = "auto"
 SYNCS = "bsp, psp, fsp, ssp:S (S steps ahead of the slowest), ssp-restart:S, asp, bspb, bspv"
 COORDINATIONS = ("central", "semi")
 _WITH_ROUNDS = ("bsp", "psp", "fsp", "bspb", "bspv")
@@ -46,11 +49,22 @@ def gathers(sync: str) -> bool:
     return sync in ("fsp", "bspb", "bspv")
 
 
+def choose_kind(job: JobSpec) -> JobSpec:
+    """The job with a kind in place of `auto`. psp takes local steps only. fsp learns as much per pass
+    with either kind and more per second with local steps (decision 030), unless something else that
+    was asked for needs gradients. Every other policy makes the user's own steps with gradients."""
+    if job.kind != AUTO:
+        return job
+    needs_gradients = job.abandon != OFF or job.in_place or job.updater == "addition"
+    local = trains_through(job.sync) or (is_timed(job.sync) and not needs_gradients)
+    return replace(job, kind="local" if local else "gradient")
+
+
 def choose_policy(job: JobSpec) -> SyncPolicy:
     sync, kind = job.sync, job.kind
     policy = _policy(job)
     if kind not in KINDS:
-        raise UsageError(f"--kind {kind!r} is not known: choose one of {', '.join(KINDS)}")
+        raise UsageError(f"--kind {kind!r} is not known: choose one of {', '.join((AUTO, *KINDS))}")
     if kind not in policy.kinds:
         allowed = ", ".join(sorted(policy.kinds))
         raise UsageError(f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}")

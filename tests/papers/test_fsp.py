@@ -1,6 +1,7 @@
-"""FSP §3.1 and §3.2: what a round is, and why it converges. Each test quotes the sentence it checks.
+"""FSP: the flexible synchronous parallel framework. Each test quotes the sentence that it checks.
 
-Real machines, with the inline engine: workers of unequal speed fit a convex problem.
+Rounds (§3.1, §3.2) run on real machines with the inline engine: workers of unequal speed fit a convex
+problem. The interval (§3.3), coordination (§5.2) and baselines (§6.1) are pure functions.
 """
 
 import threading
@@ -14,13 +15,19 @@ from torch.nn import functional
 
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.abandoning import abandons
+from polyrhythm.core.sync.batchsize import BatchSize, MeasuredBatch
 from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.sync.gain import Line, best_interval
+from polyrhythm.core.sync.interval import AutoInterval, BinaryInterval, Measured, Terms
+from polyrhythm.core.sync.lateness import Lateness
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.worker import Worker
 from polyrhythm.wire.messages import JobSpec
 
 MS = 10**6
 UNEQUAL = {"min-step": "2ms", "slow": "2=3x"}
+
+# -- rounds ----------------------------------------------------------------------------------------
 
 
 class Regression:
@@ -137,6 +144,7 @@ def test_who_has_traversed_its_points_asks_for_the_barrier() -> None:
 LONG_POINTS = """
 [job]
 sync = "fsp"
+kind = "gradient"
 interval = "120ms"
 coordination = "central"
 abandon = "{abandon}"
@@ -191,3 +199,156 @@ def test_bspb_takes_every_point() -> None:
     made = [(totals["contributions"], totals["points"]) for totals in workers.values()]
     assert len(made) == 3 and sum(points for _, points in made) == 5 * 300
     assert {contributions for contributions, _ in made} == {5}
+
+
+# -- the interval ----------------------------------------------------------------------------------
+
+PASS_NS = 1600 * MS
+BATCH_NS = 40 * MS
+WARM_UP, MEASURING = 5, 4 * (4 + 2) + 4 + 1
+"""Rounds of the search: first to 40 ms, then parts of four and of two rounds in turn."""
+
+
+def search(
+    interval: AutoInterval | BinaryInterval, rates: dict[int, float], rounds: int
+) -> list[Terms]:
+    """The objective falls by `rates[interval in ms]` per second of work; barriers take 10 ms."""
+    objective, told = 1000.0, []
+    for _ in range(rounds):
+        terms = interval.next()
+        told.append(terms)
+        read = objective if terms.probe else None
+        objective -= rates.get(terms.interval_ns // MS, 1.0) * terms.interval_ns / 1e9
+        batches = terms.interval_ns / BATCH_NS
+        interval.closed(
+            Measured(terms.interval_ns, 10 * MS, read, 1 * MS, PASS_NS, batches=batches)
+        )
+    return told
+
+
+def test_eq_7() -> None:
+    """ "maximize the optimization gain w.r.t. f in the valid training time": T - phi T / (eta + phi)
+    is T eta / (eta + phi), and T is the same for all."""
+    line, phi, total = Line(-0.7, 2.0), 0.05, 30.0
+    for eta in (0.01, 0.3, 2.0):
+        valid = total - phi * total / (eta + phi)
+        assert total * line.gain(eta, phi) == pytest.approx(valid * (-0.7 * eta + 2.0))
+    eta = best_interval(-0.7, 2.0, phi)
+    assert eta is not None
+    assert line.gain(eta, phi) > max(line.gain(eta * 0.9, phi), line.gain(eta * 1.1, phi))
+
+
+@pytest.mark.parametrize("phi", [0.002, 0.02, 0.3])
+@pytest.mark.parametrize(("a", "b"), [(-2.0, 1.0), (-0.3, 4.0), (-40.0, 5.0)])
+def test_eta_star_against_brute_force(a: float, b: float, phi: float) -> None:
+    """ "we can compute an optimal interval": no other one of a hundred thousand gains more."""
+    eta = best_interval(a, b, phi)
+    assert eta is not None
+    zero = -b / a  # beyond it nothing is gained any more
+    tried = max(
+        (zero * at / 100_000 for at in range(1, 100_000)), key=lambda x: Line(a, b).gain(x, phi)
+    )
+    assert eta == pytest.approx(tried, rel=0.01, abs=2 * zero / 100_000)
+    assert Line(a, b).gain(eta, phi) >= Line(a, b).gain(tried, phi)
+
+
+def test_quality_and_quantity() -> None:
+    """ "hit a "sweet spot" between quality and quantity": dearer barriers ask for longer intervals,
+    a stronger need for fresh parameters for shorter ones."""
+    by_barrier = [best_interval(-1, 1, phi) or 0 for phi in (0.001, 0.01, 0.1, 1)]
+    by_need = [best_interval(-need, 1, 0.1) or 0 for need in (4, 2, 1, 0.5)]
+    assert by_barrier == sorted(by_barrier)
+    assert by_need == sorted(by_need)
+
+
+def test_two_points_of_the_line() -> None:
+    """ "which requires two points (...) with different interval attempts for estimation": eta and
+    "eta_{i+1} = 2 eta_i", but without the paper's rollback."""
+    told = search(AutoInterval(), {}, rounds=WARM_UP + MEASURING)
+    assert {terms.interval_ns for terms in told[WARM_UP:]} == {40 * MS, 80 * MS}
+
+
+def test_the_objective_is_gained_in_both_measurements_for_the_same_time() -> None:
+    """ "the training quality during the valid elapsed time (...) = 2 eta": parts at eta and at 2 eta
+    have the same time of work."""
+    told = search(AutoInterval(), {}, rounds=WARM_UP + MEASURING)[WARM_UP:]
+    ends = [at for at, terms in enumerate(told) if terms.probe]
+    work = {sum(terms.interval_ns for terms in told[start:end]) for start, end in pairwise(ends)}
+    assert work == {4 * 40 * MS}
+
+
+def test_stages() -> None:
+    """ "once such a delay is detected, we should enter into the next stage and recompute another
+    eta*" """
+    interval = AutoInterval()
+    search(interval, {40: 3.0, 80: 2.0}, rounds=WARM_UP + MEASURING)
+    first = interval.next().interval_ns
+    delayed = search(interval, {}, rounds=1000)
+    lengths = [terms.interval_ns / first for terms in delayed]
+    over = lengths.index(2.0)
+    assert set(lengths[:over]) == {1.0}
+    assert lengths[over - 4 : over + 6] == [1, 1, 1, 1, 2, 2, 1, 1, 1, 1]
+
+
+def test_recursive_binary_searching() -> None:
+    """ "eta = eta / lambda takes effect if the change (...) w.r.t. eta after some iteration, is
+    smaller than (that) w.r.t. eta / 2, which is accumulated across the strictly subsequent lambda
+    iterations", "recursively continued until the result is reversed" """
+    interval = BinaryInterval()
+    told = search(interval, {1600: 1.0, 800: 2.0, 400: 3.0, 200: 2.0, 100: 9.0}, rounds=9)
+    lengths_ms = [terms.interval_ns // MS for terms in told]
+    assert lengths_ms == [200, 1600, 800, 800, 400, 400, 200, 200, 100]
+    assert interval.next().interval_ns == 400 * MS
+
+
+def test_binary_is_fixed_afterwards() -> None:
+    """ "Hence, we also fix eta unless the environment changes." """
+    interval = BinaryInterval()
+    search(interval, {1600: 1.0, 800: 2.0, 400: 1.0}, rounds=7)
+    later = search(interval, {}, rounds=50)
+    assert set(later) == {Terms(800 * MS, probe=False)}
+
+
+# -- coordination and baselines --------------------------------------------------------------------
+
+
+def test_a_straggler_commits_in_advance() -> None:
+    """ "A straggler can execute a short interval, so as to commit results in advance and then the
+    coordinator can receive reports at roughly the same time instance." """
+    delays_ns = {1: 1 * MS, 2: 40 * MS}
+    lateness, spreads = Lateness(), []
+    for _ in range(10):
+        arrivals = {}
+        for worker, delay_ns in delays_ns.items():
+            arrivals[worker] = lateness.own_interval(worker, 200 * MS) + delay_ns
+            lateness.arrived(worker, 0, arrivals[worker])
+        spreads.append(abs(arrivals[1] - arrivals[2]))
+    assert spreads[-1] < 0.1 * spreads[0]
+    assert lateness.own_interval(2, 200 * MS) < lateness.own_interval(1, 200 * MS)
+
+
+def test_the_interval_is_uniform_and_the_shortening_is_each_ones_own() -> None:
+    """ "that allows the i-th worker to personalize its real barrier interval": one worker's delay
+    shortens nobody else's interval."""
+    lateness = Lateness()
+    for worker in (1, 2):
+        lateness.own_interval(worker, 200 * MS)
+    lateness.arrived(1, 0, 230 * MS)
+    assert lateness.own_interval(1, 200 * MS) == 170 * MS
+    assert lateness.own_interval(2, 200 * MS) == 200 * MS
+
+
+def test_bspv_seeks_only_at_the_beginning() -> None:
+    """ "automatically seeks an optimal batch size based on cost-benefit analysis [10] at the very
+    beginning of computations" """
+    sizes, objective, told = BatchSize(), 10.0, []
+    for round_ in range(60):
+        terms = sizes.next()
+        told.append(terms)
+        assert terms.points is not None
+        objective -= (0.001 if round_ < 30 else 0.1) * terms.points**0.5
+        read = objective if terms.probe else None
+        sizes.closed(MeasuredBatch(terms.points * MS + 50 * MS, read, 1000))
+    assert len(set(told[:30])) > 2
+    assert len(set(told[30:])) == 1
+    assert not told[-1].probe, "nothing is measured any more"
