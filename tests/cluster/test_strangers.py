@@ -19,7 +19,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
-from polyrhythm.wire.frames import MEMBER, Decoder, encode
+from polyrhythm.wire.frames import MEMBER, Decoder, encode, header_nbytes
 
 ROUNDS = 1_500
 GATED = """
@@ -79,8 +79,9 @@ def lead_port(job: Command) -> int:
     return job.ports(job.servers()[0])[0]
 
 
-def frame(message: m.Message) -> bytes:
-    return b"".join(encode(message, digest=Digest.XXH3, timestamp_ns=time.time_ns()))
+def frame(message: m.Message, *, hello: bool = True) -> bytes:
+    """`hello`: with the layout that frames have until the handshake is over."""
+    return b"".join(encode(message, timestamp_ns=time.time_ns(), hello=hello))
 
 
 def bonjour(name: str = "stranger", job_id: str = "another", **fields: object) -> m.WorkerBonjour:
@@ -105,7 +106,7 @@ def answer_to(data: bytes, port: int) -> str:
 
 
 def messages_in(data: bytes) -> list[m.Message]:
-    decoder, found = Decoder(Digest.XXH3, MEMBER), []
+    decoder, found = Decoder(Digest.XXH3, MEMBER, hello=True), []
     while data:
         target = decoder.target()
         size = min(len(target), len(data))
@@ -114,15 +115,17 @@ def messages_in(data: bytes) -> list[m.Message]:
         data = data[size:]
         while (received := decoder.next()) is not None:
             found.append(received.message)
+            if isinstance(received.message, m.Greeting):
+                decoder.agree(Digest(received.message.digest))
     return found
 
 
-def claiming(data: bytes, nbytes: int) -> bytes:
+def claiming(data: bytes, nbytes: int, *, hello: bool = True) -> bytes:
     """The frame with another body length (bytes 16 to 24) and the checksum that goes with it."""
-    header_nbytes = 8 + 1 + 1 + 2 + 4 + 8 + 8 + 4 + Digest.XXH3.nbytes
-    header = bytearray(data[:header_nbytes])
+    checksum = header_nbytes(Digest.XXH3, hello=hello) - 4
+    header = bytearray(data[:checksum])
     header[16:24] = nbytes.to_bytes(8, "little")
-    rest = data[header_nbytes + 4 :]
+    rest = data[checksum + 4 :]
     return bytes(header) + zlib.crc32(header).to_bytes(4, "little") + rest
 
 
@@ -167,9 +170,9 @@ def test_a_frame_that_claims_2_to_the_60_bytes(job: Command, port: int) -> None:
 
 def test_the_same_after_a_proper_bonjour(job: Command, port: int) -> None:
     hello = bonjour(job_id=job_id_of(job), name="greedy", worker=40)
-    too_much = frame(m.Contribution(worker=40, slices=1))
+    too_much = frame(m.Contribution(worker=40, slices=1), hello=False)
     assert "a frame claims a payload of" in answer_to(
-        frame(hello) + claiming(too_much, 2**60), port
+        frame(hello) + claiming(too_much, 2**60, hello=False), port
     )
 
 
@@ -227,7 +230,7 @@ def test_a_segment_that_is_not_sealed(job: Command, server: int, greeted: bool) 
         os.ftruncate(fd, 4096)
         with socket.socket(fileno=os.dup(link.fileno())) as sock:
             offer = m.SegmentOffered(segment=1, nbytes=4096)
-            socket.send_fds(sock, [frame(offer)], [fd])
+            socket.send_fds(sock, [frame(offer, hello=not greeted)], [fd])
         message = None
         while not isinstance(message, m.Refusal):
             message, _ = link.receive()

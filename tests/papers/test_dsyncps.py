@@ -100,9 +100,11 @@ def test_body_and_its_length() -> None:
 def test_digest() -> None:
     """ "To guarantee message integrity, a 64-byte long SHA-1 hash value is included in hashVal,
     where SHA_DIGEST_LENGTH is 64 by default, and can be adjusted." SHA-1 has 20 bytes; the 64 are
-    blake2b's."""
+    blake2b's. Here head and payload have a digest each."""
     for digest, nbytes in ((Digest.SHA1, 20), (Digest.BLAKE2B, 64), (Digest.XXH3, 8)):
-        assert frame(digest)[36 : 36 + nbytes] == digest.over([body()])
+        head, payload = frame(digest)[36 : 36 + nbytes], frame(digest)[36 + nbytes :][:nbytes]
+        assert head == digest.over([m.encode_head(MESSAGE)])
+        assert payload == digest.over([PAYLOAD])
         assert digest.nbytes == nbytes
 
 
@@ -128,7 +130,7 @@ def test_stream() -> None:
 def test_ours_beside_theirs() -> None:
     """The header's own checksum, which the paper has not: a flipped length is refused and not
     waited for."""
-    header = frame()[: 36 + 20]
+    header = frame()[: 36 + 20 + 20]
     (checksum,) = struct.unpack_from("<I", frame(), len(header))
     assert checksum == zlib.crc32(header)
 

@@ -30,7 +30,7 @@ PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)
 def header(event: int, head: int, body: int, digest: Digest = Digest.NONE) -> bytes:
     """A header with a right checksum that claims whatever we like."""
     fixed = struct.pack("<8sBBHIQQI", PREAMBLE, event, 0, 0, head, body, 0, 0)
-    fixed += bytes(digest.nbytes)
+    fixed += bytes(2 * digest.nbytes)
     return fixed + struct.pack("<I", zlib.crc32(fixed))
 
 
@@ -261,7 +261,7 @@ def test_a_name_that_is_not_text_is_refused() -> None:
     fixed = frames._FIXED.pack(
         PREAMBLE, EventType.WRK_BONJOUR, 0, 0, len(head), len(head), 0, zlib.crc32(head)
     )
-    fixed += Digest.XXH3.over((head,))
+    fixed += Digest.XXH3.over((head,)) + Digest.XXH3.over(())
     whole = fixed + frames._CHECKSUM.pack(zlib.crc32(fixed)) + head
     decoder = Decoder(Digest.XXH3, STRANGER)
     decoder.target()[: len(whole)] = whole

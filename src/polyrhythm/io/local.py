@@ -47,15 +47,15 @@ class Shared:
         self, payload: Sequence[Sendable]
     ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
         piece = payload[0]
-        if len(payload) > 1 or not isinstance(piece, Piece) or piece.segment.fd is None:
-            parts = [part.memory if isinstance(part, Piece) else part for part in payload]
-            return 0, list(parts), []
-        segment = piece.segment
+        segment = piece.segment if len(payload) == 1 and isinstance(piece, Piece) else None
+        if segment is None or segment.fd is None:
+            return 0, [part.memory if isinstance(part, Piece) else part for part in payload], []
+        assert isinstance(piece, Piece)
         offers: list[tuple[Message, int]] = []
         if segment.id not in self._offered:
             self._offered.add(segment.id)
             offer = SegmentOffered(segment=segment.id, nbytes=segment.nbytes)
-            offers.append((offer, piece.segment.fd))
+            offers.append((offer, segment.fd))
         reference = _REFERENCE.pack(segment.id, piece.offset, piece.nbytes)
         return FLAG_REFERENCE, [reference], offers
 

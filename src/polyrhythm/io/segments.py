@@ -11,9 +11,10 @@ import mmap
 import os
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from polyrhythm.errors import LinkError
+from polyrhythm.io.fingerprint import Fingerprint
 
 SHAREABLE = sys.platform == "linux" and hasattr(os, "memfd_create")
 
@@ -54,12 +55,24 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a segment, ready to be sent: by reference where the link can, else as bytes."""
+    """A part of a segment, ready to be sent: by reference where the link can, else as bytes. Memory
+    of no segment always travels as bytes."""
 
-    segment: Segment
+    segment: Segment | None
     offset: int
     nbytes: int
     memory: memoryview
+    fingerprint: Fingerprint | None = field(default=None, compare=False)
+    """Of memory that is sent to several peers before it changes. None: every link hashes it."""
+
+    def for_many(self) -> "Piece":
+        """The same memory as it is now, for several links to send."""
+        return replace(self, fingerprint=Fingerprint(self.memory))
+
+
+def piece_for_many(memory: memoryview) -> Piece:
+    """Memory of no segment, for several links to send."""
+    return Piece(None, 0, memory.nbytes, memory, Fingerprint(memory))
 
 
 def _seal(fd: int) -> None:

@@ -2,10 +2,10 @@
 
 Reading is done by one thread at a time, into the place that the decoder names. Sending never
 blocks the caller: small things leave at once if the socket takes them, everything else leaves on
-the link's own sender thread, in order, one frame at a time.
+the link's own sender thread, in order. A payload is hashed by the thread that sends it, just before
+it leaves: links hash in parallel, and the socket's copy finds the bytes in the cache.
 """
 
-import os
 import select
 import socket
 import threading
@@ -16,8 +16,18 @@ from typing import Protocol
 
 from polyrhythm.errors import LinkEnded, LinkError
 from polyrhythm.io.link import Payload, Sendable
-from polyrhythm.wire.digests import Buffer, Digest
-from polyrhythm.wire.frames import FLAG_REFERENCE, STRANGER, Decoder, Frame, Land, Limits, encode
+from polyrhythm.io.outgoing import Descriptor, Outgoing, fingerprint_of
+from polyrhythm.wire.digests import PIECE_NBYTES, Buffer, Digest
+from polyrhythm.wire.frames import (
+    FLAG_REFERENCE,
+    STRANGER,
+    Decoder,
+    Draft,
+    Frame,
+    Land,
+    Limits,
+    nbytes_of,
+)
 from polyrhythm.wire.messages import Message
 
 _DIRECT_NBYTES = 256 * 1024
@@ -53,42 +63,6 @@ class Carrier(Protocol):
         """True if the frame was for the carrier itself."""
 
 
-class _Descriptor:
-    """A descriptor to pass on, as a duplicate: its owner may close its own before the frame leaves,
-    and the number could mean something else by then."""
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd: int | None = None
-        self.fd = os.dup(fd)
-
-    def close(self) -> None:
-        if self.fd is not None:
-            os.close(self.fd)
-            self.fd = None
-
-    def __del__(self) -> None:
-        self.close()  # its frame never left
-
-
-class _Outgoing:
-    __slots__ = ("buffers", "descriptors", "done", "nbytes")
-
-    def __init__(
-        self,
-        buffers: list[Buffer],
-        descriptors: tuple[_Descriptor, ...],
-        done: Callable[[], None] | None,
-    ) -> None:
-        self.buffers = buffers
-        self.descriptors = descriptors
-        self.done = done
-        self.nbytes = len(buffers[0])
-        for buffer in buffers[1:]:
-            self.nbytes += memoryview(buffer).nbytes
-
-
 class StreamLink:
     def __init__(self, sock: socket.socket, carrier: Carrier, peer: str) -> None:
         self.peer = peer
@@ -97,9 +71,10 @@ class StreamLink:
         self.by_reference = carrier.by_reference
         self._sock = sock
         self._carrier = carrier
-        self._decoder = Decoder(Digest.XXH3, STRANGER)
+        self._decoder = Decoder(Digest.XXH3, STRANGER, hello=True)
         self._digest = Digest.XXH3
-        self._outbox: deque[_Outgoing] = deque()
+        self._hello = True
+        self._outbox: deque[Outgoing] = deque()
         self._outbox_nbytes = 0
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
@@ -125,7 +100,7 @@ class StreamLink:
         return str(self._sock.getsockname()[0])
 
     def agree(self, digest: Digest, limits: Limits) -> None:
-        self._digest = digest
+        self._digest, self._hello = digest, False
         self._decoder.agree(digest)
         self._decoder.limits = limits
 
@@ -196,10 +171,12 @@ class StreamLink:
     ) -> None:
         flags, buffers, offers = self._carrier.wrap(payload) if payload else _NOTHING
         now_ns = time.time_ns()
+        digest, hello = self._digest, self._hello
         for offer, fd in offers:
-            own = (_Descriptor(fd),)
-            self._put(_Outgoing(encode(offer, (), self._digest, now_ns), own, None))
-        self._put(_Outgoing(encode(message, buffers, self._digest, now_ns, flags), (), done))
+            draft = Draft(offer, 0, digest, now_ns, hello=hello)
+            self._put(Outgoing(draft, [], descriptors=(Descriptor(fd),)))
+        draft = Draft(message, nbytes_of(buffers), digest, now_ns, flags, hello=hello)
+        self._put(Outgoing(draft, buffers, fingerprint_of(payload, flags), done=done))
         if flush:
             self.flush()
 
@@ -208,7 +185,7 @@ class StreamLink:
         if message is not None:
             self.send(message)
 
-    def _put(self, item: _Outgoing) -> None:
+    def _put(self, item: Outgoing) -> None:
         with self._lock:
             if not self._closed:
                 self._outbox.append(item)
@@ -251,9 +228,11 @@ class StreamLink:
                     self._more.wait()
                 if not self._outbox:
                     return
-                batch = self._batch()
+                items = self._next_items()
+            for item in items:
+                item.seal()  # without the lock: others may queue meanwhile
             try:
-                sent = self._sendmsg(batch, 0)
+                sent = self._sendmsg(items, 0)
             except OSError:
                 with self._lock:
                     self._abandon()
@@ -263,31 +242,38 @@ class StreamLink:
             for done in finished:
                 done()
 
-    def _batch(self) -> tuple[list[Buffer], tuple[_Descriptor, ...]]:
-        """The next buffers to leave in one call. Descriptors go with the first byte of theirs."""
-        first = self._outbox[0]
-        if first.descriptors:
-            return first.buffers, first.descriptors
-        buffers: list[Buffer] = []
+    def _next_items(self) -> list[Outgoing]:
+        """What leaves in one call. Descriptors go with the first byte of theirs. What must be hashed
+        is taken little by little, so that the peer receives while the rest is hashed."""
+        items: list[Outgoing] = []
+        buffers = hashes_nbytes = 0
         for item in self._outbox:
-            if item.descriptors or len(buffers) + len(item.buffers) > _BUFFERS_PER_CALL:
+            buffers += 1 + len(item.buffers)
+            if items and (item.descriptors or buffers > _BUFFERS_PER_CALL):
                 break
-            buffers.extend(item.buffers)
-        return buffers, ()
+            items.append(item)
+            hashes_nbytes += item.hashes_nbytes
+            if item.descriptors or hashes_nbytes >= PIECE_NBYTES:
+                break
+        return items
 
-    def _sendmsg(self, batch: tuple[list[Buffer], tuple[_Descriptor, ...]], flags: int) -> int:
-        buffers, descriptors = batch
+    def _sendmsg(self, items: list[Outgoing], flags: int) -> int:
+        buffers = [buffer for item in items for buffer in item.buffers]
+        descriptors = items[0].descriptors
         if descriptors:
             fds = [own.fd for own in descriptors if own.fd is not None]
             sent = socket.send_fds(self._sock, buffers, fds, flags)
-            self._outbox[0].descriptors = ()
+            items[0].descriptors = ()
             for own in descriptors:
                 own.close()
             return sent
         return self._sock.sendmsg(buffers, (), flags)
 
     def _write(self, finished: list[Callable[[], None]], flags: int) -> int:
-        sent = self._sendmsg(self._batch(), flags)
+        items = self._next_items()
+        for item in items:
+            item.seal()
+        sent = self._sendmsg(items, flags)
         self._sent(sent, finished)
         return sent
 

@@ -103,6 +103,7 @@ class Primary:
         return tensor_over(data, dtype) if nbytes else torch.empty(0, dtype=dtype)
 
     def seed(self, index: int, incoming: torch.Tensor) -> None:
+        self._current.rewrite(index)
         self.held[index].parameters.copy_(incoming)
         if self._converts:
             self._current.tensors[index].copy_(incoming)
@@ -144,6 +145,7 @@ class Primary:
         if not held.weight:
             return  # buffers that stay as they are
         slot = latest.target(held.slice.id)
+        self.slots.at(slot).rewrite(index)
         place = self.slots.at(slot).tensors[index]
         target = held.parameters if self._converts else place
         self._updater_of[index].fold([held], [target], [step])
@@ -156,6 +158,8 @@ class Primary:
 
     def fold(self, target: Slot, fill: int, steps: Mapping[int, SliceStep]) -> None:
         """Make these steps, by slice; slices without one are carried over."""
+        if not self._grows:  # else it was opened for the contributions that it is the sum of
+            target.rewrite_all()
         for updater, slices in self._updaters:
             due = [held for held in slices if held.slice.id in steps]
             made = [steps[held.slice.id] for held in due]
@@ -171,6 +175,10 @@ class Primary:
     def _settle(self, target: Slot, fill: int, steps: Mapping[int, SliceStep]) -> None:
         """Point every slice at its new version, and open empty aggregates."""
         self._turn = (self._turn + 1) % _AGGREGATES
+        if self._grows:
+            self.slots.at(fill).rewrite_all()
+        elif self._aggregates:
+            self._aggregates[self._turn].rewrite_all()
         for index, held in enumerate(self.held):
             folded = held.slice.id in steps
             if self._converts:

@@ -11,7 +11,7 @@ import torch
 
 from polyrhythm.core.ledger import Ledger
 from polyrhythm.io.link import Sendable
-from polyrhythm.io.segments import Piece
+from polyrhythm.io.segments import Piece, piece_for_many
 from polyrhythm.runtime.copies import SliceState
 from polyrhythm.runtime.primary import Primary
 from polyrhythm.tensors.dtypes import DTYPES
@@ -55,11 +55,13 @@ class Replicas:
             step=step,
             rows=rows,
         )
+        waits = step.weight and any(peer in route.learners for peer in copiers)
+        kept = piece_for_many(memoryview(bytes(piece.memory))) if waits else piece
         for peer in copiers:
             if not step.weight:
                 self._tell(peer, copy, ())
             elif peer in route.learners:  # which is not waited for
-                self._tell(peer, copy, (memoryview(bytes(piece.memory)),))
+                self._tell(peer, copy, (kept,))
             else:
                 self._tell(peer, copy, (piece,))
 
@@ -83,8 +85,9 @@ class Replicas:
             step=step,
             rows=(Row(message.worker, message.incarnation, message.sequence),),
         )
+        parts = (piece_for_many(payload),) if copiers and len(payload) else ()
         for peer in copiers:
-            self._tell(peer, copy, (payload,) if len(payload) else ())
+            self._tell(peer, copy, parts)
         return payload
 
     def teach(self, to: int, asked: Sequence[Stamp], primary: Primary, routing: int) -> None:

@@ -20,11 +20,20 @@ class Slot:
     ) -> None:
         self.segment = segment
         self.whole = segment.piece(0, segment.nbytes)
-        self.pieces: list[Piece] = [segment.piece(offset, nbytes) for offset, nbytes in places]
+        self.pieces: list[Piece] = [
+            segment.piece(offset, nbytes).for_many() for offset, nbytes in places
+        ]
         self.tensors = [
             tensor_over(piece.memory, dtype)
             for piece, dtype in zip(self.pieces, dtypes, strict=True)
         ]
+
+    def rewrite(self, index: int) -> None:
+        """A slice is about to be written: what was hashed of it is the digest of other bytes."""
+        self.pieces[index] = self.pieces[index].for_many()
+
+    def rewrite_all(self) -> None:
+        self.pieces = [piece.for_many() for piece in self.pieces]
 
 
 class Slots:

@@ -1,4 +1,8 @@
-"""The digests a link may negotiate at bonjour (dSyncPS §3.3.1 fixes SHA-1; we let both sides choose)."""
+"""The digests that a link may negotiate (dSyncPS §3.3.1 fixes SHA-1; here both sides choose).
+
+Hashing releases the interpreter's lock only for pieces of about 100 kB or more, so large payloads are
+hashed in pieces of at least `PIECE_NBYTES`.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -10,6 +14,10 @@ import xxhash
 from polyrhythm.errors import FrameError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+PIECE_NBYTES = 256 * 1024
+"""The smallest piece in which a larger payload is hashed. It fits into a core's cache, so a receiver
+that hashes each piece as it arrives does not read it from memory again."""
 
 
 class Hasher(Protocol):
@@ -33,6 +41,8 @@ class Digest(IntEnum):
         """The digest of the parts as if they were joined; the parts are only read."""
         if self is Digest.NONE:
             return b""
+        if not parts:
+            return _OVER_NOTHING[self]
         hasher = self.hasher()
         for part in parts:
             hasher.update(part)
@@ -57,3 +67,4 @@ _HASHERS: dict[Digest, Callable[[], Hasher]] = {
     Digest.SHA1: lambda: hashlib.sha1(usedforsecurity=False),
     Digest.BLAKE2B: hashlib.blake2b,
 }
+_OVER_NOTHING = {digest: make().digest() for digest, make in _HASHERS.items()}

@@ -1,8 +1,13 @@
 """One frame on a stream: dSyncPS's message format (§3.3.1) with the length widened to 64 bits.
 
     preamble 8 | event type 1 | flags 1 | unused 2 | head length 4 | body length 8 | timestamp 8
-    checksum of the head 4 | digest of the body 0..64 (negotiated) | checksum of all of these 4
+    checksum of the head 4 | digest of the head | digest of the payload | checksum of all of these 4
     body = head (the typed message, msgpack) + payload (raw tensor bytes)
+
+A digest has 0 to 64 bytes, as negotiated. Head and payload have separate digests, so that a payload
+which is sent to many peers is hashed once. The frames of the handshake carry no payload and no digest
+of one: this layout is the same in every version of the protocol, so that a peer of another version
+can read why it is refused.
 
 The rules protected here: a frame is handed on only when it is complete and verified; a flipped
 length is refused by the header's own checksum and not waited for; the head is verified before it
@@ -19,7 +24,7 @@ from typing import TypeAlias
 import msgspec
 
 from polyrhythm.errors import FrameError
-from polyrhythm.wire.digests import Buffer, Digest, Hasher
+from polyrhythm.wire.digests import PIECE_NBYTES, Buffer, Digest, Hasher
 from polyrhythm.wire.messages import DECODERS, EVENT_TYPES, Message, encode_head
 
 PREAMBLE = b"plrhythm"
@@ -54,8 +59,54 @@ class Frame:
     timestamp_ns: int
 
 
-def header_nbytes(digest: Digest) -> int:
-    return _FIXED.size + digest.nbytes + _CHECKSUM.size
+def header_nbytes(digest: Digest, *, hello: bool = False) -> int:
+    return _FIXED.size + digest.nbytes * (1 if hello else 2) + _CHECKSUM.size
+
+
+class Draft:
+    """A frame whose payload has not been hashed yet: that is done just before the frame is sent, while
+    other links send theirs. `hello`: it has the layout of the handshake's frames."""
+
+    __slots__ = ("_begin", "_head", "digest", "hello", "nbytes")
+
+    def __init__(
+        self,
+        message: Message,
+        payload_nbytes: int,
+        digest: Digest,
+        timestamp_ns: int = 0,
+        flags: int = 0,
+        *,
+        hello: bool = False,
+    ) -> None:
+        self.digest = digest
+        self.hello = hello
+        head = self._head = encode_head(message)
+        body_nbytes = len(head) + payload_nbytes
+        self._begin = _FIXED.pack(
+            PREAMBLE,
+            EVENT_TYPES[type(message)],
+            flags,
+            0,
+            len(head),
+            body_nbytes,
+            timestamp_ns,
+            zlib.crc32(head),
+        )
+        self.nbytes = header_nbytes(digest, hello=hello) + body_nbytes
+
+    def sealed(self, payload_digest: bytes) -> bytes:
+        """Header and head, which the payload follows."""
+        header = self._begin
+        if self.digest is not Digest.NONE:
+            header += self.digest.over((self._head,))
+            if not self.hello:
+                header += payload_digest
+        return b"".join((header, _CHECKSUM.pack(zlib.crc32(header)), self._head))
+
+
+def nbytes_of(payload: Sequence[Buffer]) -> int:
+    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in payload)
 
 
 def encode(
@@ -64,35 +115,25 @@ def encode(
     digest: Digest = Digest.XXH3,
     timestamp_ns: int = 0,
     flags: int = 0,
+    *,
+    hello: bool = False,
 ) -> list[Buffer]:
     """The frame as buffers: header and head, then the caller's own payload memory, uncopied."""
-    head = encode_head(message)
-    body_nbytes = len(head)
-    for part in payload:
-        body_nbytes += part.nbytes if isinstance(part, memoryview) else len(part)
-    fixed = _FIXED.pack(
-        PREAMBLE,
-        EVENT_TYPES[type(message)],
-        flags,
-        0,
-        len(head),
-        body_nbytes,
-        timestamp_ns,
-        zlib.crc32(head),
-    )
-    if digest is not Digest.NONE:
-        fixed += digest.over((head, *payload))
-    return [b"".join((fixed, _CHECKSUM.pack(zlib.crc32(fixed)), head)), *payload]
+    draft = Draft(message, nbytes_of(payload), digest, timestamp_ns, flags, hello=hello)
+    return [draft.sealed(digest.over(payload)), *payload]
 
 
 class Decoder:
     """Bytes in, frames out, whatever the splitting. It owns no socket: `target()` says where the
     next bytes should land, `landed(n)` that they did, `next()` hands over the next whole frame.
 
-    The payload of a frame is valid until `next()` is called again.
+    The payload of a frame is valid until `next()` is called again. `hello`: until the next `agree`,
+    frames have the layout of the handshake.
     """
 
-    def __init__(self, digest: Digest, limits: Limits, land: Land | None = None) -> None:
+    def __init__(
+        self, digest: Digest, limits: Limits, land: Land | None = None, *, hello: bool = False
+    ) -> None:
         self.limits = limits
         self.land = land
         self._staging = memoryview(bytearray(_STAGING_NBYTES))
@@ -102,14 +143,19 @@ class Decoder:
         self._frame: Frame | None = None
         self._payload: memoryview | None = None
         self._filled = 0
+        self._hashed = 0
         self._hasher: Hasher | None = None
         self._expected = b""
-        self.agree(digest)
+        self._lay_out(digest, hello)
 
     def agree(self, digest: Digest) -> None:
-        """Frames from now on carry this digest."""
+        """The handshake is over: frames from now on carry this digest of head and payload."""
+        self._lay_out(digest, hello=False)
+
+    def _lay_out(self, digest: Digest, hello: bool) -> None:
         self._digest = digest
-        self._header_nbytes = header_nbytes(digest)
+        self._hello = hello
+        self._header_nbytes = header_nbytes(digest, hello=hello)
 
     @property
     def idle(self) -> bool:
@@ -123,7 +169,10 @@ class Decoder:
 
     def target(self) -> memoryview:
         if self._payload is not None:
-            return self._payload[self._filled :]
+            rest = len(self._payload) - self._filled
+            if self._hasher is not None and rest >= 2 * PIECE_NBYTES:
+                rest = PIECE_NBYTES  # so that no piece is smaller than that
+            return self._payload[self._filled : self._filled + rest]
         if self._start == self._end:
             self._start = self._end = 0
         return self._staging[self._end :]
@@ -131,6 +180,8 @@ class Decoder:
     def landed(self, nbytes: int) -> None:
         if self._payload is not None:
             self._filled += nbytes
+            if self._hasher is not None and len(self._payload) - self._filled >= PIECE_NBYTES:
+                self._hash_arrived(self._hasher, self._payload, PIECE_NBYTES)
         else:
             self._end += nbytes
 
@@ -164,9 +215,9 @@ class Decoder:
         if zlib.crc32(head) != head_sum:
             raise FrameError("damaged frame: its head does not match its checksum")
         if self._digest is not Digest.NONE:
-            self._expected = bytes(staging[start + _FIXED.size : start + size - _CHECKSUM.size])
-            self._hasher = self._digest.hasher()
-            self._hasher.update(head)
+            digests = bytes(staging[start + _FIXED.size : start + size - _CHECKSUM.size])
+            self._verify(self._digest.over((head,)), digests[: self._digest.nbytes], "head")
+            self._expected = digests[self._digest.nbytes :]
         try:
             message = DECODERS[event].decode(head)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -216,6 +267,12 @@ class Decoder:
         self._staging[: len(came)] = came
         self._start, self._end = 0, len(came)
 
+    def _verify(self, computed: bytes, expected: bytes, part: str) -> None:
+        if computed != expected:
+            raise FrameError(
+                f"damaged frame: its {part} does not match its {self._digest.name.lower()} digest"
+            )
+
     def _place(self, frame: Frame, nbytes: int) -> memoryview:
         place = None
         if self.land is not None and not frame.flags & FLAG_REFERENCE:
@@ -231,21 +288,25 @@ class Decoder:
         place[:came] = self._staging[self._start : self._start + came]
         self._start += came
         self._filled = came
+        self._hashed = 0
         self._payload = place
+        self._hasher = None if self._digest is Digest.NONE else self._digest.hasher()
+
+    def _hash_arrived(self, hasher: Hasher, payload: memoryview, least: int) -> None:
+        """Hash what has arrived and is not hashed yet, while it is in the cache, if there are `least`
+        bytes of it."""
+        if self._filled - self._hashed >= least:
+            hasher.update(payload[self._hashed : self._filled])
+            self._hashed = self._filled
 
     def _finish(self) -> Frame:
         frame, self._frame = self._frame, None
         assert frame is not None
         frame.payload, self._payload = self._payload, None
-        if self._hasher is not None:
-            self._verify(self._hasher, frame.payload)
+        hasher, self._hasher = self._hasher, None
+        if hasher is not None and frame.payload is not None:
+            self._hash_arrived(hasher, frame.payload, 0)
+            self._verify(hasher.digest(), self._expected, "payload")
+        elif not self._hello:
+            self._verify(self._digest.over(()), self._expected, "payload")
         return frame
-
-    def _verify(self, hasher: Hasher, payload: memoryview | None) -> None:
-        if payload is not None:
-            hasher.update(payload)
-        self._hasher = None
-        if hasher.digest() != self._expected:
-            raise FrameError(
-                f"damaged frame: its body does not match its {self._digest.name.lower()} digest"
-            )

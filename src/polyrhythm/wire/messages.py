@@ -11,7 +11,7 @@ import msgspec
 
 from polyrhythm.wire.events import EventType
 
-PROTOCOL = 1
+PROTOCOL = 2
 EVERY_SLICE = -1
 """In place of a slice's number: all slices that this server holds, side by side."""
 WINDOW = 2

@@ -1,0 +1,72 @@
+"""A frame that waits to be sent: hashed when its turn has come, and not when it is queued."""
+
+import os
+from collections.abc import Callable, Sequence
+
+from polyrhythm.io.fingerprint import Fingerprint
+from polyrhythm.io.link import Sendable
+from polyrhythm.io.segments import Piece
+from polyrhythm.wire.digests import Buffer, Digest
+from polyrhythm.wire.frames import FLAG_REFERENCE, Draft
+
+
+class Descriptor:
+    """A descriptor to pass on, as a duplicate: its owner may close its own before the frame leaves,
+    and the number could mean something else by then."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd: int | None = None
+        self.fd = os.dup(fd)
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def __del__(self) -> None:
+        self.close()  # its frame never left
+
+
+class Outgoing:
+    """A frame that waits to leave. It has no header before `seal`."""
+
+    __slots__ = ("_draft", "_fingerprint", "buffers", "descriptors", "done", "nbytes")
+
+    def __init__(
+        self,
+        draft: Draft,
+        payload: list[Buffer],
+        fingerprint: Fingerprint | None = None,
+        descriptors: tuple[Descriptor, ...] = (),
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        self._draft: Draft | None = draft
+        self._fingerprint = fingerprint
+        self.buffers = payload
+        self.descriptors = descriptors
+        self.done = done
+        self.nbytes = draft.nbytes
+
+    @property
+    def hashes_nbytes(self) -> int:
+        """How much `seal` will hash, or wait for another link to hash."""
+        draft = self._draft
+        return 0 if draft is None or draft.digest is Digest.NONE else self.nbytes
+
+    def seal(self) -> None:
+        """Hash the payload and put header and head in front of it."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            known = self._fingerprint
+            digest = draft.digest.over(self.buffers) if known is None else known.by(draft.digest)
+            self.buffers = [draft.sealed(digest), *self.buffers]
+
+
+def fingerprint_of(payload: Sequence[Sendable], flags: int) -> Fingerprint | None:
+    """Of a payload that travels as bytes and is sent to several peers."""
+    if flags & FLAG_REFERENCE or len(payload) != 1:
+        return None
+    part = payload[0]
+    return part.fingerprint if isinstance(part, Piece) else None
