@@ -1,10 +1,12 @@
 """Frames survive any splitting, and any flipped bit is refused. Each rule is also switched off."""
 
+import itertools
+import random
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "wire"))
@@ -12,7 +14,7 @@ from samples import feed, joined, messages
 
 from polyrhythm.errors import FrameError
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.digests import PIECE_NBYTES, Digest
 from polyrhythm.wire.frames import MEMBER, Decoder, encode, header_nbytes
 
 SAMPLES = messages()
@@ -47,13 +49,15 @@ def check_splitting(
     assert decoder.idle
 
 
-def check_flip(message: m.Message, payload: bytes, digest: Digest, bit: int) -> None:
+def check_flip(
+    message: m.Message, payload: bytes, digest: Digest, bit: int, *, hello: bool = False
+) -> None:
     """One bit of one frame is turned over: it must be refused."""
-    whole = joined(encode(message, [payload] if payload else [], digest=digest, timestamp_ns=5))
-    data = bytearray(whole)
+    parts = [payload] if payload else []
+    data = bytearray(joined(encode(message, parts, digest=digest, timestamp_ns=5, hello=hello)))
     data[bit // 8] ^= 1 << bit % 8
     try:
-        got = feed(Decoder(digest, MEMBER), bytes(data))
+        got = feed(Decoder(digest, MEMBER, hello=hello), bytes(data))
     except FrameError:
         return
     raise AssertionError(f"bit {bit} was turned over and {got} came out")
@@ -105,6 +109,41 @@ def test_every_flipped_bit_of_a_frame_is_refused(digest: Digest, payload: bytes)
     check_flips(
         payload, digest, len(joined(encode(PART, [payload], digest=digest, timestamp_ns=5)))
     )
+
+
+@pytest.mark.parametrize("message", [SAMPLES[0], m.Refusal(reason="no"), m.Alive()])
+def test_every_flipped_bit_of_a_handshake_frame_is_refused(message: m.Message) -> None:
+    nbytes = len(joined(encode(message, digest=Digest.XXH3, timestamp_ns=5, hello=True)))
+    for bit in range(nbytes * 8):
+        check_flip(message, b"", Digest.XXH3, bit, hello=True)
+
+
+@pytest.mark.parametrize("digest", SAFE)
+def test_every_flipped_bit_of_the_smallest_frame_is_refused(digest: Digest) -> None:
+    nbytes = len(joined(encode(m.Alive(), digest=digest, timestamp_ns=5)))
+    for bit in range(nbytes * 8):
+        check_flip(m.Alive(), b"", digest, bit)
+
+
+LARGE = random.Random(7).randbytes(3 * PIECE_NBYTES + 12_345)  # hashed in several pieces
+LARGE_FRAME = joined(encode(PART, [LARGE], digest=Digest.XXH3, timestamp_ns=5))
+
+
+@settings(max_examples=40)
+@given(bit=st.integers(0, len(LARGE_FRAME) * 8 - 1), arriving=st.integers(50_000, 2**21))
+def test_any_flipped_bit_of_a_payload_in_pieces_is_refused(bit, arriving) -> None:
+    data = bytearray(LARGE_FRAME)
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(FrameError):
+        feed(Decoder(Digest.XXH3, MEMBER), bytes(data), itertools.repeat(arriving))
+
+
+@pytest.mark.parametrize("digest", SAFE)
+def test_the_payload_of_another_frame_is_refused(digest: Digest) -> None:
+    """Two whole frames, with their payloads exchanged."""
+    one, other = (joined(encode(PART, [data], digest=digest)) for data in (b"12345", b"54321"))
+    with pytest.raises(FrameError, match="payload does not match"):
+        feed(Decoder(digest, MEMBER), one[:-5] + other[-5:])
 
 
 @given(

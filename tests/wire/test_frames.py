@@ -1,16 +1,18 @@
 """One frame: its layout, its limits, where its bytes land, and what it refuses."""
 
+import itertools
 import struct
 import zlib
 
 import msgspec
 import pytest
+import xxhash
 from samples import feed, joined, messages
 
 from polyrhythm.errors import FrameError
 from polyrhythm.wire import frames
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.digests import PIECE_NBYTES, Digest
 from polyrhythm.wire.events import EventType
 from polyrhythm.wire.frames import (
     FLAG_REFERENCE,
@@ -44,6 +46,64 @@ def test_header_length_follows_the_digest(digest: Digest) -> None:
     head = msgspec.msgpack.encode(m.Alive())
     assert len(frame) == header_nbytes(digest) + len(head)
     assert frame.endswith(head)
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+def test_head_and_payload_have_a_digest_each_which_the_checksum_covers(digest: Digest) -> None:
+    frame = joined(encode(PART, [b"ten", b"sor"], digest=digest, timestamp_ns=0))
+    size, nbytes = header_nbytes(digest), digest.nbytes
+    assert frame[36 : 36 + nbytes] == digest.over([m.encode_head(PART)])
+    assert frame[36 + nbytes : 36 + 2 * nbytes] == digest.over([b"tensor"])
+    assert frame[size - 4 : size] == struct.pack("<I", zlib.crc32(frame[: size - 4]))
+
+
+def protocol_1(message: m.Message) -> bytes:
+    """A frame without payload, as the first version of the protocol laid it out."""
+    head = m.encode_head(message)
+    fixed = struct.pack(
+        "<8sBBHIQQI",
+        b"plrhythm",
+        m.EVENT_TYPES[type(message)],
+        0,
+        0,
+        len(head),
+        len(head),
+        7,
+        zlib.crc32(head),
+    )
+    fixed += xxhash.xxh3_64(head).digest()
+    return fixed + struct.pack("<I", zlib.crc32(fixed)) + head
+
+
+HELLOS = [
+    m.WorkerBonjour(name="w", job="j", identity="i", digests=(1, 0)),
+    m.Refusal(reason="this job speaks protocol 2"),
+]
+
+
+@pytest.mark.parametrize("message", HELLOS)
+def test_the_handshake_has_the_layout_of_protocol_1(message: m.Message) -> None:
+    frame = joined(encode(message, timestamp_ns=7, hello=True))
+    assert frame == protocol_1(message)
+    (got,) = feed(Decoder(Digest.XXH3, STRANGER, hello=True), protocol_1(message))
+    assert got == (message, None, 0, 7)
+
+
+def test_the_layout_changes_where_the_handshake_ends() -> None:
+    receiver = Decoder(Digest.XXH3, STRANGER, hello=True)
+    assert len(feed(receiver, protocol_1(HELLOS[0]))) == 1
+    receiver.agree(Digest.SHA1)
+    receiver.limits = MEMBER
+    frame = encode(PART, [b"tensor"], digest=Digest.SHA1)
+    assert feed(receiver, joined(frame)) == [(PART, b"tensor", 0, 0)]
+
+
+def test_a_handshake_frame_with_a_payload_is_refused() -> None:
+    frame = joined(encode(PART, [b"tensor"], hello=True))
+    with pytest.raises(FrameError, match="at most 0 are accepted"):
+        feed(Decoder(Digest.XXH3, STRANGER, hello=True), frame)
+    with pytest.raises(FrameError, match="payload does not match"):
+        feed(Decoder(Digest.XXH3, MEMBER, hello=True), frame)
 
 
 def test_encode_returns_the_callers_own_memory() -> None:
@@ -122,6 +182,43 @@ def test_large_payloads_are_received_in_place_and_not_staged() -> None:
     assert len(target) == len(place)
     target[5:6] = b"!"
     assert place[5:6] == b"!"
+
+
+class Sizes:
+    """A hasher that notes how much it is given at a time."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._real = xxhash.xxh3_64()
+
+    def update(self, data: memoryview) -> None:
+        self.sizes.append(len(data))
+        self._real.update(data)
+
+    def digest(self) -> bytes:
+        return self._real.digest()
+
+
+@pytest.mark.parametrize("arriving", [1000, 65_536, 300_001, 10**9])
+@pytest.mark.parametrize("nbytes", [1000, PIECE_NBYTES, 2 * 2**20, 5 * PIECE_NBYTES + 17])
+def test_payloads_are_hashed_in_large_pieces_as_they_arrive(
+    monkeypatch, arriving: int, nbytes: int
+) -> None:
+    hashers: list[Sizes] = []
+
+    def hasher(self: Digest) -> Sizes:
+        hashers.append(Sizes())
+        return hashers[-1]
+
+    frame = joined(encode(PART, [bytes(nbytes)], digest=Digest.XXH3))
+    monkeypatch.setattr(Digest, "hasher", hasher)
+    (got,) = feed(decoder(), frame, itertools.repeat(arriving))
+    assert got[1] == bytes(nbytes)
+    sizes = hashers[-1].sizes
+    assert sum(sizes) == nbytes
+    assert min(sizes) >= min(nbytes, 256 * 1024)
+    assert max(sizes) < 2 * PIECE_NBYTES
+    assert len(sizes) > 1 or nbytes < 2 * PIECE_NBYTES
 
 
 def test_a_landing_of_none_takes_the_decoders_own_buffer() -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 from polyrhythm.errors import LinkEnded, LinkError
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.outgoing import Descriptor, Outgoing, fingerprint_of
-from polyrhythm.wire.digests import PIECE_NBYTES, Buffer, Digest
+from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import (
     FLAG_REFERENCE,
     STRANGER,
@@ -253,7 +253,7 @@ class StreamLink:
                 break
             items.append(item)
             hashes_nbytes += item.hashes_nbytes
-            if item.descriptors or hashes_nbytes >= PIECE_NBYTES:
+            if item.descriptors or hashes_nbytes >= _DIRECT_NBYTES:
                 break
         return items
 

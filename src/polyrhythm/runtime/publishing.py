@@ -22,14 +22,17 @@ class Publishing:
         driver: Driver,
         *,
         replicated: bool,
+        workers: int,
     ) -> None:
-        """`replicated`: what a server holds may change, so that it says so with every version."""
+        """`replicated`: what a server holds may change, so that it says so with every version.
+        `workers`: about how many read a version at the same time."""
         self._server = server
         self._name = fx.server_name(server)
         self._placed = placed
         self._peers = peers
         self._driver = driver
         self._replicated = replicated
+        self._workers = max(1, workers)
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Link | None:
         link = self._peers.get(fx.worker_name(effect.worker))
@@ -67,17 +70,25 @@ class Publishing:
             slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [primary.slots.at(slots[0]).whole]
         else:
             pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
-        for slice_, slot, piece in zip(slices, slots, pieces, strict=True):
+        sent = list(zip(slices, slots, pieces, strict=True))
+        first = self._first_for(effect.worker, len(sent))
+        sent = sent[first:] + sent[:first]
+        for slice_, slot, piece in sent:
             parts = news.get(slice_)
             payload = [piece]
             if parts is not None:
                 payload = primary.pieces_of(slice_, primary.slots.at(slot), parts)
             message = sending.parameters(effect, self._server, round_, slice_, slot, holds, parts)
-            last = slice_ == slices[-1] and not link.by_reference
+            last = slice_ == sent[-1][0] and not link.by_reference
             done = self._sent_event(effect.worker, round_) if last else None
             link.send(message, payload, flush=crashpoint.ON, done=done)
             crashpoint.reach(self._name, "sent", message)
         self._peers.touch(link)
+
+    def _first_for(self, worker: int, slices: int) -> int:
+        """Where the version of this reader begins. Readers begin at different slices, so that each
+        link hashes other slices than the rest, and no link waits for another's hash."""
+        return worker * slices // self._workers % slices if slices else 0
 
     def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:
         return lambda: self._driver.post(self._name, ev.Sent((worker,), round_))

@@ -105,7 +105,12 @@ class ServerNode:
             cores=usable_cores(),
         )
         self._publishing = Publishing(
-            server, self._placed, self._peers, self._driver, replicated=job.replicas > 0
+            server,
+            self._placed,
+            self._peers,
+            self._driver,
+            replicated=job.replicas > 0,
+            workers=job.workers,
         )
         mesh = self._mesh
         self._door = Door(self.name, job, address, options.digest, mesh.let_in, mesh.part)

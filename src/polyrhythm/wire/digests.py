@@ -1,7 +1,7 @@
 """The digests that a link may negotiate (dSyncPS §3.3.1 fixes SHA-1; here both sides choose).
 
 Hashing releases the interpreter's lock only for pieces of about 100 kB or more, so large payloads are
-hashed in pieces of at least `PIECE_NBYTES`.
+hashed in pieces of at least `LEAST_PIECE_NBYTES`.
 """
 
 import hashlib
@@ -15,9 +15,11 @@ from polyrhythm.errors import FrameError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-PIECE_NBYTES = 256 * 1024
-"""The smallest piece in which a larger payload is hashed. It fits into a core's cache, so a receiver
-that hashes each piece as it arrives does not read it from memory again."""
+PIECE_NBYTES = 1024 * 1024
+"""The piece in which a payload is hashed as it arrives. It fits into a core's cache, so it is not read
+from memory again. Smaller pieces took more of the processor's time where cores are few."""
+LEAST_PIECE_NBYTES = 256 * 1024
+"""No piece of a larger payload is smaller than this."""
 
 
 class Hasher(Protocol):

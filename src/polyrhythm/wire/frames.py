@@ -24,7 +24,7 @@ from typing import TypeAlias
 import msgspec
 
 from polyrhythm.errors import FrameError
-from polyrhythm.wire.digests import PIECE_NBYTES, Buffer, Digest, Hasher
+from polyrhythm.wire.digests import LEAST_PIECE_NBYTES, PIECE_NBYTES, Buffer, Digest, Hasher
 from polyrhythm.wire.messages import DECODERS, EVENT_TYPES, Message, encode_head
 
 PREAMBLE = b"plrhythm"
@@ -170,8 +170,8 @@ class Decoder:
     def target(self) -> memoryview:
         if self._payload is not None:
             rest = len(self._payload) - self._filled
-            if self._hasher is not None and rest >= 2 * PIECE_NBYTES:
-                rest = PIECE_NBYTES  # so that no piece is smaller than that
+            if self._hasher is not None and rest >= PIECE_NBYTES + LEAST_PIECE_NBYTES:
+                rest = PIECE_NBYTES
             return self._payload[self._filled : self._filled + rest]
         if self._start == self._end:
             self._start = self._end = 0
@@ -180,7 +180,8 @@ class Decoder:
     def landed(self, nbytes: int) -> None:
         if self._payload is not None:
             self._filled += nbytes
-            if self._hasher is not None and len(self._payload) - self._filled >= PIECE_NBYTES:
+            rest = len(self._payload) - self._filled
+            if self._hasher is not None and rest >= LEAST_PIECE_NBYTES:
                 self._hash_arrived(self._hasher, self._payload, PIECE_NBYTES)
         else:
             self._end += nbytes
