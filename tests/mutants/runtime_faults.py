@@ -275,4 +275,37 @@ RUNTIME: tuple[Mutant, ...] = (
         "self.resumed_ns - began_ns",
         "tests/runtime/test_timesheet.py::test_an_exchange_is_waiting_and_transferring",
     ),
+    # -- digests ---------------------------------------------------------------------------------
+    mutant(
+        "digest-of-an-older-version",
+        "With rounds, a version is sent with the digest of the one that lay in its slot before.",
+        "runtime:Slot.rewrite_all",
+        "[piece.for_many() for piece in self.pieces]",
+        "list(self.pieces)",
+        "tests/runtime/test_hashed_once.py::test_a_fingerprint_is_always_that_of_the_version[rounds]",
+    ),
+    mutant(
+        "digest-of-an-older-slice",
+        "Without rounds, a slice is sent with the digest of the one that lay in its slot before.",
+        "runtime:Slot.rewrite",
+        "self.pieces[index].for_many()",
+        "self.pieces[index]",
+        "tests/runtime/test_hashed_once.py::test_the_same_without_rounds",
+    ),
+    mutant(
+        "every-link-hashes",
+        "A version is hashed once for every reader.",
+        "io:fingerprint_of",
+        "part.fingerprint if isinstance(part, Piece) else None",
+        "None if isinstance(part, Piece) else None",
+        "tests/runtime/test_hashed_once.py::test_memory_that_many_links_send_is_hashed_once",
+    ),
+    mutant(
+        "payload-without-digest",
+        "A damaged payload is handed on.",
+        "wire:Decoder._finish",
+        "hasher.digest()",
+        "self._expected",
+        "tests/wire/test_frames.py::test_a_damaged_payload_names_the_digest",
+    ),
 )

@@ -55,13 +55,13 @@ class Replicas:
             step=step,
             rows=rows,
         )
-        waits = step.weight and any(peer in route.learners for peer in copiers)
-        kept = piece_for_many(memoryview(bytes(piece.memory))) if waits else piece
+        apart: Piece | None = None
         for peer in copiers:
             if not step.weight:
                 self._tell(peer, copy, ())
-            elif peer in route.learners:  # which is not waited for
-                self._tell(peer, copy, (kept,))
+            elif peer in route.learners:  # it is not waited for, so it gets bytes of its own
+                apart = apart or piece_for_many(memoryview(bytes(piece.memory)))
+                self._tell(peer, copy, (apart,))
             else:
                 self._tell(peer, copy, (piece,))
 
