@@ -180,9 +180,11 @@ def test_a_first_frame_that_is_no_bonjour(job: Command, port: int) -> None:
     assert "must be a bonjour, not Stop" in answer_to(frame(m.Stop(reason="please")), port)
 
 
-def test_another_protocol_version(job: Command, port: int) -> None:
-    reason = answer_to(frame(bonjour(protocol=99)), port)
-    assert f"speaks protocol 99, this job speaks {m.PROTOCOL}" in reason
+@pytest.mark.parametrize("protocol", [1, 99])
+def test_another_protocol_version(job: Command, port: int, protocol: int) -> None:
+    """The peer is told, in a frame whose layout every version can read."""
+    reason = answer_to(frame(bonjour(protocol=protocol)), port)
+    assert f"speaks protocol {protocol}, this job speaks {m.PROTOCOL}" in reason
 
 
 def test_a_digest_nobody_knows(job: Command, port: int) -> None:
