@@ -167,11 +167,16 @@ class Command:
 
     def join(self, *args: object) -> subprocess.Popen[str]:
         """A `polyrhythm worker` that joins this command's job; it ends with the test."""
+        traces = ["--trace", str(self.run_dir)] if self._traces else []
+        return self._start_outside("worker", *args, *traces)
+
+    def serve(self, *args: object) -> subprocess.Popen[str]:
+        """A `polyrhythm server` for this command's job; it ends with the test."""
+        return self._start_outside("server", *args)
+
+    def _start_outside(self, role: str, *args: object) -> subprocess.Popen[str]:
         joiner = subprocess.Popen(
-            [
-                *(str(CLI), "worker", "--connect", self.address(), *(str(arg) for arg in args)),
-                *(["--trace", str(self.run_dir)] if self._traces else []),
-            ],
+            [str(CLI), role, "--connect", self.address(), *(str(arg) for arg in args)],
             cwd=self.cwd,
             env=self._env,
             stdout=subprocess.DEVNULL,

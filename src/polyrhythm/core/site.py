@@ -151,7 +151,14 @@ class Site:
         gone = f"s{server} is not in the job any more: {how}"
         self._dispatch.do(Drop(server_name(server), gone))
         anew = placing.lose_server(server, now_ns)
-        self._dispatch.note("server-lost", server=server, noticed=how, detail=detail)
+        self._dispatch.note(
+            "server-lost",
+            server=server,
+            noticed=how,
+            detail=detail,
+            left=len(placing.addresses),
+            servers=self._job.servers,
+        )
         if placing.spec is not None:
             self.tell_routes()
             if not anew:

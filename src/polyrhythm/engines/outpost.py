@@ -20,6 +20,7 @@ from polyrhythm.io.tcp import ANY_HOST, dial_tcp
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.watch import in_words
 from polyrhythm.runtime.bonjour import introduce, offers
+from polyrhythm.runtime.dial import DialerFromOutside
 from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server import ServerNode
@@ -71,7 +72,7 @@ def serve_remote(
     say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)
-    node.heed_lead(to_lead)
+    node.heed_lead(to_lead, DialerFromOutside(link, host))
     while not node.ended.wait(1.0):
         pass  # wakes up so that signals are handled
     node.close()

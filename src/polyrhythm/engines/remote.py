@@ -4,34 +4,18 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
 import torch
 
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.work import TOLD, presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, UsageError
-from polyrhythm.io.link import Link
 from polyrhythm.io.local import host_identity
-from polyrhythm.io.tcp import ANY_HOST
 from polyrhythm.learn.load import JOBS, check_job, load_main
 from polyrhythm.observe.watch import in_words
-from polyrhythm.runtime.dial import SocketDialer
+from polyrhythm.runtime.dial import DialerFromOutside
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
-
-
-class _DialerFromOutside(SocketDialer):
-    """Servers that listen on every address are reached at the one that the lead was."""
-
-    def __init__(self, link: str, host: str) -> None:
-        super().__init__(link)
-        self._host = host
-
-    def dial(self, address: Address, peer: str) -> Link:
-        if address.host in ANY_HOST:
-            address = msgspec.structs.replace(address, host=self._host)
-        return super().dial(address, peer)
 
 
 def run_remote(
@@ -57,7 +41,7 @@ def run_remote(
         trace_dir=trace_dir,
         report=lambda note: say(in_words(note.what, (name,), note.fields)),
     )
-    node = WorkerNode(name, job, _DialerFromOutside(link, host), options)
+    node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     try:
         with presence(node, (signal.SIGTERM, signal.SIGINT)):
             spec = node.join(Address(host, port, "", ""))

@@ -69,7 +69,9 @@ class Progress:
         for line in self._reader.new_lines():
             self._heard_s = now_s
             for sentence in self._teller.take(line):
-                if not (self._quiet or sentence.routine):
+                if self._quiet and sentence.urgent:
+                    self.say(sentence.text)
+                elif not (self._quiet or sentence.routine):
                     self._print(str(sentence))
         every_s = _LINE_EVERY_S if self._live is None else _REDRAW_EVERY_S
         if not self._quiet and now_s >= self._shown_s + every_s:

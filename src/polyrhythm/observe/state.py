@@ -72,6 +72,8 @@ class Failover:
     """Per server, how many slices it became the primary of."""
     seconds: float | None = None
     """Until every server followed; None: not yet."""
+    replaced: bool = False
+    """Another server has its number since."""
 
 
 @dataclass(slots=True)
@@ -191,6 +193,9 @@ class RunState:
     def _server_joined(self, line: dict[str, Any]) -> None:
         if line["server"] not in self.servers:
             self.servers.append(line["server"])
+        for failover in self.failovers:
+            if failover.server == line["server"]:
+                failover.replaced = True
         self.silent.pop(line["server"], None)
 
     def _server_left(self, line: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ again only when it is another one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from polyrhythm.core.learning import LearningState
@@ -40,6 +40,8 @@ class Sentence:
     routine: bool = False
     own: bool = False
     """Told in the story of that worker only."""
+    urgent: bool = False
+    """Shown while the job runs even where progress is not (`--quiet`)."""
 
     def __str__(self) -> str:
         return f"{self.at_s:6.1f} s  {self.text}"
@@ -133,7 +135,9 @@ class Teller:
     def _server_lost(self, line: dict[str, Any]) -> list[Sentence]:
         noticed, detail = line.get("noticed", ""), line.get("detail", "")
         text = f"server s{line['server']} is lost, noticed by {noticed} ({detail})"
-        return [self._say(text, None)]
+        if "left" in line:
+            text += f"; the job goes on with {line['left']} of {line['servers']} servers"
+        return [replace(self._say(text, None), urgent=True)]
 
     def _rerouting(self, line: dict[str, Any]) -> list[Sentence]:
         promoted = line.get("promoted", {})

@@ -7,8 +7,8 @@ from typing import Any
 
 from polyrhythm.core.sync.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
-from polyrhythm.observe.state import RunState, fold
-from polyrhythm.observe.words import counted, percent
+from polyrhythm.observe.state import Failover, RunState, fold
+from polyrhythm.observe.words import counted, listed, percent
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
@@ -64,7 +64,19 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "arrival_spread_ms": arrival_spread_ms(state),
         "per_worker": {worker.name: _of_worker(worker) for worker in state.workers.values()},
         "folds": {f"s{server}": count for server, count in state.folds.items()},
+        "servers_left": len(state.servers),
+        "servers_lost": [_loss(failover) for failover in state.failovers],
         "ended": ended_in_words(state),
+    }
+
+
+def _loss(failover: Failover) -> dict[str, Any]:
+    return {
+        "server": f"s{failover.server}",
+        "at_s": failover.at_s,
+        "noticed": failover.noticed,
+        "detail": failover.detail,
+        "replaced": failover.replaced,
     }
 
 
@@ -146,8 +158,28 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
     rows += _worker_rows(result["per_worker"])
     folds = ", ".join(f"{server} {count}" for server, count in sorted(result["folds"].items()))
     rows.append(f"  folds: {folds or 'none'}")
+    rows += _loss_rows(result["servers_lost"], result["servers_left"])
     rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
     return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
+
+
+def _loss_rows(losses: list[dict[str, Any]], left: int) -> list[str]:
+    """The servers that were lost, and whether the job ended with fewer than it was begun with."""
+    rows = []
+    back = [loss for loss in losses if loss["replaced"]]
+    gone = [loss for loss in losses if not loss["replaced"]]
+    if back:
+        rows.append(f"  lost and replaced: {_lost_in_words(back)}")
+    if gone:
+        rows.append(f"  ended with {left} of {left + len(gone)} servers: {_lost_in_words(gone)}")
+    return rows
+
+
+def _lost_in_words(losses: list[dict[str, Any]]) -> str:
+    return listed(
+        f"{loss['server']} was lost after {loss['at_s']:.1f} s ({loss['detail']})"
+        for loss in losses
+    )
 
 
 def _time_row(time: dict[str, float], overall: float, per_round: float | None) -> str:

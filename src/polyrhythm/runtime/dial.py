@@ -2,10 +2,12 @@
 
 from typing import Protocol
 
+import msgspec
+
 from polyrhythm.errors import LinkError, UsageError
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import AVAILABLE, dial_local, host_identity
-from polyrhythm.io.tcp import dial_tcp
+from polyrhythm.io.tcp import ANY_HOST, dial_tcp
 from polyrhythm.runtime.choices import LINKS
 from polyrhythm.wire.messages import Address
 
@@ -36,3 +38,17 @@ class SocketDialer:
         if self._link != "tcp" and here:
             return dial_local(address.local, peer)
         return dial_tcp(address.host, address.port, peer)
+
+
+class DialerFromOutside(SocketDialer):
+    """For a process on another machine than the lead's: a server that listens on every address of
+    the lead's machine is reached at `host`, the address by which this machine reaches the lead."""
+
+    def __init__(self, link: str, host: str) -> None:
+        super().__init__(link)
+        self._host = host
+
+    def dial(self, address: Address, peer: str) -> Link:
+        if address.host in ANY_HOST:
+            address = msgspec.structs.replace(address, host=self._host)
+        return super().dial(address, peer)

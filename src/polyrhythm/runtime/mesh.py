@@ -92,13 +92,14 @@ class Mesh:
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
         """Link this server to the one that runs the lead."""
-        self._dialer = dialer
         link = dialer.dial(address, fx.LEAD)
         self._introduce(link, 0)
-        self.heed_lead(link)
+        self.heed_lead(link, dialer)
 
-    def heed_lead(self, link: Link) -> None:
-        """Do what the lead says over this link, which is agreed on."""
+    def heed_lead(self, link: Link, dialer: Dialer) -> None:
+        """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
+        other servers that the lead names."""
+        self._dialer = dialer
         self._peers.add(link)
         self._driver.put(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
         self._driver.post(self._name, ev.Linked(_LEADS, _FIRST))

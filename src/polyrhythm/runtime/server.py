@@ -134,9 +134,10 @@ class ServerNode:
         """Link this server to the one that runs the lead."""
         self._mesh.reach_lead(dialer, address)
 
-    def heed_lead(self, link: Link) -> None:
-        """Do what the lead says over this link, which is agreed on."""
-        self._mesh.heed_lead(link)
+    def heed_lead(self, link: Link, dialer: Dialer) -> None:
+        """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
+        other servers that the lead names."""
+        self._mesh.heed_lead(link, dialer)
 
     def _needs_thread(self, link: Link) -> bool:
         large = self._holdings is not None and is_large(self._holdings)

@@ -1,0 +1,139 @@
+"""Servers that `polyrhythm server --connect` starts: three and four servers, with replicas and deaths.
+
+Such a server must reach every other server, not only the lead's: replicas copy from primaries.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from blocks import ADDITION, FEW, finish, folded_with
+from company import Company
+from namespaces import network
+from processes import Command, wait_until
+from test_hosts import Machines, machines  # noqa: F401
+
+LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
+
+
+class Site:
+    """A job of `servers` servers, of which `train` itself starts `local`."""
+
+    def __init__(self, cwd: Path, servers: int, local: int, *flags: object) -> None:
+        counts = ("--servers", servers, "--local-servers", local, "--workers", 2)
+        how = ("--timer", "1s", "--min-step", "5ms", "--set", f"columns={FEW}")
+        goal = ("--target-accuracy", 1.0, *folded_with(ADDITION))
+        self.command = Command(LEDGER, *counts, *how, *goal, *flags, cwd=cwd)
+        self.company = Company(self.command, random.Random(0))
+        self.outside: dict[int, subprocess.Popen[str]] = {}
+        self._servers, self._local = servers, local
+
+    def gather(self) -> None:
+        """Start the missing servers, one after the other; wait until both workers train."""
+        for number in range(self._servers - 1, self._local - 1, -1):
+            self.outside[number] = self.command.serve()
+            joined = f"s{number} joins"
+            wait_until(lambda n=number: self.joined(n), joined)
+        self.company.until(lambda: len(self.company.books) == 2, "both train")
+        self.company.until_progress(10)
+
+    def joined(self, number: int) -> int:
+        """How often a server of this number has joined."""
+        return sum(line["server"] == number for line in self.command.journal("server-joined"))
+
+    def primaries(self) -> set[str]:
+        """The servers that hold slices as their primaries now."""
+        (placed,) = self.command.journal("placed")
+        holds = {f"s{number}": count for number, count in enumerate(placed["slices"])}
+        for line in self.command.journal("rerouted"):
+            holds = line["slices"]
+        return {server for server, count in holds.items() if count}
+
+    def lose(self, *numbers: int) -> None:
+        """`kill -9`, all at once: none acts on another's death."""
+        lost = len(self.command.journal("server-lost"))
+        for number in numbers:
+            os.kill(self.outside[number].pid, signal.SIGSTOP)
+        for number in numbers:
+            os.kill(self.outside[number].pid, signal.SIGKILL)
+        self.company.until(
+            lambda: len(self.command.journal("server-lost")) == lost + len(numbers),
+            "the lead misses them",
+        )
+        self.company.until_progress(10)
+
+    def replace(self, number: int) -> None:
+        """Start another server by command; it takes the seat, catches up and serves again."""
+        before = self.joined(number)
+        self.outside[number] = self.command.serve()
+        self.company.until(lambda: self.joined(number) > before, f"another s{number} joins")
+        self.company.until(lambda: f"s{number}" in self.primaries(), "it holds slices again")
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+@pytest.mark.parametrize(("servers", "local"), [(3, 2), (3, 1), (4, 1)])
+def test_servers_started_by_command_serve_die_and_are_replaced(
+    tmp_path: Path, servers: int, local: int, sync: str
+) -> None:
+    site = Site(tmp_path, servers, local, "--replicas", 1, "--sync", sync, "--json")
+    with site.command:
+        site.gather()
+        assert site.primaries() == {f"s{number}" for number in range(servers)}
+        last = servers - 1
+        site.lose(last)
+        assert site.primaries() == {f"s{number}" for number in range(last)}
+        site.replace(last)
+        site.lose(last)
+        finish(site.company)
+        result = json.loads(site.command.stdout())
+        assert result["servers"] == servers
+        assert [loss["server"] for loss in result["servers_lost"]] == [f"s{last}", f"s{last}"]
+        assert [loss["replaced"] for loss in result["servers_lost"]] == [True, False]
+
+
+def test_two_of_four_die_at_once_with_two_replicas(tmp_path: Path) -> None:
+    site = Site(tmp_path, 4, 2, "--replicas", 2, "--sync", "bsp", "--quiet")
+    with site.command:
+        site.gather()
+        site.lose(2, 3)
+        finish(site.company)
+    said = site.command.stderr().splitlines()
+    for lost in ("s2", "s3"):
+        (line,) = (line for line in said if f"server {lost} is lost" in line)
+        assert "the job goes on with" in line and "of 4 servers" in line
+    summary = site.command.stdout()
+    assert "ended with 2 of 4 servers: s2 was lost after" in summary and "s3 was lost" in summary
+
+
+def test_a_local_server_is_replaced_by_one_that_was_started_by_command(tmp_path: Path) -> None:
+    """The new s1 has a lower number than s2: s2 must reach it, on whichever host it runs."""
+    site = Site(tmp_path, 3, 2, "--replicas", 1, "--sync", "bsp")
+    with site.command:
+        site.gather()
+        outside = {process.pid for process in site.outside.values()}
+        _, local = (pid for pid in site.command.servers() if pid not in outside)
+        os.kill(local, signal.SIGKILL)
+        site.company.until(lambda: site.command.journal("server-lost"), "s1 is missed")
+        site.replace(1)
+        finish(site.company)
+    assert "AssertionError" not in site.command.stderr()
+
+
+def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> None:  # noqa: F811
+    """The local servers listen on every address: others reach them where they reached the lead."""
+    with network(3) as (first, second, third):
+        counts = ("--servers", 4, "--local-servers", 2, "--workers", 1, "--replicas", 1)
+        open_to_all = ("--host", "0.0.0.0", "--port", 7000, "--insecure", "--name", "run")
+        machines.start("train", first, "train", "job.py", *counts, *open_to_all, "--rounds", 40)
+        wait_until(lambda: len(machines.noted("server-joined")) == 2, "the local servers are there")
+        lead = f"{first.address}:7000"
+        for name, host in (("second", second), ("third", third)):
+            machines.start(name, host, "server", "--connect", lead, "--insecure")
+        for name in ("train", "second", "third"):
+            assert machines.end_of(name) == 0, machines.said(name)
+    assert not machines.noted("server-lost")
+    assert machines.noted("ended")[0]["folds"] == {"0": 40, "1": 40, "2": 40, "3": 40}
