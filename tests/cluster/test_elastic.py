@@ -225,13 +225,14 @@ def test_a_worker_that_cannot_live_is_given_up_and_the_job_goes_on(tmp_path: Pat
     job.write_text(COUNTING.replace("(worker):\n", f"(worker):\n{crash}"))
     flags = ["--workers", 2, "--servers", 1, "--respawn", "--start-timeout", 1, "--quiet"]
     with start(job, *flags) as command:
-        wait_until(lambda: "given up" in command.stderr(), "it is given up")
+        wait_until(lambda: "not started again" in command.stderr(), "it is given up")
         command.await_round(1)
         stop(command)
         lines = command.stderr().splitlines()
         assert len(lines) == 10
         assert lines[-2].endswith(
-            "worker-1 failed: exit status 3; it is given up: too many quick deaths in a row"
+            "worker-1 failed: exit status 3; it is not started again, because it died 5 times in a"
+            " row within 10 s of its start"
         )
 
 

@@ -33,7 +33,7 @@ def lines_of(command: Command) -> list[str]:
     """What it said, without the lines that name the servers that died and were lost."""
     assert "Traceback" not in command.stderr()
     lines = command.stderr().strip().splitlines()
-    return [line for line in lines if "take over" not in line and " is lost, " not in line]
+    return [line for line in lines if " died (" not in line and " is lost, " not in line]
 
 
 @pytest.mark.guarantee("too-many", k=(1,))

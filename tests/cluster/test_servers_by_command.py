@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from namespaces import network
 from processes import Command, wait_until
 from test_hosts import Machines, machines  # noqa: F401
 
+LEAD_TIMEOUT_S = 6
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
 
 
@@ -138,3 +140,18 @@ def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> N
             assert machines.end_of(name) == 0, machines.said(name)
     assert not machines.noted("server-lost")
     assert machines.noted("ended")[0]["folds"] == {"0": 40, "1": 40, "2": 40, "3": 40}
+
+
+def test_a_job_waits_for_its_servers_for_longer_than_the_lead_may_be_silent(tmp_path: Path) -> None:
+    """The lead beats all the while, so no process may suspect it or give it up."""
+    site = Site(tmp_path, 3, 2, "--replicas", 1, "--lead-timeout", LEAD_TIMEOUT_S, "--quiet")
+    with site.command:
+        wait_until(lambda: len(site.command.journal("server-joined")) == 2, "two are there")
+        until_s = time.monotonic() + 2 * LEAD_TIMEOUT_S
+        while time.monotonic() < until_s:
+            site.command.assert_alive()
+            assert site.command.stderr() == ""
+            time.sleep(0.1)
+        site.gather()
+        finish(site.company)
+    assert site.command.stderr() == ""

@@ -1,6 +1,8 @@
 """When a worker that died is started again, and when it is given up."""
 
-from polyrhythm.core.respawn import Died, Respawn, Started, Verdict
+import pytest
+
+from polyrhythm.core.respawn import Died, Loss, Respawn, Started, Verdict, loss_of
 
 SECOND = 10**9
 
@@ -47,7 +49,8 @@ def test_five_quick_deaths_in_a_row_are_enough() -> None:
     verdict = life.die(0.1)
     assert verdict.at_ns is None
     assert str(verdict.reason) == (
-        "worker-1 failed: killed by SIGKILL; it is given up: too many quick deaths in a row"
+        "worker-1 failed: killed by SIGKILL; it is not started again, because it died 5 times in a"
+        " row within 10 s of its start"
     )
 
 
@@ -67,3 +70,21 @@ def test_workers_have_lives_of_their_own() -> None:
     verdict = respawn.on(Died("worker-1", "exit status 1"), 0)
     assert verdict is not None and verdict.at_ns == SECOND // 2
     assert str(verdict.reason) == ("worker-1 failed: exit status 1; it is started again in 0.5 s")
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_server_that_dies_before_all_have_met_takes_nothing_along(replicas: int) -> None:
+    for server, reported in ((0, False), (1, False), (1, True)):
+        loss = loss_of(server, reported=reported, gathered=False, replicas=replicas)
+        assert loss is Loss.NOTHING
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_the_lead_cannot_be_replaced_once_others_know_its_address(gathered: bool) -> None:
+    assert loss_of(0, reported=True, gathered=gathered, replicas=1) is Loss.LEAD
+
+
+def test_later_the_slices_of_a_server_are_lost_unless_there_are_copies() -> None:
+    assert loss_of(1, reported=True, gathered=True, replicas=0) is Loss.SLICES
+    for reported in (True, False):
+        assert loss_of(1, reported=reported, gathered=True, replicas=1) is Loss.COPIES

@@ -39,6 +39,7 @@ def test_a_peer_that_does_not_read_gets_few_of_them() -> None:
     peers = Peers()
     here, there = pair(peers)
     beats = Beats(peers)
+    beats.confirm(here, m.Alive(worker=0, sequence=0))
     for _ in range(1000):
         beats.send(m.Alive(term=1))
     assert there._inbox.qsize() == 8
@@ -46,3 +47,13 @@ def test_a_peer_that_does_not_read_gets_few_of_them() -> None:
     for _ in range(1000):
         beats.send(m.Alive(term=1))
     assert there._inbox.qsize() == 16
+
+
+def test_a_peer_that_waits_for_the_job_to_begin_gets_all_of_them() -> None:
+    """It does not beat before it is admitted, so it cannot say how many it has read."""
+    peers = Peers()
+    _, there = pair(peers)
+    beats = Beats(peers)
+    for _ in range(100):
+        beats.send(m.Alive(term=1))
+    assert there._inbox.qsize() == 100

@@ -17,7 +17,7 @@ def ends() -> Iterator[Ends]:
     nursery, engine = socket.socketpair()
     engine.settimeout(5)
     with nursery, engine:
-        yield nursery, Fates(engine)
+        yield nursery, Fates(engine, lambda: "killed by SIGKILL")
 
 
 def test_who_died_while_another_was_started_is_at_hand(ends: Ends) -> None:
@@ -40,7 +40,7 @@ def test_half_a_line_waits_for_its_rest(ends: Ends) -> None:
 def test_the_end_of_the_nursery_is_the_end_of_the_job(ends: Ends) -> None:
     nursery, fates = ends
     nursery.close()
-    with pytest.raises(JobFailed, match="died"):
+    with pytest.raises(JobFailed, match=r"the others died \(killed by SIGKILL\)$"):
         fates.next()
 
 

@@ -11,6 +11,19 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.suspicion import Pulse
 from polyrhythm.core.wakefulness import Wakefulness
 
+_LEAST_LINK_TIMEOUT_S = 60.0
+"""A link to a peer that is merely stopped must not end sooner."""
+_AFTER_LEAD_TIMEOUT_S = 10.0
+_MOST_LINK_TIMEOUT_S = 86_400.0
+
+
+def link_timeout_s(lead_timeout_s: float) -> float:
+    """After how long without an acknowledgement the network layer may end a link. *Later than the
+    lead is given up, so that a process that is cut off ends for one reason, `--lead-timeout`.*"""
+    later_s = max(_LEAST_LINK_TIMEOUT_S, lead_timeout_s + _AFTER_LEAD_TIMEOUT_S)
+    return min(later_s, _MOST_LINK_TIMEOUT_S)
+
+
 SILENT, HEARD = "lead-silent", "lead-heard"
 """What is noted: the lead is suspect; it was heard from again."""
 

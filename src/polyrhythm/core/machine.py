@@ -82,7 +82,7 @@ WORDS = {
     "deserted": "every worker left before the goal",
     "refused": "{detail}",
     "stopped": "stopped on request",
-    "respawn": "{worker} failed: {detail}; it is started again in {after_s:g} s",
+    "respawn": "{name} failed: {detail}; it is started again in {after_s:g} s",
     "interval-started": "the interval is {interval_ms:.1f} ms now: in that time all workers together "
     "visit one batch each",
     "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
@@ -104,7 +104,10 @@ WORDS = {
     "batch-chosen": "batches have {points} points: the objective fell fastest with them, by "
     "{gain:.3g} per second",
     "batch-blind": "there is no objective to choose by: batches stay at {points} points",
-    "given-up": "{worker} failed: {detail}; it is given up: too many quick deaths in a row",
+    "given-up": "{name} failed: {detail}; it is not started again, because it died {deaths} times in "
+    "a row within {within_s:g} s of its start",
+    "no-start": "server {name} could not be started: it died {deaths} times in a row within "
+    "{within_s:g} s of its start ({detail})",
 }
 
 

@@ -1,11 +1,15 @@
-"""Whether and when a worker that died is started again.
+"""Whether and when a process that died is started again.
 
 *Half a second after its first death, twice as long after each further one, never more than 30 s; a
-life of a minute makes the past forgotten. Who dies quickly five times in a row is given up, because
-a sixth life would not be longer.*
+life of a minute makes the past forgotten. A process that dies five times in a row within ten seconds
+of its start is given up, because a sixth life would not be longer.*
+
+Workers, and servers that held slices, are started again only with `--respawn`. A server that dies
+before all servers of the job have met holds nothing, so it is always started again.
 """
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from polyrhythm.core.machine import Reason
 
@@ -19,12 +23,12 @@ _QUICK_DEATHS = 5
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    worker: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    worker: str
+    name: str
     how: str
 
 
@@ -49,15 +53,39 @@ class Respawn:
         self._past: dict[str, _Past] = {}
 
     def on(self, event: Started | Died, now_ns: int) -> Verdict | None:
-        past = self._past.setdefault(event.worker, _Past(now_ns))
+        past = self._past.setdefault(event.name, _Past(now_ns))
         if isinstance(event, Started):
             past.since_ns = now_ns
             return None
         lived_ns = now_ns - past.since_ns
         past.deaths = 1 if lived_ns >= _LONG_NS else past.deaths + 1
         past.quick = past.quick + 1 if lived_ns < _QUICK_NS else 0
-        fields = {"worker": event.worker, "detail": event.how}
+        fields = {"name": event.name, "detail": event.how}
         if past.quick >= _QUICK_DEATHS:
-            return Verdict(None, Reason("given-up", fields))
+            quick = {"deaths": past.quick, "within_s": _QUICK_NS / 1e9}
+            return Verdict(None, Reason("given-up", {**fields, **quick}))
         after_ns = min(_MOST_NS, _FIRST_NS << min(past.deaths - 1, 8))
         return Verdict(now_ns + after_ns, Reason("respawn", {**fields, "after_s": after_ns / 1e9}))
+
+
+class Loss(Enum):
+    """What the death of a server process means for the job."""
+
+    LEAD = auto()
+    """The job ends: the lead ran in it."""
+    NOTHING = auto()
+    """It held nothing: start it again, whatever was asked for."""
+    SLICES = auto()
+    """The job ends: no other server has copies of its slices."""
+    COPIES = auto()
+    """The lead decides whether other servers have all that it held."""
+
+
+def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> Loss:
+    """`reported`: it has told where it can be reached; `gathered`: all servers of the job have met
+    at some time, so that it may hold slices."""
+    if server == 0 and reported:
+        return Loss.LEAD
+    if not gathered:
+        return Loss.NOTHING
+    return Loss.COPIES if replicas else Loss.SLICES

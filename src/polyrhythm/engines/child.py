@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +21,7 @@ from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
+from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.dial import SocketDialer
 from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
@@ -47,12 +49,15 @@ class _Control:
             os._exit(1)
         return msgspec.json.decode(line, type=Told)
 
-    def watch(self) -> None:
-        """End this process when the engine ends, however it ends."""
+    def watch(self, note: Callable[[Note], None] = lambda note: None) -> None:
+        """End this process when the engine ends, however it ends; `note` is handed what the engine
+        wants in the journal."""
 
         def wait() -> None:
-            while self._lines.readline():
-                pass
+            while line := self._lines.readline():
+                told = msgspec.json.decode(line, type=Told)
+                if told.note is not None:
+                    note(told.note)
             os._exit(1)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
@@ -93,7 +98,9 @@ def _options(request: ChildRequest, control: _Control) -> NodeOptions:
 
 def _serve(request: ChildRequest, control: _Control) -> int:
     listeners = Listeners(request.host, request.port)
+    crashpoint.reach(request.name, "made", listeners.address)
     control.tell(Told(address=listeners.address))
+    crashpoint.reach(request.name, "told", listeners.address)
     lead = request.number == 0
     journal = _journal(request, listeners.address) if lead else None
     node = ServerNode(
@@ -111,7 +118,10 @@ def _serve(request: ChildRequest, control: _Control) -> int:
         told = control.hear()
         assert told.lead is not None
         node.reach_lead(SocketDialer(request.link), told.lead)
-    control.watch()
+    if journal is None:
+        control.watch()
+    else:
+        control.watch(lambda note: journal.note(note.what, **note.fields))
     while not node.ended.wait(1.0):  # wakes up so that signals are handled
         if journal is not None and (fault := journal.fault or node.fault) is not None:
             node.stop(fault)

@@ -3,8 +3,9 @@
 *Several lines may come at once: what was read together is at hand, whether or not more comes.*
 """
 
+import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -12,9 +13,18 @@ from polyrhythm.engines.requests import Fate
 from polyrhythm.errors import JobFailed
 
 
+def ending(status: int) -> str:
+    """How a process ended, in words; `status` is negative for a signal."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
 class Fates:
-    def __init__(self, nursery: socket.socket) -> None:
+    def __init__(self, nursery: socket.socket, how: Callable[[], str]) -> None:
+        """`how` is asked how the nursery ended, once its socket is closed."""
         self.nursery = nursery
+        self._how = how
         self._unread = b""
 
     def next(self) -> Fate:
@@ -43,5 +53,5 @@ class Fates:
         except ConnectionResetError:  # it left something unread
             part = b""
         if not part:
-            raise JobFailed("the process that starts the others died; see above")
+            raise JobFailed(f"the process that starts the others died ({self._how()})")
         self._unread += part

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import selectors
 import signal
 import socket
@@ -13,15 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 
-from polyrhythm.core.respawn import Died, Respawn, Started
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.respawn import Died, Loss, Respawn, Started, loss_of
 from polyrhythm.engines.environment import environment
-from polyrhythm.engines.fates import Fates
+from polyrhythm.engines.fates import Fates, ending
 from polyrhythm.engines.reports import Reports
-from polyrhythm.engines.requests import ChildRequest, Fate, Told, pack_line
-from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.engines.requests import ChildRequest, Fate, Note, Told, pack_line
+from polyrhythm.errors import PolyrhythmError
 from polyrhythm.observe.members import Members
 from polyrhythm.wire.messages import Address
 
@@ -48,6 +49,8 @@ class Child:
     failure: str | None = None
     orphaned: bool = False
     lead_lost: bool = False
+    reported: bool = False
+    """A server that has told where it can be reached."""
     over: bool = False
     """It was told that the job has ended: no fault of its own."""
 
@@ -76,9 +79,9 @@ class _StoppedWhileStarting(Exception):
 class LocalEngine:
     """Runs one job. `say` is handed one line for each thing the user should know at once;
     `tick` is called a few times a second while the job runs; `listening` is told where the lead
-    can be reached. `respawn`: who dies is started again. `awaits_others`: workers come
-    from elsewhere too, so a job without any is the lead's to judge. `end_on_error`: a worker that
-    fails ends the job."""
+    can be reached. `respawn`: workers that die, and servers whose slices others hold, are started
+    again. `awaits_others`: workers come from elsewhere too, so the lead judges a job without any.
+    `end_on_error`: a worker that fails ends the job."""
 
     def __init__(
         self,
@@ -97,7 +100,8 @@ class LocalEngine:
         self._say = say
         self._tick = tick
         self._preload = preload
-        self._respawn = Respawn() if respawn else None
+        self._respawn = Respawn()
+        self._respawns = respawn
         self._listening = listening
         self._awaits_others = awaits_others
         self._end_on_error = end_on_error
@@ -127,10 +131,9 @@ class LocalEngine:
         with self._signals():
             try:
                 self._start_nursery()
-                addresses = self._start_servers()
-                self._listening(addresses[0])
-                for request in self._workers:
-                    self._start_worker(msgspec.structs.replace(request, lead=addresses[0]))
+                for request in self._servers:
+                    self._start(request)
+                self._await_lead()
                 self._starting = False
                 self._supervise()
             except _StoppedWhileStarting:
@@ -155,9 +158,18 @@ class LocalEngine:
             env={**environment(threads), "PYTHONUNBUFFERED": "1"},
         )
         theirs.close()
-        self._fates = Fates(ours)
+        self._fates = Fates(ours, self._nursery_end)
+        self._selector.register(ours, selectors.EVENT_READ, None)
         if self._run.interrupted:
             raise _StoppedWhileStarting
+
+    def _nursery_end(self) -> str:
+        """How the nursery ended, which has just closed its socket."""
+        assert self._nursery is not None
+        try:
+            return ending(self._nursery.wait(_HURRY_S))
+        except subprocess.TimeoutExpired:
+            return "it closed its socket"
 
     def _start(self, request: ChildRequest) -> Child:
         ours, theirs = socket.socketpair()
@@ -170,65 +182,64 @@ class LocalEngine:
         child = Child(request, fate.started, ours)
         self._children[fate.started] = child
         self._selector.register(ours, selectors.EVENT_READ, child)
+        self._respawn.on(Started(request.name), time.monotonic_ns())
+        if request.role == "server" and request.number and self._lead is not None:
+            self._tell(child, Told(lead=self._lead))
         return child
 
-    def _start_worker(self, request: ChildRequest) -> None:
-        self._start(request)
-        if self._respawn is not None:
-            self._respawn.on(Started(request.name), time.monotonic_ns())
+    def _await_lead(self) -> None:
+        """Until the lead can be reached, and workers are started, or the job has failed."""
+        while self._lead is None and self._run.failed is None:
+            self._turn()
+        if self._lead is None:
+            raise PolyrhythmError(self._run.failed or "")
 
-    def _start_servers(self) -> list[Address]:
-        children = [self._start(request) for request in self._servers]
-        addresses = [self._await_address(child) for child in children]
-        self._lead = addresses[0]
-        for child in children[1:]:
-            child.control.sendall(pack_line(Told(lead=self._lead)))
-            if self._respawn is not None:
-                self._respawn.on(Started(child.request.name), time.monotonic_ns())
-        return addresses
+    def _meet_lead(self, address: Address) -> None:
+        """The lead can be reached: tell the other servers where, and start the workers."""
+        self._lead = address
+        self._listening(address)
+        for child in list(self._children.values()):
+            if child.request.role == "server" and child.request.number:
+                self._tell(child, Told(lead=address))
+        self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
+        for request in self._workers:
+            self._start(request)
 
-    def _await_address(self, child: Child) -> Address:
-        assert self._fates is not None
-        fates = self._fates.at_hand()
-        while True:
-            for fate in fates:
-                self._note_exit(fate)
-            if not child.alive:
-                raise JobFailed(f"server {child.request.name} died while starting ({_how(child)})")
-            ready, _, _ = select.select((child.control, self._fates.nursery), (), ())
-            if child.control in ready:
-                for told in self._hear(child):
-                    if told.failed is not None:
-                        raise PolyrhythmError(told.failed)
-                    if told.address is not None:
-                        return told.address
-            fates = self._fates.read() if self._fates.nursery in ready else self._fates.at_hand()
+    def _tell(self, child: Child, told: Told) -> None:
+        with contextlib.suppress(OSError):  # it has died, which the nursery is about to say
+            child.control.sendall(pack_line(told))
 
     # -- supervising ---------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        assert self._fates is not None
-        self._selector.register(self._fates.nursery, selectors.EVENT_READ, None)
-        while any(child.alive for child in self._children.values()):
-            for key, _ in self._selector.select(_TICK_S):
-                if key.data is None:
-                    for fate in self._fates.read():
-                        self._note_exit(fate)
-                else:
-                    self._heed(key.data)
-            for fate in self._fates.at_hand():  # which came while somebody was started
-                self._note_exit(fate)
-            self._tick()
-            self._start_again()
-            self._look_around()
+        while self._due or any(child.alive for child in self._children.values()):
+            self._turn()
         if self._run.failed is not None and self._unsaid and not self._run.interrupted:
             self._run.failed += ": " + "; ".join(_in_words(self._unsaid))
             self._unsaid.clear()
         self._say_failures()
         self._reports.show(now=True)
 
+    def _turn(self) -> None:
+        """Take what came within a moment, and act on it."""
+        assert self._fates is not None
+        for key, _ in self._selector.select(_TICK_S):
+            if key.data is None:
+                for fate in self._fates.read():
+                    self._note_exit(fate)
+            elif key.data.control in self._selector.get_map():  # it was not replaced meanwhile
+                self._heed(key.data)
+        for fate in self._fates.at_hand():  # that came while another process was started
+            self._note_exit(fate)
+        self._tick()
+        self._start_again()
+        self._look_around()
+
     def _hear(self, child: Child) -> Iterator[Told]:
-        part = child.control.recv(65536)
+        try:
+            part = child.control.recv(65536)
+        except ConnectionResetError:  # it died before it had read what it was told
+            part = b""
         if not part:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(child.control)
@@ -239,6 +250,10 @@ class LocalEngine:
 
     def _heed(self, child: Child) -> None:
         for told in self._hear(child):
+            if told.address is not None:
+                child.reported = True
+                if child.request.number == 0:
+                    self._meet_lead(told.address)
             if told.ended is not None:
                 self._run.ended = told.ended
             child.over = child.over or told.whole_job
@@ -276,8 +291,8 @@ class LocalEngine:
             self._note_server_exit(child, over=over)
         else:
             self._run.worker_failures[name] = _how(child)
-            if self._respawn is not None and not over:
-                self._plan_again(self._respawn, child)
+            if self._respawns and not over:
+                self._plan_again(child)
             elif self._end_on_error and not over:
                 self._run.failed = f"{name} failed, and with it the job: {_how(child)}"
                 self._stop()
@@ -286,29 +301,56 @@ class LocalEngine:
                 self._unsaid_since = time.monotonic()
 
     def _note_server_exit(self, child: Child, *, over: bool) -> None:
-        """Without it the job goes on, if its slices have replicas; of that the lead is the judge."""
-        name, how = child.request.name, _how(child)
-        if child.request.number == 0:
-            self._run.failed = f"server {name} died ({how}); the job ends: the lead ran in it"
+        """Say that it died; whether the job goes on without it is the lead's to say."""
+        request, how = child.request, _how(child)
+        died = f"server {request.name} died ({how})"
+        gathered = self._members.gathered(request.job.servers)
+        replicas = request.job.replicas
+        loss = loss_of(
+            request.number, reported=child.reported, gathered=gathered, replicas=replicas
+        )
+        if loss is Loss.LEAD:
+            self._run.failed = f"{died}; the job ends: the lead ran in it"
             self._stop()
-        elif child.orphaned:  # what became of the lead is said when it is known
-            if self._respawn is not None and not over:
-                self._plan_again(self._respawn, child)
-        elif not child.request.job.replicas:
-            self._run.failed = f"server {name} died ({how}); the job ends: its slices are lost"
+        elif child.orphaned:  # the lead's end, or its refusal, is said when it is known
+            if self._respawns and not over:
+                self._plan_again(child)
+        elif loss is Loss.NOTHING and not over:
+            if child.failure is not None and not child.reported:
+                self._run.failed = child.failure  # it says itself why it cannot start
+                self._stop()
+            else:
+                self._plan_again(child, needed=True)
+        elif loss is Loss.SLICES:
+            self._run.failed = f"{died}; the job ends: its slices are lost"
             self._stop()
         elif not over:
-            self._say(f"server {name} died ({how}); its replicas take over")
-            if self._respawn is not None:
-                self._plan_again(self._respawn, child)
+            if self._respawns:
+                self._plan_again(child)
+            else:
+                self._say(died)
 
-    def _plan_again(self, respawn: Respawn, child: Child) -> None:
+    def _plan_again(self, child: Child, *, needed: bool = False) -> None:
+        """`needed`: without it the job cannot begin."""
         name = child.request.name
-        verdict = respawn.on(Died(name, _how(child)), time.monotonic_ns())
+        verdict = self._respawn.on(Died(name, _how(child)), time.monotonic_ns())
         assert verdict is not None
-        self._say(str(verdict.reason))
+        reason = verdict.reason
+        self._record(reason.code, reason.fields)
         if verdict.at_ns is not None:
+            self._say(str(reason))
             self._due[name] = (verdict.at_ns, child)
+        elif needed:
+            self._run.failed = str(Reason("no-start", reason.fields))
+            self._stop()
+        else:
+            self._say(str(reason))
+
+    def _record(self, what: str, fields: dict[str, Any]) -> None:
+        """A line for the journal, which the lead's process writes."""
+        for child in self._children.values():
+            if child.request.role == "server" and not child.request.number and child.alive:
+                self._tell(child, Told(note=Note(what, fields)))
 
     def _start_again(self) -> None:
         if self._stopping_since is not None or self._run.ended is not None:
@@ -318,22 +360,10 @@ class LocalEngine:
             if at_ns <= now_ns:
                 del self._due[name]
                 self._forget(child)
-                if child.request.role == "server":
-                    self._start_server_again(child.request)
-                else:
-                    self._start_worker(child.request)
+                self._start(child.request)
                 self._run.respawned[name] = self._run.respawned.get(name, 0) + 1
+                self._record("respawned", {"name": name})
                 self._say(f"{name} was started again")
-
-    def _start_server_again(self, request: ChildRequest) -> None:
-        child = self._start(request)
-        if self._respawn is not None:
-            self._respawn.on(Started(request.name), time.monotonic_ns())
-        try:
-            self._await_address(child)
-            child.control.sendall(pack_line(Told(lead=self._lead)))
-        except (PolyrhythmError, OSError) as error:
-            self._say(f"server {request.name} could not be started again: {error}")
 
     def _forget(self, child: Child) -> None:
         """It is replaced: its socket and its place are needed no more."""
@@ -356,7 +386,8 @@ class LocalEngine:
         workers = [c for c in self._children.values() if c.request.role == "worker"]
         servers = [c for c in self._children.values() if c.request.role == "server"]
         others = bool(self._due) or self._awaits_others
-        over = not others and not any(child.alive for child in workers)
+        begun = self._lead is not None
+        over = begun and not others and not any(child.alive for child in workers)
         if not over or self._members.present():
             self._over_since = time.monotonic()
         failures = {child.request.name: _how(child) for child in workers if child.status}
@@ -366,7 +397,7 @@ class LocalEngine:
             if failures:
                 self._run.failed = f"no worker is left: {'; '.join(_in_words(failures))}"
                 self._unsaid.clear()
-            elif self._respawn is not None:  # the lead would wait for others, who do not come
+            elif self._respawns:  # the lead would wait for others, who do not come
                 self._run.failed = "every worker left before the goal"
             else:
                 self._run.failed = "every worker ended before round 1 had opened"
@@ -410,10 +441,10 @@ class LocalEngine:
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
             self._stops = True
-            lead, *_ = (c for c in self._children.values() if c.request.role == "server")
-            for child in self._children.values():
-                if child is lead or not lead.alive:  # the lead stops the others
-                    self._signal(child, signal.SIGTERM)
+            servers = [c for c in self._children.values() if c.request.role == "server"]
+            leads = [c for c in servers if not c.request.number and c.alive and c.reported]
+            for child in leads or self._children.values():  # the lead stops the others
+                self._signal(child, signal.SIGTERM)
 
     def _signal(self, child: Child, number: signal.Signals) -> None:
         if child.alive:
@@ -469,6 +500,4 @@ def _how(child: Child) -> str:
     if child.failure is not None:
         return child.failure
     assert child.status is not None
-    if child.status < 0:
-        return f"killed by {signal.Signals(-child.status).name}"
-    return f"exit status {child.status}"
+    return ending(child.status)

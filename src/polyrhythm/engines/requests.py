@@ -48,7 +48,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lead_lost: bool = False
     """`failed` because the lead was silent for --lead-timeout."""
     note: Note | None = None
-    """What this process has to say while it runs."""
+    """A child's report while it runs; from the engine to the lead's process: a line for the journal."""
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -59,6 +59,10 @@ class Link(Protocol):
     def agree(self, digest: Digest, limits: Limits) -> None:
         """What bonjour settled, for all frames from now on."""
 
+    def outlast(self, seconds: float) -> None:
+        """End the link only after so long without any sign of the peer's machine: a network may
+        fail, and come back, in less."""
+
     def land_with(self, land: Land) -> None:
         """Let `land` say where payloads that travel as bytes are received."""
 

@@ -78,6 +78,9 @@ class Shared:
             raise LinkError("the peer sent more descriptors at once than a link takes")
         return nbytes
 
+    def outlast(self, sock: socket.socket, seconds: float) -> None:
+        pass  # no network lies between the ends, and nothing large travels over the socket
+
     def consumes(self, frame: Frame) -> bool:
         offer = frame.message
         if isinstance(offer, SegmentWithdrawn):

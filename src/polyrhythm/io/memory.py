@@ -53,6 +53,9 @@ class MemoryLink:
         if flush:
             self.flush()
 
+    def outlast(self, seconds: float) -> None:
+        pass  # both ends are in one process
+
     def withdraw(self, segment: int) -> None:
         pass  # the other side has no map of its own
 

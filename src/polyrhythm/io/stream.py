@@ -62,6 +62,9 @@ class Carrier(Protocol):
     def consumes(self, frame: Frame) -> bool:
         """True if the frame was for the carrier itself."""
 
+    def outlast(self, sock: socket.socket, seconds: float) -> None:
+        """See `Link.outlast`."""
+
 
 class StreamLink:
     def __init__(self, sock: socket.socket, carrier: Carrier, peer: str) -> None:
@@ -103,6 +106,9 @@ class StreamLink:
         self._digest, self._hello = digest, False
         self._decoder.agree(digest)
         self._decoder.limits = limits
+
+    def outlast(self, seconds: float) -> None:
+        self._carrier.outlast(self._sock, seconds)
 
     def land_with(self, land: Land) -> None:
         self._decoder.land = land

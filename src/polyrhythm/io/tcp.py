@@ -20,7 +20,10 @@ _BUFFER_NBYTES = 512 * 1024
 megabytes there, and what is written to memory must be read from there again; what fits into a core's
 cache is still in it."""
 STUCK_S = 60
-"""A peer that takes nothing for this long is cut off."""
+"""A peer that takes nothing for this long is cut off, unless its job says otherwise (`outlast`)."""
+_KEEP_ALIVE_S = 30
+"""After so long without traffic the kernel asks whether the peer's machine is still there."""
+_PROBE_EVERY_S = 10
 
 
 class Bytes:
@@ -46,14 +49,33 @@ class Bytes:
     def consumes(self, frame: Frame) -> bool:
         return False
 
+    def outlast(self, sock: socket.socket, seconds: float) -> None:
+        _end_after(sock, seconds)
+
 
 def tcp_link(sock: socket.socket, peer: str) -> StreamLink:
     sock.setblocking(True)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     bound_buffers(sock)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_S, 0))
+    _keep_alive(sock)
+    _end_after(sock, STUCK_S)
     return StreamLink(sock, Bytes(), peer)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in (("TCP_KEEPIDLE", _KEEP_ALIVE_S), ("TCP_KEEPINTVL", _PROBE_EVERY_S)):
+        if hasattr(socket, option):  # not every system lets a socket choose
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
+
+
+def _end_after(sock: socket.socket, seconds: float) -> None:
+    """End the link when the peer's machine has acknowledged nothing for so long, or the peer has
+    taken nothing. The kernel of a stopped peer acknowledges, until its buffer is full."""
+    timeout = struct.pack("ll", round(seconds), 0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1e3))
 
 
 def bound_buffers(sock: socket.socket) -> None:

@@ -2,7 +2,8 @@
 
 *A peer that does not read gets no more of them than fit beside everything else.* A worker reads nothing
 during a step, which may take an hour; beats that filled its link would hold up what the lead has to
-say, and a link that takes nothing for a minute is cut off.
+say, and a link that takes nothing for a minute is cut off. *A peer that has not begun to beat itself,
+because the job waits for its servers, gets every beat: it reads all the time, and cannot confirm.*
 """
 
 from weakref import WeakKeyDictionary
@@ -23,8 +24,8 @@ class Beats:
     def send(self, message: m.Alive) -> None:
         """To every peer; on the pacemaker's thread, whatever other threads are at."""
         for link in self._peers.all():
-            sent = self._sent.get(link, 0)
-            if sent - self._read.get(link, 0) < _MOST_UNREAD:
+            sent, read = self._sent.get(link, 0), self._read.get(link)
+            if read is None or sent - read < _MOST_UNREAD:
                 self._sent[link] = sent + 1
                 link.send(message)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.leadwatch import link_timeout_s
 from polyrhythm.core.machine import Event
 from polyrhythm.errors import FrameError, LinkError
 from polyrhythm.io.link import Link, Payload
@@ -90,6 +91,7 @@ class Links:
             greeting = introduce(link, msgspec.structs.replace(bonjour, digests=digests))
         self._reaching_ns += time.monotonic_ns() - began_ns
         link.incarnation = incarnation
+        link.outlast(link_timeout_s(greeting.lead_timeout_s))
         link.land_with(self._place_of)
         replaced = self._peers.get(peer)
         if replaced is not None:

@@ -7,6 +7,7 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.leadwatch import link_timeout_s
 from polyrhythm.core.speech import Bonjour, caller, knocked
 from polyrhythm.errors import LinkEnded, LinkError, Refused
 from polyrhythm.io.link import Link
@@ -44,6 +45,7 @@ class Mesh:
         self._driver = driver
         self._leads = leads
         self._beats_s, self._lead_timeout_s = job.heartbeat_s, job.lead_timeout_s
+        self._link_timeout_s = link_timeout_s(job.lead_timeout_s)
         self._digest = digest
         self._journal = journal
         self._dialer: Dialer | None = None
@@ -64,6 +66,7 @@ class Mesh:
     def let_in(self, link: Link, bonjour: Bonjour) -> None:
         """A stranger was greeted. The lead decides what to make of it; other servers know whom to
         expect by the incarnation that the lead gave it."""
+        link.outlast(self._link_timeout_s)
         if self._leads:
             self._peers.add(link)
             self._driver.post(fx.LEAD, knocked(link.peer, bonjour))
@@ -100,6 +103,7 @@ class Mesh:
         """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
         other servers that the lead names."""
         self._dialer = dialer
+        link.outlast(self._link_timeout_s)
         self._peers.add(link)
         self._driver.put(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
         self._driver.post(self._name, ev.Linked(_LEADS, _FIRST))
@@ -123,6 +127,7 @@ class Mesh:
             self._driver.post(self._name, ev.LinkClosed(name, str(error), spec.incarnation))
             return
         link.incarnation = spec.incarnation
+        link.outlast(self._link_timeout_s)
         replaced = self._peers.add(link)
         if replaced is link:
             hang_up(link)

@@ -1,23 +1,72 @@
-"""Where a worker's time goes: computing, waiting and transferring, for the trailer to say."""
+"""Where a worker's time goes: computing, waiting and transferring, for the trailer to say.
 
+*Time in which the process was stopped is not computing* (`core/pauses.py` decides how long that was).
+"""
+
+import threading
 import time
+from collections.abc import Callable
+
+from polyrhythm.core.pauses import Pauses
+from polyrhythm.io.cores import usable_cores
+
+_EVERY_NS = 500_000_000
+"""How often `look` is called until the job says otherwise."""
+
+
+def running_time() -> Callable[[], int]:
+    """A clock of how long this process has computed, at least: as long as the calling thread, or as
+    all threads would have taken on all cores."""
+    cores = usable_cores()
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return lambda: time.process_time_ns() // cores
+    own = time.pthread_getcpuclockid(threading.get_ident())
+
+    def ran_ns() -> int:
+        whole_ns = time.process_time_ns() // cores
+        try:
+            return max(time.clock_gettime_ns(own), whole_ns)
+        except OSError:  # that thread has ended
+            return whole_ns
+
+    return ran_ns
 
 
 class Timesheet:
+    """Made by the thread that computes; any thread may `look`."""
+
     def __init__(self) -> None:
+        self._running_time = running_time()
+        self._pauses = Pauses(_EVERY_NS, time.monotonic_ns(), self._running_time())
+        self._looking = threading.Lock()
+        self._stopped_ns = 0
+        """Of all pauses, those that are over: before it resumed, or passed over."""
         self.waited_ns = 0
         self.transferred_ns = 0
         self.resumed_ns = time.monotonic_ns()
         """Since when the user's code has the parameters; what was not computing is passed over."""
         self._interval_ns = 0
 
+    def look_every(self, seconds: float) -> None:
+        """How often `look` is called from now on."""
+        self._pauses.every_ns = round(seconds * 1e9)
+
+    def look(self) -> None:
+        """Find out whether the process was stopped since the last look."""
+        with self._looking:
+            self._pauses.look(time.monotonic_ns(), self._running_time())
+
     def resume(self) -> None:
         """The parameters are here: the clock of computing starts."""
+        self.look()
+        self._stopped_ns = self._pauses.total_ns
         self.resumed_ns = time.monotonic_ns()
 
     def computed_ns(self, until_ns: int | None = None) -> int:
-        """How long the user's code has had the parameters."""
-        return (time.monotonic_ns() if until_ns is None else until_ns) - self.resumed_ns
+        """How long the user's code has had the parameters, while the process ran."""
+        self.look()
+        had_ns = (time.monotonic_ns() if until_ns is None else until_ns) - self.resumed_ns
+        return max(0, had_ns - (self._pauses.total_ns - self._stopped_ns))
 
     def pass_over(self, nanoseconds: int) -> None:
         """So much of the time since it resumed was not computing."""
@@ -38,6 +87,7 @@ class Timesheet:
 
     def awaited(self, began_ns: int) -> int:
         took_ns = time.monotonic_ns() - began_ns
+        self._exclude_pauses(began_ns)
         self.waited_ns += took_ns
         self.resumed_ns += took_ns
         return took_ns
@@ -47,10 +97,17 @@ class Timesheet:
         if anew:
             self.waited_ns = self.transferred_ns = 0
             self.resumed_ns = began_ns
+            self._stopped_ns = self._pauses.total_ns - self._pauses.since(began_ns)
         took_ns = time.monotonic_ns() - began_ns
+        self._exclude_pauses(began_ns)
         self.transferred_ns += took_ns
         self.resumed_ns += took_ns
         return took_ns
+
+    def _exclude_pauses(self, began_ns: int) -> None:
+        """Pauses since `began_ns` lie in time that is passed over as a whole."""
+        self.look()
+        self._stopped_ns += self._pauses.since(began_ns)
 
     def begin_interval(self) -> None:
         self._interval_ns = time.monotonic_ns()

@@ -315,6 +315,8 @@ class WorkerNode:
 
     def _dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job
+        assert self.job is not None
+        self._time.look_every(self.job.heartbeat_s)
         self._joining.dial(effect)
 
     def _beat(self, effect: fx.Beat) -> None:
@@ -322,6 +324,7 @@ class WorkerNode:
 
     def _say_if_unread(self) -> None:
         """While the user's code computes nothing is read: what the lead sent is no silence."""
+        self._time.look()
         if self._links.unread(fx.LEAD):
             self._driver.put(_ME, ev.LeadHeard())
 

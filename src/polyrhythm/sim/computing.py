@@ -46,7 +46,11 @@ class Computing:
         self._call += 1
         self._frozen_ns = self._clock.now_ns
 
-    def thaw(self) -> None:
-        if self.on:
-            self._stretch.begins_ns += self._clock.now_ns - self._frozen_ns
-            self._return_after(self._returns_after)
+    def thaw(self) -> int:
+        """For how long it was stopped in the middle of its steps."""
+        if not self.on:
+            return 0
+        stopped_ns = self._clock.now_ns - self._frozen_ns
+        self._stretch.begins_ns += stopped_ns
+        self._return_after(self._returns_after)
+        return stopped_ns

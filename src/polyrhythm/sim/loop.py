@@ -13,6 +13,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.data.batches import least_of, steps_of
 from polyrhythm.core.machine import Event
+from polyrhythm.core.pauses import stopped_ns
 from polyrhythm.core.sync.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.choose import is_timed, trains_through
 from polyrhythm.sim.computing import Computing
@@ -242,7 +243,7 @@ class Loop:
             float(points or 1),
             _RATES,
             self._seen,
-            now_ns - self.time.resumed_ns,
+            now_ns - self.time.resumed_ns - self.time.stopped_ns,
             self.time.waited_ns,
             self.time.transferred_ns,
             progress,
@@ -344,6 +345,9 @@ class Loop:
 
     def thaw(self) -> None:
         """Its process was stopped, and goes on."""
-        self.computing.thaw()
+        gap_ns = self.computing.thaw()
+        if gap_ns and self._job is not None:
+            every_ns = round(self._job.heartbeat_s * 1e9)
+            self.time.stopped_ns += stopped_ns(gap_ns, every_ns, 0)
         if self.computing.on and self.looks:
             self.computing.look_up()

@@ -7,6 +7,8 @@ class Timesheet:
         """Since when the user's code has the parameters; what was not computing is passed over."""
         self.busy_ns = 0
         """Until then it does not compute."""
+        self.stopped_ns = 0
+        """Since the last contribution, how long its process was stopped while it computed."""
         self.waited_ns = 0
         self.transferred_ns = 0
         self._left_ns = 0
@@ -15,7 +17,7 @@ class Timesheet:
 
     def begin_exchange(self, now_ns: int) -> None:
         self._left_ns = now_ns
-        self.waited_ns = self.transferred_ns = self._came_ns = 0
+        self.waited_ns = self.transferred_ns = self._came_ns = self.stopped_ns = 0
 
     def left(self, began_ns: int, left_ns: int) -> None:
         """What was sent will have left then."""

@@ -1,0 +1,95 @@
+"""A server that is killed while it starts holds nothing yet: it is started again."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from blocks import FEW, JOB, finish, flags, gather
+from keepers import Keepers
+from processes import Command, wait_until
+
+BEFORE, AFTER = "made Address", "told Address"
+"""Crash points: just before and just after a server tells its address to the command."""
+
+
+@pytest.fixture
+def crash_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "crash-at"
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(file))
+    return file
+
+
+def train(cwd: Path, *more: object) -> Command:
+    given = [flag for flag in flags("bsp", FEW) if flag != "--respawn"]
+    return Command(JOB, *given, "--workers", 2, "--servers", 3, *more, cwd=cwd)
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+@pytest.mark.parametrize("point", [f"s0 {BEFORE}", f"s1 {BEFORE}", f"s1 {AFTER}", f"s2 {BEFORE}"])
+def test_a_server_killed_before_the_job_began_is_started_again(
+    tmp_path: Path, crash_at: Path, point: str, replicas: int
+) -> None:
+    crash_at.write_text(point)
+    with train(tmp_path, "--replicas", replicas) as command:
+        company = gather(command, random.Random(0), workers=2)
+        assert not crash_at.exists(), "it was killed there"
+        finish(company)
+    name = point[:2]
+    assert command.stderr().splitlines() == [
+        f"polyrhythm: {name} failed: killed by SIGKILL; it is started again in 0.5 s",
+        f"polyrhythm: {name} was started again",
+    ]
+
+
+def test_a_server_that_dies_while_it_starts_again_is_started_once_more(
+    tmp_path: Path, crash_at: Path
+) -> None:
+    with train(tmp_path, "--replicas", 1, "--respawn") as command:
+        company = gather(command, random.Random(0), workers=2)
+        keepers = Keepers(company, random.Random(0))
+        crash_at.write_text(f"s1 {BEFORE}")
+        company.begin("s1", keepers.kill(1))
+        company.until_calm()
+        assert not crash_at.exists(), "it was killed there"
+        finish(company)
+    said = command.stderr().splitlines()
+    (lost,) = (line for line in said if "server s1 is lost" in line)
+    assert "the job goes on with 2 of 3 servers" in lost
+    assert [line for line in said if line != lost] == [
+        "polyrhythm: s1 failed: killed by SIGKILL; it is started again in 0.5 s",
+        "polyrhythm: s1 was started again",
+        "polyrhythm: s1 failed: killed by SIGKILL; it is started again in 1 s",
+        "polyrhythm: s1 was started again",
+    ]
+
+
+def test_a_server_that_never_gets_up_ends_the_job_in_one_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every s1 dies at once: the fifth death in a row is the last."""
+    crash_at = tmp_path / "crash-at"
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash_at))
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AGAIN", "1")
+    crash_at.write_text(f"s1 {BEFORE}")
+    with train(tmp_path, "--replicas", 1) as command:
+        assert command.wait(60) == 1
+    *before, last = command.stderr().splitlines()
+    assert len(before) == 8
+    assert last.startswith(
+        "polyrhythm: server s1 could not be started: it died 5 times in a row within 10 s of its"
+        " start (killed by SIGKILL)"
+    )
+
+
+def test_a_stopped_command_leaves_no_server_that_is_being_started(
+    tmp_path: Path, crash_at: Path
+) -> None:
+    crash_at.write_text(f"s0 {BEFORE}")
+    with train(tmp_path) as command:
+        wait_until(lambda: "started again in" in command.stderr(), "s0 died")
+        os.kill(command.process.pid, signal.SIGINT)
+        assert command.wait(20) != 0
+        wait_until(lambda: not command.pids(), "no process is left")
+        assert "Traceback" not in command.stderr()
