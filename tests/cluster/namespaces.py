@@ -42,6 +42,10 @@ class Host:
             command = ["tc", "-n", namespace, "qdisc", "add", "dev", device, *tbf]
             subprocess.run(command, capture_output=True, timeout=20, check=True)
 
+    def cut(self) -> None:
+        """Let nothing through any more; no process is told."""
+        _ip("link", "set", self._port, "down", of=self._switch)
+
     def sent_nbytes(self) -> int:
         """What has left this host."""
         path = "/sys/class/net/eth0/statistics/tx_bytes"

@@ -230,10 +230,19 @@ def test_a_worker_that_cannot_live_is_given_up_and_the_job_goes_on(tmp_path: Pat
         stop(command)
         lines = command.stderr().splitlines()
         assert len(lines) == 10
-        assert lines[-2].endswith(
+        given_up = (
             "worker-1 failed: exit status 3; it is not started again, because it died 5 times in a"
             " row within 10 s of its start"
         )
+        assert lines[-2].endswith(given_up)
+        (noted,) = command.journal("given-up")
+        assert (noted["name"], noted["detail"], noted["deaths"]) == ("worker-1", "exit status 3", 5)
+        assert [line["after_s"] for line in command.journal("respawn")] == [0.5, 1, 2, 4]
+        assert given_up in call("story", "run", cwd=tmp_path).stdout
+        asked = call("why", "run", cwd=tmp_path).stdout
+        assert f"given up: {given_up}" in asked
+        assert "died five times in a row within 10 s of its start" in asked
+        assert "polyrhythm worker --connect" in asked
 
 
 # -- what cannot work --------------------------------------------------------------------------

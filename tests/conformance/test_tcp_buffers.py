@@ -1,4 +1,4 @@
-"""Within one machine little lies in a socket; between machines the kernel decides."""
+"""The options of a TCP socket: its buffers, and when the kernel ends it."""
 
 import os
 import socket
@@ -29,3 +29,17 @@ def test_between_machines_they_are_left_alone() -> None:
     sock.getsockname.return_value = ("10.0.0.5", 7000)
     bound_buffers(sock)
     sock.setsockopt.assert_not_called()
+
+
+def test_a_peer_whose_machine_is_gone_is_noticed_but_not_within_a_minute() -> None:
+    """The user timeout also ends links to processes that are merely stopped."""
+    with listen_tcp("127.0.0.1", 0) as listener:
+        link = dial_tcp("127.0.0.1", listener.getsockname()[1], "there")
+        with socket.socket(fileno=os.dup(link.fileno())) as same:
+            assert same.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+            assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+            link.outlast(130)
+            assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 130_000
+        link.close()
+        link.dispose()

@@ -6,6 +6,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.leadwatch import link_timeout_s
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.pacemaker import Pacemaker
 from polyrhythm.core.server import ServerMachine
@@ -155,3 +156,12 @@ def test_the_leads_heartbeat_goes_to_servers_and_theirs_to_the_lead() -> None:
     for alive, name in ((m.Alive(worker=0), "w0"), (m.Alive(server=0), "s0")):
         assert is_to_lead(alive)
         assert speaker(alive) == name
+
+
+def test_links_outlast_the_lead_timeout_and_never_end_within_a_minute() -> None:
+    """Otherwise a process that is cut off ends for one of two reasons, and a peer that is merely
+    stopped loses its link."""
+    assert link_timeout_s(5) == 60
+    assert link_timeout_s(120) == 130
+    assert link_timeout_s(float("nan")) == 60
+    assert link_timeout_s(float("inf")) == 86_400

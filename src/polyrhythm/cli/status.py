@@ -24,6 +24,7 @@ from polyrhythm.observe.why import (
     explain,
     explain_silent_lead,
     in_sentences,
+    with_given_up,
     with_learning,
 )
 from polyrhythm.wire.messages import JobSpec
@@ -152,7 +153,8 @@ def explanation_of(run: Run) -> Explanation:
         return explain_silent_lead(run.suspects, run.now_s, time.time())
     if run.word == "running":
         return explain(run.state, run.now_s, run.job)
-    return with_learning(Explanation(f"{run.word}: {run.reason}"), run.state, run.job)
+    ended = with_given_up(Explanation(f"{run.word}: {run.reason}"), run.state)
+    return with_learning(ended, run.state, run.job)
 
 
 def _worker_number(state: RunState, worker: str) -> int:

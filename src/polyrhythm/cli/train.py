@@ -22,10 +22,11 @@ from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
-from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
-from polyrhythm.observe.summary import described, summarise
+from polyrhythm.observe.state import RunState
+from polyrhythm.observe.summary import described
+from polyrhythm.observe.summary import result as result_of_state
 from polyrhythm.wire.messages import Address, JobSpec
 
 
@@ -388,17 +389,18 @@ def train(
             awaits_others=here.workers < workers,
             end_on_error=on_error == "end",
         ).run()
-    result = result_of(run, spec, run_dir)
+    progress.tick()
+    result = result_of(run, spec, progress.state)
+    if json_:
+        print(json.dumps(result))
+    else:
+        progress.finish(result, run_dir)
     if run.failed is None:
         with writing(run_dir):
             write_result(run_dir, result)
     else:
         with contextlib.suppress(OSError):  # it may be why the job failed; that is said below
             write_result(run_dir, result)
-    if json_:
-        print(json.dumps(result))
-    else:
-        progress.finish(result, run_dir)
     end_with(run)
 
 
@@ -420,12 +422,11 @@ def _staging_flags(min_step: str | None, **of_some: list[str] | None) -> dict[st
     return flags
 
 
-def result_of(run: LocalRun, spec: JobSpec, run_dir: Path) -> dict[str, Any]:
-    """What `--json` prints: what the journal knows, and what the engine saw."""
-    journal = run_dir / JOURNAL
+def result_of(run: LocalRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
+    """What `--json` prints: what the journal told while the job ran, and what the engine saw."""
     return {
         **described(spec),
-        **summarise(read_journal(journal) if journal.exists() else (), spec),
+        **result_of_state(state, spec),
         "failed": run.failed,
         "worker_failures": run.worker_failures,
         "respawned": run.respawned,

@@ -24,6 +24,7 @@ from polyrhythm.engines.reports import Reports
 from polyrhythm.engines.requests import ChildRequest, Fate, Note, Told, pack_line
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.observe.members import Members
+from polyrhythm.observe.runs import FolderWatch
 from polyrhythm.wire.messages import Address
 
 _GRACE_S = 5.0
@@ -111,6 +112,8 @@ class LocalEngine:
         run_dir = Path(self._servers[0].run_dir)
         self._members = Members(run_dir / "journal.jsonl")
         self._reports = Reports(run_dir, say)
+        self._run_dir = run_dir
+        self._folder: FolderWatch | None = FolderWatch(run_dir)
         self._lead_lost: str | None = None
         self._lead_lost_since = 0.0
         self._children: dict[int, Child] = {}
@@ -383,6 +386,13 @@ class LocalEngine:
         """Nobody left to work, or somebody who does not end: help it along."""
         self._reports.show()
         self._end_without_lead()
+        if self._folder is not None and self._folder.gone():
+            self._folder = None  # said once
+            self._say(
+                f"the folder of this run, {self._run_dir}, or the journal in it was deleted or moved:"
+                " nothing is recorded any more, and status, why and story do not know this run; the"
+                " job goes on"
+            )
         workers = [c for c in self._children.values() if c.request.role == "worker"]
         servers = [c for c in self._children.values() if c.request.role == "server"]
         others = bool(self._due) or self._awaits_others

@@ -72,19 +72,26 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class JournalReader:
-    """Follows a journal that is being written."""
+    """Follows a journal that is being written, also when its file has been deleted meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._file: IO[bytes] | None = None
         self._at = 0
 
     def new_lines(self) -> Iterator[dict[str, Any]]:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._at)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._at += len(line)
-                yield msgspec.json.decode(line)
+        if self._file is None:
+            try:
+                self._file = self._path.open("rb")
+            except FileNotFoundError:
+                return  # nothing has been written yet
+        self._file.seek(self._at)
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                return
+            self._at += len(line)
+            yield msgspec.json.decode(line)
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()

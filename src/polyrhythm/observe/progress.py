@@ -69,6 +69,8 @@ class Progress:
         for line in self._reader.new_lines():
             self._heard_s = now_s
             for sentence in self._teller.take(line):
+                if sentence.shown:
+                    continue
                 if self._quiet and sentence.urgent:
                     self.say(sentence.text)
                 elif not (self._quiet or sentence.routine):

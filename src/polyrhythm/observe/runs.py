@@ -103,6 +103,27 @@ def write_result(run_dir: Path, result: dict[str, Any]) -> None:
         raise
 
 
+class FolderWatch:
+    """Whether a run's folder, and the journal in it, are still those that the run was begun with."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._paths = (run_dir, run_dir / JOURNAL)
+        self._known: dict[Path, tuple[int, int]] = {}
+
+    def gone(self) -> bool:
+        for path in self._paths:
+            try:
+                stat = path.stat()
+            except OSError:
+                if path in self._known:
+                    return True
+                continue  # the journal is not there yet
+            identity = stat.st_dev, stat.st_ino
+            if self._known.setdefault(path, identity) != identity:
+                return True
+        return False
+
+
 # -- what others read ----------------------------------------------------------------------------
 
 

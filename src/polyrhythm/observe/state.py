@@ -105,6 +105,8 @@ class RunState:
     failovers: list[Failover] = field(default_factory=list)
     learning: int = 0
     """Copies of slices that are being restored or moved."""
+    given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Processes that died too often to be started again, and how, until they are back."""
     listening: str | None = None
     """Where others may join."""
     links: dict[str, str] = field(default_factory=dict)
@@ -196,6 +198,7 @@ class RunState:
         for failover in self.failovers:
             if failover.server == line["server"]:
                 failover.replaced = True
+        self.given_up.pop(f"s{line['server']}", None)
         self.silent.pop(line["server"], None)
 
     def _server_left(self, line: dict[str, Any]) -> None:
@@ -242,6 +245,7 @@ class RunState:
         worker = line["worker"]
         incarnation = line.get("incarnation", line.get("epoch"))
         known = self.workers.get(worker)
+        self.given_up.pop(line["name"], None)
         if known is None:
             self.workers[worker] = WorkerState(worker, line["name"], self.at_s, incarnation)
             self.members += 1
@@ -250,6 +254,9 @@ class RunState:
         if incarnation is None or known.incarnation != incarnation:
             known.joins += 1  # a `joined` and a `rejoined` may both tell of one coming back
         known.incarnation, known.left, known.left_s = incarnation, None, None
+
+    def _given_up(self, line: dict[str, Any]) -> None:
+        self.given_up[line["name"]] = line
 
     def _data(self, line: dict[str, Any]) -> None:
         self.batch = line.get("batch", 0)
@@ -397,6 +404,7 @@ class RunState:
         "chunks": _chunks,
         "empty-handed": _empty_handed,
         "learning": _found,
+        "given-up": _given_up,
         "ended": _ended,
     }
 

@@ -40,6 +40,8 @@ class Sentence:
     routine: bool = False
     own: bool = False
     """Told in the story of that worker only."""
+    shown: bool = False
+    """The command that runs the job has shown it already."""
     urgent: bool = False
     """Shown while the job runs even where progress is not (`--quiet`)."""
 
@@ -266,6 +268,20 @@ class Teller:
     def _refused(self, line: dict[str, Any]) -> list[Sentence]:
         return [self._say(with_names(line["reason"], self.state), ())]
 
+    def _respawn(self, line: dict[str, Any]) -> list[Sentence]:
+        """What the command decided about a process that had died."""
+        said = self._say(reason_in_words(line["what"], line, self.state), self._numbers(line))
+        return [replace(said, shown=True)]
+
+    def _respawned(self, line: dict[str, Any]) -> list[Sentence]:
+        said = self._say(f"{line['name']} was started again", self._numbers(line))
+        return [replace(said, shown=True)]
+
+    def _numbers(self, line: dict[str, Any]) -> list[int]:
+        """The worker that a line names; none for a server's."""
+        workers = self.state.workers.values()
+        return [worker.worker for worker in workers if worker.name == line["name"]]
+
     def _learning(self, line: dict[str, Any]) -> list[Sentence]:
         said = in_words(self.state)
         if said is None:
@@ -320,6 +336,9 @@ class Teller:
         "empty-handed": _empty_handed,
         "refused": _refused,
         "learning": _learning,
+        "respawn": _respawn,
+        "given-up": _respawn,
+        "respawned": _respawned,
         "ended": _ended,
     }
 

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from polyrhythm.core.effects import server_number
 from polyrhythm.observe.advice import COMPARE
 from polyrhythm.observe.learning import in_words, learning_advice, needs_help
 from polyrhythm.observe.state import RunState, WaitingState
@@ -33,6 +34,8 @@ RULES = {
     "copying": "a step counts when every replica has made it too",
     "parted": "who loses a server waits 5 s for the lead to say who has its slices, then joins again",
     "timer-empty": "a round without any contribution is not folded",
+    "given-up": "with --respawn a process that dies is started again, unless it died five times in a"
+    " row within 10 s of its start",
 }
 _SPEEDS = (f"let the fast run further ahead: a larger bound in --sync ssp:N, {COMPARE}",)
 _REMEDIES = {
@@ -76,6 +79,8 @@ class Explanation:
     left_s: float | None = None
     rule: str | None = None
     remedies: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
+    """Processes that are not started again, and why."""
     learning: str | None = None
     """What is wrong with the learning, if anything is."""
     advice: str | None = None
@@ -87,7 +92,7 @@ class Explanation:
 
 def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = None) -> Explanation:
     """What a run that has not ended waits for; `now_s`: the present as a moment of its journal."""
-    return with_learning(_explain(state, now_s, job), state, job)
+    return with_learning(with_given_up(_explain(state, now_s, job), state), state, job)
 
 
 def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
@@ -96,6 +101,20 @@ def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None
         return explanation
     advice = learning_advice(state, job)
     return replace(explanation, learning=in_words(state), advice=advice)
+
+
+def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
+    """The same, with the processes that died too often to be started again."""
+    lines = state.given_up.values()
+    given_up = tuple(reason_in_words("given-up", line, state) for line in lines)
+    if not given_up:
+        return explanation
+    roles = {"worker" if server_number(name) is None else "server" for name in state.given_up}
+    again = tuple(
+        f"start the missing {role} by hand: polyrhythm {role} --connect {state.listening or 'HOST:PORT'}"
+        for role in sorted(roles)
+    )
+    return replace(explanation, given_up=given_up, remedies=(*explanation.remedies, *again))
 
 
 def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Explanation:
@@ -204,6 +223,9 @@ def in_sentences(explanation: Explanation) -> list[str]:
             )
     if explanation.rule is not None:
         said.append(f"rule: {explanation.rule}")
+    if explanation.given_up:
+        said += [f"given up: {text}" for text in explanation.given_up]
+        said.append(f"rule: {RULES['given-up']}")
     said += [f"you can: {remedy}" for remedy in explanation.remedies]
     if explanation.learning is not None:
         said.append(f"learning: {explanation.learning}")

@@ -1,0 +1,58 @@
+"""A worker whose network is cut for good: no link ends, and nothing comes any more."""
+
+import subprocess
+import time
+
+import pytest
+from namespaces import Host, network
+from processes import TORTURED, wait_until
+from test_hosts import Machines, begin, machines  # noqa: F401
+
+LEAD_TIMEOUT_S = 5
+
+
+def start(machines: Machines, first: Host, second: Host, *flags: object) -> None:  # noqa: F811
+    """A job that trains with `guest`, a worker of its own machine."""
+    lead = begin(
+        *(machines, first, "--servers", 1, "--local-workers", 1, "--workers", 2, "--timer", "1s"),
+        *("--rounds", 1_000_000, "--max-seconds", 400, *flags),
+    )
+    machines.start("guest", second, "worker", "job.py", "--connect", lead, "--name", "guest")
+    wait_until(lambda: any(line["round"] > 5 for line in machines.noted("rounds")), "they train")
+
+
+def test_it_ends_with_one_line_and_the_job_goes_on(machines: Machines) -> None:  # noqa: F811
+    with network(2) as (first, second):
+        start(machines, first, second, "--lead-timeout", LEAD_TIMEOUT_S)
+        second.cut()
+        assert machines.end_of("guest") == 1
+        last = machines.said("guest").splitlines()[-1]
+        assert last.startswith("polyrhythm: guest ends: the lead has sent nothing for ")
+        assert last.endswith(f"(--lead-timeout {LEAD_TIMEOUT_S})")
+        wait_until(lambda: machines.noted("evicted"), "the lead evicts it")
+        before = machines.noted("rounds")[-1]["round"]
+        wait_until(lambda: machines.noted("rounds")[-1]["round"] > before, "the others go on")
+        assert machines.alive("train")
+
+
+@pytest.mark.skipif(not TORTURED, reason="under POLYRHYTHM_TORTURE: it takes more than a minute")
+@pytest.mark.timeout(300)
+def test_both_ends_give_the_link_back(machines: Machines) -> None:  # noqa: F811
+    """Not before a minute is over, because the same timeout ends links to stopped processes."""
+    with network(2) as (first, second):
+        start(machines, first, second, "--lead-timeout", LEAD_TIMEOUT_S)
+        assert links(first, second)
+        second.cut()
+        began_s = time.monotonic()
+        wait_until(lambda: not links(first, second), "the lead's machine ends the link", 150)
+        assert time.monotonic() - began_s > 55
+        assert machines.alive("train")
+
+
+def links(here: Host, there: Host) -> int:
+    """Established connections of the first machine with the second."""
+    command = ["ip", "netns", "exec", here.namespace, "cat", "/proc/net/tcp"]
+    table = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    peer = "".join(f"{int(part):02X}" for part in reversed(there.address.split(".")))
+    rows = [line.split() for line in table.stdout.splitlines()[1:]]
+    return sum(row[2].startswith(peer) and row[3] == "01" for row in rows)
