@@ -52,9 +52,12 @@ def test_the_silent_is_evicted_and_told_how_that_was_worked_out(sync: str) -> No
     assert note.fields["derivation"].startswith(limit)
     assert note.fields["worker"] == 1 and note.fields["limit_s"] == pytest.approx(2.0)
     assert note.fields["silent_s"] == pytest.approx(2.0)
+    assert note.fields["name"] != "w1", "users know workers by their names"
     (told,) = sent(effects, m.Evicted, "w1")
     assert told.incarnation == stage.incarnations[1]
-    assert told.reason.startswith(f"w1 has been silent for 2.00 s; suspect after {limit}")
+    assert told.reason.startswith(
+        f"{note.fields['name']} has been silent for 2.00 s; suspect after {limit}"
+    )
     assert [member.worker for member in stage.lead.view.members()] == [0]
 
 

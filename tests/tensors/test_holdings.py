@@ -192,7 +192,7 @@ def test_bf16_travels_and_float32_is_kept() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_refused_and_not_added(bad: float) -> None:
     made = holdings()
-    with pytest.raises(NotFinite, match="w0 sent NaN or infinity in slice 0"):
+    with pytest.raises(NotFinite, match="a contribution holds NaN or infinity in slice 0"):
         give(made, 0, bad)
     give(made, 0, 1.0, worker=1)
     made.fold(1, 0, 0)

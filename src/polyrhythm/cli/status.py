@@ -27,6 +27,7 @@ from polyrhythm.observe.why import (
     with_given_up,
     with_learning,
 )
+from polyrhythm.observe.words import with_names
 from polyrhythm.wire.messages import JobSpec
 
 _WIDTH = 160
@@ -139,7 +140,7 @@ def status_of(run: Run) -> dict[str, Any]:
                 "shares": worker.recent.shares or worker.totals.shares,
                 "reports": worker.reports,
                 "left_s": worker.left_s,
-                "left": worker.left,
+                "left": None if worker.left is None else with_names(worker.left, state),
             }
             for worker in state.workers.values()
         ],

@@ -73,7 +73,7 @@ WORDS = {
     "lead-gone": "the lead is gone: {detail}",
     "lead-suspect": "the lead is silent; it is waited for until --lead-timeout",
     "lead-lost": "the lead has sent nothing for {silent_s:.1f} s (--lead-timeout {timeout_s:g})",
-    "silent": "w{worker} has been silent for {silent_s:.2f} s; suspect after {derivation}",
+    "silent": "{name} has been silent for {silent_s:.2f} s; suspect after {derivation}",
     "server-died": "server s{server} died ({detail}); without replicas its slices are lost",
     "no-batches": "--epochs and --target-change count passes over worker.batches(), which no worker "
     "uses: give --rounds",

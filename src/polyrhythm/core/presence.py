@@ -63,9 +63,9 @@ class Presence:
             return None
         pulse = self.suspicion.pulse(worker)
         silent_s = (now_ns - pulse.heard_ns) / 1e9
-        fields = {"worker": worker, "silent_s": silent_s, "derivation": pulse.derivation()}
+        fields = {"name": member.name, "silent_s": silent_s, "derivation": pulse.derivation()}
         limit_s = pulse.limit_ns() / 1e9
-        self._dispatch.note("evicted", name=member.name, limit_s=limit_s, **fields)
+        self._dispatch.note("evicted", worker=worker, limit_s=limit_s, **fields)
         evicted = m.Evicted(**self._dispatch.identity(member), reason=str(Reason("silent", fields)))
         self._dispatch.tell(member, evicted)
         self._departures.falls_asleep(*member.key)

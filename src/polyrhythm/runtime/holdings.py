@@ -142,7 +142,7 @@ class Holdings:
             if verdict is Verdict.REPEATED:
                 return self._said(Repeated(worker, incarnation, sequence))
             if verify and not all_finite(incoming):
-                raise NotFinite(f"w{worker} sent NaN or infinity in slice {message.slice}")
+                raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")
             if primary.latest is None:
                 primary.add(index, incoming, message)
             else:
