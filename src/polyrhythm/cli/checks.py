@@ -100,8 +100,8 @@ def check_host(host: str, insecure: bool) -> None:
     if is_loopback(host) or insecure:
         return
     raise UsageError(
-        f"--host {host} can be reached from other machines, and links are neither encrypted nor"
-        " authenticated yet: say --insecure if everybody there may join and read this job"
+        f"--host {host} can be reached from other machines, and links are not encrypted yet: say"
+        " --insecure if everyone who can watch that network may read this job"
     )
 
 

@@ -1,5 +1,6 @@
 """Flags that several commands have, said in the same words."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,14 @@ Connect = Annotated[
 ]
 JobId = Annotated[
     str, typer.Option("--job", help="Come to this job only: its id, as job.json has it.")
+]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file",
+        help="A copy of the file 'secret' of the run's folder. Not needed for a job of your own on"
+        " this machine. $POLYRHYTHM_SECRET may hold its text instead.",
+    ),
 ]
 LinkFromOutside = Annotated[
     str, typer.Option(help="Links: auto (shared memory where it can), or tcp.")

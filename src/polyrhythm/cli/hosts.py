@@ -8,6 +8,7 @@ from typing import Any
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import UsageError
+from polyrhythm.io.secretfile import fresh_secret, read_secret
 from polyrhythm.io.tcp import ANY_HOST, is_loopback
 from polyrhythm.observe.words import counted
 from polyrhythm.wire.messages import Address, JobSpec
@@ -40,18 +41,25 @@ class Here:
             )
         return here
 
-    def invitation(self, job: JobSpec, address: Address) -> list[str]:
-        """Who else must come, and the very command that brings one of them."""
+    def invitation(self, job: JobSpec, address: Address, secret_file: Path) -> list[str]:
+        """Which processes must come from elsewhere, and the command that starts one of them."""
         host = _way_out() if address.host in ANY_HOST else address.host
         there = f"{host}:{address.port}"
         insecure = "" if is_loopback(host) else " --insecure"
         file = f"{job.name} " if job.path else ""
         lines = []
+        secret = ""
+        if not is_loopback(host) and (self.servers, self.workers) != (job.servers, job.workers):
+            secret = f" --secret-file {secret_file.name}"
+            lines.append(
+                f"the job's secret is in {secret_file}; on another machine, put a copy of it where"
+                " only you can read it"
+            )
         if missing := job.servers - self.servers:
-            command = f"polyrhythm server --connect {there}{insecure}"
+            command = f"polyrhythm server --connect {there}{secret}{insecure}"
             lines.append(f"waiting for {_from_elsewhere(missing, 'server')}: {command}")
         if missing := job.workers - self.workers:
-            command = f"polyrhythm worker {file}--connect {there}"
+            command = f"polyrhythm worker {file}--connect {there}{secret}"
             lines.append(f"waiting for {_from_elsewhere(missing, 'worker')}: {command}")
         return lines
 
@@ -69,8 +77,11 @@ def child_requests(
     trace: bool = False,
     check: bool = False,
     debug: bool = False,
+    secret_file: Path | None = None,
 ) -> list[ChildRequest]:
-    """`threads`: of each worker; default: its share of the cores that may be used."""
+    """`threads`: of each worker; default: its share of the cores that may be used. `secret_file`: of
+    the job's secret, for commands that join it; without one, none can."""
+    secret = fresh_secret() if secret_file is None else read_secret(secret_file)
     here = here or Here(spec.servers, spec.workers)
     threads = threads or share_of_cores(here.workers, here.servers)
 
@@ -89,6 +100,8 @@ def child_requests(
             trace=trace,
             check=check,
             debug=debug,
+            secret=secret,
+            secret_file="" if secret_file is None else str(secret_file.resolve()),
         )
 
     servers = [request("server", n, f"s{n}", port if n == 0 else 0) for n in range(here.servers)]

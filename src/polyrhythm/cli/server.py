@@ -7,6 +7,7 @@ import typer
 
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_host, check_port, check_way_in
+from polyrhythm.cli.secret import find_secret
 from polyrhythm.engines.environment import rest_at_once
 
 
@@ -23,6 +24,7 @@ def server(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let it be an address that others can reach.")
     ] = False,
+    secret_file: flags.SecretFile = None,
     job_id: flags.JobId = "",
     link: flags.LinkFromOutside = "auto",
     digest: flags.Digest = "auto",
@@ -34,14 +36,15 @@ def server(
 
     Examples:
 
-      polyrhythm server --connect 10.0.0.1:7000 --insecure
+      polyrhythm server --connect 10.0.0.1:7000 --secret-file secret --insecure
 
-      polyrhythm server --connect 10.0.0.1:7000 --host 10.0.0.2 --port 7001 --insecure
+      polyrhythm server --connect 127.0.0.1:7000 --port 7001
     """
     lead_host, lead_port = check_way_in(connect, link, digest)
     check_port(port)
     if host:
         check_host(host, insecure)
+    known = find_secret(lead_host, lead_port, secret_file)
     rest_at_once()
     from polyrhythm.engines.outpost import serve_remote  # torch, once it is known to be of use
 
@@ -51,7 +54,8 @@ def server(
         say=lambda line: print(line, file=sys.stderr, flush=True),
         check_host=lambda address: check_host(address, insecure),
         listen_on=(host, port),
-        job=job_id,
+        secret=known.secret,
+        job=job_id or known.job,
         link=link,
         digest=digest,
     )

@@ -15,9 +15,11 @@ from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir, writing
 from polyrhythm.cli.hosts import Here, child_requests
+from polyrhythm.cli.secret import SECRET
 from polyrhythm.core.sync.choose import AUTO, choose_kind
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.errors import PolyrhythmError, UsageError
+from polyrhythm.io.secretfile import create_secret
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.jobs.numbers import check_numbers
@@ -359,6 +361,7 @@ def train(
     with writing(run_dir):
         write_process(run_dir)
         write_job(run_dir, spec)
+        create_secret(run_dir / SECRET)
     requests = child_requests(
         spec,
         run_dir,
@@ -371,11 +374,12 @@ def train(
         trace=trace,
         check=check,
         debug=debug,
+        secret_file=run_dir / SECRET,
     )
     progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
 
     def invite(address: Address) -> None:
-        for line in () if quiet or json_ else here.invitation(spec, address):
+        for line in () if quiet or json_ else here.invitation(spec, address, run_dir / SECRET):
             progress.say(line)
 
     with progress:

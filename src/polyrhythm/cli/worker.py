@@ -10,6 +10,7 @@ import typer
 
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_threads, check_way_in
+from polyrhythm.cli.secret import find_secret
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
@@ -24,6 +25,7 @@ def worker(
     name: Annotated[
         str | None, typer.Option(help="This worker's name; default: the host's and a number.")
     ] = None,
+    secret_file: flags.SecretFile = None,
     job_id: flags.JobId = "",
     link: flags.LinkFromOutside = "auto",
     digest: flags.Digest = "auto",
@@ -56,7 +58,7 @@ def worker(
 
       polyrhythm worker --connect 127.0.0.1:40123
 
-      polyrhythm worker mine.py --connect 10.0.0.5:7000 --name big-one --threads 8
+      polyrhythm worker mine.py --connect 10.0.0.5:7000 --secret-file secret --threads 8
     """
     host, port = check_way_in(connect, link, digest)
     check_threads(threads)
@@ -75,6 +77,7 @@ def worker(
     }
     staging = {flag: text for flag, text in said.items() if text is not None}
     Stage().amended(staging)
+    known = find_secret(host, port, secret_file)
     from polyrhythm.engines.remote import run_remote  # torch, once it is known to be of use
 
     run_remote(
@@ -82,8 +85,9 @@ def worker(
         port,
         name or f"{socket.gethostname()}-{os.getpid()}",
         say=lambda line: print(line, file=sys.stderr, flush=True),
-        job=job_id,
-        file=job,
+        secret=known.secret,
+        job=job_id or known.job,
+        file=job or known.path,
         link=link,
         digest=digest,
         threads=threads,

@@ -50,6 +50,15 @@ class StopAsked(Event, frozen=True):
 # -- the server ---------------------------------------------------------------------------------
 
 
+class ServerCalled(Event, frozen=True):
+    """A server has said hello over `link` to a server that does not lead. Nothing that it sends is read
+    until the link is bound to it."""
+
+    link: str
+    server: int
+    incarnation: int
+
+
 class SliceSeeded(Event, frozen=True):
     """The initial parameters of one slice are in their place, as of this routing epoch."""
 

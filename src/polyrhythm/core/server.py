@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
+from polyrhythm.core.callers import Callers
 from polyrhythm.core.copying import Copying
 from polyrhythm.core.effects import (
     LEAD,
@@ -65,6 +66,7 @@ class ServerMachine:
         self._copying = Copying(server)
         self._partners = Links()
         """Servers that slices are copied to or from."""
+        self._callers = Callers(server)
         self._term = 0
         self._view = 0
         self._mine: frozenset[int] = frozenset()
@@ -102,15 +104,14 @@ class ServerMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        wake_ns, look_ns = self._heartbeat.next_ns, self._lead.wake_ns
-        if wake_ns is None or look_ns is None:
-            return look_ns if wake_ns is None else wake_ns
-        return min(wake_ns, look_ns)
+        times_ns = (self._heartbeat.next_ns, self._lead.wake_ns, self._callers.wake_at())
+        return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         if self._heartbeat.due(now_ns):
             alive = m.Alive(**self._identity(), sequence=self._lead.beats)
             self._out.append(Beat(alive))
+        self._out += self._callers.overdue(now_ns)
         self._note(self._lead.look(now_ns))
         if (lost := self._lead.lost(now_ns)) is not None:
             self._end(lost, failed=True)
@@ -169,6 +170,7 @@ class ServerMachine:
         self._since_ns = now_ns
         if self._heartbeat.next_ns is None:
             self._heartbeat.begin(self.job.heartbeat_s, now_ns)
+        self._out += self._callers.named(message.servers)
         self._following.set_out(message)
         if not self._starting:  # otherwise when the fold is done, which writes the slices
             self._follow()
@@ -221,6 +223,9 @@ class ServerMachine:
             self._tell_lead(m.Seeded(**self._identity()))
 
     # -- routes change -------------------------------------------------------------------------
+
+    def _on_server_called(self, event: ev.ServerCalled, now_ns: int) -> None:
+        self._out += self._callers.call(event.link, event.server, event.incarnation, now_ns)
 
     def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
         self._partners.came(event.server, event.incarnation)
@@ -553,6 +558,7 @@ class ServerMachine:
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         if event.peer == LEAD:
             self._end(Reason("lead-gone", {"detail": event.reason}), failed=True)
+        self._callers.hung_up(event.peer)
         server = server_number(event.peer)
         if server is not None and self._partners.ended(server, event.incarnation):
             self._tell_unreachable(server, event)
@@ -602,6 +608,7 @@ class ServerMachine:
         ev.LeadHeard: _on_lead_heard,
         m.Alive: _on_alive,
         m.Place: _on_place,
+        ev.ServerCalled: _on_server_called,
         ev.Linked: _on_linked,
         ev.Rerouted: _on_rerouted,
         ev.StateAdopted: _on_state_adopted,

@@ -9,6 +9,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +19,7 @@ import torch
 from polyrhythm.engines.requests import ChildRequest, Note, Told, pack_line
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
+from polyrhythm.io.jobindex import Entry, Index
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
@@ -93,12 +95,32 @@ def _options(request: ChildRequest, control: _Control) -> NodeOptions:
         if server
         else 0,
         report=lambda note: control.tell(Told(note=Note(note.what, note.fields))),
+        secret=request.secret,
     )
 
 
 def _serve(request: ChildRequest, control: _Control) -> int:
     listeners = Listeners(request.host, request.port)
     crashpoint.reach(request.name, "made", listeners.address)
+    with _registered(request, listeners.address):
+        return _serve_at(listeners, request, control)
+
+
+def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[object]:
+    """Where the lead listens, other commands of its user find the job's secret by its address."""
+    if request.number or not request.secret_file:
+        return nullcontext()
+    entry = Entry(
+        host=address.host,
+        port=address.port,
+        job=request.job.job,
+        secret_file=request.secret_file,
+        path=request.job.path,
+    )
+    return Index(os.environ).registered(entry)
+
+
+def _serve_at(listeners: Listeners, request: ChildRequest, control: _Control) -> int:
     control.tell(Told(address=listeners.address))
     crashpoint.reach(request.name, "told", listeners.address)
     lead = request.number == 0

@@ -19,12 +19,13 @@ from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import ANY_HOST, dial_tcp
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.watch import in_words
-from polyrhythm.runtime.bonjour import introduce, offers
+from polyrhythm.runtime.bonjour import introduce, offers, patience
 from polyrhythm.runtime.dial import DialerFromOutside
 from polyrhythm.runtime.door import Listeners
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server import ServerNode
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Secret
 
 
 def serve_remote(
@@ -33,6 +34,7 @@ def serve_remote(
     *,
     say: Callable[[str], None],
     check_host: Callable[[str], None],
+    secret: Secret,
     listen_on: tuple[str, int] = ("", 0),
     job: str = "",
     link: str = "auto",
@@ -52,7 +54,7 @@ def serve_remote(
     address = listeners.address
     if address.host in ANY_HOST:
         address = msgspec.structs.replace(address, host=to_lead.host_here)
-    admitted = _enter(to_lead, address, job, digest)
+    admitted = _enter(to_lead, address, job, digest, secret)
     name = fx.server_name(admitted.server)
     node = ServerNode(
         admitted.server,
@@ -64,6 +66,7 @@ def serve_remote(
             link=link,
             fold_pause_s=Staging.parse(admitted.job.staging).fold_pause_s(admitted.server),
             report=lambda note: say(in_words(note.what, (name,), note.fields)),
+            secret=secret,
         ),
         shared=link != "tcp",
     )
@@ -83,7 +86,9 @@ def serve_remote(
     say(f"left: {node.outcome.reason}")
 
 
-def _enter(link: StreamLink, address: m.Address, job: str, digest: str) -> m.Admitted:
+def _enter(
+    link: StreamLink, address: m.Address, job: str, digest: str, secret: Secret
+) -> m.Admitted:
     """Ask for a number, and be told what the job is."""
     bonjour = m.ServerBonjour(
         name=f"a server on {socket.gethostname()} (process {os.getpid()})",
@@ -92,7 +97,8 @@ def _enter(link: StreamLink, address: m.Address, job: str, digest: str) -> m.Adm
         identity=address.identity,
         digests=offers(digest, link.kind),
     )
-    introduce(link, bonjour)
+    with patience(link):
+        introduce(link, bonjour, secret)
     answer, _ = link.receive()
     while isinstance(answer, m.Alive):  # the lead beats to whoever is linked
         answer, _ = link.receive()

@@ -16,6 +16,7 @@ from polyrhythm.runtime.dial import DialerFromOutside
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.wire.proof import Secret
 
 
 def run_remote(
@@ -24,6 +25,7 @@ def run_remote(
     name: str,
     *,
     say: Callable[[str], None],
+    secret: Secret,
     job: str = "",
     file: str = "",
     link: str = "auto",
@@ -33,13 +35,15 @@ def run_remote(
     trace_dir: Path | None = None,
 ) -> None:
     """Join the job whose lead is at host:port, train, and leave. `job` insists on one by its id;
-    `file` is this host's copy of the job's code."""
+    `file` is the job's code on this host, as this user has named it. *A file that only the peer names
+    is never run.*"""
     settle_in()
     options = NodeOptions(
         digest=digest,
         link=link,
         trace_dir=trace_dir,
         report=lambda note: say(in_words(note.what, (name,), note.fields)),
+        secret=secret,
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     try:
@@ -48,7 +52,7 @@ def run_remote(
             say(f"joined job {spec.name} at {host}:{port} as {name}")
             here = node.servers[0].identity == host_identity()
             torch.set_num_threads(threads or _threads_for(spec, here))
-            train(load_main(_code_of(spec, file, here)), node, spec, staging)
+            train(load_main(_code_of(spec, file)), node, spec, staging)
     except LeadLost as error:
         raise LeadLost(f"{name} ends: {error}") from None
     except JobFailed as error:
@@ -69,17 +73,15 @@ def _threads_for(spec: JobSpec, here: bool) -> int:
     return share_of_cores(spec.workers + 1, spec.servers) if here else share_of_cores(1, 0)
 
 
-def _code_of(spec: JobSpec, file: str, here: bool) -> str:
-    """What to run: the copy that was named, a job that comes with us, or, on the host where the
-    job was begun, its file. A path that another host names means nothing on this one."""
-    if file:
-        return file
-    if spec.name in JOBS:
+def _code_of(spec: JobSpec, file: str) -> str:
+    """What to run: the file that the user has named, to this command or to `train` on this host, or a
+    job that comes with us."""
+    if spec.name in JOBS and not file:
         return spec.name
-    if here and Path(spec.path).is_file():
-        check_job(spec.path)
-        return spec.path
+    if file:
+        check_job(file)
+        return file
     raise UsageError(
-        f"the code of job {spec.name} is not on this machine: name its copy here, as in"
-        f" 'polyrhythm worker --connect HOST:PORT {Path(spec.name).name}'"
+        f"the code of job {spec.name!r} is not known here: name its copy on this machine, as in"
+        f" 'polyrhythm worker --connect HOST:PORT FILE.py'"
     )

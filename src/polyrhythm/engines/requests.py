@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.wire.proof import Secret
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -32,6 +33,11 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     check: bool = False
     debug: bool = False
     lead: Address | None = None
+    secret: Secret | None = None
+    """The job's. It travels in this request only, over a socket between two processes: never in the
+    environment, on a command line, in the job's description, the journal or a trace."""
+    secret_file: str = ""
+    """Where it is written down for other commands; empty: nowhere."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,7 +1,8 @@
 """Links between processes of one host: a Unix socket for frames, memory segments for tensors.
 
 The receiver looks straight into the sender's segment. Sockets live in the abstract namespace, so
-no file is left behind; whoever knocks must be the same user, which the kernel attests.
+no file is left behind. *Both ends check with the kernel (`SO_PEERCRED`) that the other is a process of
+the same user*: any user may connect to an abstract socket, and any may listen under a free name.
 """
 
 import array
@@ -134,6 +135,9 @@ def dial_local(name: str, peer: str) -> StreamLink:
         raise LinkError(
             f"could not reach {peer} over its local socket {name}: {error.strerror or error}"
         ) from None
+    if not same_user(sock):
+        sock.close()
+        raise LinkError(f"{peer}'s local socket {name} belongs to another user of this machine")
     return local_link(sock, peer)
 
 
@@ -145,6 +149,7 @@ def listen_local(name: str) -> socket.socket:
 
 
 def same_user(sock: socket.socket) -> bool:
+    """Whether the process that connected, or that listens at the other end, is this user's."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return bool(uid == os.getuid())

@@ -5,10 +5,15 @@ import select
 import threading
 import time
 from collections.abc import Callable
-
-from polyrhythm.io.stream import StreamLink
+from typing import Protocol
 
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+class Pollable(Protocol):
+    """A link or a listening socket."""
+
+    def fileno(self) -> int: ...
 
 
 class Poller:
@@ -28,12 +33,12 @@ class Poller:
         self._polling: int | None = None
         self._closed = False
 
-    def add(self, link: StreamLink, ready: Callable[[], None]) -> None:
+    def add(self, link: Pollable, ready: Callable[[], None]) -> None:
         self._ready[link.fileno()] = ready
         self._poll.register(link.fileno(), _READABLE)
         self.wake()
 
-    def remove(self, link: StreamLink) -> None:
+    def remove(self, link: Pollable) -> None:
         fd = link.fileno()
         if self._ready.pop(fd, None) is not None:
             self._poll.unregister(fd)

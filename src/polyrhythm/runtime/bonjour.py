@@ -1,18 +1,28 @@
-"""The first two frames of a link: who is there, and which digest all later frames have.
+"""The first frames of a link: the hello, the proofs of both ends where it is TCP, and the digest of all
+later frames.
 
-Both are sent with xxh3. The opener offers digests in its order of preference; the one who was
-called chooses, and answers with a greeting or a refusal.
+They are sent with xxh3. The opener offers digests in its order of preference; the acceptor chooses,
+and answers with a greeting or a refusal. A local link has no proofs, because the kernel names the user
+at the other end (`io/local.py`); a memory link stays within the process.
 """
 
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
+from polyrhythm.core import effects as fx
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER, Limits
+from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Hello, Opener, Secret
+
+_LONGEST_REASON = 1000
+"""Of a refusal that comes from a peer which has proven nothing."""
 
 
 def offers(digest: str, kind: str) -> tuple[int, ...]:
@@ -39,50 +49,93 @@ def patience(link: Link, seconds: float = 10.0) -> Iterator[None]:
         timer.cancel()
 
 
-def introduce(link: Link, bonjour: m.WorkerBonjour | m.ServerBonjour) -> m.Greeting:
-    """Say bonjour and take the answer; the link is agreed on when this returns."""
-    link.send(bonjour)
+def must_prove(link: Link) -> bool:
+    """Whether the ends of this link know nothing of each other unless they prove it."""
+    return link.kind == "tcp"
+
+
+# -- the end that dialled ----------------------------------------------------------------------
+
+
+def introduce(link: Link, hello: Hello, secret: Secret | None = None) -> m.Greeting:
+    """Say hello and take the answer; the link is agreed on when this returns, and closed if this
+    fails."""
+    try:
+        return _introduce(link, hello, secret)
+    except BaseException:
+        link.close()
+        link.dispose()
+        raise
+
+
+def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.Greeting:
+    if must_prove(link):
+        hello = msgspec.structs.replace(hello, nonce=secrets.token_bytes(NONCE_NBYTES))
+        _prove(link, hello, secret)
+    else:
+        link.send(hello)
     answer, _ = link.receive()
     if isinstance(answer, m.Refusal):
         raise Refused(answer.reason)
     if not isinstance(answer, m.Greeting):
         raise LinkError(f"{link.peer} did not greet: it sent {type(answer).__name__}")
-    if answer.digest not in bonjour.digests:
+    if answer.digest not in hello.digests:
         raise LinkError(f"{link.peer} chose digest {answer.digest}, which was not offered")
     link.agree(Digest(answer.digest), MEMBER)
     return answer
 
 
-def await_bonjour(link: Link, job: str) -> m.WorkerBonjour | m.ServerBonjour:
-    """The stranger's first frame, or a LinkError that says what was wrong with it."""
-    message, _ = link.receive()
-    if not isinstance(message, m.WorkerBonjour | m.ServerBonjour):
-        raise FrameError(
-            f"the first frame of a link must be a bonjour, not {type(message).__name__}"
+def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
+    """Both ends prove that they know the secret, the acceptor first."""
+    if secret is None:
+        raise LinkError(f"the job's secret is not known here, and {link.peer} is reached over TCP")
+    expects = fx.server_name(0) if link.peer == fx.LEAD else link.peer
+    opener = Opener(secret, hello, expects)
+    link.send(hello)
+    challenge, _ = link.receive()
+    if isinstance(challenge, m.Refusal):
+        raise Refused(_shown(challenge.reason))
+    if not isinstance(challenge, m.Challenge):
+        raise LinkError(
+            f"{link.peer} did not prove that it knows the job's secret:"
+            f" it sent {type(challenge).__name__}"
         )
-    if message.protocol != m.PROTOCOL:
-        raise FrameError(
-            f"{message.name} speaks protocol {message.protocol}, this job speaks {m.PROTOCOL};"
-            " install the same version of polyrhythm on both sides"
-        )
-    if message.job and message.job != job:
-        raise FrameError(f"{message.name} was refused: it belongs to another job")
-    return message
+    try:
+        proof = opener.answer(challenge)
+    except LinkError as error:
+        raise LinkError(f"what answers for {link.peer} was not accepted: {error}") from None
+    link.send(proof)
+
+
+def _shown(reason: str) -> str:
+    """A reason as text for a terminal, whatever is in it."""
+    cut = reason[:_LONGEST_REASON]
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
+
+
+# -- the end that was dialled ------------------------------------------------------------------
+
+
+def acceptor(link: Link, name: str, job: str, secret: Secret | None) -> Acceptor:
+    """This end of the handshake. A TCP link without a secret is refused, not trusted."""
+    if must_prove(link) and secret is None:
+        raise LinkError(f"{name} does not know its job's secret, so it takes no TCP links")
+    nonce = secrets.token_bytes(NONCE_NBYTES)
+    return Acceptor(name, job, secret if must_prove(link) else None, nonce)
 
 
 def greet(
-    link: Link,
-    bonjour: m.WorkerBonjour | m.ServerBonjour,
-    name: str,
-    address: m.Address,
-    digest: str,
-    job: m.JobSpec,
-) -> None:
-    known = [offer for offer in bonjour.digests if offer in Digest.__members__.values()]
+    link: Link, hello: Hello, name: str, address: m.Address, digest: str, job: m.JobSpec
+) -> Hello:
+    """Answer a peer that is known, and agree on the digest of all later frames; its hello as the
+    machines take it, which know nothing of nonces."""
+    if hello.job and hello.job != job.job:
+        raise FrameError(f"{hello.name} was refused: it belongs to another job")
+    known = [offer for offer in hello.digests if offer in Digest.__members__.values()]
     if digest != "auto":
         known = [offer for offer in known if offer == Digest.named(digest)]
     if not known:
-        raise FrameError(f"{bonjour.name} offers no digest that {name} accepts ({digest})")
+        raise FrameError(f"{hello.name} offers no digest that {name} accepts ({digest})")
     greeting = m.Greeting(
         name=name,
         digest=known[0],
@@ -92,3 +145,4 @@ def greet(
     )
     link.send(greeting)
     link.agree(Digest(known[0]), limits_for(job.slice_nbytes))
+    return msgspec.structs.replace(hello, nonce=b"")

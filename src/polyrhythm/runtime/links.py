@@ -23,6 +23,7 @@ from polyrhythm.runtime.peers import Peers, hang_up
 from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.frames import Land
+from polyrhythm.wire.proof import Secret
 
 _BAD_PEER = (FrameError, LinkError)
 _LEADS_SERVER = fx.server_name(0)
@@ -33,6 +34,7 @@ class Links:
         self,
         dialer: Dialer,
         digest: str,
+        secret: Secret | None,
         take: Callable[[Link, m.Message, Payload | None], None],
         place_of: Land,
         run: Callable[[], None],
@@ -42,6 +44,7 @@ class Links:
         nothing more is at hand, and `post` is handed the end of a link."""
         self._dialer = dialer
         self._digest = digest
+        self._secret = secret
         self._take = take
         self._place_of = place_of
         self._run = run
@@ -88,7 +91,8 @@ class Links:
         link = self._dialer.dial(address, peer)
         digests = offers(self._digest, link.kind)
         with patience(link):
-            greeting = introduce(link, msgspec.structs.replace(bonjour, digests=digests))
+            hello = msgspec.structs.replace(bonjour, digests=digests)
+            greeting = introduce(link, hello, self._secret)
         self._reaching_ns += time.monotonic_ns() - began_ns
         link.incarnation = incarnation
         link.outlast(link_timeout_s(greeting.lead_timeout_s))

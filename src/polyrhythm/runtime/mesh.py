@@ -1,6 +1,7 @@
 """A server's links to everybody else: who is let in, whom it reaches, and what is told when one ends."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -18,10 +19,13 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.peers import Peers, hang_up
 from polyrhythm.runtime.reading import BAD_PEER, Reading, Take
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Secret
 
 _LEADS = 0
 """The server that the lead runs in, and its incarnation: it was there first."""
 _FIRST = 1
+_TELL_EVERY_S = 1.0
+_LONGEST_REASON = 200
 
 
 class Mesh:
@@ -34,6 +38,7 @@ class Mesh:
         job: m.JobSpec,
         leads: bool,
         digest: str,
+        secret: Secret | None = None,
         journal: Journal | None,
         take: Take,
         needs_thread: Callable[[Link], bool],
@@ -47,7 +52,10 @@ class Mesh:
         self._beats_s, self._lead_timeout_s = job.heartbeat_s, job.lead_timeout_s
         self._link_timeout_s = link_timeout_s(job.lead_timeout_s)
         self._digest = digest
+        self._secret = secret
         self._journal = journal
+        self._turned_away = 0
+        self._told_of_them_s = -_TELL_EVERY_S
         self._dialer: Dialer | None = None
         self._closing = False
         self.reading = Reading(take, driver.run, self.part, needs_thread)
@@ -63,27 +71,33 @@ class Mesh:
 
     # -- beginnings ----------------------------------------------------------------------------
 
-    def let_in(self, link: Link, bonjour: Bonjour) -> None:
-        """A stranger was greeted. The lead decides what to make of it; other servers know whom to
-        expect by the incarnation that the lead gave it."""
+    def let_in(self, link: Link, hello: Bonjour) -> None:
+        """A peer was greeted. The lead's machine decides about every peer; another server's machine
+        decides about servers, and knows workers by the incarnation that the lead gave them."""
         link.outlast(self._link_timeout_s)
         if self._leads:
             self._peers.add(link)
-            self._driver.post(fx.LEAD, knocked(link.peer, bonjour))
+            self._driver.post(fx.LEAD, knocked(link.peer, hello))
+        elif isinstance(hello, m.ServerBonjour):
+            self._peers.add(link)
+            called = ev.ServerCalled(link.peer, hello.server, hello.incarnation)
+            self._driver.post(self._name, called)
+            return  # it is read once it is bound
         else:
-            link.peer, link.incarnation = caller(bonjour), bonjour.incarnation
+            link.peer, link.incarnation = caller(hello), hello.incarnation
             replaced = self._peers.add(link)
             if replaced is link:
                 self.part(link, LinkError(f"{link.peer} is linked to {self._name} already"))
                 return
             self._replace(replaced)
-            if isinstance(bonjour, m.ServerBonjour):
-                self._driver.post(self._name, ev.Linked(bonjour.server, bonjour.incarnation))
         self.reading.read(link)
 
     def bind(self, effect: fx.Bind) -> None:
-        """The lead knows who the stranger behind a link is."""
+        """A machine knows which peer is behind a link."""
         if effect.link == self._name:
+            return
+        if not self._leads:
+            self._bind_server(effect)
             return
         self._replace(self._peers.rename(effect.link, effect.peer, effect.incarnation))
         link = self._peers.get(effect.peer)
@@ -92,6 +106,23 @@ class Mesh:
         server = fx.server_number(effect.peer)
         if server is not None:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
+
+    def _bind_server(self, effect: fx.Bind) -> None:
+        """The lead has named the server behind this link, which has not been read so far."""
+        link = self._peers.get(effect.link)
+        if link is None:
+            return  # it has ended meanwhile
+        self._peers.remove(link)
+        link.peer, link.incarnation = effect.peer, effect.incarnation
+        replaced = self._peers.add(link)
+        if replaced is link:
+            self.part(link, LinkError(f"{link.peer} is linked to {self._name} already"))
+            return
+        self._replace(replaced)
+        server = fx.server_number(effect.peer)
+        assert server is not None
+        self._driver.put(self._name, ev.Linked(server, effect.incarnation))
+        self.reading.begin(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
         """Link this server to the one that runs the lead."""
@@ -140,7 +171,7 @@ class Mesh:
         digests = offers(self._digest, link.kind)
         bonjour = msgspec.structs.replace(self._me, incarnation=incarnation, digests=digests)
         with patience(link):
-            introduce(link, bonjour)
+            introduce(link, bonjour, self._secret)
 
     # -- ends ----------------------------------------------------------------------------------
 
@@ -157,6 +188,16 @@ class Mesh:
             if self._leads:
                 self._driver.post(fx.LEAD, closed)
             self._driver.post(self._name, closed)
+
+    def turned_away(self, reason: str) -> None:
+        """A peer that is not known was refused. Strangers do not grow the journal faster than a line
+        per second, however many come."""
+        self._turned_away += 1
+        now_s = time.monotonic()
+        if self._journal is not None and now_s >= self._told_of_them_s + _TELL_EVERY_S:
+            fields = {"links": self._turned_away, "reason": reason[:_LONGEST_REASON]}
+            self._journal.note("turned-away", **fields)
+            self._turned_away, self._told_of_them_s = 0, now_s
 
     def _replace(self, link: Link | None) -> None:
         """Its peer came back over another link: this one has ended without our noticing."""

@@ -91,6 +91,7 @@ class ServerNode:
             job=job,
             leads=lead,
             digest=options.digest,
+            secret=options.secret,
             journal=journal,
             take=self._take,
             needs_thread=self._needs_thread,
@@ -113,7 +114,16 @@ class ServerNode:
             workers=job.workers,
         )
         mesh = self._mesh
-        self._door = Door(self.name, job, address, options.digest, mesh.let_in, mesh.part)
+        self._door = Door(
+            self.name,
+            job,
+            address,
+            options.digest,
+            options.secret,
+            let_in=mesh.let_in,
+            part=mesh.part,
+            turned_away=mesh.turned_away,
+        )
         mesh.reading.start()
         self._pacemaker: Driver | None = None
         if lead:

@@ -68,6 +68,7 @@ class WorkerNode:
         self._links = Links(
             dialer,
             options.digest,
+            options.secret,
             take=self._take,
             place_of=self._landing.place_of,
             run=self._driver.run,

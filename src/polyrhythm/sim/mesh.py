@@ -56,27 +56,41 @@ class Mesh:
 
     def hear_bonjour(self, way: Way, bonjour: Bonjour) -> None:
         if self._journal is not None:
-            self._strangers += 1
-            way.peer = f"link-{self._strangers}"
-            self.peers[way.peer] = way.back
+            self._take_stranger(way)
             self._process.put(fx.LEAD, knocked(way.peer, bonjour))
-            return
-        way.peer, way.incarnation = caller(bonjour), bonjour.incarnation
-        before = self.peers.get(way.peer)
-        if before is not None and way.incarnation <= before.back.incarnation:
-            self.part(way, f"{way.peer} is linked to {self._name} already")
-            return
-        self._replace(before)
+        elif isinstance(bonjour, m.ServerBonjour):
+            self._take_stranger(way)
+            called = ev.ServerCalled(way.peer, bonjour.server, bonjour.incarnation)
+            self._process.put(self._name, called)
+        else:
+            self._greet(way, caller(bonjour), bonjour.incarnation)
+
+    def _take_stranger(self, way: Way) -> None:
+        self._strangers += 1
+        way.peer = f"link-{self._strangers}"
         self.peers[way.peer] = way.back
+
+    def _greet(self, way: Way, peer: str, incarnation: int) -> bool:
+        """Whether the peer has the link now; not if it is linked already."""
+        way.peer, way.incarnation = peer, incarnation
+        before = self.peers.get(peer)
+        if before is not None and incarnation <= before.back.incarnation:
+            self.part(way, f"{peer} is linked to {self._name} already")
+            return False
+        self._replace(before)
+        self.peers[peer] = way.back
         me = self._me
         greeting = m.Greeting(server=me.server, name=me.name, digest=0, address=me.address)
         way.back.send(greeting)
-        if isinstance(bonjour, m.ServerBonjour):
-            self._process.put(self._name, ev.Linked(bonjour.server, bonjour.incarnation))
+        return True
 
     def bind(self, effect: fx.Bind) -> None:
         way = self.peers.pop(effect.link, None)
-        if way is not None and self._journal is not None:
+        if way is not None and self._journal is None:
+            server = fx.server_number(effect.peer)
+            if self._greet(way.back, effect.peer, effect.incarnation) and server is not None:
+                self._process.put(self._name, ev.Linked(server, effect.incarnation))
+        elif way is not None and self._journal is not None:
             self._replace(self.peers.get(effect.peer))
             way.back.peer, way.back.incarnation = effect.peer, effect.incarnation
             self.peers[effect.peer] = way

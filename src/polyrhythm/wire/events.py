@@ -17,6 +17,8 @@ class EventType(IntEnum):
     REFUSED = 17
     SEGMENT = 18
     SEGMENT_WITHDRAWN = 19
+    CHALLENGE = 20
+    PROOF = 21
     # ours: joining and leaving
     ADMITTED = 32
     ATTACH = 33

@@ -222,6 +222,8 @@ class WorkerBonjour(Message, frozen=True, kw_only=True):
     protocol: int = PROTOCOL
     digests: tuple[int, ...] = ()
     capabilities: tuple[str, ...] = ("torch",)
+    nonce: bytes = b""
+    """Over TCP: random bytes, for the proofs of both ends (`wire/proof.py`)."""
 
 
 class ServerBonjour(Message, frozen=True, kw_only=True):
@@ -231,6 +233,23 @@ class ServerBonjour(Message, frozen=True, kw_only=True):
     identity: str
     protocol: int = PROTOCOL
     digests: tuple[int, ...] = ()
+    nonce: bytes = b""
+
+
+class Challenge(Message, frozen=True, kw_only=True):
+    """The answer to a hello over TCP: the acceptor's nonce, its name and job, and its proof that it
+    knows the job's secret."""
+
+    nonce: bytes
+    name: str
+    job: str
+    proof: bytes = b""
+
+
+class Proof(Message, frozen=True, kw_only=True):
+    """The opener's proof that it knows the job's secret."""
+
+    proof: bytes
 
 
 class Greeting(Message, frozen=True, kw_only=True):
@@ -548,6 +567,8 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     WorkerBonjour: EventType.WRK_BONJOUR,
     Contribution: EventType.WRK_UPDATE,
     Greeting: EventType.GREETING,
+    Challenge: EventType.CHALLENGE,
+    Proof: EventType.PROOF,
     Refusal: EventType.REFUSED,
     SegmentOffered: EventType.SEGMENT,
     SegmentWithdrawn: EventType.SEGMENT_WITHDRAWN,

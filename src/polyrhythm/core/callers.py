@@ -1,0 +1,75 @@
+"""Servers that link to a server that does not lead: only those that the lead has named come in.
+
+*The lead names a server with its incarnation in `Place`. The order to dial reaches two servers at
+different times, so a server that is not named yet waits up to five seconds for the lead's word and is
+refused after that. One that the lead has replaced by a later incarnation is refused at once. Until a
+server is bound, nothing that it sends is read.*
+"""
+
+from collections.abc import Iterable
+
+from polyrhythm.core.effects import Bind, Drop, Send, server_name
+from polyrhythm.core.machine import Effect
+from polyrhythm.wire import messages as m
+
+WAIT_NS = 5 * 10**9
+MOST_WAITING = 64
+"""Links of servers that are not named yet. A member could open any number of them."""
+
+
+class Callers:
+    def __init__(self, server: int) -> None:
+        self._me = server_name(server)
+        self._named: dict[int, int] = {}
+        """Per server, the incarnation that the lead has named."""
+        self._waiting: dict[str, tuple[int, int, int]] = {}
+        """Per link: the server that it says it is, its incarnation, and until when it may wait."""
+
+    def wake_at(self) -> int | None:
+        return min((until_ns for _, _, until_ns in self._waiting.values()), default=None)
+
+    def named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
+        """The lead has named these servers, and no others."""
+        self._named = {spec.server: spec.incarnation for spec in servers}
+        effects: list[Effect] = []
+        for link, (server, incarnation, _) in list(self._waiting.items()):
+            if (settled := self._settle(link, server, incarnation)) is not None:
+                del self._waiting[link]
+                effects += settled
+        return effects
+
+    def call(self, link: str, server: int, incarnation: int, now_ns: int) -> list[Effect]:
+        """A server has said hello over `link`."""
+        settled = self._settle(link, server, incarnation)
+        if settled is not None:
+            return settled
+        if len(self._waiting) >= MOST_WAITING:
+            return self._refuse(link, "too many servers wait to be named by the lead")
+        self._waiting[link] = (server, incarnation, now_ns + WAIT_NS)
+        return []
+
+    def hung_up(self, link: str) -> None:
+        self._waiting.pop(link, None)
+
+    def overdue(self, now_ns: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for link, (server, incarnation, until_ns) in list(self._waiting.items()):
+            if until_ns <= now_ns:
+                del self._waiting[link]
+                effects += self._refuse(link, self._unnamed(server, incarnation))
+        return effects
+
+    def _settle(self, link: str, server: int, incarnation: int) -> list[Effect] | None:
+        """What to do with the link; None: the lead may still name the server."""
+        named = self._named.get(server, 0)
+        if incarnation == named and named > 0:
+            return [Bind(link, server_name(server), incarnation)]
+        if incarnation < named:
+            return self._refuse(link, self._unnamed(server, incarnation))
+        return None
+
+    def _unnamed(self, server: int, incarnation: int) -> str:
+        return f"the lead has not named {server_name(server)}, incarnation {incarnation}, to it"
+
+    def _refuse(self, link: str, reason: str) -> list[Effect]:
+        return [Send(link, m.Refusal(reason=f"{self._me}: {reason}")), Drop(link, reason)]

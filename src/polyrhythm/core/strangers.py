@@ -1,0 +1,61 @@
+"""Links of peers that are not known yet: how many a server keeps, for how long, and which one goes.
+
+*At most 64 links may be silent (no hello yet), and at most 64 unproven (no proof yet). When one more
+comes, the oldest of its kind is closed; when descriptors are scarce, the oldest silent one is closed
+for every one that comes, so that the descriptors in reserve stay free for members. A peer has ten
+seconds for the whole handshake.* So a flood of silent connections never closes the link of a peer that
+has said hello.
+"""
+
+MOST = 64
+PATIENCE_NS = 10 * 10**9
+
+
+class Strangers:
+    """Links by a number that the caller chooses, oldest first in each kind."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._silent: dict[int, int] = {}
+        """Per link, the end of its time."""
+        self._unproven: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._unproven)
+
+    def came(self, link: int, now_ns: int, *, scarce: bool = False) -> list[int]:
+        """A link was accepted; the links to close. `scarce`: it has taken a descriptor in reserve."""
+        closing = []
+        if self._silent and (scarce or len(self._silent) >= self._most):
+            closing.append(self._oldest(self._silent))
+        self._silent[link] = now_ns + PATIENCE_NS
+        return closing
+
+    def said_hello(self, link: int) -> list[int]:
+        """The hello has come and the proof is awaited; the links to close."""
+        closing = []
+        if len(self._unproven) >= self._most:
+            closing.append(self._oldest(self._unproven))
+        self._unproven[link] = self._silent.pop(link)
+        return closing
+
+    def gone(self, link: int) -> None:
+        """The peer is known, or its link has ended."""
+        self._silent.pop(link, None)
+        self._unproven.pop(link, None)
+
+    def overdue(self, now_ns: int) -> list[int]:
+        """The links whose time is over; they are forgotten."""
+        links = {**self._silent, **self._unproven}
+        late = [link for link, until_ns in links.items() if until_ns <= now_ns]
+        for link in late:
+            self.gone(link)
+        return late
+
+    def wake_at(self) -> int | None:
+        return min((*self._silent.values(), *self._unproven.values()), default=None)
+
+    def _oldest(self, kind: dict[int, int]) -> int:
+        link = next(iter(kind))
+        del kind[link]
+        return link

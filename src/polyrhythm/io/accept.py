@@ -1,0 +1,78 @@
+"""Accepting connections without running out of descriptors.
+
+*The last descriptors of a process are kept in reserve for members: a connection that takes one of them
+is `scarce`, and the caller closes another for it. When none is left at all, the connection is refused
+and nothing else ends.*
+"""
+
+import contextlib
+import errno
+import os
+import resource
+import socket
+from dataclasses import dataclass
+
+RESERVE = 32
+"""At most so many descriptors are kept for members; a quarter of all where a process has few."""
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    sock: socket.socket
+    scarce: bool
+
+
+class Gate:
+    """Accepts from listening sockets that do not block. It holds one spare descriptor, which it gives
+    up to accept, and close, a connection for which there is no other."""
+
+    def __init__(self) -> None:
+        self._spare: int | None = None
+        self._take_spare()
+
+    def accept(self, listener: socket.socket) -> Accepted | None:
+        """The next connection; None if there is none, or it was refused for lack of descriptors."""
+        try:
+            sock, _ = listener.accept()
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NONE_LEFT:
+                self._refuse(listener)
+            return None  # else the peer has gone again, or the listener is closed
+        return Accepted(sock, is_scarce(sock.fileno()))
+
+    @property
+    def can_refuse(self) -> bool:
+        """Without a spare descriptor a connection stays in the listener's queue."""
+        return self._spare is not None
+
+    def _refuse(self, listener: socket.socket) -> None:
+        self._give_spare()
+        with contextlib.suppress(OSError):  # it has gone by itself, or another thread was faster
+            sock, _ = listener.accept()
+            sock.close()
+        self._take_spare()
+
+    def _take_spare(self) -> None:
+        if self._spare is None:
+            with contextlib.suppress(OSError):  # then the next connection waits
+                self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _give_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def close(self) -> None:
+        self._give_spare()
+
+
+def is_scarce(fd: int) -> bool:
+    """Whether this descriptor is one of the last. The kernel gives out the lowest free number, so all
+    lower ones are in use."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return False
+    return fd >= most - min(RESERVE, most // 4)

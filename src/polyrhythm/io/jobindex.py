@@ -1,0 +1,171 @@
+"""Which jobs of this user listen on this host: from HOST:PORT to the secret, for commands that join.
+
+*The index is a folder that belongs to the user and that no other user can read or write (0700); a folder
+that is anything else is not used.* A job has one file in it while it runs. Homes may be shared between
+hosts, so an entry names the boot of its host and is found on that one only. The entry of a job that was
+killed is removed when the next one registers.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from polyrhythm.io.local import host_identity
+from polyrhythm.io.tcp import ANY_HOST
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that listens on this host."""
+
+    host: str
+    port: int
+    job: str
+    secret_file: str
+    path: str = ""
+    """The job's file, as its user named it; empty for a built-in job."""
+    boot: str = ""
+    network: str = ""
+    """The network namespace in which it listens."""
+    processes: str = ""
+    """The namespace in which `pid` is its number."""
+    pid: int = 0
+    began: float = 0.0
+
+
+class Index:
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        state = Path(environ.get("XDG_STATE_HOME", ""))
+        if not state.is_absolute():
+            state = Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"
+        temporary = Path(tempfile.gettempdir()) / f"polyrhythm-{os.getuid()}"
+        self._folders = (state / "polyrhythm" / "jobs", temporary / "jobs")
+        """The first one that can be used is written to; all are read."""
+
+    @contextlib.contextmanager
+    def registered(self, entry: Entry) -> Iterator[bool]:
+        """While the body runs, commands of this user on this host find the job; False where no folder
+        can be used."""
+        path = self._register(entry)
+        try:
+            yield path is not None
+        finally:
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+    def _register(self, entry: Entry) -> Path | None:
+        boot, network = _this_host()
+        entry = msgspec.structs.replace(
+            entry,
+            boot=boot,
+            network=network,
+            processes=_process_namespace(),
+            pid=os.getpid(),
+            began=time.time(),
+        )
+        for folder in self._folders:
+            try:
+                _make_private(folder)
+                self._prune(folder, entry)
+                return _write(folder / f"{entry.port}-{entry.job}.json", entry)
+            except OSError:
+                continue  # there is another folder
+        return None
+
+    def find(self, host: str, port: int) -> Entry | None:
+        """The job that listens at this address of this host, as far as this user's index knows."""
+        boot, network = _this_host()
+        found = [
+            entry
+            for folder in self._folders
+            if _is_private(folder)
+            for _, entry in _entries(folder)
+            if entry.port == port and entry.boot == boot
+        ]
+        addresses = _addresses(host)
+        exact = [entry for entry in found if entry.host in addresses]
+        matching = exact or [entry for entry in found if entry.host in ANY_HOST]
+        return max(
+            matching, key=lambda entry: (entry.network == network, entry.began), default=None
+        )
+
+    def _prune(self, folder: Path, newer: Entry) -> None:
+        """Remove what jobs of this host left that were killed."""
+        here = (newer.boot, newer.processes)
+        for path, entry in _entries(folder):
+            if (entry.boot, entry.processes) == here and not _runs(entry.pid):
+                path.unlink(missing_ok=True)
+
+
+def _this_host() -> tuple[str, str]:
+    boot, _, rest = host_identity().partition("/")
+    return boot or socket.gethostname(), rest.partition("/")[0]
+
+
+def _process_namespace() -> str:
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return ""  # not Linux: there is one
+
+
+def _make_private(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    if not _is_private(folder):
+        raise PermissionError(f"{folder} is not this user's own")
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can enter the folder. The folder above it is checked too: another user
+    who owned that one could put another folder in this one's place."""
+    for path in (folder, folder.parent):
+        try:
+            status = path.lstat()
+        except OSError:
+            return False
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return False
+    others = stat.S_IRWXG | stat.S_IRWXO
+    writable = stat.S_IWGRP | stat.S_IWOTH
+    return not (folder.lstat().st_mode & others or folder.parent.lstat().st_mode & writable)
+
+
+def _write(path: Path, entry: Entry) -> Path:
+    """The file appears whole."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(msgspec.json.encode(entry))
+    part.replace(path)
+    return path
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, Entry]]:
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # removed meanwhile, or damaged
+            yield path, msgspec.json.decode(path.read_bytes(), type=Entry)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _addresses(host: str) -> set[str]:
+    try:
+        infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return {host}  # dialling it will say what is wrong
+    return {host, *(str(info[4][0]) for info in infos)}

@@ -1,0 +1,65 @@
+"""A job's secret in a file that only its user can read."""
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.proof import FEWEST_CHARACTERS, Secret
+
+_RANDOM_NBYTES = 32
+_MOST_NBYTES = 4096
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def fresh_secret() -> Secret:
+    return Secret(secrets.token_hex(_RANDOM_NBYTES))
+
+
+def create_secret(path: Path) -> Secret:
+    """Make a new secret in a new file of mode 0600. An OSError says that it cannot be written."""
+    secret = fresh_secret()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "w") as file:
+        os.fchmod(fd, 0o600)
+        if os.fstat(fd).st_mode & _OTHERS:
+            raise UsageError(
+                f"{path} would be readable by other users, because its file system keeps no"
+                " permissions: choose another --runs-dir"
+            )
+        file.write(f"{secret.text}\n")
+    return secret
+
+
+def read_secret(path: Path) -> Secret:
+    """The secret in a file that the user named, or that the index names."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise UsageError(f"the secret file {path} is not a regular file")
+            if mode & _OTHERS:
+                raise UsageError(
+                    f"the secret file {path} can be read or changed by other users: allow only its"
+                    f" owner to, with 'chmod 600 {path}'"
+                )
+            text = file.read(_MOST_NBYTES)
+    except OSError as error:
+        raise UsageError(f"cannot read the secret file {path}: {error.strerror}") from None
+    return parse_secret(text, f"the secret file {path}")
+
+
+def parse_secret(text: bytes, source: str) -> Secret:
+    try:
+        word = text.decode("ascii").strip()
+    except UnicodeDecodeError:
+        word = "\n"  # as wrong as two lines
+    if not word and not text.strip():
+        raise UsageError(f"{source} is empty: copy the file 'secret' of the run's folder")
+    if len(word) < FEWEST_CHARACTERS or not word.isprintable() or " " in word:
+        raise UsageError(
+            f"{source} holds no secret of a job: one line of at least {FEWEST_CHARACTERS} letters"
+            " and digits, as in the file 'secret' of the run's folder"
+        )
+    return Secret(word)

@@ -1,0 +1,144 @@
+"""The handshake by which both ends of a link prove that they know the job's secret.
+
+    opener                                  acceptor
+    hello (nonce)               ->
+                                <-          challenge (nonce, job, name, the acceptor's proof)
+    proof                       ->
+                                <-          greeting
+
+*A proof is an HMAC-SHA-256 under the secret. It covers the side that makes it, the opener's role and
+whole hello (nonce, name, number, incarnation, job, digests), and the acceptor's nonce, name and job.
+Neither end uses anything that the other one sent before it has verified the other's proof.* A proof
+cannot be replayed, because both nonces are in it, and cannot be sent back to its maker, because the
+side is in it. The acceptor's name keeps a process that took a dead server's port from passing the
+handshake on to another server.
+
+There is no I/O here: both ends are objects that take messages and return the next one to send. Nonces
+are handed in.
+"""
+
+import hashlib
+import hmac
+
+import msgspec
+
+from polyrhythm.errors import FrameError, LinkError
+from polyrhythm.wire import messages as m
+
+NONCE_NBYTES = 32
+FEWEST_CHARACTERS = 16
+"""Of a secret. A stranger receives an HMAC under it, and could try all short ones."""
+_PURPOSE = "polyrhythm link"
+
+Hello = m.WorkerBonjour | m.ServerBonjour
+
+
+class Secret(msgspec.Struct, frozen=True, array_like=True):
+    """What members of a job know and others do not. It is never shown."""
+
+    text: str
+
+    @property
+    def key(self) -> bytes:
+        return self.text.encode()
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+
+def _mac(secret: Secret, side: str, hello: Hello, challenge: m.Challenge) -> bytes:
+    covered = (
+        _PURPOSE,
+        side,
+        type(hello).__name__,
+        m.encode_head(hello),
+        challenge.nonce,
+        challenge.name,
+        challenge.job,
+    )
+    return hmac.digest(secret.key, msgspec.msgpack.encode(covered), hashlib.sha256)
+
+
+class Opener:
+    """The end that dialled. `hello` must carry this end's nonce; `expects` is the name of the server
+    that was dialled, or empty if it is not known."""
+
+    def __init__(self, secret: Secret, hello: Hello, expects: str = "") -> None:
+        assert len(hello.nonce) == NONCE_NBYTES
+        self._secret = secret
+        self._hello = hello
+        self._expects = expects
+
+    def answer(self, challenge: m.Challenge) -> m.Proof:
+        """Verify the acceptor's proof and make this end's; a LinkError says what is wrong."""
+        if len(challenge.nonce) != NONCE_NBYTES:
+            raise LinkError("its challenge has no nonce of the right length")
+        expected = _mac(self._secret, "acceptor", self._hello, challenge)
+        if not hmac.compare_digest(expected, challenge.proof):
+            raise LinkError("it does not know the secret that this process has")
+        if self._hello.job and challenge.job != self._hello.job:
+            raise LinkError("it belongs to another job")
+        if self._expects and challenge.name != self._expects:
+            raise LinkError(f"it is {challenge.name} and not {self._expects}")
+        return m.Proof(proof=_mac(self._secret, "opener", self._hello, challenge))
+
+
+class Acceptor:
+    """The end that was dialled. `secret` is None where the peer is known by other means: the kernel
+    names the user of a local socket, and a memory link does not leave the process."""
+
+    def __init__(self, name: str, job: str, secret: Secret | None, nonce: bytes) -> None:
+        assert len(nonce) == NONCE_NBYTES
+        self._name = name
+        self._job = job
+        self._secret = secret
+        self._nonce = nonce
+        self._challenge: m.Challenge | None = None
+        self._hello: Hello | None = None
+        self._proven = False
+
+    @property
+    def heard(self) -> bool:
+        """The hello has come."""
+        return self._hello is not None
+
+    @property
+    def hello(self) -> Hello | None:
+        """The peer's hello, once the peer is known."""
+        return self._hello if self._proven else None
+
+    def take(self, message: m.Message) -> m.Challenge | None:
+        """The next message of the peer, and what to answer; a FrameError refuses the peer."""
+        if self._hello is None:
+            return self._take_hello(message)
+        assert self._secret is not None and self._challenge is not None and not self._proven
+        if not isinstance(message, m.Proof):
+            raise FrameError(
+                f"a peer that has not proven that it knows the secret sent {type(message).__name__}"
+            )
+        expected = _mac(self._secret, "opener", self._hello, self._challenge)
+        if not hmac.compare_digest(expected, message.proof):
+            raise FrameError("the peer does not know this job's secret")
+        self._proven = True
+        return None
+
+    def _take_hello(self, message: m.Message) -> m.Challenge | None:
+        if not isinstance(message, Hello):
+            raise FrameError(
+                f"the first frame of a link must be a bonjour, not {type(message).__name__}"
+            )
+        if message.protocol != m.PROTOCOL:
+            raise FrameError(
+                f"the peer speaks protocol {message.protocol}, this job speaks {m.PROTOCOL};"
+                " install the same version of polyrhythm on both sides"
+            )
+        if self._secret is not None and len(message.nonce) != NONCE_NBYTES:
+            raise FrameError("the hello has no nonce: this job has a secret, which it must know")
+        self._hello = message
+        if self._secret is None:
+            self._proven = True
+            return None
+        unproven = m.Challenge(nonce=self._nonce, name=self._name, job=self._job)
+        proof = _mac(self._secret, "acceptor", message, unproven)
+        self._challenge = msgspec.structs.replace(unproven, proof=proof)
+        return self._challenge
