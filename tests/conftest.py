@@ -5,6 +5,7 @@ seed; what fails is listed at the end with the command that shows it again.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{report.nodeid}'"
             f" -n 0 --hypothesis-seed {seed}"
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Jobs of tests are not in the index of the user who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("POLYRHYTHM_SECRET", raising=False)
+        yield
 
 
 REAL_DATA = Path(os.environ.get("POLYRHYTHM_DATA") or Path(__file__).parents[2] / "shared" / "data")

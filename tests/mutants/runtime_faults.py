@@ -186,8 +186,8 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "another-jobs-worker-is-let-in",
         "A worker that belongs to another job is greeted.",
-        "runtime:await_bonjour",
-        "message.job and message.job != job",
+        "runtime:greet",
+        "hello.job and hello.job != job.job",
         "False",
         "tests/learn/test_impostors.py::test_another_jobs_worker_is_refused_by_every_server",
         slow=True,

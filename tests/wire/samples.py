@@ -44,8 +44,14 @@ JOB = m.JobSpec(
 
 def messages() -> list[m.Message]:
     return [
-        m.WorkerBonjour(**IDENTITY, name="w", job="j", identity="i", protocol=9, digests=(1, 0)),
-        m.ServerBonjour(**IDENTITY, name="s", job="j", address=ADDRESS, identity="i", digests=(2,)),
+        m.WorkerBonjour(
+            **IDENTITY, name="w", job="j", identity="i", protocol=9, digests=(1, 0), nonce=b"n"
+        ),
+        m.ServerBonjour(
+            **IDENTITY, name="s", job="j", address=ADDRESS, identity="i", digests=(2,), nonce=b"o"
+        ),
+        m.Challenge(**IDENTITY, nonce=bytes(range(32)), name="s0", job="j", proof=b"p" * 32),
+        m.Proof(**IDENTITY, proof=b"q" * 32),
         m.Greeting(**IDENTITY, name="s0", digest=1, address=ADDRESS, protocol=2),
         m.Refusal(**IDENTITY, reason="no: ünïcode"),
         m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),

@@ -48,19 +48,18 @@ class Here:
         insecure = "" if is_loopback(host) else " --insecure"
         file = f"{job.name} " if job.path else ""
         lines = []
-        secret = ""
-        if not is_loopback(host) and (self.servers, self.workers) != (job.servers, job.workers):
-            secret = f" --secret-file {secret_file.name}"
-            lines.append(
-                f"the job's secret is in {secret_file}; on another machine, put a copy of it where"
-                " only you can read it"
-            )
+        secret = "" if is_loopback(host) else f" --secret-file {secret_file.name}"
         if missing := job.servers - self.servers:
-            command = f"polyrhythm server --connect {there}{secret}{insecure}"
+            command = f"polyrhythm server --connect {there}{insecure}{secret}"
             lines.append(f"waiting for {_from_elsewhere(missing, 'server')}: {command}")
         if missing := job.workers - self.workers:
             command = f"polyrhythm worker {file}--connect {there}{secret}"
             lines.append(f"waiting for {_from_elsewhere(missing, 'worker')}: {command}")
+        if lines and secret:
+            lines.append(
+                f"the job's secret is in {secret_file}: on another machine, put a copy of it where"
+                " only you can read it"
+            )
         return lines
 
 

@@ -103,7 +103,7 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
     try:
         proof = opener.answer(challenge)
     except LinkError as error:
-        raise LinkError(f"what answers for {link.peer} was not accepted: {error}") from None
+        raise LinkError(f"the process that answered as {link.peer} is not it: {error}") from None
     link.send(proof)
 
 

@@ -75,7 +75,9 @@ class Opener:
             raise LinkError("its challenge has no nonce of the right length")
         expected = _mac(self._secret, "acceptor", self._hello, challenge)
         if not hmac.compare_digest(expected, challenge.proof):
-            raise LinkError("it does not know the secret that this process has")
+            raise LinkError(
+                "it does not know the secret that was given here, which may be another job's"
+            )
         if self._hello.job and challenge.job != self._hello.job:
             raise LinkError("it belongs to another job")
         if self._expects and challenge.name != self._expects:
