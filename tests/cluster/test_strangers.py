@@ -3,12 +3,12 @@
 import os
 import random
 import socket
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from handshakes import HOST, Peer, frame, reason_in, secret_of
 from processes import Command, wait_until
 
 from polyrhythm.errors import LinkError, Refused
@@ -19,7 +19,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
-from polyrhythm.wire.frames import MEMBER, Decoder, encode, header_nbytes
+from polyrhythm.wire.frames import header_nbytes
 
 ROUNDS = 1_500
 GATED = """
@@ -40,7 +40,6 @@ def main(worker):
         optimizer.step(points=2)
 """
 """Trains while strangers knock, but does not end before the test lets it."""
-HOST = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -79,45 +78,23 @@ def lead_port(job: Command) -> int:
     return job.ports(job.servers()[0])[0]
 
 
-def frame(message: m.Message, *, hello: bool = True) -> bytes:
-    """`hello`: with the layout that frames have until the handshake is over."""
-    return b"".join(encode(message, timestamp_ns=time.time_ns(), hello=hello))
-
-
 def bonjour(name: str = "stranger", job_id: str = "another", **fields: object) -> m.WorkerBonjour:
     return m.WorkerBonjour(name=name, job=job_id, identity="", digests=(Digest.XXH3,), **fields)
 
 
-def hear(data: bytes, port: int) -> list[m.Message]:
-    """Everything that these bytes are answered with; the link must end by itself."""
-    with socket.create_connection((HOST, port), timeout=15) as sock:
-        sock.sendall(data)
-        heard = b""
-        while part := sock.recv(65536):
-            heard += part
-    return messages_in(heard)
-
-
 def answer_to(data: bytes, port: int) -> str:
-    """The reason of the refusal that these bytes get."""
-    refusals = [message for message in hear(data, port) if isinstance(message, m.Refusal)]
-    assert len(refusals) == 1
-    return refusals[0].reason
+    """The reason of the refusal that these bytes get; the link must end by itself."""
+    with Peer(port) as peer:
+        peer.sock.sendall(data)
+        return reason_in(peer.rest())
 
 
-def messages_in(data: bytes) -> list[m.Message]:
-    decoder, found = Decoder(Digest.XXH3, MEMBER, hello=True), []
-    while data:
-        target = decoder.target()
-        size = min(len(target), len(data))
-        target[:size] = data[:size]
-        decoder.landed(size)
-        data = data[size:]
-        while (received := decoder.next()) is not None:
-            found.append(received.message)
-            if isinstance(received.message, m.Greeting):
-                decoder.agree(Digest(received.message.digest))
-    return found
+def answer_to_member(job: Command, port: int, hello: m.WorkerBonjour, then: bytes = b"") -> str:
+    """The same, of a peer that knows the job's secret."""
+    with Peer(port) as peer:
+        peer.prove(hello, secret_of(job.run_dir))
+        peer.sock.sendall(then)
+        return reason_in(peer.rest())
 
 
 def claiming(data: bytes, nbytes: int, *, hello: bool = True) -> bytes:
@@ -168,12 +145,11 @@ def test_a_frame_that_claims_2_to_the_60_bytes(job: Command, port: int) -> None:
     assert sum(resident_kb(pid) for pid in job.servers()) < before_kb + 64 * 1024
 
 
-def test_the_same_after_a_proper_bonjour(job: Command, port: int) -> None:
+def test_the_same_after_a_proper_handshake(job: Command, port: int) -> None:
     hello = bonjour(job_id=job_id_of(job), name="greedy", worker=40)
     too_much = frame(m.Contribution(worker=40, slices=1), hello=False)
-    assert "a frame claims a payload of" in answer_to(
-        frame(hello) + claiming(too_much, 2**60, hello=False), port
-    )
+    reason = answer_to_member(job, port, hello, claiming(too_much, 2**60, hello=False))
+    assert "a frame claims a payload of" in reason
 
 
 def test_a_first_frame_that_is_no_bonjour(job: Command, port: int) -> None:
@@ -189,13 +165,13 @@ def test_another_protocol_version(job: Command, port: int, protocol: int) -> Non
 
 def test_a_digest_nobody_knows(job: Command, port: int) -> None:
     hello = m.WorkerBonjour(name="odd", job=job_id_of(job), identity="", digests=(77,))
-    assert "offers no digest" in answer_to(frame(hello), port)
+    assert "offers no digest" in answer_to_member(job, port, hello)
 
 
 def test_a_worker_of_another_job(job: Command, port: int) -> None:
-    reason = answer_to(frame(bonjour(name="lost", job_id="that-other-job")), port)
+    """It knows the secret, and names the job that it means."""
+    reason = answer_to_member(job, port, bonjour(name="lost", job_id="that-other-job"))
     assert "lost was refused: it belongs to another job" in reason
-    assert job_id_of(job) not in reason
 
 
 def job_id_of(job: Command) -> str:
@@ -207,7 +183,8 @@ def test_a_second_worker_with_a_taken_name(job: Command, lead_port: int, link: s
     lead = job.servers()[0]
     name = job.local_names(lead)[0]
     address = m.Address(HOST, lead_port, name, host_identity())
-    node = WorkerNode("worker-0", job_id_of(job), SocketDialer(link), NodeOptions())
+    options = NodeOptions(secret=secret_of(job.run_dir))
+    node = WorkerNode("worker-0", job_id_of(job), SocketDialer(link), options)
     try:
         with pytest.raises(Refused, match="worker-0 was refused: a worker with this name is in"):
             node.join(address)
@@ -218,7 +195,7 @@ def test_a_second_worker_with_a_taken_name(job: Command, lead_port: int, link: s
 def test_a_second_link_of_a_linked_worker(job: Command) -> None:
     port = job.ports(job.servers()[1])[0]
     hello = bonjour(name="worker-0", job_id=job_id_of(job), worker=0, incarnation=1)
-    assert "w0 is linked to s1 already" in answer_to(frame(hello), port)
+    assert "w0 is linked to s1 already" in answer_to_member(job, port, hello)
 
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
@@ -258,7 +235,7 @@ def test_a_silent_stranger_and_many_of_them(job: Command, lead_port: int) -> Non
     """They cost a link each until they are cut off, and nothing else."""
     silent = [socket.create_connection((HOST, lead_port)) for _ in range(30)]
     try:
-        assert "another job" in answer_to(frame(bonjour()), lead_port)
+        assert "another job" in answer_to_member(job, lead_port, bonjour())
     finally:
         for sock in silent:
             sock.close()

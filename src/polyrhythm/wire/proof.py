@@ -46,7 +46,8 @@ class Secret(msgspec.Struct, frozen=True, array_like=True):
         return "Secret(...)"
 
 
-def _mac(secret: Secret, side: str, hello: Hello, challenge: m.Challenge) -> bytes:
+def mac(secret: Secret, side: str, hello: Hello, challenge: m.Challenge) -> bytes:
+    """The proof of one side, `opener` or `acceptor`."""
     covered = (
         _PURPOSE,
         side,
@@ -73,7 +74,7 @@ class Opener:
         """Verify the acceptor's proof and make this end's; a LinkError says what is wrong."""
         if len(challenge.nonce) != NONCE_NBYTES:
             raise LinkError("its challenge has no nonce of the right length")
-        expected = _mac(self._secret, "acceptor", self._hello, challenge)
+        expected = mac(self._secret, "acceptor", self._hello, challenge)
         if not hmac.compare_digest(expected, challenge.proof):
             raise LinkError(
                 "it does not know the secret that was given here, which may be another job's"
@@ -82,7 +83,7 @@ class Opener:
             raise LinkError("it belongs to another job")
         if self._expects and challenge.name != self._expects:
             raise LinkError(f"it is {challenge.name} and not {self._expects}")
-        return m.Proof(proof=_mac(self._secret, "opener", self._hello, challenge))
+        return m.Proof(proof=mac(self._secret, "opener", self._hello, challenge))
 
 
 class Acceptor:
@@ -118,7 +119,7 @@ class Acceptor:
             raise FrameError(
                 f"a peer that has not proven that it knows the secret sent {type(message).__name__}"
             )
-        expected = _mac(self._secret, "opener", self._hello, self._challenge)
+        expected = mac(self._secret, "opener", self._hello, self._challenge)
         if not hmac.compare_digest(expected, message.proof):
             raise FrameError("the peer does not know this job's secret")
         self._proven = True
@@ -141,6 +142,6 @@ class Acceptor:
             self._proven = True
             return None
         unproven = m.Challenge(nonce=self._nonce, name=self._name, job=self._job)
-        proof = _mac(self._secret, "acceptor", message, unproven)
+        proof = mac(self._secret, "acceptor", message, unproven)
         self._challenge = msgspec.structs.replace(unproven, proof=proof)
         return self._challenge

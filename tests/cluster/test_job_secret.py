@@ -1,0 +1,474 @@
+"""The job's secret with real processes and a real second user: who joins, who does not, and where the
+secret is never found."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from handshakes import HOST, Peer, frame, reason_in, secret_of, with_nonce
+from processes import CLI, Command, call, wait_until
+
+from polyrhythm.errors import LinkError
+from polyrhythm.io.local import dial_local, host_identity
+from polyrhythm.io.tcp import tcp_link
+from polyrhythm.runtime.bonjour import acceptor, greet
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.proof import Secret, mac
+
+NOBODY = 65534
+AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can start another user's process")
+GATED = """
+import os, time
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(8, 4)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    while not worker.stopped:
+        while worker.version == 100 and not os.path.exists("go"):
+            time.sleep(0.01)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step(points=2)
+"""
+ROUNDS = 200
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """A job over TCP that waits in the middle. Whatever happens to it, its two workers must reach the
+    goal, and nobody may leave before."""
+    folder = tmp_path_factory.mktemp("secret")
+    (folder / "gated.py").write_text(GATED)
+    flags = ["--workers", 2, "--servers", 2, "--rounds", ROUNDS, "--timer", "off", "--link", "tcp"]
+    with Command("gated.py", *flags, "--json", cwd=folder) as command:
+        command.await_round(0)
+        yield command
+        (folder / "go").touch()
+        assert command.wait(60) == 0, command.stderr()
+        assert [line["rounds"] for line in command.journal("ended")] == [ROUNDS]
+        for name in ("worker-0", "worker-1"):
+            assert command.left(name) == ["it was done"]
+            assert len(command.joined(name)) == 1
+
+
+def address_of(job: Command) -> tuple[str, int]:
+    host, _, port = job.address().rpartition(":")
+    return host, int(port)
+
+
+def joining(job: Command, *flags: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """A `polyrhythm worker` that must not get in."""
+    return subprocess.run(
+        [str(CLI), "worker", "--connect", job.address(), *map(str, flags)],
+        cwd=job.cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    return line
+
+
+# -- the secret itself ---------------------------------------------------------------------------
+
+
+def test_the_secret_lies_in_a_file_that_only_its_user_can_read(job: Command) -> None:
+    mode = (job.run_dir / "secret").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+    assert len(secret_of(job.run_dir).text) == 64
+
+
+def test_the_index_is_a_folder_that_only_its_user_can_enter(job: Command) -> None:
+    folder = Path(os.environ["XDG_STATE_HOME"]) / "polyrhythm" / "jobs"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    _, port = address_of(job)
+    (entry,) = folder.glob(f"{port}-*.json")
+    assert secret_of(job.run_dir).text not in entry.read_text()
+
+
+def test_the_secret_is_in_no_other_file_of_the_run(job: Command) -> None:
+    """Neither in the job's description, nor in the journal, nor in a trace."""
+    secret = secret_of(job.run_dir).text.encode()
+    files = [path for path in job.run_dir.rglob("*") if path.is_file() and path.name != "secret"]
+    assert {"job.json", "journal.jsonl", "s0.trace"} <= {path.name for path in files}
+    for path in files:
+        data = path.read_bytes()
+        assert secret not in data and bytes.fromhex(secret.decode()) not in data, path
+
+
+def test_no_process_shows_the_secret_in_its_command_line_or_environment(job: Command) -> None:
+    secret = secret_of(job.run_dir).text.encode()
+    pids = job.pids()
+    assert len(pids) >= 6
+    for pid in pids:
+        for part in ("cmdline", "environ"):
+            assert secret not in Path(f"/proc/{pid}/{part}").read_bytes()
+
+
+# -- joining -------------------------------------------------------------------------------------
+
+
+def test_a_worker_of_the_same_user_on_the_same_host_needs_only_the_address(job: Command) -> None:
+    joiner = job.join("--name", "friend")
+    wait_until(lambda: job.joined("friend"), "it joined")
+    os.kill(joiner.pid, signal.SIGTERM)
+    assert joiner.wait(30) == 0
+
+
+@pytest.mark.parametrize("way", ["file", "variable"])
+def test_elsewhere_the_secret_comes_from_a_file_or_from_the_environment(
+    job: Command, tmp_path: Path, way: str
+) -> None:
+    """Another state folder stands for another host: the index is not there."""
+    copy = tmp_path / "copy"
+    copy.touch(0o600)
+    copy.write_text((job.run_dir / "secret").read_text())
+    given = {"POLYRHYTHM_SECRET": secret_of(job.run_dir).text} if way == "variable" else {}
+    flags = ["--secret-file", copy] if way == "file" else []
+    name = f"by-{way}"
+    process = subprocess.Popen(
+        [CLI, "worker", "gated.py", "--connect", job.address(), "--name", name, *map(str, flags)],
+        cwd=job.cwd,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path), **given},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: job.joined(name), "it joined")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_without_a_secret_the_command_says_where_to_find_it(job: Command, tmp_path: Path) -> None:
+    line = one_line(joining(job, XDG_STATE_HOME=str(tmp_path)))
+    assert line.startswith(f"polyrhythm: no secret is known for {job.address()}")
+    assert "--secret-file FILE" in line and "$POLYRHYTHM_SECRET" in line
+
+
+def test_a_wrong_secret_gets_one_line(job: Command) -> None:
+    line = one_line(joining(job, POLYRHYTHM_SECRET="f" * 64))
+    assert "does not know the secret that was given here" in line
+    assert "f" * 16 not in line
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "expected"),
+    [
+        (0o644, "a" * 64, "can be read or changed by other users"),
+        (0o640, "a" * 64, "can be read or changed by other users"),
+        (0o600, "", "is empty"),
+        (0o600, "\n", "is empty"),
+        (0o600, "short", "holds no secret"),
+        (0o600, "two\nlines" * 8, "holds no secret"),
+        (0o600, None, "cannot read the secret file"),
+    ],
+)
+def test_a_secret_file_that_cannot_be_used_gets_one_line(
+    tmp_path: Path, mode: int, text: str | None, expected: str
+) -> None:
+    path = tmp_path / "secret"
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    for command in ("worker", "server"):
+        done = call(command, "--connect", f"{HOST}:9", "--secret-file", path, cwd=tmp_path)
+        line = one_line(done)
+        assert expected in line
+        assert not text or len(text) < 10 or text not in line
+
+
+# -- strangers -----------------------------------------------------------------------------------
+
+
+def hello(name: str = "stranger", **fields: object) -> m.WorkerBonjour:
+    return m.WorkerBonjour(name=name, job="", identity="", digests=(Digest.XXH3,), **fields)
+
+
+@pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
+def test_a_peer_without_the_secret_is_refused_and_leaves_no_trace(
+    job: Command, server: int
+) -> None:
+    port = job.ports(job.servers()[server])[0]
+    with Peer(port) as peer:
+        said = with_nonce(hello("eve", worker=0, incarnation=7))
+        peer.send(said)
+        challenge = peer.receive()
+        assert isinstance(challenge, m.Challenge)
+        peer.send(m.Proof(proof=mac(Secret("e" * 64), "opener", said, challenge)))
+        assert "does not know this job's secret" in reason_in(peer.rest())
+    assert not job.joined("eve")
+
+
+@pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
+def test_nothing_that_comes_before_the_proof_is_used(job: Command, server: int) -> None:
+    """Not even what would end the job, sent together with a hello in the name of a member."""
+    port = job.ports(job.servers()[server])[0]
+    with Peer(port) as peer:
+        said = with_nonce(hello("worker-0", worker=0, incarnation=1))
+        leave = m.Leave(worker=0, incarnation=1, reason="impersonated", failed=True)
+        peer.send(said, leave, m.Stop(reason="stop"))
+        heard = peer.rest()
+    assert "has not proven that it knows the secret sent Leave" in reason_in(heard)
+    assert not any(isinstance(message, m.Greeting) for message in heard)
+
+
+def as_nobody(code: str, *args: object) -> subprocess.Popen[str]:
+    """A program of another user of this machine, with the interpreter that every user has."""
+    return subprocess.Popen(
+        [shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable, "-c", code]
+        + [str(arg) for arg in args],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+CALL = """
+import socket, sys
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=15)
+sock.sendall(bytes.fromhex(sys.argv[2]))
+heard = b""
+while part := sock.recv(65536):
+    heard += part
+print(heard.hex())
+"""
+READ = """
+import sys
+for path in sys.argv[1:]:
+    try:
+        open(path).read()
+    except OSError as error:
+        print(error.errno)
+    else:
+        print("read")
+"""
+SQUAT_TCP = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print(listener.getsockname()[1], flush=True)
+sock, _ = listener.accept()
+heard = sock.recv(65536)
+sock.sendall(bytes.fromhex(sys.stdin.readline()))
+sock.settimeout(15)
+print(len(heard), len(sock.recv(65536)), flush=True)
+"""
+SQUAT_LOCAL = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("\\0" + sys.argv[1])
+listener.listen()
+print("listening", flush=True)
+sock, _ = listener.accept()
+print(len(sock.recv(65536)), flush=True)
+"""
+
+
+@AS_ROOT
+def test_another_user_cannot_read_the_secret(job: Command) -> None:
+    folder = Path(os.environ["XDG_STATE_HOME"]) / "polyrhythm" / "jobs"
+    entry = next(folder.glob("*.json"))
+    process = as_nobody(READ, job.run_dir / "secret", entry)
+    out, _ = process.communicate(timeout=30)
+    assert out.split() == ["13", "13"]
+
+
+@AS_ROOT
+@pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
+@pytest.mark.parametrize(
+    ("name", "incarnation"), [("eve", 0), ("worker-0", 0), ("worker-0", 1), ("worker-0", 2)]
+)
+def test_another_user_can_neither_join_nor_be_worker_0_nor_evict_it(
+    job: Command, server: int, name: str, incarnation: int
+) -> None:
+    port = job.ports(job.servers()[server])[0]
+    said = with_nonce(hello(name, worker=0, incarnation=incarnation))
+    guess = m.Proof(proof=os.urandom(32))
+    process = as_nobody(CALL, port, (frame(said) + frame(guess)).hex())
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    heard = bytes.fromhex(out.strip())
+    assert b"does not know this job's secret" in heard
+    assert not job.joined("eve")
+    assert len(job.joined("worker-0")) == 1 and not job.left("worker-0")
+
+
+@AS_ROOT
+def test_a_worker_gives_nothing_to_another_users_process_that_took_the_port(
+    job: Command, tmp_path: Path
+) -> None:
+    """It answers a worker's hello with a challenge of its own making, and then with a greeting."""
+    squatter = as_nobody(SQUAT_TCP, 0)
+    assert squatter.stdout is not None and squatter.stdin is not None
+    try:
+        port = int(squatter.stdout.readline())
+        address = m.Address(HOST, port, "", "")
+        challenge = m.Challenge(nonce=bytes(32), name="s0", job="", proof=bytes(32))
+        greeting = m.Greeting(name="s0", digest=int(Digest.XXH3), address=address)
+        squatter.stdin.write((frame(challenge) + frame(greeting)).hex() + "\n")
+        squatter.stdin.flush()
+        done = subprocess.run(
+            [CLI, "worker", "--connect", f"{HOST}:{port}", "--secret-file", job.run_dir / "secret"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "does not know the secret that was given here" in one_line(done)
+        hello_nbytes, then_nbytes = map(int, squatter.stdout.readline().split())
+        assert hello_nbytes > 0 and then_nbytes == 0
+    finally:
+        squatter.kill()
+        squatter.communicate()
+
+
+@AS_ROOT
+def test_a_local_socket_of_another_user_is_not_used() -> None:
+
+    name = f"polyrhythm-test-{os.getpid()}"
+    squatter = as_nobody(SQUAT_LOCAL, name)
+    assert squatter.stdout is not None
+    try:
+        assert squatter.stdout.readline() == "listening\n"
+        with pytest.raises(LinkError, match="belongs to another user of this machine"):
+            dial_local(name, "s1")
+        assert squatter.stdout.readline() == "0\n"
+    finally:
+        squatter.kill()
+        squatter.communicate()
+
+
+@AS_ROOT
+def test_a_local_socket_takes_no_other_user(job: Command) -> None:
+    code = """
+import socket, sys
+sock = socket.socket(socket.AF_UNIX)
+sock.settimeout(15)
+sock.connect("\\0" + sys.argv[1])
+try:
+    sock.sendall(bytes.fromhex(sys.argv[2]))
+    print(len(sock.recv(65536)))
+except (BrokenPipeError, ConnectionResetError):
+    print(0)
+"""
+    for pid in job.servers():
+        process = as_nobody(code, job.local_names(pid)[0], frame(hello("eve")).hex())
+        out, err = process.communicate(timeout=30)
+        assert out == "0\n", err
+
+
+# -- files that a peer names ---------------------------------------------------------------------
+
+PLANTED = """
+import pathlib
+pathlib.Path(__file__).with_suffix(".ran").touch()
+
+
+def main(worker):
+    pass
+"""
+
+
+def test_a_worker_does_not_run_a_file_that_only_the_peer_names(tmp_path: Path) -> None:
+    """The peer knows the secret, and says that it is the same user on the same host, which every
+    process of this host can say. The worker's user has named no file."""
+
+    planted = tmp_path / "planted.py"
+    planted.write_text(PLANTED)
+    secret = Secret("5" * 64)
+    spec = m.JobSpec(job="j", name="planted.py", path=str(planted))
+    with socket.create_server((HOST, 0)) as listener:
+        listener.settimeout(60)
+        port = listener.getsockname()[1]
+        process = subprocess.Popen(
+            [CLI, "worker", "--connect", f"{HOST}:{port}"],
+            cwd=tmp_path,
+            env={**os.environ, "POLYRHYTHM_SECRET": secret.text},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            sock, _ = listener.accept()
+            with sock:
+                _lead_that_names_a_file(sock, secret, spec, port, host_identity())
+                _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 1
+    assert "the code of job 'planted.py' is not known here" in err.splitlines()[-1]
+    assert not planted.with_suffix(".ran").exists()
+
+
+def _lead_that_names_a_file(
+    sock: socket.socket, secret: Secret, spec: m.JobSpec, port: int, identity: str
+) -> None:
+
+    link = tcp_link(sock, "worker")
+    here = acceptor(link, "s0", "j", secret)
+    said, _ = link.receive()
+    challenge = here.take(said)
+    assert challenge is not None
+    link.send(challenge)
+    here.take(link.receive()[0])
+    assert here.hello is not None
+    address = m.Address(HOST, port, "", identity)
+    greet(link, here.hello, "s0", address, "auto", spec)
+    servers = (m.ServerSpec(0, address, 1),)
+    link.send(m.Admitted(term=1, worker=0, incarnation=1, job=spec, servers=servers))
+    try:
+        while True:
+            link.receive()  # until the worker has gone
+    except LinkError:
+        return
+
+
+def test_on_the_same_host_the_file_that_was_named_to_train_is_run(job: Command) -> None:
+    """From another folder, where the relative name means nothing."""
+    elsewhere = job.cwd / "elsewhere"
+    elsewhere.mkdir()
+    process = subprocess.Popen(
+        [CLI, "worker", "--connect", job.address(), "--name", "from-elsewhere"],
+        cwd=elsewhere,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: job.joined("from-elsewhere"), "it joined")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_the_index_forgets_a_job_that_has_ended(tmp_path: Path) -> None:
+    state = Path(os.environ["XDG_STATE_HOME"]) / "polyrhythm" / "jobs"
+    done = call("train", "digits", "--rounds", 3, "--name", "run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    job_id = json.loads((tmp_path / "runs" / "run" / "job.json").read_text())["job"]
+    assert not [path for path in state.iterdir() if re.search(job_id, path.name)]
