@@ -1,7 +1,11 @@
 """What a server learns of a slice that it is to copy, tensor by tensor."""
 
+from typing import Any
+
+import pytest
 import torch
 
+from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.wire.messages import (
@@ -58,3 +62,90 @@ def test_what_a_dead_teacher_left_half_told_is_dropped() -> None:
     made.follower.fetch((0,), 3)
     tell(made, 3, "momentum_buffer", NUMBERS)
     assert [routing for _, routing, _ in made.follower.half_told] == [3]
+
+
+def state(server: int = 0, routing: int = 2, **fields: object) -> State:
+    usual: dict[str, object] = {
+        "name": "parameters",
+        "dtype": "float32",
+        "shape": (16,),
+        "parts": 2,
+    }
+    return State(
+        routing=routing,
+        server=server,
+        slice=0,
+        slices=1,
+        stamp=Stamp(0, 1, 5),
+        **{**usual, **fields},
+    )
+
+
+BYTES = memoryview(NUMBERS.numpy()).cast("B")
+
+
+@pytest.mark.parametrize("fields", [{"server": 2}, {"server": 1}, {"routing": 0}, {"routing": 1}])
+def test_a_state_of_a_sender_that_was_not_asked_is_neither_looked_at_nor_kept(
+    fields: dict[str, Any],
+) -> None:
+    """Whatever is in it: the sender is checked first."""
+    made = learner(routing=2)
+    before = made.follower.copies.export(0)["parameters"].clone()
+    for wrong in ({}, {"dtype": "complex1024"}, {"shape": (3, -1)}, {"name": "x" * 10**6}):
+        assert made.follower.adopt(state(**fields, **wrong), BYTES) is None
+    for number in range(1000):
+        made.follower.adopt(state(**fields, name=f"{number}"), BYTES)
+    assert made.follower.half_told == {}
+    assert torch.equal(made.follower.copies.export(0)["parameters"], before)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dtype": "complex1024"},
+        {"dtype": "int64"},
+        {"dtype": "float16"},
+        {"shape": (4, 4)},
+        {"shape": (15,)},
+        {"shape": (-16,)},
+        {"shape": (2**62, 2**62)},
+        {"parts": 1_000},
+        {"parts": 0, "part": 0},
+        {"part": 2},
+        {"part": -1},
+        {"name": "x" * 101},
+    ],
+    ids=str,
+)
+def test_a_state_that_the_slice_cannot_have_ends_the_link_of_its_primary(
+    wrong: dict[str, Any],
+) -> None:
+    made = learner(routing=2)
+    with pytest.raises(LinkError, match="a state of slice 0 that is not one"):
+        made.follower.adopt(state(**wrong), BYTES)
+    assert made.follower.half_told == {}
+
+
+def test_parameters_of_another_dtype_are_refused() -> None:
+    made = learner(routing=2)
+    halves = memoryview(NUMBERS.half().numpy()).cast("B")
+    with pytest.raises(LinkError, match="its parameters are float16"):
+        made.follower.adopt(state(dtype="float16"), halves)
+
+
+def test_a_state_without_parameters_is_refused() -> None:
+    made = learner(routing=2)
+    made.follower.adopt(state(name="momentum_buffer"), BYTES)
+    with pytest.raises(LinkError, match="that is not one"):
+        made.follower.adopt(state(name="exp_avg", part=1), BYTES)
+    assert made.follower.half_told == {}
+
+
+def test_what_has_come_of_a_state_is_freed_when_its_link_ends() -> None:
+    made = learner(routing=2)
+    made.follower.adopt(state(), BYTES)
+    assert len(made.follower.half_told) == 1
+    made.follower.forget(1)
+    assert len(made.follower.half_told) == 1
+    made.follower.forget(0)
+    assert made.follower.half_told == {}

@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 from polyrhythm.core import events as ev
 from polyrhythm.core.callers import Callers
 from polyrhythm.core.copying import Copying
+from polyrhythm.core.early import Early
 from polyrhythm.core.effects import (
     LEAD,
     Beat,
     Build,
+    Drop,
     End,
     Enlist,
     FreeSlots,
@@ -72,8 +74,7 @@ class ServerMachine:
         self._mine: frozenset[int] = frozenset()
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, what it asked for and cannot have yet."""
-        self._early: list[m.Copied | m.Adopted] = []
-        """What others say of copies in an epoch that the slices here are not in yet."""
+        self._early = Early()
         self._meanwhile: list[Step] = []
         """What was settled while the slices changed their places."""
         self._following = Following()
@@ -257,8 +258,7 @@ class ServerMachine:
         for primary, made in event.copied:  # what was said before may have been of other slices
             self._on_step_copied(ev.StepCopied(primary, made), now_ns)
         self._settle(settled, now_ns)
-        early, self._early = self._early, []
-        for message in early:
+        for message in self._early.take():
             self._confirm(message, now_ns, adopted=isinstance(message, m.Adopted))
         for fetch in list(self._fetches.values()):
             self._on_fetch(fetch, now_ns)
@@ -324,7 +324,11 @@ class ServerMachine:
     def _confirm(self, message: m.Copied | m.Adopted, now_ns: int, *, adopted: bool) -> None:
         peer = message.server
         if message.routing > self._following.held:
-            self._early.append(message)
+            if not self._early.keep(message):
+                excess = (
+                    "it confirmed copies in too many routing epochs that the lead has not named"
+                )
+                self._out.append(Drop(server_name(peer), excess))
             return  # of which slices that is said, the lead will say
         if not self.replication.knows(peer, message.routing):
             return  # it was said of what it copied before
@@ -561,6 +565,8 @@ class ServerMachine:
         self._callers.hung_up(event.peer)
         server = server_number(event.peer)
         if server is not None and self._partners.ended(server, event.incarnation):
+            self._early.forget(server)
+            self._fetches.pop(server, None)
             self._tell_unreachable(server, event)
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self._receipts.members.get(worker, 0):

@@ -4,18 +4,23 @@ A copy makes every step that its primary made, with the same updater. Nothing he
 holds the copies does that.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from polyrhythm.core.placement.slices import Layout
+from polyrhythm.errors import LinkError
 from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.updaters import Held, Optimizer, Updater, updaters_for
-from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec
+from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, State
 
 PARAMETERS = "parameters"
+_MOST_PARTS = 16
+"""Tensors of a slice's state. The optimizers of torch keep at most five."""
+_LONGEST_NAME = 100
 SliceState = dict[str, torch.Tensor]
 """A slice as it is after its last step: its parameters, and by name what its updater keeps."""
 
@@ -87,6 +92,16 @@ class Copies:
         kept = self._kept[slice_]
         return export_state(kept.held, kept.updater)
 
+    def checked(self, message: State, data: memoryview) -> torch.Tensor:
+        """One tensor of a slice's state, as its primary describes it; a LinkError if it cannot be."""
+        kept = self._kept[message.slice]
+        fault = _fault_of(message, len(data), kept)
+        if fault is not None:
+            raise LinkError(
+                f"the peer sent a state of slice {message.slice} that is not one: {fault}"
+            )
+        return tensor_over(data, DTYPES[message.dtype]).reshape(message.shape)
+
     def adopt(self, slice_: int, state: SliceState) -> None:
         kept = self._kept[slice_] = self._make(slice_)  # nothing of what was before stays
         adopt_state(kept.held, kept.updater, state)
@@ -108,3 +123,23 @@ class Copies:
         else:
             held.aggregate = tensor_over(data, kept.dtype)
         updater.fold([held], [held.parameters], [message.step])
+
+
+def _fault_of(message: State, nbytes: int, kept: _Kept) -> str | None:
+    """What is wrong with one tensor of a state. An updater keeps scalars and tensors of its slice's
+    shape; so what a peer can make this process keep is a few times the slice."""
+    length = kept.held.slice.length
+    dtype = DTYPES.get(message.dtype)
+    if dtype is None:
+        return f"its dtype is {message.dtype[:_LONGEST_NAME]!r}"
+    if not 0 < message.parts <= _MOST_PARTS or not 0 <= message.part < message.parts:
+        return f"it is part {message.part} of {message.parts}"
+    if message.shape not in ((), (1,), (length,)):
+        return f"its shape has {len(message.shape)} dimensions, or is another slice's"
+    if nbytes != math.prod(message.shape) * dtype.itemsize:
+        return f"it has {nbytes} bytes"
+    if len(message.name) > _LONGEST_NAME:
+        return f"its name has {len(message.name)} characters"
+    if message.name == PARAMETERS and (message.shape, dtype) != ((length,), kept.dtype):
+        return f"its parameters are {message.dtype}"
+    return None

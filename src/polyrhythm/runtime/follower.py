@@ -12,9 +12,10 @@ from polyrhythm.core import statements
 from polyrhythm.core.events import SliceSeeded, StateAdopted, StepCopied
 from polyrhythm.core.ledger import Ledger
 from polyrhythm.core.machine import Event
-from polyrhythm.runtime.copies import Copies, SliceState
+from polyrhythm.errors import LinkError
+from polyrhythm.runtime.copies import PARAMETERS, Copies, SliceState
 from polyrhythm.runtime.primary import check_size
-from polyrhythm.tensors.dtypes import DTYPES, tensor_over
+from polyrhythm.tensors.dtypes import tensor_over
 from polyrhythm.wire.messages import Copy, Fetch, Seed, State
 
 Put = Callable[[Event], None]
@@ -66,29 +67,48 @@ class Follower:
             return statements.fetch(self._ledger, self._server, slices, routing)
 
     def adopt(self, message: State, data: memoryview | None) -> StateAdopted | None:
-        """Take one tensor of a slice's state, unless routes have changed since it was asked for; an
-        event once all that is copied from its primary is."""
+        """Take one tensor of a slice's state; an event once all that is copied from its primary is
+        here. *Nothing of a state is looked at, or kept, unless its sender is the slice's primary and
+        was asked for it by the routes that hold now.*"""
         primary, slice_ = message.server, message.slice
         with self.lock:
-            whole = (primary, message.routing, slice_)
-            if data is not None:
-                if whole not in self.half_told:
-                    self._drop_older(slice_, message.routing)
-                state = self.half_told.setdefault(whole, {})
-                tensor = tensor_over(data, DTYPES[message.dtype]).clone()
-                state[message.name] = tensor.reshape(message.shape)
-                if len(state) < message.parts:
-                    return None
-            state = self.half_told.pop(whole, {})
-            with self._ledger_lock:  # it may have been asked for under routes that are no more
+            with self._ledger_lock:
                 awaited = self._ledger.awaits(primary, slice_, message.routing)
-            if awaited and state:
+            if not awaited:
+                if message.part + 1 < message.parts:
+                    return None
+            elif data is not None:
+                if not self._keep_part(message, data):
+                    return None
+                state = self.half_told.pop((primary, message.routing, slice_))
                 self.copies.adopt(slice_, state)
             with self._ledger_lock:
                 if awaited:
                     self._ledger.adopt(message.stamp, message.rows)
                 event = statements.adopted(self._ledger, message)
             return self._said(event)
+
+    def _keep_part(self, message: State, data: memoryview) -> bool:
+        """Keep one tensor until the others are here; True if this was the last."""
+        slice_ = message.slice
+        whole = (message.server, message.routing, slice_)
+        tensor = self.copies.checked(message, data)
+        if whole not in self.half_told:
+            self._drop_older(slice_, message.routing)
+        state = self.half_told.setdefault(whole, {})
+        state[message.name] = tensor.clone()
+        if len(state) < message.parts:
+            return False
+        if PARAMETERS not in state or len(state) > message.parts:
+            del self.half_told[whole]
+            raise LinkError(f"the peer sent a state of slice {slice_} that is not one")
+        return True
+
+    def forget(self, primary: int) -> None:
+        """Its link has ended: what has come of states is of no use."""
+        with self.lock:
+            for key in [key for key in self.half_told if key[0] == primary]:
+                del self.half_told[key]
 
     def _drop_older(self, slice_: int, routing: int) -> None:
         """Who began to send the slice by older routes may have died in the middle of it."""

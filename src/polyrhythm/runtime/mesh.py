@@ -42,8 +42,10 @@ class Mesh:
         journal: Journal | None,
         take: Take,
         needs_thread: Callable[[Link], bool],
+        gone: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`me`: how this server says bonjour; `take` is handed what comes over the links."""
+        """`me`: how this server says bonjour; `take` is handed what comes over the links, and `gone`
+        is told the name of a peer whose link has ended."""
         self._me = me
         self._name = me.name
         self._peers = peers
@@ -58,6 +60,7 @@ class Mesh:
         self._told_of_them_s = -_TELL_EVERY_S
         self._dialer: Dialer | None = None
         self._closing = False
+        self._gone = gone
         self.reading = Reading(take, driver.run, self.part, needs_thread)
 
     def server(self, number: int) -> Link | None:
@@ -181,6 +184,8 @@ class Mesh:
             link.send(m.Refusal(reason=f"{self._name}: {error}"))
         known = self._peers.remove(link)
         hang_up(link)
+        if known:
+            self._gone(link.peer)
         if self._journal is not None and not self._closing:
             self._journal.note("link-closed", peer=link.peer, reason=str(error))
         if known and not self._closing:
@@ -206,11 +211,13 @@ class Mesh:
             self._driver.post(self._name, closed)
             self.reading.forget(link)
             hang_up(link)
+            self._gone(link.peer)
 
     def drop(self, effect: fx.Drop) -> None:
         link = self._peers.get(effect.peer)
         if link is not None:
             self._peers.remove(link)
+            self._gone(link.peer)
             threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def quieten(self) -> None:

@@ -95,6 +95,7 @@ class ServerNode:
             journal=journal,
             take=self._take,
             needs_thread=self._needs_thread,
+            gone=self._free_states,
         )
         self._folding = Folding(
             self.name,
@@ -194,6 +195,12 @@ class ServerNode:
         else:
             follower.adopt(message, data)
         crashpoint.reach(self.name, "took", message)
+
+    def _free_states(self, peer: str) -> None:
+        """A link has ended. If it was a server's, no more comes of the states that it was sending."""
+        server = 0 if peer == fx.LEAD else fx.server_number(peer)
+        if server is not None and self._holdings is not None:
+            self._holdings.follower.forget(server)
 
     # -- what machines want done ---------------------------------------------------------------
 
