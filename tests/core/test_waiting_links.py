@@ -26,19 +26,13 @@ def test_unproven_links_have_a_limit_too() -> None:
     assert closed == [[], [], [0], [1]]
 
 
-def test_where_descriptors_are_scarce_every_link_costs_a_silent_one() -> None:
-    strangers = Strangers(most=64)
-    assert strangers.came(1, 0) == []
-    assert strangers.came(2, 0, scarce=True) == [1]
-    assert strangers.came(3, 0, scarce=True) == [2]
-
-
-def test_a_scarce_link_is_kept_where_no_silent_one_can_go_for_it() -> None:
-    """It may be a member's, for which descriptors are kept in reserve."""
-    strangers = Strangers(most=64)
-    strangers.came(1, 0)
-    strangers.said_hello(1)
-    assert strangers.came(2, 0, scarce=True) == []
+def test_where_descriptors_are_scarce_the_oldest_silent_link_goes_first() -> None:
+    strangers = Strangers()
+    for link in range(3):
+        strangers.came(link, link)
+    strangers.said_hello(0)
+    assert [strangers.make_room() for _ in range(4)] == [[1], [2], [0], []]
+    assert len(strangers) == 0
 
 
 def test_a_peer_has_ten_seconds_for_the_whole_handshake() -> None:

@@ -1,10 +1,10 @@
 """Links of peers that are not known yet: how many a server keeps, for how long, and which one goes.
 
 *At most 64 links may be silent (no hello yet), and at most 64 unproven (no proof yet). When one more
-comes, the oldest of its kind is closed; when descriptors are scarce, the oldest silent one is closed
-for every one that comes, so that the descriptors in reserve stay free for members. A peer has ten
-seconds for the whole handshake.* So a flood of silent connections never closes the link of a peer that
-has said hello.
+comes, the oldest of its kind is closed. When descriptors are scarce, the oldest silent one is closed
+before the next is accepted, or else the oldest unproven one, so that the descriptors in reserve stay
+free for members. A peer has ten seconds for the whole handshake.* So a flood of silent connections
+never closes the link of a peer that has said hello.
 """
 
 MOST = 64
@@ -23,10 +23,15 @@ class Strangers:
     def __len__(self) -> int:
         return len(self._silent) + len(self._unproven)
 
-    def came(self, link: int, now_ns: int, *, scarce: bool = False) -> list[int]:
-        """A link was accepted; the links to close. `scarce`: it has taken a descriptor in reserve."""
+    def make_room(self) -> list[int]:
+        """Descriptors are scarce, and a connection waits to be accepted; the links to close."""
+        kind = self._silent or self._unproven
+        return [self._oldest(kind)] if kind else []
+
+    def came(self, link: int, now_ns: int) -> list[int]:
+        """A link was accepted; the links to close."""
         closing = []
-        if self._silent and (scarce or len(self._silent) >= self._most):
+        if len(self._silent) >= self._most:
             closing.append(self._oldest(self._silent))
         self._silent[link] = now_ns + PATIENCE_NS
         return closing

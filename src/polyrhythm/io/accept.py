@@ -1,8 +1,8 @@
 """Accepting connections without running out of descriptors.
 
-*The last descriptors of a process are kept in reserve for members: a connection that takes one of them
-is `scarce`, and the caller closes another for it. When none is left at all, the connection is refused
-and nothing else ends.*
+*The last descriptors of a process are kept in reserve for members: when only they are left, descriptors
+are scarce, and the caller closes a connection before it accepts the next. When none is left at all, the
+connection is refused and nothing else ends.*
 """
 
 import contextlib
@@ -10,17 +10,10 @@ import errno
 import os
 import resource
 import socket
-from dataclasses import dataclass
 
 RESERVE = 32
 """At most so many descriptors are kept for members; a quarter of all where a process has few."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    sock: socket.socket
-    scarce: bool
 
 
 class Gate:
@@ -31,7 +24,21 @@ class Gate:
         self._spare: int | None = None
         self._take_spare()
 
-    def accept(self, listener: socket.socket) -> Accepted | None:
+    @property
+    def scarce(self) -> bool:
+        """Whether the next connection would take a descriptor of the reserve. The kernel gives out the
+        lowest free number, so all lower ones are in use."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most == resource.RLIM_INFINITY:
+            return False
+        try:
+            fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return True
+        os.close(fd)
+        return fd >= most - min(RESERVE, most // 4)
+
+    def accept(self, listener: socket.socket) -> socket.socket | None:
         """The next connection; None if there is none, or it was refused for lack of descriptors."""
         try:
             sock, _ = listener.accept()
@@ -41,7 +48,7 @@ class Gate:
             if error.errno in _NONE_LEFT:
                 self._refuse(listener)
             return None  # else the peer has gone again, or the listener is closed
-        return Accepted(sock, is_scarce(sock.fileno()))
+        return sock
 
     @property
     def can_refuse(self) -> bool:
@@ -67,12 +74,3 @@ class Gate:
 
     def close(self) -> None:
         self._give_spare()
-
-
-def is_scarce(fd: int) -> bool:
-    """Whether this descriptor is one of the last. The kernel gives out the lowest free number, so all
-    lower ones are in use."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most == resource.RLIM_INFINITY:
-        return False
-    return fd >= most - min(RESERVE, most // 4)

@@ -116,14 +116,16 @@ class Door:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
-            accepted = self._gate.accept(listener)
-            if accepted is None:
+            for number in self._strangers.make_room() if self._gate.scarce else ():
+                self._refuse(number, LinkError("descriptors are scarce"))
+            sock = self._gate.accept(listener)
+            if sock is None:
                 break
-            self._receive(accepted.sock, accepted.scarce)
+            self._receive(sock)
         if not self._gate.can_refuse:
             self._closing.wait(_ACCEPT_AGAIN_S)  # the connection stays in the queue meanwhile
 
-    def _receive(self, sock: socket.socket, scarce: bool) -> None:
+    def _receive(self, sock: socket.socket) -> None:
         number = self._number()
         local = sock.family == getattr(socket, "AF_UNIX", None)
         try:
@@ -137,7 +139,7 @@ class Door:
             self._turned_away(str(error))
             return
         crowded = LinkError("there are too many connections, and this one was silent")
-        for other in self._strangers.came(number, time.monotonic_ns(), scarce=scarce):
+        for other in self._strangers.came(number, time.monotonic_ns()):
             self._refuse(other, crowded)
         self._callers[number] = caller
         self._poller.add(link, lambda: self._hear(number))

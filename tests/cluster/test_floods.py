@@ -1,0 +1,188 @@
+"""Floods of connections: they cost few links, no threads and no descriptors that members need."""
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from handshakes import HOST, Peer, secret_of
+from processes import Command, wait_until
+
+from polyrhythm.core.strangers import MOST
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+
+FLOOD = 2_000
+JOB = """
+import os, time
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(8, 4)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    while not worker.stopped:
+        while worker.version == 100 and not os.path.exists("go"):
+            time.sleep(0.01)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step(points=2)
+"""
+
+
+def threads_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def descriptors_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def flood(port: int, count: int) -> list[socket.socket]:
+    """Connections that say nothing. Each is made without waiting for the server to accept it."""
+    socks = []
+    for _ in range(count):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex((HOST, port))
+        socks.append(sock)
+    return socks
+
+
+@pytest.fixture(scope="module", autouse=True)
+def many_descriptors() -> None:
+    """For the flood's own end of the connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * FLOOD), hard))
+
+
+@pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
+def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server: int) -> None:
+    """A member joins in the middle of the flood."""
+    (tmp_path / "job.py").write_text(JOB)
+    flags = ["--workers", 2, "--servers", 2, "--rounds", 200, "--timer", "off", "--json"]
+    with Command("job.py", *flags, cwd=tmp_path) as command:
+        command.await_round(0)
+        pid = command.servers()[server]
+        (port,) = command.ports(pid)
+        threads, descriptors = threads_of(pid), descriptors_of(pid)
+        socks = flood(port, FLOOD)
+        try:
+            most_threads = most_descriptors = 0
+            for _ in range(50):  # while the server closes the oldest for the next
+                most_threads = max(most_threads, threads_of(pid))
+                most_descriptors = max(most_descriptors, descriptors_of(pid))
+                time.sleep(0.01)
+            assert most_threads <= threads + 3
+            assert most_descriptors <= descriptors + MOST + 8
+            with Peer(port) as peer:
+                hello = m.WorkerBonjour(
+                    name="member", job="", identity="", digests=(Digest.XXH3,), worker=41
+                )
+                peer.prove(hello, secret_of(command.run_dir))
+                assert isinstance(peer.receive(), m.Greeting)
+        finally:
+            for sock in socks:
+                sock.close()
+        wait_until(lambda: descriptors_of(pid) <= descriptors + 2, "the links are closed", 30)
+        (tmp_path / "go").touch()
+        assert command.wait(60) == 0, command.stderr()
+        assert command.stderr() == ""
+        grown = len(command.journal("turned-away"))
+        assert server == 1 or 1 <= grown <= 60  # at most a line a second
+
+
+def test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server(
+    tmp_path: Path,
+) -> None:
+    """`ulimit -n 64`, 100 silent connections to every server, and the death of one of them."""
+    (tmp_path / "job.py").write_text(JOB)
+    flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 200, "--timer", "off"]
+    with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path) as command:
+        command.await_round(0)
+        servers = command.servers()
+        ports = [command.ports(pid)[0] for pid in servers]
+        with unlimited():
+            socks = [sock for port in ports for sock in flood(port, 100)]
+            try:
+                wait_until(lambda: descriptors_of(servers[1]) >= 44, "descriptors are scarce")
+                os.kill(servers[2], signal.SIGKILL)
+                wait_until(lambda: command.journal("server-lost"), "the lead has noticed")
+                wait_until(lambda: len(command.journal("server-joined")) == 4, "another has come")
+                (tmp_path / "go").touch()
+                assert command.wait(90) == 0, command.stderr()
+            finally:
+                for sock in socks:
+                    sock.close()
+        assert [line["rounds"] for line in command.journal("ended")] == [200]
+
+
+class limited:  # noqa: N801
+    """Processes that start meanwhile may have so many descriptors."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def __enter__(self) -> None:
+        self._before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._most, self._before[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._before)
+
+
+def unlimited() -> limited:
+    return limited(min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4 * FLOOD))
+
+
+def test_without_any_descriptor_left_a_connection_is_refused_and_nothing_ends(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own: all of its descriptors are used up behind the acceptor's back."""
+    code = """
+import os, socket, threading
+from polyrhythm.runtime.door import Door, Listeners
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Secret
+
+refused = []
+listeners = Listeners("127.0.0.1", 0)
+door = Door("s0", m.JobSpec(job="j"), listeners.address, "auto", Secret("x" * 32),
+    let_in=lambda link, hello: None, part=lambda link, error: None, turned_away=refused.append)
+clients = [socket.socket() for _ in range(4)]
+hogs = []
+while True:
+    try:
+        hogs.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        break
+door.listen(listeners)
+for client in clients:
+    client.settimeout(15)
+    client.connect(("127.0.0.1", listeners.address.port))
+for client in clients:
+    try:
+        assert client.recv(1) == b""
+    except ConnectionResetError:
+        pass
+for hog in hogs:
+    os.close(hog)
+late = socket.create_connection(("127.0.0.1", listeners.address.port), timeout=15)
+late.sendall(b"not a frame at all")
+assert b"not a polyrhythm frame" in late.recv(65536)
+door.close()
+print("alive")
+"""
+    import sys
+
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -n 48; exec "{sys.executable}" -W error -c "$0"', code],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.stdout == "alive\n", done.stderr
