@@ -1,9 +1,10 @@
 """All mutants."""
 
+from tests.mutants.access_faults import ACCESS
 from tests.mutants.core_faults import CORE
 from tests.mutants.learn_faults import LEARN
 from tests.mutants.mutant import Mutant
 from tests.mutants.paper_faults import PAPERS
 from tests.mutants.runtime_faults import RUNTIME
 
-MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN, *PAPERS)
+MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN, *PAPERS, *ACCESS)

@@ -75,3 +75,32 @@ def test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs(leads:
     assert {name: machine.heard for name, machine in machines.items()} == {
         name: [told] for name in machines
     }
+
+
+def test_the_end_of_a_link_frees_what_its_peer_made_us_keep() -> None:
+    gone: list[str] = []
+    driver, peers = Driver({"s1": Ears()}, lambda name, effect: None), Peers()
+    address = m.Address("memory", 1, "", "")
+    mesh = Mesh(
+        m.ServerBonjour(server=1, name="s1", job="j", address=address, identity=""),
+        peers,
+        driver,
+        job=m.JobSpec(job="j"),
+        leads=False,
+        digest="auto",
+        journal=None,
+        take=lambda link, message, payload, wait: None,
+        needs_thread=lambda link: False,
+        gone=gone.append,
+    )
+    ended, dropped = link_of("s2", 1), link_of("s3", 1)
+    peers.add(ended)
+    peers.add(dropped)
+    try:
+        mesh.part(ended, LinkEnded("it is gone"))
+        mesh.part(ended, LinkEnded("it is gone"))
+        mesh.drop(fx.Drop("s3", "it is not in the job any more"))
+    finally:
+        driver.close()
+        mesh.reading.close()
+    assert gone == ["s2", "s3"]
