@@ -61,6 +61,8 @@ class Mesh:
         self._dialer: Dialer | None = None
         self._closing = False
         self._gone = gone
+        self._unread: set[Link] = set()
+        """Links of servers that the lead has not named yet."""
         self.reading = Reading(take, driver.run, self.part, needs_thread)
 
     def server(self, number: int) -> Link | None:
@@ -83,6 +85,7 @@ class Mesh:
             self._driver.post(fx.LEAD, knocked(link.peer, hello))
         elif isinstance(hello, m.ServerBonjour):
             self._peers.add(link)
+            self._unread.add(link)
             called = ev.ServerCalled(link.peer, hello.server, hello.incarnation)
             self._driver.post(self._name, called)
             return  # it is read once it is bound
@@ -115,6 +118,7 @@ class Mesh:
         link = self._peers.get(effect.link)
         if link is None:
             return  # it has ended meanwhile
+        self._unread.discard(link)
         self._peers.remove(link)
         link.peer, link.incarnation = effect.peer, effect.incarnation
         replaced = self._peers.add(link)
@@ -218,7 +222,11 @@ class Mesh:
         if link is not None:
             self._peers.remove(link)
             self._gone(link.peer)
-            threading.Thread(target=link.close, name="close", daemon=True).start()
+            if link in self._unread:
+                self._unread.discard(link)
+                hang_up(link)
+            else:  # the thread that reads it notices the end, and disposes of it
+                threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def quieten(self) -> None:
         """Links end from now on because this server does, which is nothing to tell."""
