@@ -170,10 +170,13 @@ class Door:
 
     def _know(self, number: int, hello: Hello) -> None:
         """The peer has proven what it must: from now on its link has a thread of its own."""
-        caller = self._forget(number)
-        threading.Thread(
-            target=self._greet, args=(caller.link, hello), name=f"read-link-{number}", daemon=True
-        ).start()
+        link = self._callers[number].link
+        thread = threading.Thread(
+            target=self._greet, args=(link, hello), name=f"read-link-{number}", daemon=True
+        )
+        self._poller.remove(link)
+        thread.start()  # if that fails, for want of memory say, the link is refused
+        self._forget(number)
 
     def _forget(self, number: int) -> _Caller:
         self._strangers.gone(number)
