@@ -259,7 +259,8 @@ def test_no_room_for_the_run(tmp_path: Path, blocks: int, words: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])
-def test_nobody_is_there(tmp_path: Path, role: str) -> None:
+def test_nobody_is_there(tmp_path: Path, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
     with socket.socket() as bound:  # nobody else has the port, and nobody listens
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
