@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from polyrhythm.cli.secret import find_secret
+from polyrhythm.engines.environment import environment
 from polyrhythm.errors import UsageError
 from polyrhythm.io.jobindex import Entry, Index
 from polyrhythm.io.secretfile import create_secret, parse_secret, read_secret
@@ -192,3 +193,8 @@ def test_secrets_differ(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert len(secrets) == 10 and modes == {0o600}
+
+
+def test_the_processes_of_a_job_do_not_inherit_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRHYTHM_SECRET", "e" * 32)
+    assert "e" * 32 not in environment([1]).values()

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from polyrhythm.errors import UsageError
 from polyrhythm.io.jobindex import Index
-from polyrhythm.io.secretfile import parse_secret, read_secret
+from polyrhythm.io.secretfile import VARIABLE, parse_secret, read_secret
 from polyrhythm.wire.proof import Secret
 
 SECRET = "secret"
 """The file in a run's folder."""
-_VARIABLE = "POLYRHYTHM_SECRET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +26,16 @@ class Known:
 
 
 def find_secret(host: str, port: int, file: Path | None) -> Known:
-    text = os.environ.pop(_VARIABLE, None)  # the processes that a job starts have no use for it
+    text = os.environ.pop(VARIABLE, None)  # the processes that a job starts have no use for it
     if file is not None:
         return Known(read_secret(file))
     if text is not None:
-        return Known(parse_secret(os.fsencode(text), f"${_VARIABLE}"))
+        return Known(parse_secret(os.fsencode(text), f"${VARIABLE}"))
     entry = Index(os.environ).find(host, port)
     if entry is None:
         raise UsageError(
             f"no secret is known for {host}:{port}: no job of this user on this machine listens"
             " there; for a job of another machine or user, give its run's file 'secret' with"
-            f" --secret-file FILE or its text in ${_VARIABLE}"
+            f" --secret-file FILE or its text in ${VARIABLE}"
         )
     return Known(read_secret(Path(entry.secret_file)), entry.job, entry.path)

@@ -4,6 +4,8 @@ user has said it already. Both read it when they are loaded, so it is there befo
 import os
 from collections.abc import Mapping, Sequence
 
+from polyrhythm.io.secretfile import VARIABLE
+
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
 """Large copies go past the cache (`tensors/copying.py`); without glibc on x86 it means nothing."""
 AT_REST = {"OMP_WAIT_POLICY": "passive"}
@@ -12,9 +14,11 @@ AT_REST = {"OMP_WAIT_POLICY": "passive"}
 
 def environment(threads: Sequence[int]) -> Mapping[str, str]:
     """`threads`: of each worker on this machine. Where none has more than one, only servers do anything
-    in parallel, and what spins there keeps a worker from its core."""
+    in parallel, and what spins there keeps a worker from its core. A secret that is in this process's
+    environment, for another job, is not in theirs."""
     rest = AT_REST if max(threads, default=1) == 1 else {}
-    return {**BEYOND_CACHE, **rest, **os.environ}
+    inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    return {**BEYOND_CACHE, **rest, **inherited}
 
 
 def rest_at_once() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.proof import FEWEST_CHARACTERS, Secret
 
+VARIABLE = "POLYRHYTHM_SECRET"
+"""In the environment of a command that joins a job."""
 _RANDOM_NBYTES = 32
 _MOST_NBYTES = 4096
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
