@@ -33,6 +33,7 @@ def test_a_server_by_hand_rests_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told before torch comes with its OpenMP, which reads that once."""
     program = [sys.executable, "-m", "polyrhythm", "server", "--connect", "127.0.0.1:1"]
     monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+    monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
     for said, rests in ((None, True), ("active", False)):
         if said is not None:
             monkeypatch.setenv(POLICY, said)
