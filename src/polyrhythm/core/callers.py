@@ -24,9 +24,13 @@ class Callers:
         """Per server, the incarnation that the lead has named."""
         self._waiting: dict[str, tuple[int, int, int]] = {}
         """Per link: the server that it says it is, its incarnation, and until when it may wait."""
+        self.wake_ns: int | None = None
+        """When the first of them has waited long enough. A plain value, because the thread that keeps
+        the time asks for it while another thread handles an event."""
 
-    def wake_at(self) -> int | None:
-        return min((until_ns for _, _, until_ns in self._waiting.values()), default=None)
+    def _look_ahead(self) -> None:
+        times_ns = [until_ns for _, _, until_ns in self._waiting.values()]
+        self.wake_ns = min(times_ns, default=None)
 
     def named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
         """The lead has named these servers, and no others."""
@@ -36,6 +40,7 @@ class Callers:
             if (settled := self._settle(link, server, incarnation)) is not None:
                 del self._waiting[link]
                 effects += settled
+        self._look_ahead()
         return effects
 
     def call(self, link: str, server: int, incarnation: int, now_ns: int) -> list[Effect]:
@@ -46,10 +51,12 @@ class Callers:
         if len(self._waiting) >= MOST_WAITING:
             return self._refuse(link, "too many servers wait to be named by the lead")
         self._waiting[link] = (server, incarnation, now_ns + WAIT_NS)
+        self._look_ahead()
         return []
 
     def hung_up(self, link: str) -> None:
         self._waiting.pop(link, None)
+        self._look_ahead()
 
     def overdue(self, now_ns: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -57,6 +64,7 @@ class Callers:
             if until_ns <= now_ns:
                 del self._waiting[link]
                 effects += self._refuse(link, self._unnamed(server, incarnation))
+        self._look_ahead()
         return effects
 
     def _settle(self, link: str, server: int, incarnation: int) -> list[Effect] | None:

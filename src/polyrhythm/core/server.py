@@ -105,7 +105,7 @@ class ServerMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        times_ns = (self._heartbeat.next_ns, self._lead.wake_ns, self._callers.wake_at())
+        times_ns = (self._heartbeat.next_ns, self._lead.wake_ns, self._callers.wake_ns)
         return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
