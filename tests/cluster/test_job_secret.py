@@ -421,7 +421,7 @@ def test_a_worker_does_not_run_a_file_that_only_the_peer_names(tmp_path: Path) -
             process.kill()
             process.communicate()
     assert process.returncode == 1
-    assert "the code of job 'planted.py' is not known here" in err.splitlines()[-1]
+    assert "the code of job planted.py is not on this machine" in err.splitlines()[-1]
     assert not planted.with_suffix(".ran").exists()
 
 

@@ -87,7 +87,7 @@ def worker(
         say=lambda line: print(line, file=sys.stderr, flush=True),
         secret=known.secret,
         job=job_id or known.job,
-        file=job or known.path,
+        file=job or (known.path if Path(known.path).is_file() else ""),
         link=link,
         digest=digest,
         threads=threads,

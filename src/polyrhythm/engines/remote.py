@@ -82,6 +82,6 @@ def _code_of(spec: JobSpec, file: str) -> str:
         check_job(file)
         return file
     raise UsageError(
-        f"the code of job {spec.name!r} is not known here: name its copy on this machine, as in"
-        f" 'polyrhythm worker --connect HOST:PORT FILE.py'"
+        f"the code of job {spec.name} is not on this machine: name its copy here, as in"
+        f" 'polyrhythm worker --connect HOST:PORT {Path(spec.name).name}'"
     )
