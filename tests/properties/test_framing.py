@@ -83,7 +83,7 @@ def test_frames_survive_byte_by_byte(digest: Digest) -> None:
 
 @pytest.mark.parametrize("digest", list(Digest))
 def test_heads_larger_than_the_staging_survive(digest: Digest) -> None:
-    big = m.Report(metrics={f"metric {number}": float(number) for number in range(8_000)})
+    big = m.Placed(rows=tuple(m.Row(number, 1, 2**40) for number in range(8_000)))
     check_splitting([(big, None, 0, 1), (PART, [b"after"], 0, 2)] * 2, digest, [60_000, 7, 50_000])
 
 

@@ -220,8 +220,51 @@ def test_a_slice_of_another_server_or_size_is_refused() -> None:
         made.add(Contribution(slice=99, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
         made.add(Contribution(slice=0, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
+    unseeded = Holdings(
+        *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
     with pytest.raises(LinkError, match="1 bytes for slice 0"):
-        made.seed(Seed(slice=0, routing=EPOCH), memoryview(b"x"))
+        unseeded.seed(Seed(slice=0, routing=EPOCH), memoryview(b"x"))
+
+
+def test_a_seed_after_seeding_is_refused() -> None:
+    made = holdings()
+    before = values(made, 0)
+    data = torch.full((made.primary.slices[0].length,), 100.0)
+    for routing in (EPOCH, EPOCH + 1):
+        with pytest.raises(LinkError, match="initial parameters after training had begun"):
+            made.seed(Seed(slice=0, routing=routing), as_bytes(data))
+    assert values(made, 0) == before
+
+
+def test_the_first_seed_of_a_slice_counts() -> None:
+    """Before training begins, a second one changes nothing and ends no link."""
+    made = Holdings(
+        *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
+    length = made.primary.slices[0].length
+    message = Seed(slice=0, routing=EPOCH)
+    assert made.seed(message, as_bytes(torch.ones(length))) == SliceSeeded(0, EPOCH)
+    assert made.seed(message, as_bytes(torch.full((length,), 9.0))) is None
+    assert values(made, 0)[0] == 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
+    """torch raises in the middle of adding it, which would end the server."""
+    tensor = TensorSpec("weight", (32,), dtype, 0, (1,))
+    spec = ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.5},)))
+    made = Holdings(
+        *(0, spec, (Route(0),), EPOCH, JobSpec(job="j")),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
+    made.enlist([MemberSpec(0, 1, "anna")])
+    data = torch.ones(made.primary.slices[0].length, dtype=made.primary.held[0].parameters.dtype)
+    large = Contribution(slice=0, slices=1, weight=1e39, routing=EPOCH, worker=0, incarnation=1)
+    with pytest.raises(LinkError, match="cannot hold"):
+        made.add(large, as_bytes(data))
 
 
 def test_what_is_repeated_is_known_by_the_slices_own_number() -> None:

@@ -11,6 +11,7 @@ import typer
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_threads, check_way_in
 from polyrhythm.cli.secret import find_secret
+from polyrhythm.core.text import name_fault
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
@@ -64,6 +65,8 @@ def worker(
     check_threads(threads)
     if name is not None and not name.strip():
         raise UsageError("--name is empty: give this worker a name")
+    if name is not None and (fault := name_fault(name)) is not None:
+        raise UsageError(f"--name cannot be used: {fault}")
     if job:
         check_job(job)
     if trace is not None and not trace.is_dir():

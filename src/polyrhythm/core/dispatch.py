@@ -11,6 +11,7 @@ from polyrhythm.core.effects import Drop, Note, Send, server_name, worker_name
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.membership import Member, View
 from polyrhythm.core.placing import Placing
+from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
 
 TERM = 1
@@ -48,6 +49,7 @@ class Dispatch:
             self._out.append(Send(server_name(server), message))
 
     def refuse(self, link: str, reason: str) -> None:
+        reason = plain(reason)
         self._out.append(Send(link, m.Refusal(term=TERM, reason=reason)))
         self._out.append(Drop(link, reason))
         self.note("refused", reason=reason)

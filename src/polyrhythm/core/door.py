@@ -5,6 +5,7 @@ here. Workers wait until every server is here, because they are told of all of t
 admitted.*
 """
 
+from polyrhythm.core.text import name_fault
 from polyrhythm.wire.messages import PROTOCOL, ServerBonjour, WorkerBonjour
 
 
@@ -16,6 +17,8 @@ class Door:
 
     def fault(self, bonjour: WorkerBonjour | ServerBonjour) -> str | None:
         """Why this stranger cannot come in, whatever goes on inside."""
+        if (fault := name_fault(bonjour.name)) is not None:
+            return fault
         if bonjour.protocol != PROTOCOL:
             return f"it speaks protocol {bonjour.protocol}, this job speaks {PROTOCOL}"
         if bonjour.job and bonjour.job != self.job:

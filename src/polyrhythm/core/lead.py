@@ -30,6 +30,7 @@ from polyrhythm.core.rounds import Rounds
 from polyrhythm.core.site import Site
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.choose import choose_policy
+from polyrhythm.core.text import plain, refusal
 from polyrhythm.core.wakefulness import Wakefulness
 from polyrhythm.core.windows import Windows
 from polyrhythm.wire import messages as m
@@ -120,7 +121,7 @@ class LeadMachine:
     def _on_server_knock(self, event: ev.ServerKnocked, now_ns: int) -> None:
         fault = self._door.fault(event.bonjour)
         if fault is not None:
-            self._dispatch.refuse(event.link, f"{event.bonjour.name} was refused: {fault}")
+            self._dispatch.refuse(event.link, refusal(event.bonjour.name, fault))
         elif self._site.come(event.link, event.bonjour, now_ns) and self._placing.gathered:
             for waiting, worker in self._door.open():
                 self._admit(waiting, worker, now_ns)
@@ -128,7 +129,7 @@ class LeadMachine:
     def _on_worker_knock(self, event: ev.WorkerKnocked, now_ns: int) -> None:
         fault = self._door.fault(event.bonjour)
         if fault is not None:
-            self._dispatch.refuse(event.link, f"{event.bonjour.name} was refused: {fault}")
+            self._dispatch.refuse(event.link, refusal(event.bonjour.name, fault))
         elif self._placing.gathered:
             self._admit(event.link, event.bonjour, now_ns)
         else:
@@ -192,9 +193,10 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is None:
             return
-        self._remove(member, message.reason or "it was done", now_ns)
+        reason = plain(message.reason)
+        self._remove(member, reason or "it was done", now_ns)
         if message.failed and self.job.on_error == "end" and not self._ended:
-            fields = {"name": member.name, "detail": message.reason}
+            fields = {"name": member.name, "detail": reason}
             self._finish(Reason("worker-failed", fields), now_ns, failed=True)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:

@@ -61,11 +61,35 @@ class Ledger:
         self._copied_since: dict[int, int] = {}
         """Per slice, the epoch since when it is copied here from the primary that it has."""
         self._copiers: dict[int, set[int]] = {}
+        self._unseeded: set[int] = set()
+        """Slices whose initial parameters have not come."""
+        self._opened = False
+
+    # -- the initial parameters ----------------------------------------------------------------
+
+    def await_seeds(self, slices: Iterable[int]) -> None:
+        """Every slice that is held here, as primary or as a copy, will be seeded once."""
+        self._unseeded = set(slices)
+
+    def may_seed(self, slice_: int) -> bool:
+        """Whether initial parameters of this slice are still awaited."""
+        return slice_ in self._unseeded
+
+    def seeded(self, slice_: int) -> None:
+        self._unseeded.discard(slice_)
+
+    @property
+    def opened(self) -> bool:
+        """The lead has named members: every server had all initial parameters by then."""
+        return self._opened
+
+    # -- members -------------------------------------------------------------------------------
 
     def enlist(self, members: dict[int, int]) -> None:
         """Worker -> incarnation, as the lead's view has it. Rows of those who left stay until they
         come back: whether a copy has what they contributed may be asked later."""
         self._members = dict(members)
+        self._opened = self._opened or bool(members)
         self._arrivals = {
             key: arrival for key, arrival in self._arrivals.items() if members.get(key[0]) == key[1]
         }

@@ -13,6 +13,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.placing import Change, Placing
 from polyrhythm.core.rounds import Rounds
 from polyrhythm.core.suspicion import Suspicion
+from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
 
 _UNKNOWN = 8
@@ -182,7 +183,8 @@ class Site:
             return None  # another has its place by now
         lost = message.server if message.peer == _OWN else message.peer
         told = server_name(message.server)
-        return self.lose(lost, f"{told}, which lost its link to it", message.reason, now_ns)
+        how = f"{told}, which lost its link to it"
+        return self.lose(lost, how, plain(message.reason), now_ns)
 
     # -- signs of life -------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from polyrhythm.core.placement.slices import BUFFERS
 from polyrhythm.errors import UsageError
 from polyrhythm.tensors.dtypes import NAMES
 from polyrhythm.tensors.optimizers import describe_optimizer
-from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
+from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, TensorSpec
 
 
 def describe(
@@ -39,8 +39,10 @@ def describe(
             " attach a fresh one"
         )
     if kind == "local":
-        rates = tuple({"lr": float(group["lr"])} for group in optimizer.param_groups)
-        spec = OptimizerSpec(type(optimizer).__name__, rates)
+        rates: list[dict[str, Option]] = [
+            {"lr": float(group["lr"])} for group in optimizer.param_groups
+        ]
+        spec = OptimizerSpec(type(optimizer).__name__, tuple(rates))
     else:
         spec = describe_optimizer(optimizer)
     tensors = tuple(_describe_tensor(name, tensor, group) for name, tensor, group in named)

@@ -14,16 +14,13 @@ from contextlib import contextmanager
 import msgspec
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core.text import name_fault, plain
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER, Limits
 from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Hello, Opener, Secret
-
-_LONGEST_REASON = 1000
-"""Of a refusal that comes from a peer which has proven nothing."""
-
 
 def offers(digest: str, kind: str) -> tuple[int, ...]:
     """What an opener offers: what was asked for, else nothing on a local link and xxh3 on others."""
@@ -94,7 +91,7 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
     link.send(hello)
     challenge, _ = link.receive()
     if isinstance(challenge, m.Refusal):
-        raise Refused(_shown(challenge.reason))
+        raise Refused(plain(challenge.reason))
     if not isinstance(challenge, m.Challenge):
         raise LinkError(
             f"{link.peer} did not prove that it knows the job's secret:"
@@ -105,12 +102,6 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
     except LinkError as error:
         raise LinkError(f"the process that answered as {link.peer} is not it: {error}") from None
     link.send(proof)
-
-
-def _shown(reason: str) -> str:
-    """A reason as text for a terminal, whatever is in it."""
-    cut = reason[:_LONGEST_REASON]
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
 
 
 # -- the end that was dialled ------------------------------------------------------------------
@@ -129,6 +120,8 @@ def greet(
 ) -> Hello:
     """Answer a peer that is known, and agree on the digest of all later frames; its hello as the
     machines take it, which know nothing of nonces."""
+    if (fault := name_fault(hello.name)) is not None:
+        raise FrameError(f"refused: {fault}")
     if hello.job and hello.job != job.job:
         raise FrameError(f"{hello.name} was refused: it belongs to another job")
     known = [offer for offer in hello.digests if offer in Digest.__members__.values()]

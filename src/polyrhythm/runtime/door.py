@@ -22,6 +22,7 @@ from polyrhythm.io.poll import Poller
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import listen_tcp, tcp_link
 from polyrhythm.runtime.bonjour import acceptor, greet, patience
+from polyrhythm.runtime.boundary import fault_of
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Acceptor, Hello, Secret
 
@@ -196,8 +197,8 @@ class Door:
     def _greet(self, link: Link, hello: Hello) -> None:
         try:
             hello = greet(link, hello, self._name, self._address, self._digest, self._job)
-        except (FrameError, LinkError) as error:
-            self._part(link, error)
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
             return
         self._let_in(link, hello)
 
@@ -216,8 +217,8 @@ class Door:
             with patience(link):
                 message, _ = link.receive()
             here.take(message)
-        except (FrameError, LinkError) as error:
-            self._part(link, error)
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
             return
         assert here.hello is not None
         self._greet(link, here.hello)

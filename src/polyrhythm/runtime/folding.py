@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.text import plain
 from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
+from polyrhythm.runtime.boundary import fault_of
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.lanes import Lanes
-from polyrhythm.runtime.reading import BAD_PEER
 from polyrhythm.tensors.threads import work_with, working_with
 from polyrhythm.wire import messages as m
 
@@ -102,8 +103,9 @@ class Folding:
                 self._pause(message.slices)
             try:
                 told = self._add(link, message, data)
-            except BAD_PEER as error:
-                link.send(m.Refusal(reason=f"{self._name}: {error}"))
+            except Exception as error:
+                fault = fault_of(link.peer, error)
+                link.send(m.Refusal(reason=plain(f"{self._name}: {fault}")))
                 link.close()  # the thread that reads it notices, and parts with it
             if done is not None:
                 done.set()

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
+import torch
+
 from polyrhythm.core import statements
 from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.ledger import Ledger, Verdict
@@ -20,11 +22,11 @@ from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.core.stepping import Stepping
 from polyrhythm.core.sync.choose import has_rounds
 from polyrhythm.core.versions import SliceVersions
-from polyrhythm.errors import LinkError, NotFinite
+from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.copies import Copies, SliceState
 from polyrhythm.runtime.follower import Follower, Put
-from polyrhythm.runtime.primary import Primary
+from polyrhythm.runtime.primary import LEAST_WEIGHT, Primary
 from polyrhythm.runtime.replicas import Replicas, Tell
 from polyrhythm.runtime.slots import Allocate
 from polyrhythm.tensors.finite import all_finite
@@ -86,6 +88,8 @@ class Holdings:
         copies = Copies(self._layout, job, spec, grows=grows)
         copies.hold(kept.keys() - {s.id for s in mine}, {})
         self.follower = Follower(server, copies, self.ledger, self._ledger_lock, put)
+        if fresh:
+            self.ledger.await_seeds(kept)
         self._replicas = Replicas(server, self.ledger, self._ledger_lock, tell)
         self.primary = self._hold(mine, {})
 
@@ -103,9 +107,25 @@ class Holdings:
                 self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
-        """Take the initial parameters of one slice; None for those of a seeder that is gone."""
+        """Take the initial parameters of one slice, once; None for those of a seeder that is gone.
+        *Once training has begun, no worker can overwrite parameters: its seed is refused.*"""
+        if message.routing < self._routing:
+            return None
+        with self._ledger_lock:
+            awaited, opened = self.ledger.may_seed(message.slice), self.ledger.opened
+        if opened and not awaited:
+            raise LinkError(f"w{message.worker} sent initial parameters after training had begun")
         if message.routing != self._routing:
             return None
+        held = message.slice in self.follower.copies or message.slice in self.primary.index
+        if held and not awaited:
+            return None  # they have come already: the first ones count
+        event = self._seed(message, data)
+        with self._ledger_lock:
+            self.ledger.seeded(message.slice)
+        return event
+
+    def _seed(self, message: Seed, data: memoryview) -> SliceSeeded:
         if message.slice in self.follower.copies:
             return self.follower.seed(message, data)
         primary = self.primary
@@ -124,8 +144,11 @@ class Holdings:
     ) -> Contributed | Repeated | None:
         """Add one slice of a contribution; an event once that made it complete here. `verify`:
         refuse NaN and infinity, where the sender cannot change its mind after the check."""
-        if not 0 < message.weight < math.inf:
-            raise LinkError(f"a contribution weighs {message.weight}: it must be a positive number")
+        if not LEAST_WEIGHT <= message.weight < math.inf:
+            raise LinkError(
+                f"a contribution weighs {message.weight}: it must be a positive number, and at"
+                f" least {LEAST_WEIGHT}"
+            )
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         with self._lock_of(message.slice):
             primary = self.primary
@@ -135,6 +158,7 @@ class Holdings:
             if index is None or self._frozen:
                 return None  # it was its primary by routes that are no more
             incoming = primary.incoming(index, data, message.parts)
+            primary.check_weight(index, message.weight)
             with self._ledger_lock:
                 verdict = self.ledger.judge(worker, incarnation, sequence, message.slice)
             if verdict is Verdict.STRANGER:
@@ -143,18 +167,37 @@ class Holdings:
                 return self._said(Repeated(worker, incarnation, sequence))
             if verify and not all_finite(incoming):
                 raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")
-            if primary.latest is None:
-                primary.add(index, incoming, message)
-            else:
-                self._fold_slice(primary, primary.latest, index, message, data)
-            with self._ledger_lock:
-                round_ = self.ledger.add(
-                    worker, incarnation, sequence, message.slice, message.slices
-                )
+            try:
+                round_ = self._enter(primary, index, incoming, message, data)
+            except Exception as error:
+                what = f"slice {message.slice} may be half changed"
+                raise InvariantBroken(f"{what}: {type(error).__name__}: {error}") from error
             if round_ is None:
                 return None
             asked = (message.pull, message.pulled)
             return self._said(Contributed(worker, incarnation, sequence, round_, *asked))
+
+    def _enter(
+        self,
+        primary: Primary,
+        index: int,
+        incoming: torch.Tensor,
+        message: Contribution,
+        data: memoryview,
+    ) -> int | None:
+        """Add a slice that was checked; the round of its contribution if that is complete here."""
+        if primary.latest is None:
+            primary.add(index, incoming, message)
+        else:
+            self._fold_slice(primary, primary.latest, index, message, data)
+        with self._ledger_lock:
+            return self.ledger.add(
+                message.worker,
+                message.incarnation,
+                message.sequence,
+                message.slice,
+                message.slices,
+            )
 
     def _fold_slice(
         self,

@@ -13,11 +13,12 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.leadwatch import link_timeout_s
 from polyrhythm.core.machine import Event
-from polyrhythm.errors import FrameError, LinkError
+from polyrhythm.core.text import plain
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.runtime.bonjour import introduce, offers, patience
+from polyrhythm.runtime.boundary import fault_of
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.peers import Peers, hang_up
 from polyrhythm.tensors.threads import work_with
@@ -25,7 +26,6 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.frames import Land
 from polyrhythm.wire.proof import Secret
 
-_BAD_PEER = (FrameError, LinkError)
 _LEADS_SERVER = fx.server_name(0)
 
 
@@ -102,8 +102,12 @@ class Links:
             self._forget(replaced)  # of one whose place another has taken
         self._peers.add(link)
         if isinstance(link, StreamLink):
-            for message, payload in link.take_buffered():
-                self._take(link, message, payload)
+            try:
+                for message, payload in link.take_buffered():
+                    self._take(link, message, payload)
+            except Exception as error:
+                self._forget(link)
+                raise fault_of(peer, error) from None
             self._run()
             self._poller.add(link, lambda: self._ready(link))
         else:
@@ -114,28 +118,34 @@ class Links:
 
     def _read(self, link: Link) -> None:
         work_with(1)
+        while self._take_next(link):
+            self._run()
+
+    def _take_next(self, link: Link) -> bool:
+        """Take the next message; False if that ended the link."""
         try:
-            while True:
-                self._take(link, *link.receive())
-                self._run()
-        except _BAD_PEER as error:
-            self._part(link, error)
+            self._take(link, *link.receive())
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return False
+        return True
 
     def _ready(self, link: StreamLink) -> None:
         try:
             for message, payload in link.receive_ready(finish=True):
                 self._take(link, message, payload)
-            self._run()
-        except _BAD_PEER as error:
+        except Exception as error:
+            fault = fault_of(link.peer, error)
             self._poller.remove(link)
             lead = self._peers.get(fx.LEAD)
             if isinstance(lead, StreamLink) and lead is not link:
                 self._ready(lead)  # it may have said already why servers go
-            self._part(link, error)
+            self._part(link, fault)
+        self._run()
 
     def _part(self, link: Link, error: Exception) -> None:
         if not self._closing and self._peers.remove(link):
-            self._post(ev.LinkClosed(link.peer, str(error), link.incarnation))
+            self._post(ev.LinkClosed(link.peer, plain(str(error)), link.incarnation))
         link.close()
 
     def _forget(self, link: Link) -> None:

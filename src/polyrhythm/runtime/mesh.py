@@ -10,14 +10,16 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.leadwatch import link_timeout_s
 from polyrhythm.core.speech import Bonjour, caller, knocked
+from polyrhythm.core.text import plain
 from polyrhythm.errors import LinkEnded, LinkError, Refused
 from polyrhythm.io.link import Link
 from polyrhythm.observe.journal import Journal
 from polyrhythm.runtime.bonjour import introduce, offers, patience
+from polyrhythm.runtime.boundary import fault_of
 from polyrhythm.runtime.dial import Dialer
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.peers import Peers, hang_up
-from polyrhythm.runtime.reading import BAD_PEER, Reading, Take
+from polyrhythm.runtime.reading import Reading, Take
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret
 
@@ -161,8 +163,10 @@ class Mesh:
         try:
             link = self._dialer.dial(spec.address, name)
             self._introduce(link, incarnation)
-        except (*BAD_PEER, Refused) as error:
-            self._driver.post(self._name, ev.LinkClosed(name, str(error), spec.incarnation))
+        except Exception as error:
+            fault = error if isinstance(error, Refused) else fault_of(name, error)
+            closed = ev.LinkClosed(name, plain(str(fault)), spec.incarnation)
+            self._driver.post(self._name, closed)
             return
         link.incarnation = spec.incarnation
         link.outlast(self._link_timeout_s)
@@ -184,16 +188,17 @@ class Mesh:
 
     def part(self, link: Link, error: Exception) -> None:
         """The link is over: tell the peer why if it was its fault, and the machines in any case."""
+        reason = plain(str(error))
         if not isinstance(error, LinkEnded):
-            link.send(m.Refusal(reason=f"{self._name}: {error}"))
+            link.send(m.Refusal(reason=f"{self._name}: {reason}"))
         known = self._peers.remove(link)
         hang_up(link)
         if known:
             self._gone(link.peer)
         if self._journal is not None and not self._closing:
-            self._journal.note("link-closed", peer=link.peer, reason=str(error))
+            self._journal.note("link-closed", peer=link.peer, reason=reason)
         if known and not self._closing:
-            closed = ev.LinkClosed(link.peer, str(error), link.incarnation)
+            closed = ev.LinkClosed(link.peer, reason, link.incarnation)
             if self._leads:
                 self._driver.post(fx.LEAD, closed)
             self._driver.post(self._name, closed)

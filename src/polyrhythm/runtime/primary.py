@@ -20,6 +20,8 @@ from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.updaters import Held, Optimizer, updaters_for
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
 
+LEAST_WEIGHT = 1e-3
+"""A fold divides by the weight, and half precision must be able to hold the quotient."""
 _AGGREGATES = 2
 """While replicas read what was folded, the next aggregate grows."""
 
@@ -101,6 +103,12 @@ class Primary:
             nbytes = length * dtype.itemsize
         check_size(data, self.ids[index], nbytes)
         return tensor_over(data, dtype) if nbytes else torch.empty(0, dtype=dtype)
+
+    def check_weight(self, index: int, weight: float) -> None:
+        """Weights multiply elements, and torch refuses a factor that the dtype cannot hold."""
+        dtype = self.held[index].aggregate.dtype
+        if dtype.is_floating_point and weight > torch.finfo(dtype).max:
+            raise LinkError(f"a contribution weighs {weight}, which {dtype} cannot hold")
 
     def seed(self, index: int, incoming: torch.Tensor) -> None:
         self._current.rewrite(index)

@@ -4,15 +4,12 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from polyrhythm.errors import FrameError, LinkError, NotFinite
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.poll import Poller
 from polyrhythm.io.stream import StreamLink
+from polyrhythm.runtime.boundary import fault_of
 from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
-
-BAD_PEER = (FrameError, LinkError, NotFinite)
-"""What ends a link, and nothing else."""
 
 
 class Take(Protocol):
@@ -59,13 +56,18 @@ class Reading:
         if self._read_by_poller(link):
             return
         work_with(1)
+        while self._take_next(link):
+            self._run()
+
+    def _take_next(self, link: Link) -> bool:
+        """Take the next message; False if that ended the link."""
         try:
-            while True:
-                message, payload = link.receive()
-                self._take(link, message, payload, wait=True)
-                self._run()
-        except BAD_PEER as error:
-            self._part(link, error)
+            message, payload = link.receive()
+            self._take(link, message, payload, wait=True)
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return False
+        return True
 
     def forget(self, link: Link) -> None:
         if isinstance(link, StreamLink):
@@ -81,11 +83,11 @@ class Reading:
         try:
             for message, payload in link.take_buffered():
                 self._take(link, message, payload, wait=False)
-            self._run()
-        except BAD_PEER as error:
-            self._part(link, error)
-        else:
-            self._poller.add(link, lambda: self._ready(link))
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return True
+        self._run()
+        self._poller.add(link, lambda: self._ready(link))
         return True
 
     def _poll(self) -> None:
@@ -102,9 +104,9 @@ class Reading:
         try:
             for message, payload in link.receive_ready():
                 self._take(link, message, payload, wait=False)
-        except BAD_PEER as error:
+        except Exception as error:
             self._poller.remove(link)
-            self._part(link, error)
+            self._part(link, fault_of(link.peer, error))
 
     def stop(self) -> None:
         self._closing = True

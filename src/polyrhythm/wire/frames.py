@@ -221,6 +221,8 @@ class Decoder:
             self._expected = digests[self._digest.nbytes :]
         try:
             message = DECODERS[event].decode(head)
+        except RecursionError:
+            raise FrameError(f"a {event} frame whose head is nested too deeply") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FrameError(f"a {event} frame whose head cannot be read: {error}") from None
         self._start = start + size + head_nbytes

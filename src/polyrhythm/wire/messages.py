@@ -5,9 +5,10 @@ incarnation, sequence, round, slice, weight), used or not yet, so that replicas,
 migration need no new format. Fields travel by position: new ones are added at the end.
 """
 
-from typing import Any
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from polyrhythm.wire.events import EventType
 
@@ -17,20 +18,41 @@ EVERY_SLICE = -1
 WINDOW = 2
 """So many contributions of a worker may be unacknowledged."""
 
+# -- what a field may hold ---------------------------------------------------------------------
+# The decoder refuses values outside these ranges, so that no machine meets a number that overflows
+# when it is added, multiplied, squared or written to the journal.
+
+MOST_COUNT = 2**53
+MOST_NUMBER = 1e100
+Count: TypeAlias = Annotated[int, Meta(ge=-1, le=MOST_COUNT)]
+"""A number, an epoch, a sequence or a duration in nanoseconds; -1 where a field may say "none"."""
+Amount: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+Number: TypeAlias = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
+"""A finite number whose square is finite too. The bounds refuse NaN as well."""
+Seconds: TypeAlias = Annotated[float, Meta(gt=0.0, le=1e9)]
+Weight: TypeAlias = Annotated[float, Meta(ge=0.0, le=float(MOST_COUNT))]
+Rate: TypeAlias = Annotated[float, Meta(ge=-1e4, le=1e4)]
+"""A learning rate. An optimizer multiplies it, and the product must fit into half precision."""
+Label: TypeAlias = Annotated[str, Meta(max_length=1_000)]
+Option: TypeAlias = (
+    bool | Count | Number | Label | Annotated[list[Number], Meta(max_length=16)] | None
+)
+"""An option of an optimizer."""
+
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """The identity that every message has."""
 
-    term: int = 0
-    view: int = 0
-    routing: int = 0
-    worker: int = -1
-    incarnation: int = 0
-    sequence: int = 0
-    round: int = 0
-    slice: int = EVERY_SLICE
-    weight: float = 0.0
-    server: int = -1
+    term: Count = 0
+    view: Count = 0
+    routing: Count = 0
+    worker: Count = -1
+    incarnation: Count = 0
+    sequence: Count = 0
+    round: Count = 0
+    slice: Count = EVERY_SLICE
+    weight: Weight = 0.0
+    server: Count = -1
 
 
 # -- what the messages are made of ------------------------------------------------------------
@@ -48,18 +70,18 @@ class Address(msgspec.Struct, frozen=True, array_like=True):
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of the model. `group` is its parameter group, -1 for a buffer."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    group: int
-    strides: tuple[int, ...]
+    name: Label
+    shape: tuple[Amount, ...]
+    dtype: Label
+    group: Count
+    strides: tuple[Amount, ...]
 
 
 class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
     """An optimizer by name and numbers: no pickle. One dict of options per parameter group."""
 
-    name: str
-    groups: tuple[dict[str, Any], ...]
+    name: Label
+    groups: tuple[dict[Label, Option], ...]
 
 
 class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -71,10 +93,10 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     """Who holds one slice. What is acknowledged is on the primary and on every replica; learners are
     on their way to being replicas, and are not waited for."""
 
-    primary: int
-    replicas: tuple[int, ...] = ()
-    learners: tuple[int, ...] = ()
-    since: int = 0
+    primary: Count
+    replicas: tuple[Count, ...] = ()
+    learners: tuple[Count, ...] = ()
+    since: Count = 0
     """The routing epoch in which it came to be the primary."""
 
     @property
@@ -87,41 +109,41 @@ class ServerSpec(msgspec.Struct, frozen=True, array_like=True):
     """A server of the job and where it listens. The incarnation is the routing epoch in which it
     came, so that one who takes a dead server's place is not taken for it."""
 
-    server: int
+    server: Count
     address: Address
-    incarnation: int = 0
+    incarnation: Count = 0
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
     """The last contribution of one worker that is in a slice."""
 
-    worker: int
-    incarnation: int
-    sequence: int
+    worker: Count
+    incarnation: Count
+    sequence: Count
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
     """What a copy of a slice has in it: the routing epoch in which the primary of its last step took
     the slice over, and how many steps it has made. Equal stamps mean equal copies."""
 
-    slice: int
-    reign: int = 0
-    number: int = 0
+    slice: Count
+    reign: Count = 0
+    number: Count = 0
 
 
 class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     """Everything but the numbers that decides what a fold does to a slice. The primary makes it once
     (`core/stepping.py`), applies it and forwards it, so that every replica makes the same step."""
 
-    weight: float
+    weight: Weight
     """Of the aggregate, which an optimizer divides by it; 0: the slice stays as it is."""
-    rate: float = 0.0
-    clock: int = -1
+    rate: Rate = 0.0
+    clock: Count = -1
     """The sequence of the contribution whose rate this is."""
-    scale: float = 1.0
+    scale: Number = 1.0
     """How much of a full step this is: 1/P where contributions are folded one by one, and the share of
     the workers that still train where they are folded in rounds."""
-    per_round: int = 1
+    per_round: Count = 1
     """So many steps make a round: momentum decays once per round, so each step takes the P-th root."""
 
     def alike(self, other: "SliceStep") -> bool:
@@ -133,9 +155,9 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """Points of a chunk visited in its current pass, up to `cursor`. Commits with its trailer."""
 
-    chunk: int
-    passes: int
-    cursor: int
+    chunk: Count
+    passes: Count
+    cursor: Count
 
 
 class ChunkLease(msgspec.Struct, frozen=True, array_like=True):
@@ -149,8 +171,8 @@ class ChunkLease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemberSpec(msgspec.Struct, frozen=True, array_like=True):
-    worker: int
-    incarnation: int
+    worker: Count
+    incarnation: Count
     name: str
 
 
@@ -258,10 +280,10 @@ class Greeting(Message, frozen=True, kw_only=True):
     name: str
     digest: int
     address: Address
-    heartbeat_s: float = 0.5
+    heartbeat_s: Seconds = 0.5
     """How often the lead beats, and after what silence it is given up: a worker that was not
     admitted yet knows nothing else of the job."""
-    lead_timeout_s: float = 120.0
+    lead_timeout_s: Seconds = 120.0
     protocol: int = PROTOCOL
 
 
@@ -272,14 +294,14 @@ class Refusal(Message, frozen=True, kw_only=True):
 class SegmentOffered(Message, frozen=True, kw_only=True):
     """A memory segment whose descriptor travels with this frame (local links only)."""
 
-    segment: int
-    nbytes: int
+    segment: Amount
+    nbytes: Amount
 
 
 class SegmentWithdrawn(Message, frozen=True, kw_only=True):
     """This segment will not be referred to any more: unmap it, so that its memory goes."""
 
-    segment: int
+    segment: Amount
 
 
 # -- joining and leaving -----------------------------------------------------------------------
@@ -312,8 +334,8 @@ class Enrol(Message, frozen=True, kw_only=True):
     """A worker says how many points its data set has and asks for chunks. `batch`: how many points
     its user takes at a time; 0: it does not say."""
 
-    points: int
-    batch: int = 0
+    points: Amount
+    batch: Amount = 0
 
 
 class Leased(Message, frozen=True, kw_only=True):
@@ -328,7 +350,7 @@ class Leased(Message, frozen=True, kw_only=True):
 
 
 class Report(Message, frozen=True, kw_only=True):
-    metrics: dict[str, float]
+    metrics: Annotated[dict[Label, Number], Meta(max_length=100)]
 
 
 class Leave(Message, frozen=True, kw_only=True):
@@ -356,36 +378,36 @@ class Contribution(Message, frozen=True, kw_only=True):
     """One slice of a contribution. Weight, rate and how many slices this server gets are in every
     slice frame; all else is in the trailer. The payload is the slice, or `parts` of it."""
 
-    slices: int
-    rate: float = 0.0
-    pull: int = 0
+    slices: Amount
+    rate: Rate = 0.0
+    pull: Amount = 0
     """Without rounds: a `Pull` with this ticket that asks for this contribution's answer; 0: none."""
-    pulled: int = -1
+    pulled: Count = -1
     """As in `Pull`."""
-    parts: tuple[int, ...] | None = None
+    parts: tuple[Amount, ...] | None = None
     """Of a slice of buffers: the parts that this worker changed, side by side in the payload. Empty:
     none of them, and there is no payload. None: the slice is whole."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):
     objective: float | None = None
-    compute_ns: int = 0
-    wait_ns: int = 0
-    transfer_ns: int = 0
+    compute_ns: Amount = 0
+    wait_ns: Amount = 0
+    transfer_ns: Amount = 0
     progress: tuple[Progress, ...] = ()
-    lease: int = 0
+    lease: Amount = 0
     """The number of the lease under which the first of these points was visited."""
-    steps: int = 1
+    steps: Amount = 1
     """How many steps of the user's loop are in it."""
     probe: float | None = None
     """The mean loss over this worker's share of the probe sample, where it was asked for."""
-    probe_points: int = 0
-    probe_ns: int = 0
-    abandoned_ns: int = 0
+    probe_points: Amount = 0
+    probe_ns: Amount = 0
+    abandoned_ns: Amount = 0
     """Of the computing: on points that were left out, and will be visited again."""
-    batch: int = 0
+    batch: Amount = 0
     """Where rounds end by the clock: how many points the user's own batch has; 0: unknown."""
-    micro_ns: int = 0
+    micro_ns: Amount = 0
     """Where rounds end by the clock: the shortest micro-batch worth starting; 0: unknown."""
 
 
@@ -393,7 +415,7 @@ class Abstained(Message, frozen=True, kw_only=True):
     """This worker has nothing to contribute to the round, and is not to be waited for."""
 
     reason: str = ""
-    lease: int = 0
+    lease: Amount = 0
 
 
 class Arrived(Message, frozen=True, kw_only=True):
@@ -449,7 +471,7 @@ class Pull(Message, frozen=True, kw_only=True):
     """Send me your slices once your version is at least `round`. Without rounds: send them as they
     are, `sequence` included, and put `round` on the answer."""
 
-    pulled: int = -1
+    pulled: Count = -1
     """What this reader got by then it has copied, as if it had said `Pulled`."""
 
 
@@ -458,9 +480,9 @@ class Parameters(Message, frozen=True, kw_only=True):
     `sequence` acknowledges the reader's contributions so far. The payload is the slice, or the
     slices named in `holds` side by side."""
 
-    slot: int = 0
-    holds: tuple[int, ...] = ()
-    parts: tuple[int, ...] | None = None
+    slot: Amount = 0
+    holds: tuple[Amount, ...] = ()
+    parts: tuple[Amount, ...] | None = None
     """Of a slice of buffers: the parts in the payload. The others are as they were seeded, and the
     reader has them. None: the slice is whole."""
 
@@ -506,13 +528,13 @@ class Alive(Message, frozen=True, kw_only=True):
 class CaughtUp(Message, frozen=True, kw_only=True):
     """From a primary: nothing of its slices will be acknowledged that `peer`, a learner, lacks."""
 
-    peer: int
+    peer: Count
 
 
 class Unreachable(Message, frozen=True, kw_only=True):
     """A server has lost its link to `peer`, another server, or cannot get one."""
 
-    peer: int
+    peer: Count
     reason: str = ""
 
 
@@ -544,14 +566,14 @@ class State(Message, frozen=True, kw_only=True):
     """One tensor of one slice's state: `part` of `parts`, called `name`; of 0 parts: the copy that is
     there is the same. `slices`: how many slices the answer has."""
 
-    slices: int
+    slices: Amount
     stamp: Stamp
     rows: tuple[Row, ...] = ()
-    name: str = ""
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    part: int = 0
-    parts: int = 0
+    name: Label = ""
+    dtype: Label = ""
+    shape: tuple[Amount, ...] = ()
+    part: Amount = 0
+    parts: Amount = 0
 
 
 class Adopted(Message, frozen=True, kw_only=True):

@@ -1,0 +1,40 @@
+"""Names and reasons that peers send: how long they may be, and which characters they may hold.
+
+*A name with control characters, or of more than 100 characters, is refused. A reason is cut at 1,000
+characters, and its control characters are escaped.* Both happen before a name or a reason is kept,
+sent on or written to the journal.
+"""
+
+MOST_NAME = 100
+MOST_REASON = 1_000
+_CUT = "..."
+
+
+def name_fault(name: str) -> str | None:
+    """Why this cannot be a name."""
+    if not name.strip():
+        return "it gave no name"
+    if len(name) > MOST_NAME:
+        return f"its name has {len(name)} characters, and at most {MOST_NAME} are accepted"
+    if not name.isprintable():
+        return "its name has control characters"
+    return None
+
+
+def refusal(name: str, fault: str) -> str:
+    """Says that this process was refused. Names it, unless its name is the fault."""
+    return f"{name} was refused: {fault}" if name_fault(name) is None else f"refused: {fault}"
+
+
+def plain(reason: str) -> str:
+    """The reason with its control characters escaped, cut to what is accepted."""
+    reason = reason[: MOST_REASON + 1]  # escaping makes it longer, never shorter
+    if not reason.isprintable():
+        reason = "".join(c if c.isprintable() else _escaped(c) for c in reason)
+    if len(reason) > MOST_REASON:
+        reason = reason[: MOST_REASON - len(_CUT)] + _CUT
+    return reason
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,27 @@
+"""Where a peer's fault ends and this process's own begins.
+
+*Any exception while the bytes or the message of one peer are decoded, checked and used ends the link
+to that peer, with one line of output, and nothing else.* The exceptions are `InvariantBroken` and
+whatever a machine's transition or its effects raise (`Driver.run` is called outside this boundary):
+after those, this process's own state may be half changed, and it must not go on.
+"""
+
+import sys
+
+from polyrhythm.core.text import plain
+from polyrhythm.errors import FrameError, InvariantBroken, LinkError, NotFinite
+
+EXPECTED = (FrameError, LinkError, NotFinite)
+"""What the checks raise: the reason is sent to the peer and goes into the journal."""
+
+
+def fault_of(peer: str, error: Exception) -> Exception:
+    """The error to end this peer's link with. An exception that no check raised is shown on stderr
+    too, because a check is missing; a fault of this process itself is raised again."""
+    if isinstance(error, InvariantBroken):
+        raise error
+    if isinstance(error, EXPECTED):
+        return error
+    text = plain(f"{type(error).__name__} while a message of {peer} was handled: {error}")
+    print(f"polyrhythm: the link to {peer} is ended: {text}", file=sys.stderr, flush=True)
+    return LinkError(text)
