@@ -17,8 +17,10 @@ class Pollable(Protocol):
 
 
 class Poller:
-    """`poll` waits, then calls what was registered for each link that has something to read. It is
-    called by one thread, everything else by any."""
+    """`poll` waits, then calls what was registered for each link that has something to read, once.
+    What was called returns True if it left something that the socket does not show: it is called
+    again at the next `poll`, after the others. `poll` is called by one thread, everything else by
+    any."""
 
     def __init__(self) -> None:
         self.idle_ns = 0
@@ -27,13 +29,14 @@ class Poller:
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
-        self._ready: dict[int, Callable[[], None]] = {self._woken: self._calm}
+        self._ready: dict[int, Callable[[], bool]] = {self._woken: self._calm}
+        self._unfinished: set[int] = set()
         self._poll.register(self._woken, _READABLE)
         self._lock = threading.Lock()
         self._polling: int | None = None
         self._closed = False
 
-    def add(self, link: Pollable, ready: Callable[[], None]) -> None:
+    def add(self, link: Pollable, ready: Callable[[], bool]) -> None:
         self._ready[link.fileno()] = ready
         self._poll.register(link.fileno(), _READABLE)
         self.wake()
@@ -43,15 +46,18 @@ class Poller:
         if self._ready.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def poll(self, timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> bool:
+        """True if a link has more to say than one turn allows."""
         self._polling = threading.get_ident()
         began_ns = time.monotonic_ns()
-        events = self._poll.poll(timeout_s * 1e3)
+        before, self._unfinished = self._unfinished, set()
+        events = self._poll.poll(0 if before else timeout_s * 1e3)
         self.idle_ns += time.monotonic_ns() - began_ns
-        for fd, _ in events:
+        for fd in dict.fromkeys([*(fd for fd, _ in events), *before]):
             ready = self._ready.get(fd)
-            if ready is not None:
-                ready()
+            if ready is not None and ready():
+                self._unfinished.add(fd)
+        return bool(self._unfinished)
 
     def wake(self) -> None:
         """Make the waiting thread look up, unless that is the one which calls."""
@@ -64,8 +70,9 @@ class Poller:
                 except BlockingIOError:
                     return  # it has been woken thousands of times and will look up
 
-    def _calm(self) -> None:
+    def _calm(self) -> bool:
         os.read(self._woken, 4096)
+        return False
 
     def close(self) -> None:
         with self._lock:

@@ -34,6 +34,9 @@ _DIRECT_NBYTES = 256 * 1024
 """Up to this much is tried on the calling thread; handing over costs more than sending it."""
 _BUFFERS_PER_CALL = 512
 _WAIT_ALL, _DO_NOT_WAIT = int(socket.MSG_WAITALL), int(socket.MSG_DONTWAIT)
+_MOST_QUEUED = 2**17
+"""A peer that asks for more frames than this without reading them is cut off. A version has a frame
+per slice; two versions of a model of 100 GB have fewer."""
 _LINGER_S = 2.0
 """How long closing waits for what was sent before to leave."""
 
@@ -84,6 +87,8 @@ class StreamLink:
         self._sender: threading.Thread | None = None
         self._sending = False
         self._closed = False
+        self.unfinished = False
+        """The last `receive_ready` ended because its turn was over."""
 
     def fileno(self) -> int:
         return self._sock.fileno()
@@ -124,9 +129,22 @@ class StreamLink:
             flags = _WAIT_ALL if self._decoder.in_payload else 0
             self._landed(self._read(target, flags))
 
-    def receive_ready(self, *, finish: bool = False) -> Iterator[tuple[Message, Payload | None]]:
+    def receive_ready(
+        self, *, finish: bool = False, most: int | None = None
+    ) -> Iterator[tuple[Message, Payload | None]]:
         """What has come, for use under a poller. `finish`: wait for the rest of a payload that has
-        begun, which only somebody may do who has nothing else to attend to."""
+        begun, which only somebody may do who has nothing else to attend to. `most`: after so many
+        messages it is another link's turn; `unfinished` then tells that more may be at hand."""
+        self.unfinished = False
+        received = self._receive_ready(finish)
+        for count, each in enumerate(received, 1):
+            yield each
+            if count == most:
+                self.unfinished = True
+                return
+
+    def _receive_ready(self, finish: bool) -> Iterator[tuple[Message, Payload | None]]:
+        yield from self.take_buffered()
         more = True
         while more:
             target = self._decoder.target()
@@ -193,6 +211,8 @@ class StreamLink:
 
     def _put(self, item: Outgoing) -> None:
         with self._lock:
+            if len(self._outbox) >= _MOST_QUEUED:
+                self._abandon()
             if not self._closed:
                 self._outbox.append(item)
                 self._outbox_nbytes += item.nbytes

@@ -22,6 +22,7 @@ from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER, Limits
 from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Hello, Opener, Secret
 
+
 def offers(digest: str, kind: str) -> tuple[int, ...]:
     """What an opener offers: what was asked for, else nothing on a local link and xxh3 on others."""
     if digest != "auto":

@@ -60,6 +60,12 @@ class Driver:
             finally:
                 self._running.release()
 
+    def catch_up(self) -> None:
+        """Return when everything that was queued before is handled, by whichever thread does it.
+        Never call this while an event is handled."""
+        with self._running:
+            self._drain()
+
     def _drain(self) -> None:
         while self._queue:
             while self._queue:

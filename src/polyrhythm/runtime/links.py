@@ -130,7 +130,7 @@ class Links:
             return False
         return True
 
-    def _ready(self, link: StreamLink) -> None:
+    def _ready(self, link: StreamLink) -> bool:
         try:
             for message, payload in link.receive_ready(finish=True):
                 self._take(link, message, payload)
@@ -142,6 +142,7 @@ class Links:
                 self._ready(lead)  # it may have said already why servers go
             self._part(link, fault)
         self._run()
+        return False
 
     def _part(self, link: Link, error: Exception) -> None:
         if not self._closing and self._peers.remove(link):

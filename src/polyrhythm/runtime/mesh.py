@@ -65,7 +65,7 @@ class Mesh:
         self._gone = gone
         self._unread: set[Link] = set()
         """Links of servers that the lead has not named yet."""
-        self.reading = Reading(take, driver.run, self.part, needs_thread)
+        self.reading = Reading(take, driver.run, driver.catch_up, self.part, needs_thread)
 
     def server(self, number: int) -> Link | None:
         """The lead's own server is reached over the lead's link."""
