@@ -15,6 +15,7 @@ from polyrhythm.cli.simulate import simulate
 from polyrhythm.cli.status import runs, status, story, why
 from polyrhythm.cli.train import train
 from polyrhythm.cli.worker import worker
+from polyrhythm.core.text import shown
 from polyrhythm.errors import PolyrhythmError
 
 app = typer.Typer(
@@ -52,5 +53,5 @@ def run() -> None:
     except PolyrhythmError as error:
         if "--debug" in sys.argv:
             raise
-        typer.echo(f"polyrhythm: {error}", err=True)
+        typer.echo(f"polyrhythm: {shown(str(error))}", err=True)
         sys.exit(1)

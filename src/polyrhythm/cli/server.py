@@ -8,6 +8,7 @@ import typer
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_host, check_port, check_way_in
 from polyrhythm.cli.secret import find_secret
+from polyrhythm.core.text import shown
 from polyrhythm.engines.environment import rest_at_once
 
 
@@ -51,7 +52,7 @@ def server(
     serve_remote(
         lead_host,
         lead_port,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        say=lambda line: print(shown(line), file=sys.stderr, flush=True),
         check_host=lambda address: check_host(address, insecure),
         listen_on=(host, port),
         secret=known.secret,

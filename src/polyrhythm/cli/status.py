@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+from polyrhythm.core.text import shown
 from polyrhythm.errors import UsageError
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import read_journal
@@ -73,7 +74,7 @@ def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> N
     if json_:
         print(json.dumps({"run": found.name, "is": found.word, **explanation.as_dict()}))
     else:
-        print("\n".join(in_sentences(explanation)))
+        print(shown("\n".join(in_sentences(explanation))))
 
 
 def story(
@@ -99,7 +100,10 @@ def story(
     told = list(tell(read_journal(journal), number)) if journal.is_file() else []
     if found.state.ended is None and found.word != "running":
         told.append(f"{found.state.at_s:6.1f} s  {found.word}: {found.reason}")
-    print(json.dumps({"run": found.name, "story": told}) if json_ else "\n".join(told))
+    if json_:
+        print(json.dumps({"run": found.name, "story": told}))
+    else:
+        print(shown("\n".join(told)))
 
 
 def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:

@@ -11,7 +11,7 @@ import typer
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_threads, check_way_in
 from polyrhythm.cli.secret import find_secret
-from polyrhythm.core.text import name_fault
+from polyrhythm.core.text import name_fault, shown
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
@@ -87,7 +87,7 @@ def worker(
         host,
         port,
         name or f"{socket.gethostname()}-{os.getpid()}",
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        say=lambda line: print(shown(line), file=sys.stderr, flush=True),
         secret=known.secret,
         job=job_id or known.job,
         file=job or (known.path if Path(known.path).is_file() else ""),

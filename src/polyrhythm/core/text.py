@@ -36,5 +36,13 @@ def plain(reason: str) -> str:
     return reason
 
 
+def shown(text: str) -> str:
+    """Text for a terminal: whatever a name or a reason holds, it moves no cursor and sets no colour.
+    Lines stay lines."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
+from polyrhythm.core.text import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.journal import JournalReader
@@ -84,7 +85,7 @@ class Progress:
         """The summary on stdout, with advice where there is some."""
         self.tick()
         advice = None if self._job is None else advise(self.state, self._job)
-        print(summary_text(result, run_dir, advice))
+        print(shown(summary_text(result, run_dir, advice)))
 
     def _show(self, now_s: float) -> None:
         """`now_s`: the present as a moment of the journal."""
@@ -94,4 +95,4 @@ class Progress:
             self._print(tables.headline(self.state, self._job, now_s))
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(shown(text), markup=False)

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polyrhythm.core.learning import LearningState
+from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import in_words, is_fault
 from polyrhythm.observe.runs import Run
@@ -58,6 +59,11 @@ def _table(*titles: str) -> Table:
     return Table(*titles, box=None, padding=(0, 1, 0, 0), pad_edge=False)
 
 
+def _add_row(table: Table, *cells: str) -> None:
+    """Every cell is text: a name that looks like markup or a control sequence is shown as it is."""
+    table.add_row(*(Text(shown(cell)) for cell in cells))
+
+
 def _points_per_s(state: RunState) -> float:
     """Now, or of the whole run once nobody is there."""
     if state.present:
@@ -73,10 +79,12 @@ def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
     if len(workers) > _SHOWN:
         rows.append(Text(f"and {len(workers) - _SHOWN} more workers", style="dim"))
     if is_fault(state.finding):
-        rows.append(Text(in_words(state) or "", style="red"))
+        rows.append(Text(shown(in_words(state) or ""), style="red"))
     if state.waiting is not None:
         text = reason_in_words(state.waiting.code, state.waiting.fields, state)
-        rows.append(Text(f"{text}, for {duration(now_s - state.waiting.since_s)}", style="yellow"))
+        rows.append(
+            Text(shown(f"{text}, for {duration(now_s - state.waiting.since_s)}"), style="yellow")
+        )
     return Group(*rows)
 
 
@@ -91,7 +99,8 @@ def workers_table(workers: Iterable[WorkerState], state: RunState) -> Table:
     for worker in shown:
         shares = worker.recent.shares or worker.totals.shares
         here = worker.present
-        table.add_row(
+        _add_row(
+            table,
             worker.name,
             *((str(worker.clock),) if clocks else ()),
             str(worker.totals.contributions),
@@ -112,7 +121,7 @@ def _gone(worker: WorkerState, state: RunState) -> str:
 def status(run: Run) -> RenderableType:
     state, job = run.state, run.job
     what = f"{run.name}: {run.word}" + (f": {run.reason}" if run.reason else "")
-    rows: list[RenderableType] = [Text(what, style="bold")]
+    rows: list[RenderableType] = [Text(shown(what), style="bold")]
     if job is not None:
         rows.append(Text(f"{job.name}, --sync {job.sync}, --kind {job.kind}"))
     running = run.word == "running"
@@ -124,15 +133,15 @@ def status(run: Run) -> RenderableType:
         links = listed(sorted(set(state.links.values())))
         rows.append(Text(f"slices: {slices}; links: {links}"))
     if (learning := in_words(state)) is not None:
-        rows.append(Text(learning))
+        rows.append(Text(shown(learning)))
     if state.silent:
         rows.append(Text(f"silent: {listed(f's{server}' for server in state.silent)}"))
-    rows += [Text(_failover(failover)) for failover in state.failovers]
+    rows += [Text(shown(_failover(failover))) for failover in state.failovers]
     if state.learning:
         rows.append(Text(f"copies of slices that are being restored: {state.learning}"))
     if state.waiting is not None and running:
         text = reason_in_words(state.waiting.code, state.waiting.fields, state)
-        rows.append(Text(f"{text}: ask 'polyrhythm why'"))
+        rows.append(Text(shown(f"{text}: ask 'polyrhythm why'")))
     if state.listening is not None and running:
         rows.append(Text(f"others may join: polyrhythm worker --connect {state.listening}"))
     return Group(*rows)
@@ -154,7 +163,8 @@ def runs(found: Iterable[Run]) -> Table:
         table.add_column(title, justify="right")
     for run in found:
         state = run.state
-        table.add_row(
+        _add_row(
+            table,
             run.name,
             run.word,
             run.job.name if run.job is not None else "-",
