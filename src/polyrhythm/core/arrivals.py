@@ -77,10 +77,17 @@ class Arrivals:
         sender = self._senders.get((worker, incarnation))
         return sender is not None and sender.parts > 0
 
+    def coming(self, worker: int, incarnation: int) -> int:
+        """How many contributions of this one have come in part."""
+        sender = self._senders.get((worker, incarnation))
+        return 0 if sender is None else sender.parts
+
     def trailer(self, message: Trailer, reigns: Reigns) -> Complete | None:
         key = message.worker, message.incarnation, message.sequence
         coming = self._coming.get(key)
         if coming is None:
+            if key[2] <= self._sender(key).done:
+                return None  # it was counted: one that is sent again counts once
             coming = self._begin(key)
         coming.trailer = message
         return self._complete(key, coming, reigns)

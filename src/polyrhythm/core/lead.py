@@ -36,6 +36,11 @@ from polyrhythm.core.windows import Windows
 from polyrhythm.wire import messages as m
 
 
+_MOST_COMING = 16
+"""So many contributions of one member may have come in part. An honest one has at most two that are
+not acknowledged; those that it sends again after a failover are the same."""
+
+
 class LeadMachine:
     def __init__(self, job: m.JobSpec) -> None:
         self.job = job
@@ -349,7 +354,13 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is None and not self._presence.heeds(message.worker, message.incarnation):
             return
+        if member is not None and not member.entered:
+            return  # it has nothing to contribute to before it takes part
         self._presence.spoke(message.worker, now_ns)
+        if member is not None and self._arrivals.coming(*member.key) >= _MOST_COMING:
+            fault = f"{member.name} has {_MOST_COMING} contributions on their way"
+            self._refuse_member(member, f"{fault}: at most {m.WINDOW} are waited for", now_ns)
+            return
         if member is not None and not 0 < message.weight < math.inf:
             fault = f"{member.name}'s contribution weighs {message.weight}"
             self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
