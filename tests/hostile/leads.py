@@ -158,6 +158,14 @@ class HostileLead:
             for server in range(SERVERS)
         ]
 
+    def _arrive(self, trailer: m.Trailer) -> None:
+        """The hostile member has sent the slices of its contribution too."""
+        if trailer.sequence > self._sequences.get(2, 0):
+            self._sequences[2] = trailer.sequence
+        who = {"worker": 2, "incarnation": trailer.incarnation, "sequence": trailer.sequence}
+        reported = {**who, "round": max(1, trailer.round), "routing": 10**6}
+        self._due += [m.Arrived(**reported, server=server) for server in range(SERVERS)]
+
     def go_on(self, messages: int) -> None:
         """Let the honest ones say so much."""
         for _ in range(messages):
@@ -192,6 +200,12 @@ class HostileLead:
             fields["routing"] = self.lead._placing.epoch
         if kind is m.Trailer and rng.random() < 0.8:
             fields["weight"] = rng.choice((1.0, 4.0, 1e-300, float(2**53)))
+            fields["progress"] = tuple(
+                m.Progress(
+                    chunk, rng.choice((0, 1, 1, 2, 10**6, 2**53)), rng.choice((0, 1, 2, 3, 2**53))
+                )
+                for chunk in rng.sample(range(60), rng.choice((0, 1, 20)))
+            )
         return m.encode_head(inputs.message(kind, **fields)), kind
 
     def strike(self, head: bytes, kind: type[m.Message]) -> bool:
@@ -204,6 +218,8 @@ class HostileLead:
         if speaker(message) != me or not is_to_lead(message):
             return False
         self.tell(message)
+        if isinstance(message, m.Trailer) and self.rng.random() < 0.8:
+            self._arrive(message)
         if self.role == "member" and self.lead.view.at(2) is None and not self.ended:
             self.knock("mallory")
         return True

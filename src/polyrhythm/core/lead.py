@@ -26,6 +26,7 @@ from polyrhythm.core.opening import Opening
 from polyrhythm.core.outlook import IDLE_ROUNDS, NOT_FINITE, Outlook
 from polyrhythm.core.placing import Placing
 from polyrhythm.core.presence import Presence
+from polyrhythm.core.readings import in_range
 from polyrhythm.core.rounds import Rounds
 from polyrhythm.core.site import Site
 from polyrhythm.core.sync import policy as sync
@@ -361,10 +362,12 @@ class LeadMachine:
             fault = f"{member.name} has {_MOST_COMING} contributions on their way"
             self._refuse_member(member, f"{fault}: at most {m.WINDOW} are waited for", now_ns)
             return
-        if member is not None and not 0 < message.weight < math.inf:
+        if member is not None and not m.LEAST_WEIGHT <= message.weight < math.inf:
             fault = f"{member.name}'s contribution weighs {message.weight}"
-            self._refuse_member(member, f"{fault}: it must be a positive number", now_ns)
+            least = f"it must be a positive number, and at least {m.LEAST_WEIGHT}"
+            self._refuse_member(member, f"{fault}: {least}", now_ns)
             return
+        message = in_range(message)
         if not self._policy.rounds:
             self._windows.sent(message.worker, message.incarnation, message.sequence, now_ns)
         complete = self._arrivals.trailer(message, self._placing.reigns)

@@ -15,6 +15,8 @@ from polyrhythm.core.sync.prediction import resource_usage
 from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
+_MOST = 2**63 - 1
+"""Sums stay at this: the journal holds numbers of 64 bits."""
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
 _ALL_ARRIVED = "all-arrived"
@@ -89,13 +91,14 @@ class Tally:
         if totals is None:
             totals = self.workers[trailer.worker] = WorkerTotals()
         totals.contributions += 1
-        totals.points += points
-        totals.compute_ns += trailer.compute_ns
-        totals.wait_ns += trailer.wait_ns
-        totals.transfer_ns += trailer.transfer_ns
-        totals.redone_ns += trailer.abandoned_ns
+        totals.points = min(_MOST, totals.points + points)
+        totals.compute_ns = min(_MOST, totals.compute_ns + trailer.compute_ns)
+        totals.wait_ns = min(_MOST, totals.wait_ns + trailer.wait_ns)
+        totals.transfer_ns = min(_MOST, totals.transfer_ns + trailer.transfer_ns)
+        redone_ns = trailer.abandoned_ns
         if points < trailer.weight:
-            totals.redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
+            redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
+        totals.redone_ns = min(_MOST, totals.redone_ns + redone_ns)
         self._computed_ns.append(trailer.compute_ns)
         span = self._span
         self._last = trailer.worker
@@ -104,7 +107,7 @@ class Tally:
             if trailer.sequence > 1:  # who has joined again has waited for something else
                 span.ways_ns.append(trailer.wait_ns)
         span.contributions += 1
-        span.points += points
+        span.points = min(_MOST, span.points + points)
         if trailer.objective is not None:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight

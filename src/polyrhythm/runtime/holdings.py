@@ -26,12 +26,13 @@ from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.copies import Copies, SliceState
 from polyrhythm.runtime.follower import Follower, Put
-from polyrhythm.runtime.primary import LEAST_WEIGHT, Primary
+from polyrhythm.runtime.primary import Primary
 from polyrhythm.runtime.replicas import Replicas, Tell
 from polyrhythm.runtime.slots import Allocate
 from polyrhythm.tensors.finite import all_finite
 from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import (
+    LEAST_WEIGHT,
     Contribution,
     JobSpec,
     MemberSpec,

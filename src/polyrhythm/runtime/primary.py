@@ -20,8 +20,6 @@ from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.updaters import Held, Optimizer, updaters_for
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
 
-LEAST_WEIGHT = 1e-3
-"""A fold divides by the weight, and half precision must be able to hold the quotient."""
 _AGGREGATES = 2
 """While replicas read what was folded, the next aggregate grows."""
 

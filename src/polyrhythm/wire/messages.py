@@ -30,6 +30,8 @@ Amount: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 Number: TypeAlias = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 """A finite number whose square is finite too. The bounds refuse NaN as well."""
 Seconds: TypeAlias = Annotated[float, Meta(gt=0.0, le=1e9)]
+LEAST_WEIGHT = 1e-3
+"""Of a contribution: what is divided by it must still fit into half precision."""
 Weight: TypeAlias = Annotated[float, Meta(ge=0.0, le=float(MOST_COUNT))]
 Rate: TypeAlias = Annotated[float, Meta(ge=-1e4, le=1e4)]
 """A learning rate. An optimizer multiplies it, and the product must fit into half precision."""

@@ -15,6 +15,8 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import ChunkLease, Leased, Progress
 
 CHUNKS_PER_WORKER = 16
+_MOST_PASSES = 10_000
+"""Passes over a chunk that one contribution may have in it."""
 Holder: TypeAlias = tuple[int, int]
 """A worker and its incarnation: one who comes back is somebody else."""
 
@@ -168,7 +170,8 @@ class Plan:
 
     def commit(self, holder: Holder, progress: tuple[Progress, ...]) -> int:
         """Enter what a counted contribution visited; returns how many points that were. Progress
-        on a chunk that this worker does not hold is void."""
+        on a chunk that this worker does not hold is void, and so is progress that no worker can have
+        made."""
         visited = 0
         for step in progress:
             index, passes, cursor = step.chunk, step.passes, step.cursor
@@ -176,6 +179,8 @@ class Plan:
                 continue
             chunk = self.chunks[index]
             if chunk.holder != holder:
+                continue
+            if not 0 <= cursor < max(1, chunk.points) or passes - chunk.passes > _MOST_PASSES:
                 continue
             done = cursor - chunk.cursor
             if passes != chunk.passes:

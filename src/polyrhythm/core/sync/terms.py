@@ -110,7 +110,8 @@ class Bounds:
 
     @property
     def low_ns(self) -> int:
-        return max(1, self.phi_ns, 2 * self.micro_ns)
+        """At most a minute: members report both, and none may stop the folds of all others."""
+        return min(_LONGEST_NS, max(1, self.phi_ns, 2 * self.micro_ns))
 
     def allow(self, interval_ns: int) -> bool:
         """Whether an interval that was right when it was chosen may stay: costs vary a little."""
