@@ -36,7 +36,6 @@ from polyrhythm.core.wakefulness import Wakefulness
 from polyrhythm.core.windows import Windows
 from polyrhythm.wire import messages as m
 
-
 _MOST_COMING = 16
 """So many contributions of one member may have come in part. An honest one has at most two that are
 not acknowledged; those that it sends again after a failover are the same."""

@@ -1,0 +1,164 @@
+"""A job in this process with honest workers, and hostile links to its servers."""
+
+import random
+import threading
+from typing import Any
+
+import torch
+from client import Wire, dial_node, hello_of
+from inputs import KINDS, Inputs
+
+from polyrhythm.engines.inline import Hub
+from polyrhythm.learn.worker import Worker
+from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.server import ServerNode
+from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.wire import messages as m
+
+_PER_LINK = 12
+_PACE_S = 0.005
+
+
+class Site:
+    """`failures`: what a thread of a node has raised. It must stay empty."""
+
+    def __init__(self, sync: str = "asp", servers: int = 2, replicas: int = 1) -> None:
+        self.job = m.JobSpec(
+            job="fuzzed", sync=sync, servers=servers, workers=1, replicas=replicas, timer="off",
+            slice_nbytes=256, rounds=10**9, heartbeat_s=0.2,
+        )  # fmt: skip
+        self.journal = MemoryJournal()
+        self.failures: list[str] = []
+        self.steps = 0
+        self._before, threading.excepthook = threading.excepthook, self._failed
+        self._stop = threading.Event()
+        self._hub = Hub()
+        for server in range(servers):
+            node = ServerNode(
+                server,
+                self.job,
+                self._hub.address(server),
+                lead=server == 0,
+                options=NodeOptions(check=True),
+                journal=self.journal if server == 0 else None,
+                shared=False,
+            )
+            self._hub.servers.append(node)
+        for node in self._hub.servers[1:]:
+            node.reach_lead(self._hub, self._hub.address(0))
+        self._worker = threading.Thread(target=self._work, daemon=True)
+        self._worker.start()
+
+    @property
+    def servers(self) -> list[ServerNode]:
+        return self._hub.servers
+
+    def _failed(self, args: threading.ExceptHookArgs) -> None:
+        self.failures.append(f"{args.exc_type.__name__}: {args.exc_value}")
+        self._before(args)
+
+    def _work(self) -> None:
+        node = WorkerNode("honest", self.job.job, self._hub, NodeOptions(check=True))
+        try:
+            worker = Worker(node, node.join(self._hub.address(0)))
+            model = torch.nn.Linear(8, 16)
+            optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+            while not self._stop.is_set():
+                model(torch.ones(2, 8)).sum().backward()
+                optimizer.step(points=2)
+                self.steps += 1
+                self._stop.wait(_PACE_S)
+            worker.finish()
+        finally:
+            node.leave("")
+            node.close()
+
+    def trains_on(self) -> None:
+        """The honest worker makes steps; fails if the job has stopped."""
+        wanted, tries = self.steps + 3, 0
+        while self.steps < wanted:
+            tries += 1
+            assert not self.failures, self.failures
+            assert tries < 6_000 and self._worker.is_alive(), "the honest worker makes no steps"
+            self._stop.wait(0.01)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._worker.join(30)
+        self.servers[0].stop("the test is over")
+        for node in self.servers:
+            node.close()
+        threading.excepthook = self._before
+
+
+class Session:
+    """One hostile link: it may enter as a worker or a server, and then says anything."""
+
+    def __init__(self, site: Site, rng: random.Random, number: int) -> None:
+        self.site, self.rng, self.inputs = site, rng, Inputs(rng)
+        self.server = rng.randrange(len(site.servers))
+        self.wire: Wire = dial_node(site.servers[self.server].welcome)
+        self.role = rng.choice(("stranger", "member", "member", "member", "server"))
+        self.me: dict[str, Any] = {}
+        self.sent: list[bytes] = []
+        self.number = number
+
+    def run(self, most: int) -> int:
+        """Send up to so many inputs; how many were sent."""
+        if self.role != "stranger":
+            self._enter()
+        for _ in range(self.rng.randrange(1, min(most, _PER_LINK) + 1)):
+            data = self.data()
+            self.sent.append(data)
+            if not self.wire.send(data):
+                break
+        self.wire.await_end()
+        self.wire.close()
+        return len(self.sent)
+
+    def _enter(self) -> None:
+        rng = self.rng
+        if self.role == "server":
+            number = rng.choice((-1, 0, 1, 2, 7))
+            hello: Any = m.ServerBonjour(
+                server=number, name=f"s{number}", job=self.site.job.job, identity="", digests=(1,),
+                incarnation=rng.choice((0, 1, 2, 9)), address=m.Address("127.0.0.1", 1, "", ""),
+            )  # fmt: skip
+            self.me = {"server": number}
+        else:
+            hello = hello_of(
+                f"mallory-{self.number % 7}", self.site.job.job, worker=rng.choice((0, 1, 2, 50)),
+                incarnation=rng.choice((0, 1, 2, 3)),
+            )  # fmt: skip
+            self.me = {"worker": hello.worker, "incarnation": hello.incarnation}
+        if self.server == 0 and self.role == "member":
+            admitted = self.wire.enter(hello)
+            if admitted is not None:
+                self.me = {"worker": admitted.worker, "incarnation": admitted.incarnation}
+        else:
+            self.wire.send(self.inputs.frame(hello))
+
+    def data(self) -> bytes:
+        rng, inputs = self.rng, self.inputs
+        kind = rng.choice(KINDS)
+        choice = rng.random()
+        if choice < 0.2:
+            return inputs.odd_frame(kind)
+        if choice < 0.35:
+            return inputs.damaged(inputs.odd_frame(kind))
+        fields = dict(self.me) if rng.random() < 0.9 else {}
+        if rng.random() < 0.8:
+            fields |= {
+                "sequence": rng.randrange(4),
+                "slice": rng.randrange(-1, 6),
+                "routing": rng.randrange(4),
+            }
+            fields |= {"weight": rng.choice((1.0, 2.0, 1e-3, float(2**53)))}
+        if kind in (m.Contribution, m.Seed, m.Copy, m.State) and rng.random() < 0.7:
+            if kind is m.Contribution:
+                fields |= {"slices": rng.randrange(4), "parts": None}
+            return inputs.frame(
+                inputs.message(kind, **fields), [bytes(rng.choice((64, 128, 192, 256)))]
+            )
+        return inputs.frame(inputs.message(kind, **fields), inputs.payload())

@@ -1,0 +1,176 @@
+"""Hostile inputs by the thousand, in this process: none of them ends more than its own link.
+
+20,000 inputs as a rule; POLYRHYTHM_FUZZ gives another number and POLYRHYTHM_FUZZ_SEED another seed
+(`make torture` sends 1,000,000). What fails is printed with the seed that shows it again. A part of the
+inputs goes over real ports (`test_fuzz_ports.py`).
+"""
+
+import gc
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from inputs import KINDS, Inputs
+from leads import POLICIES, HostileLead
+from nodes import Session, Site
+
+from polyrhythm.errors import FrameError
+from polyrhythm.wire import frames
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.frames import MEMBER, STRANGER, Decoder
+
+INPUTS = int(os.environ.get("POLYRHYTHM_FUZZ", "20000"))
+SEED = int(os.environ.get("POLYRHYTHM_FUZZ_SEED", "1"))
+DECODED = round(0.85 * INPUTS)
+TO_LEADS = round(0.1 * INPUTS)
+TO_NODES = round(0.03 * INPUTS)
+_GROUPS = 4
+_PER_LEAD = 50
+_SLACK_KB = 48 * 1024
+pytestmark = pytest.mark.timeout(120 + INPUTS // 100)
+
+
+# -- the decoder -------------------------------------------------------------------------------
+
+
+def decode(data: bytes, limits: frames.Limits, digest: Digest) -> None:
+    """Feed a decoder as a link does; only a FrameError may come of it."""
+    decoder = Decoder(digest, limits)
+    try:
+        while data:
+            target = decoder.target()
+            size = min(len(target), len(data))
+            target[:size] = data[:size]
+            decoder.landed(size)
+            data = data[size:]
+            while decoder.next() is not None:
+                pass
+    except FrameError:
+        pass
+
+
+@pytest.mark.parametrize("group", range(_GROUPS))
+def test_a_decoder_refuses_or_accepts_and_raises_nothing_else(group: int) -> None:
+    for number in range(group, DECODED, _GROUPS):
+        rng = random.Random(f"{SEED} decoder {number}")
+        inputs, kind = Inputs(rng), rng.choice(KINDS)
+        digest = rng.choice((Digest.XXH3, Digest.NONE))
+        data = inputs.odd_frame(kind, digest)
+        if rng.random() < 0.3:
+            data = inputs.damaged(data)
+        try:
+            decode(data, rng.choice((STRANGER, MEMBER)), digest)
+        except Exception as error:
+            raise AssertionError(
+                f"input {number} of seed {SEED}, a {kind.__name__}: {data[:400]!r}"
+            ) from error
+
+
+def test_the_fuzzer_finds_a_decoder_that_does_not_catch_deep_nesting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the decoder was: a RecursionError came out of it, and ended the job."""
+
+    class Uncaught(Exception): ...
+
+    def decode_head(head: object) -> m.Message:
+        try:
+            return honest.decode(head)
+        except RecursionError:
+            raise Uncaught from None
+
+    honest = m.DECODERS[m.EventType.WRK_BONJOUR]
+    monkeypatch.setitem(m.DECODERS, m.EventType.WRK_BONJOUR, _Decoding(decode_head))
+    with pytest.raises(Uncaught):
+        for number in range(2_000):
+            inputs = Inputs(random.Random(number))
+            decode(inputs.odd_frame(m.WorkerBonjour), MEMBER, Digest.XXH3)
+
+
+class _Decoding:
+    def __init__(self, decode: object) -> None:
+        self.decode = decode
+
+
+# -- the lead ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("role", ["member", "server"])
+def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
+    """Every type of message of a member or a server, with wrong identities and values. The honest
+    members go on meanwhile."""
+    lots = max(1, TO_LEADS // (2 * len(POLICIES) * _PER_LEAD))
+    accepted = 0
+    for lot in range(lots):
+        seed = f"{SEED} {policy} {role} {lot}"
+        rng = random.Random(seed)
+        target = HostileLead(rng, role, policy)
+        for number in range(_PER_LEAD):
+            head, kind = target.attack()
+            try:
+                accepted += target.strike(head, kind)
+                target.go_on(rng.randrange(8))
+            except Exception as error:
+                raise AssertionError(
+                    f"input {number} of seed {seed!r}, a {kind.__name__}: {head!r}"
+                ) from error
+            if target.ended:
+                break
+    assert accepted > 5 * lots, "most inputs were refused before the lead saw them"
+
+
+# -- nodes -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def resources() -> Iterator[None]:
+    """Threads, descriptors and memory are afterwards as they were before."""
+    gc.collect()
+    threads, descriptors = threading.active_count(), _descriptors()
+    yield
+    tries = 0
+    while threading.active_count() > threads or _descriptors() > descriptors:
+        tries += 1
+        gc.collect()
+        names = [thread.name for thread in threading.enumerate()]
+        assert tries < 3_000, f"left: {names}, {_descriptors() - descriptors} descriptors"
+        threading.Event().wait(0.01)
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _resident_kb() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+@pytest.mark.usefixtures("resources")
+@pytest.mark.parametrize("sync", ["asp", "bsp", "fsp"])
+def test_no_link_breaks_a_server(sync: str) -> None:
+    """Strangers, members and servers that say anything, over links to a job of this process whose
+    honest worker trains on."""
+    torch.set_num_threads(1)
+    site, sent, number, before_kb = Site(sync), 0, 0, 0
+    try:
+        site.trains_on()
+        while sent < TO_NODES // 3:
+            number += 1
+            seed = f"{SEED} {sync} {number}"
+            session = Session(site, random.Random(seed), number)
+            sent += session.run(TO_NODES)
+            assert not site.failures, (
+                f"link {number} of seed {seed!r}, a {session.role}: {session.sent}"
+            )
+            if sent > TO_NODES // 6 and not before_kb:
+                before_kb = _resident_kb()
+        site.trains_on()
+        assert _resident_kb() < before_kb + _SLACK_KB
+    finally:
+        site.close()
