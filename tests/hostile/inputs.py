@@ -143,10 +143,17 @@ class Inputs:
 
     def odd_frame(self, kind: type[m.Message], digest: Digest = Digest.XXH3) -> bytes:
         """A whole frame, whose checksums are right, with a head that no message has."""
-        sample = self.message(kind)
-        head = self.head(kind)
+        return self.with_head(kind, self.head(kind), self.payload(), digest)
+
+    def with_head(
+        self,
+        kind: type[m.Message],
+        head: bytes,
+        payload: Sequence[bytes] = (),
+        digest: Digest = Digest.XXH3,
+    ) -> bytes:
         with patch.object(frames, "encode_head", lambda message: head):
-            return b"".join(frames.encode(sample, self.payload(), digest, 5))
+            return b"".join(frames.encode(self.message(kind), payload, digest, 5))
 
     def payload(self) -> Sequence[bytes]:
         rng = self.rng

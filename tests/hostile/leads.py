@@ -9,6 +9,7 @@ import random
 from collections import deque
 from typing import Any
 
+import msgspec
 from inputs import Inputs
 
 from polyrhythm.core import effects as fx
@@ -175,8 +176,8 @@ class HostileLead:
 
     # -- the hostile one -----------------------------------------------------------------------
 
-    def attack(self) -> bytes:
-        """The head of a message of the hostile one, which is its own name as often as not."""
+    def attack(self) -> tuple[bytes, type[m.Message]]:
+        """The head of a message of the hostile one, mostly in its own name, and its type."""
         rng, inputs = self.rng, self.inputs
         if self.role == "member":
             kinds = [kind for kind in _KINDS if speaker(kind_of(kind, worker=2)) == "w2"]
@@ -212,7 +213,7 @@ class HostileLead:
         """Hand a message to the lead as the runtime does; False if it was refused before."""
         try:
             message = m.DECODERS[m.EVENT_TYPES[kind]].decode(head)
-        except (msgspec_error(), RecursionError, UnicodeDecodeError):
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
         me = "w2" if self.role == "member" else "s2"
         if speaker(message) != me or not is_to_lead(message):
@@ -225,15 +226,12 @@ class HostileLead:
         return True
 
 
-def msgspec_error() -> type[Exception]:
-    import msgspec
-
-    return msgspec.DecodeError
-
-
 def kind_of(kind: type[m.Message], **fields: int) -> m.Message:
     return Inputs(random.Random(0)).message(kind, **fields)
 
 
-_KINDS = (m.Attach, m.Enrol, m.Trailer, m.Trailer, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave, m.Alive,
-          m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable)  # fmt: skip
+_KINDS = (
+    *(m.Attach, m.Enrol, m.Trailer, m.Trailer, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave),
+    *(m.Alive, m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable),
+)
+"""What the lead takes; trailers more often, because they hold most numbers."""
