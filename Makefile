@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 TORTURE ?= 50
+FUZZ ?= 1000000
 SCHEDULES ?= 5
 FAILOVERS ?= 24
 SEED ?= $(shell date +%s)
@@ -66,10 +67,13 @@ mutants: $(READY)
 # The properties of this repository and the simulated ledger, many times longer. Each time other
 # examples are tried; what fails is listed with the command that shows it again. Then 504 faults of real
 # processes, servers among them: seven to a schedule, for each of three policies. Then all mutants.
+# Before them, 1,000,000 hostile inputs (tests/hostile), with a seed that is printed with what fails.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
 	  tests/sim/test_simulated_ledger.py tests/sim/test_server_ledger.py --timeout 3600 \
 	  --hypothesis-seed $(SEED)
+	POLYRHYTHM_FUZZ=$(FUZZ) POLYRHYTHM_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest \
+	  tests/hostile --timeout 14400
 	POLYRHYTHM_TORTURE=$(FAILOVERS) $(BIN)/python -m pytest tests/cluster/test_failover_ledger.py
 	$(BIN)/python -m tools.mutants
 

@@ -5,6 +5,9 @@ import math
 from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES
 from polyrhythm.wire.messages import ModelSpec
 
+_MOST_NBYTES = 2**42
+"""Of a model: cutting a larger one into slices would keep the lead busy for minutes."""
+
 
 def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
     for mine, other in zip(ours.tensors, theirs.tensors, strict=False):
@@ -42,4 +45,6 @@ def nonsense(spec: ModelSpec) -> str | None:
             return f"{tensor.name!r} is in group {tensor.group}, which the optimizer does not have"
     if not spec.tensors:
         return "it has no tensors"
+    if (nbytes := nbytes_of(spec)) > _MOST_NBYTES:
+        return f"it has {nbytes} bytes, and at most {_MOST_NBYTES} can be held"
     return None

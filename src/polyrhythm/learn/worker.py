@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from polyrhythm.core.data.batches import least_of, wanted
 from polyrhythm.core.sync.abandoning import OFF
 from polyrhythm.core.sync.choose import gathers, is_timed
-from polyrhythm.errors import UsageError
+from polyrhythm.errors import NotFinite, UsageError
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
@@ -25,7 +25,7 @@ from polyrhythm.learn.points import Indices, Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.runtime.worker import WorkerNode
-from polyrhythm.wire.messages import JobSpec, Progress
+from polyrhythm.wire.messages import MOST_NUMBER, JobSpec, Progress
 
 _EXAMINER = "worker-0"
 """One worker examines for all: the first, which is there again when it is started again."""
@@ -226,8 +226,13 @@ class Worker:
         return self._node.push_buffers()
 
     def report(self, **metrics: float) -> None:
-        """Put measures of this worker, such as accuracy, into the journal and the summary."""
-        self._node.report({name: float(value) for name, value in metrics.items()})
+        """Put measures of this worker, such as accuracy, into the journal and the summary. They must
+        be finite numbers."""
+        measured = {name: float(value) for name, value in metrics.items()}
+        for name, value in measured.items():
+            if not abs(value) <= MOST_NUMBER:
+                raise NotFinite(f"{self.name} reported {name}={value}: it must be a finite number")
+        self._node.report(measured)
 
     def examine(self, **measures: Callable[[], float]) -> None:
         """Call this after every step: now and then worker-0 takes these measures and reports them,

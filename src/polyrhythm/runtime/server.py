@@ -19,7 +19,7 @@ from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.server import ServerMachine
 from polyrhythm.core.sync.choose import has_rounds
-from polyrhythm.errors import FrameError, LinkError
+from polyrhythm.errors import FrameError, LinkError, UsageError
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.io.segments import Segment
@@ -37,6 +37,7 @@ from polyrhythm.runtime.peers import Peers
 from polyrhythm.runtime.publishing import Publishing
 from polyrhythm.runtime.speech import for_the_lead
 from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.tensors.optimizers import check_optimizer
 from polyrhythm.wire import messages as m
 
 
@@ -61,6 +62,7 @@ class ServerNode:
         self._journal = journal
         self._shared = shared
         self._leads = lead
+        self._optimizes = job.kind == "gradient" and job.updater == "optimizer"
         self._peers = Peers()
         self._report = options.report
         self._ear = Ear()
@@ -166,6 +168,8 @@ class ServerNode:
                 raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
             if isinstance(message, m.Alive):
                 self._beats.confirm(link, message)
+            elif isinstance(message, m.Attach) and self._optimizes:
+                _check_model(message)
             self._driver.put(fx.LEAD, message)
         elif isinstance(message, m.Contribution):
             whole = message.parts != ()
@@ -337,6 +341,13 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.SendState: ServerNode._send_state,
     fx.FetchState: ServerNode._fetch_state,
 }
+
+
+def _check_model(message: m.Attach) -> None:
+    try:
+        check_optimizer(message.spec.optimizer)
+    except UsageError as error:
+        raise LinkError(f"w{message.worker}'s model cannot be held: {error}") from None
 
 
 def _payload(message: m.Message, payload: Payload | None) -> memoryview:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from polyrhythm.core.text import plain
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import OptimizerSpec
 
@@ -84,6 +85,19 @@ def build_optimizer(
     optimizer: torch.optim.Optimizer = kind(param_groups, **{how: True}, **_required(spec))
     _start_momentum_at_zero(optimizer)
     return optimizer
+
+
+def check_optimizer(spec: OptimizerSpec) -> None:
+    """Refuse what a peer sent and torch cannot build, before a server builds its slices with it."""
+    if spec.name not in ELEMENTWISE:
+        raise UsageError(f"there is no optimizer {plain(spec.name)!r} that runs on slices")
+    groups = {number: [torch.nn.Parameter(torch.zeros(1))] for number in range(len(spec.groups))}
+    for (parameter,) in groups.values():
+        parameter.grad = torch.zeros(1)
+    try:
+        build_optimizer(spec, groups, fused=False).step()  # options of groups are only used here
+    except Exception as error:  # torch checks options in many ways
+        raise UsageError(f"{spec.name} cannot be built: {plain(str(error))}") from None
 
 
 def can_fuse(spec: OptimizerSpec, dtypes: Iterable[torch.dtype]) -> bool:

@@ -1,0 +1,223 @@
+"""A member cannot harm the job with names, reasons, numbers or models. Each rule is also turned off."""
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from client import dial_node, hello_of
+from inputs import Inputs
+from nodes import Site
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
+from leads import POLICIES
+from stage import Stage, sent
+
+from polyrhythm.core import door, lead
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core import text as texts
+from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.errors import NotFinite, UsageError
+from polyrhythm.learn.worker import Worker
+from polyrhythm.tensors.optimizers import check_optimizer, describe_optimizer
+from polyrhythm.wire import messages as m
+
+ODD = [float("nan"), float("inf"), float("-inf"), 1e308, -1e308, 1.7e308, 1e200, 5e-324]
+
+
+def decoded(message: m.Message) -> m.Message:
+    return m.DECODERS[m.EVENT_TYPES[type(message)]].decode(m.encode_head(message))
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [value for value in ODD if abs(value) != 5e-324])
+def test_a_report_must_be_finite(value: float) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decoded(m.Report(worker=0, metrics={"accuracy": value}))
+
+
+def test_two_reports_that_overflow_end_the_lead_when_they_are_not_refused() -> None:
+    stage = Stage(workers=2, target_accuracy=0.9, rounds=10).begin()
+    for worker in range(2):
+        stage.tell(m.Report(**stage.who(worker), metrics={"accuracy": 1e308}))
+    with pytest.raises(OverflowError):
+        for worker in range(2):
+            stage.contribute(worker, 1)
+        stage.folded(1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e101])
+def test_a_worker_is_told_that_a_measure_is_not_finite(value: float) -> None:
+    def main(worker: Worker) -> None:
+        worker.report(loss=value)
+
+    with pytest.raises(NotFinite, match="worker-0 reported loss="):
+        run_inline(m.JobSpec(job="j", rounds=1), main)
+
+
+def train(policy: str, value: float) -> Stage:
+    """Rounds in which every number that a trailer carries unchecked is this one."""
+    goal = {"target_change": 1e-9, "target_objective": -1e300}
+    stage = Stage(workers=2, **POLICIES[policy], **goal).begin()
+    for worker in range(2):
+        stage.tell(m.Enrol(**stage.who(worker), points=8, batch=4))
+    for sequence in range(1, 40):
+        for worker in range(2):
+            trailer = m.Trailer(
+                **stage.who(worker),
+                sequence=sequence,
+                weight=float(2**53) if sequence % 2 else m.LEAST_WEIGHT,
+                objective=value if (sequence + worker) % 3 else -value,
+                probe=value if worker else -value,
+                probe_points=2**53 if sequence % 2 else 0,
+                compute_ns=2**53 if worker else 0,
+                wait_ns=2**53,
+                micro_ns=2**53 if worker else 0,
+                batch=1 if worker else 2**53,
+                steps=2**53 if worker else 0,
+                progress=tuple(m.Progress(chunk, sequence, 0) for chunk in range(8)),
+            )
+            stage.tell(decoded(trailer))
+            arrived = {**stage.who(worker), "sequence": sequence, "round": sequence}
+            stage.from_servers(m.Arrived, **arrived)
+        stage.tick(1.0)
+        stage.from_servers(m.Folded, round=sequence, weight=1.0)
+    return stage
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_objective_overflows_under_any_policy(policy: str, value: float) -> None:
+    stage = train(policy, value)
+    assert stage.why
+
+
+def test_an_objective_overflows_when_it_is_not_kept_in_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lead, "in_range", lambda trailer: trailer)
+    with pytest.raises(OverflowError):
+        train("bsp", 1e200)
+
+
+@pytest.mark.parametrize("rate", [1e5, float("nan"), float("inf"), -1e300])
+def test_a_rate_that_an_optimizer_cannot_multiply_is_refused(rate: float) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decoded(m.Contribution(worker=0, slices=1, rate=rate, weight=1.0))
+
+
+# -- names and reasons -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x" * (MOST_NAME + 1), "a\x1b[2J", "a\nb", "\u202e", " ", ""])
+def test_a_name_that_cannot_be_shown_is_refused_and_not_journalled(name: str) -> None:
+    stage = Stage(workers=2)
+    hello = m.WorkerBonjour(name=name, job="j", identity="")
+    effects = stage.tell(ev.WorkerKnocked("link-1", hello))
+    assert sent(effects, m.Refusal) and not sent(effects, m.Admitted)
+    assert not [effect for effect in effects if len(name) > 1 and name in repr(effect)]
+
+
+def test_a_long_name_is_admitted_when_names_are_not_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "name_fault", lambda name: None)
+    assert sent(Stage(workers=2).knock("x" * 60_000), m.Admitted)
+
+
+def test_reasons_are_cut_and_escaped() -> None:
+    stage = Stage(workers=2, rounds=5).begin()
+    effects = stage.tell(m.Leave(**stage.who(0), reason="\x1b[2J" * 5_000))
+    (left,) = [e for e in effects if isinstance(e, fx.Note) and e.what == "left"]
+    assert len(left.fields["reason"]) <= MOST_REASON and left.fields["reason"].isprintable()
+
+
+def test_reasons_are_not_cut_when_the_rule_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lead, "plain", lambda reason: reason)
+    stage = Stage(workers=2, rounds=5).begin()
+    effects = stage.tell(m.Leave(**stage.who(0), reason="x" * 5_000))
+    (left,) = [e for e in effects if isinstance(e, fx.Note) and e.what == "left"]
+    assert len(left.fields["reason"]) == 5_000
+
+
+@pytest.mark.parametrize("length", [0, 999, 1_000, 1_001, 60_000])
+def test_plain_reasons(length: int) -> None:
+    for character in ("x", "\x00", "\U0001f600"):
+        made = plain(character * length)
+        assert len(made) <= MOST_REASON and made.isprintable()
+    assert texts.refusal("x" * 200, "why") == "refused: why" and name_fault("anna") is None
+
+
+# -- models ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        m.OptimizerSpec("Nothing", ({"lr": 0.1},)),
+        m.OptimizerSpec("__class__", ({"lr": 0.1},)),
+        m.OptimizerSpec("SGD", ({"lr": -1.0},)),
+        m.OptimizerSpec("Adam", ({"lr": 0.1, "betas": "x"},)),
+        m.OptimizerSpec("SGD", ({},)),
+        m.OptimizerSpec("SGD", ()),
+    ],
+    ids=repr,
+)
+def test_an_optimizer_that_cannot_be_built_is_refused(spec: m.OptimizerSpec) -> None:
+    with pytest.raises(UsageError):
+        check_optimizer(spec)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "Rprop", "ASGD"])
+def test_honest_optimizers_are_accepted(name: str) -> None:
+    optimizer = getattr(torch.optim, name)([torch.nn.Parameter(torch.zeros(2))])
+    check_optimizer(decoded(_attach(describe_optimizer(optimizer))).spec.optimizer)
+
+
+def _attach(optimizer: m.OptimizerSpec) -> m.Attach:
+    return m.Attach(spec=m.ModelSpec((m.TensorSpec("w", (2,), "float32", 0, (1,)),), optimizer))
+
+
+def test_a_model_larger_than_any_memory_is_refused() -> None:
+    stage = Stage(workers=2)
+    stage.knock("anna")
+    tensor = m.TensorSpec("w", (2**53, 2**20), "float32", 0, (1, 1))
+    spec = m.ModelSpec((tensor,), m.OptimizerSpec("SGD", ({"lr": 0.1},)))
+    assert "can be held" in sent(stage.attach(0, spec), m.Refusal)[0].reason
+
+
+# -- over a link -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "reason"),
+    [
+        (m.Seed, {"slice": 0, "routing": 1}, "initial parameters after training had begun"),
+        (m.Report, {"metrics": {"accuracy": 1e308}}, "cannot be read"),
+        (m.Contribution, {"slices": 1, "weight": 1.0, "worker": 99}, "in the name of another"),
+    ],
+)
+def test_a_member_is_refused_with_the_reason(
+    kind: type[m.Message], fields: dict[str, Any], reason: str
+) -> None:
+    site = Site("asp", servers=1, replicas=0)
+    try:
+        site.trains_on()
+        wire = dial_node(site.servers[0].welcome)
+        admitted = wire.enter(hello_of("mallory", "fuzzed"))
+        assert admitted is not None
+        me = {"worker": admitted.worker, "incarnation": admitted.incarnation}
+        wire.send(Inputs(random.Random(1)).frame(kind(**{**me, **fields}), [bytes(64)] * 1))
+        assert reason in (wire.await_end() or "")
+        wire.close()
+        site.trains_on()
+        assert not site.failures
+    finally:
+        site.close()
