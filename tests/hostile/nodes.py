@@ -17,6 +17,9 @@ from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
 
 _PER_LINK = 12
+_UNKNOWN = (7, 50)
+"""Numbers that no honest process has. Servers that do not lead believe the number in a hello, so there
+a hostile link takes one of these; at the lead it takes any."""
 _PACE_S = 0.005
 
 
@@ -120,15 +123,16 @@ class Session:
     def _enter(self) -> None:
         rng = self.rng
         if self.role == "server":
-            number = rng.choice((-1, 0, 1, 2, 7))
+            number = rng.choice((-1, 0, 1, 2, 7) if self.server == 0 else _UNKNOWN)
             hello: Any = m.ServerBonjour(
                 server=number, name=f"s{number}", job=self.site.job.job, identity="", digests=(1,),
                 incarnation=rng.choice((0, 1, 2, 9)), address=m.Address("127.0.0.1", 1, "", ""),
             )  # fmt: skip
             self.me = {"server": number}
         else:
+            worker = rng.choice((0, 1, 2, 50) if self.server == 0 else _UNKNOWN)
             hello = hello_of(
-                f"mallory-{self.number % 7}", self.site.job.job, worker=rng.choice((0, 1, 2, 50)),
+                f"mallory-{self.number % 7}", self.site.job.job, worker=worker,
                 incarnation=rng.choice((0, 1, 2, 3)),
             )  # fmt: skip
             self.me = {"worker": hello.worker, "incarnation": hello.incarnation}
