@@ -153,9 +153,9 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "row-under-the-wrong-slice",
         "The dedupe row is entered under the slice's place in this server, not under its number.",
-        "runtime:Holdings.add",
-        "self.ledger.add(worker, incarnation, sequence, message.slice, message.slices)",
-        "self.ledger.add(worker, incarnation, sequence, index, message.slices)",
+        "runtime:Holdings._enter",
+        "self.ledger.add(*whose, message.slice, message.slices)",
+        "self.ledger.add(*whose, index, message.slices)",
         "tests/tensors/test_holdings.py::test_what_is_repeated_is_known_by_the_slices_own_number",
     ),
     mutant(

@@ -191,14 +191,9 @@ class Holdings:
             primary.add(index, incoming, message)
         else:
             self._fold_slice(primary, primary.latest, index, message, data)
+        whose = message.worker, message.incarnation, message.sequence
         with self._ledger_lock:
-            return self.ledger.add(
-                message.worker,
-                message.incarnation,
-                message.sequence,
-                message.slice,
-                message.slices,
-            )
+            return self.ledger.add(*whose, message.slice, message.slices)
 
     def _fold_slice(
         self,
