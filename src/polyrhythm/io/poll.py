@@ -29,14 +29,14 @@ class Poller:
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
-        self._ready: dict[int, Callable[[], bool]] = {self._woken: self._calm}
+        self._ready: dict[int, Callable[[], bool | None]] = {self._woken: self._calm}
         self._unfinished: set[int] = set()
         self._poll.register(self._woken, _READABLE)
         self._lock = threading.Lock()
         self._polling: int | None = None
         self._closed = False
 
-    def add(self, link: Pollable, ready: Callable[[], bool]) -> None:
+    def add(self, link: Pollable, ready: Callable[[], bool | None]) -> None:
         self._ready[link.fileno()] = ready
         self._poll.register(link.fileno(), _READABLE)
         self.wake()
