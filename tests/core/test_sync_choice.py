@@ -238,6 +238,8 @@ def test_every_reason_can_be_put_into_words() -> None:
         "silent_s": 1.5,
         "derivation": "1 s = 1 s",
         "timeout_s": 120.0,
+        "deaths": 5,
+        "within_s": 5.0,
         **dict.fromkeys(NUMBERS, 1.0),
         "steps": "4 of w0; 1 of w2",
         "usage": 0.97,
