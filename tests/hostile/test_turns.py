@@ -18,10 +18,17 @@ from polyrhythm.runtime.reading import FRAMES_PER_TURN, Reading
 from polyrhythm.wire import frames
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
-from polyrhythm.wire.frames import encode
+from polyrhythm.wire.frames import MEMBER, encode
 
 ALIVE = b"".join(encode(m.Alive(worker=0), (), Digest.XXH3))
 ENOUGH = 40 * 64
+
+
+def member_link(sock: socket.socket, peer: str) -> StreamLink:
+    """A link whose handshake is over."""
+    link = local_link(sock, peer)
+    link.agree(Digest.XXH3, MEMBER)
+    return link
 
 
 @dataclass
@@ -49,7 +56,7 @@ class Server:
     def __init__(self, *, threads: bool) -> None:
         self.flooding, self._theirs = socket.socketpair()
         self.honest, honest = socket.socketpair()
-        self.links = [local_link(self._theirs, "flood"), local_link(honest, "honest")]
+        self.links = [member_link(self._theirs, "flood"), member_link(honest, "honest")]
         self.machine = Counting()
         self.driver = Driver({"machine": self.machine}, lambda machine, effect: None)
         self.taken = 0
@@ -160,7 +167,7 @@ def test_it_does_not_wait_when_turns_have_no_end(
 def most_queued(driver: Driver, go_on: threading.Event, *, threads: bool) -> int:
     """How many messages of a flood are queued before its link has to wait."""
     ours, theirs = socket.socketpair()
-    link: StreamLink = local_link(theirs, "flood")
+    link = member_link(theirs, "flood")
     taken = 0
 
     def take(link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
