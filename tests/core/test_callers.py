@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.callers import MOST_WAITING, WAIT_NS
@@ -86,3 +88,13 @@ def test_links_that_wait_have_a_limit_and_go_with_their_peer() -> None:
     assert refused(server.handle(ev.ServerCalled("one-more", 3, 1), 0), "one-more")
     server.handle(ev.LinkClosed("link-0", "it went"), 0)
     assert server.handle(ev.ServerCalled("another", 3, 1), 0) == []
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_server_that_this_one_dials_itself_is_refused_at_once(number: int) -> None:
+    """Otherwise a member that calls as the lead's server gets what is meant for that server."""
+    server = machine()
+    server.handle(place(1, (0, 1), (1, 1), (2, 5)), 0)
+    for incarnation in range(3):
+        link = f"link-{incarnation}"
+        assert refused(server.handle(ev.ServerCalled(link, number, incarnation), 0), link)

@@ -2,8 +2,9 @@
 
 *The lead names a server with its incarnation in `Place`. The order to dial reaches two servers at
 different times, so a server that is not named yet waits up to five seconds for the lead's word and is
-refused after that. One that the lead has replaced by a later incarnation is refused at once. Until a
-server is bound, nothing that it sends is read.*
+refused after that. One that the lead has replaced by a later incarnation is refused at once, and so
+is one with a lower number, which never calls because this server dials it. Until a server is bound,
+nothing that it sends is read.*
 """
 
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ MOST_WAITING = 64
 
 class Callers:
     def __init__(self, server: int) -> None:
+        self._server = server
         self._me = server_name(server)
         self._named: dict[int, int] = {}
         """Per server, the incarnation that the lead has named."""
@@ -69,6 +71,8 @@ class Callers:
 
     def _settle(self, link: str, server: int, incarnation: int) -> list[Effect] | None:
         """What to do with the link; None: the lead may still name the server."""
+        if server <= self._server:
+            return self._refuse(link, f"{self._me} dials {server_name(server)} itself")
         named = self._named.get(server, 0)
         if incarnation == named and named > 0:
             return [Bind(link, server_name(server), incarnation)]
