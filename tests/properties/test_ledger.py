@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.ledger import MOST_PARTIAL, Ledger, Verdict
 from polyrhythm.wire.messages import Route, Row, Stamp
 
 SLICES = 3
@@ -136,3 +136,22 @@ def test_a_replica_makes_no_step_of_a_server_that_is_not_its_primary_any_more() 
     ledger.adopt(Stamp(4, 0, 1), ())
     assert ledger.may_copy(2, Stamp(4, 2, 2))
     assert not ledger.may_copy(0, Stamp(4, 0, 2))
+
+
+def test_partial_contributions_of_a_member_are_bounded_and_take_no_room_of_others() -> None:
+    ledger = Ledger()
+    ledger.enlist({0: 1, 1: 1})
+    assert ledger.add(0, 1, 1, 0, SLICES) is None
+    for sequence in range(1, 10 * MOST_PARTIAL):
+        assert ledger.add(1, 1, sequence, 0, SLICES) is None
+    assert ledger.partial == 1 + MOST_PARTIAL
+    assert [ledger.add(0, 1, 1, slice_, SLICES) for slice_ in (1, 2)] == [None, 1]
+
+
+def test_they_are_not_when_the_rule_is_turned_off(monkeypatch) -> None:
+    monkeypatch.setattr(Ledger, "_make_room", lambda self, worker: None)
+    ledger = Ledger()
+    ledger.enlist({1: 1})
+    for sequence in range(1, 1 + 10 * MOST_PARTIAL):
+        ledger.add(1, 1, sequence, 0, SLICES)
+    assert ledger.partial == 10 * MOST_PARTIAL

@@ -18,6 +18,9 @@ from polyrhythm.wire.messages import Route, Row, Stamp
 _NOBODY = -1
 """Whose steps folds are."""
 _NO_ROW = (0, 0)
+MOST_PARTIAL = 64
+"""Contributions of one member of which some slices have come and others have not. An honest member
+sends one after the other; one that completes none must not make the ledger grow."""
 _Rows = dict[int, tuple[int, int]]
 """Per worker, the incarnation and the last sequence of its that is in the slice."""
 
@@ -119,6 +122,7 @@ class Ledger:
         arrival = self._arrivals.get(key)
         if arrival is None:
             before = self._count(worker, incarnation, sequence) - 1 if self._rerouted else 0
+            self._make_room(worker)
             arrival = self._arrivals[key] = _Arrival(sequence, before, self.round)
         arrival.slices += 1
         arrival.round = self.round
@@ -126,6 +130,18 @@ class Ledger:
             return None
         del self._arrivals[key]
         return arrival.round
+
+    def _make_room(self, worker: int) -> None:
+        """Forget the oldest partial contribution of a worker that has as many as it may have."""
+        if len(self._arrivals) >= MOST_PARTIAL:
+            partial = [key for key in self._arrivals if key[0] == worker]
+            if len(partial) >= MOST_PARTIAL:
+                del self._arrivals[partial[0]]
+
+    @property
+    def partial(self) -> int:
+        """How many contributions have come in part."""
+        return len(self._arrivals)
 
     def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
         """Something of this incarnation is in the slice: so it has read a whole version."""
