@@ -4,6 +4,7 @@
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.io.link import Link
@@ -13,17 +14,20 @@ from polyrhythm.io.tcp import tcp_link
 from polyrhythm.runtime.bonjour import introduce
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.proof import Secret
 
 Hello = m.WorkerBonjour | m.ServerBonjour
 TIMEOUT_S = 30.0
 
 
 class Wire:
-    """One link of a hostile party: frames in, raw bytes out."""
+    """One link of a hostile party: frames in, raw bytes out. `secret` is None where the party does
+    not know the job's secret, or where the link needs none."""
 
-    def __init__(self, link: StreamLink, sock: socket.socket) -> None:
+    def __init__(self, link: StreamLink, sock: socket.socket, secret: Secret | None = None) -> None:
         self.link = link
         self._sock = sock
+        self._secret = secret
         sock.settimeout(TIMEOUT_S)
         self.open = True
 
@@ -35,16 +39,30 @@ class Wire:
             self.open = False
         return self.open
 
-    def enter(self, hello: Hello) -> m.Admitted | None:
-        """Say hello and wait to be admitted; None if that is refused."""
+    def introduce(self, hello: Hello) -> bool:
+        """Say hello, prove what must be proven, and take the greeting; False if that is refused."""
         try:
-            introduce(self.link, hello)
-            while not isinstance(message := self.link.receive()[0], m.Admitted):
-                if isinstance(message, m.Refusal):
-                    return None
+            introduce(self.link, hello, self._secret)
         except PolyrhythmError:
+            self.open = False
+        return self.open
+
+    def enter(self, hello: Hello) -> m.Admitted | None:
+        """Introduce this end and wait to be admitted; None if that is refused."""
+        if not self.introduce(hello):
             return None
-        return message
+        with suppress(PolyrhythmError):
+            while not isinstance(message := self.link.receive()[0], m.Refusal):
+                if isinstance(message, m.Admitted):
+                    return message
+        return None
+
+    def challenge(self) -> m.Challenge | None:
+        """The answer to a hello; None if the other side has ended the link."""
+        with suppress(PolyrhythmError):
+            message, _ = self.link.receive()
+            return message if isinstance(message, m.Challenge) else None
+        return None
 
     def await_end(self) -> str | None:
         """Say no more, and read until the other side ends the link: the reason that it gave."""
@@ -63,17 +81,24 @@ class Wire:
         self.link.dispose()
 
 
-def dial_port(port: int) -> Wire:
+def dial_port(port: int, secret: Secret | None = None) -> Wire:
     sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-    return Wire(tcp_link(sock, "server"), sock)
+    return Wire(tcp_link(sock, ""), sock, secret)  # whatever name the server proves will do
 
 
 def dial_node(welcome: Callable[[Link], None]) -> Wire:
-    """A link to a node of this process: bytes over a socket pair."""
+    """A link to a node of this process: bytes over a socket pair, which needs no secret."""
     ours, theirs = socket.socketpair()
     welcome(local_link(theirs, "link"))
     return Wire(local_link(ours, "server"), ours)
 
 
-def hello_of(name: str, job: str, **fields: int) -> m.WorkerBonjour:
+def hello_of(name: str, job: str, **fields: Any) -> m.WorkerBonjour:
     return m.WorkerBonjour(name=name, job=job, identity="", digests=(Digest.XXH3,), **fields)
+
+
+def server_hello(server: int, incarnation: int, job: str, **fields: Any) -> m.ServerBonjour:
+    return m.ServerBonjour(
+        server=server, name=f"s{server}", job=job, identity="", digests=(Digest.XXH3,),
+        incarnation=incarnation, address=m.Address("127.0.0.1", 1, "", ""), **fields,
+    )  # fmt: skip

@@ -87,6 +87,8 @@ class Inputs:
             return rng.choice(_FLOATS if rng.random() < 0.9 else _REFUSED_FLOATS)
         if hint is str:
             return rng.choice(_TEXTS if rng.random() < 0.95 else _LONG_TEXTS)
+        if hint is bytes:
+            return rng.randbytes(rng.choice((0, 1, 31, 32, 32, 32, 33, 5_000)))
         return None
 
     # -- heads that no message has -------------------------------------------------------------
@@ -137,13 +139,21 @@ class Inputs:
     # -- frames --------------------------------------------------------------------------------
 
     def frame(
-        self, message: m.Message, payload: Sequence[bytes] = (), digest: Digest = Digest.XXH3
+        self,
+        message: m.Message,
+        payload: Sequence[bytes] = (),
+        digest: Digest = Digest.XXH3,
+        *,
+        hello: bool = False,
     ) -> bytes:
-        return b"".join(frames.encode(message, payload, digest, 5))
+        """`hello`: with the layout that frames have until the handshake is over."""
+        return b"".join(frames.encode(message, payload, digest, 5, hello=hello))
 
-    def odd_frame(self, kind: type[m.Message], digest: Digest = Digest.XXH3) -> bytes:
+    def odd_frame(
+        self, kind: type[m.Message], digest: Digest = Digest.XXH3, *, hello: bool = False
+    ) -> bytes:
         """A whole frame, whose checksums are right, with a head that no message has."""
-        return self.with_head(kind, self.head(kind), self.payload(), digest)
+        return self.with_head(kind, self.head(kind), self.payload(), digest, hello=hello)
 
     def with_head(
         self,
@@ -151,9 +161,11 @@ class Inputs:
         head: bytes,
         payload: Sequence[bytes] = (),
         digest: Digest = Digest.XXH3,
+        *,
+        hello: bool = False,
     ) -> bytes:
         with patch.object(frames, "encode_head", lambda message: head):
-            return b"".join(frames.encode(self.message(kind), payload, digest, 5))
+            return self.frame(self.message(kind), payload, digest, hello=hello)
 
     def payload(self) -> Sequence[bytes]:
         rng = self.rng

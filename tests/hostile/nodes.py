@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import torch
-from client import Wire, dial_node, hello_of
+from client import Hello, Wire, dial_node, hello_of, server_hello
 from inputs import KINDS, Inputs
 
 from polyrhythm.engines.inline import Hub
@@ -17,9 +17,10 @@ from polyrhythm.runtime.worker import WorkerNode
 from polyrhythm.wire import messages as m
 
 _PER_LINK = 12
-_UNKNOWN = (7, 50)
-"""Numbers that no honest process has. Servers that do not lead believe the number in a hello, so there
-a hostile link takes one of these; at the lead it takes any."""
+_HONEST = 0
+"""The number of the honest worker, whose first incarnation is linked to every server. A server that
+does not lead lets a member replace that link with a later incarnation (docs/security.md): hostile
+links do not claim one there."""
 _PACE_S = 0.005
 
 
@@ -104,6 +105,7 @@ class Session:
         self.wire: Wire = dial_node(site.servers[self.server].welcome)
         self.role = rng.choice(("stranger", "member", "member", "member", "server"))
         self.me: dict[str, Any] = {}
+        self.greeted = False
         self.sent: list[bytes] = []
         self.number = number
 
@@ -121,36 +123,37 @@ class Session:
         return len(self.sent)
 
     def _enter(self) -> None:
-        rng = self.rng
+        rng, job = self.rng, self.site.job.job
+        hello: Hello
         if self.role == "server":
-            number = rng.choice((-1, 0, 1, 2, 7) if self.server == 0 else _UNKNOWN)
-            hello: Any = m.ServerBonjour(
-                server=number, name=f"s{number}", job=self.site.job.job, identity="", digests=(1,),
-                incarnation=rng.choice((0, 1, 2, 9)), address=m.Address("127.0.0.1", 1, "", ""),
-            )  # fmt: skip
+            number = rng.choice((-1, 0, 1, 2, 7))
+            hello = server_hello(number, rng.choice((0, 1, 2, 9)), job)
             self.me = {"server": number}
         else:
-            worker = rng.choice((0, 1, 2, 50) if self.server == 0 else _UNKNOWN)
-            hello = hello_of(
-                f"mallory-{self.number % 7}", self.site.job.job, worker=worker,
-                incarnation=rng.choice((0, 1, 2, 3)),
-            )  # fmt: skip
-            self.me = {"worker": hello.worker, "incarnation": hello.incarnation}
+            worker, incarnation = rng.choice((0, 1, 2, 7, 50)), rng.choice((0, 1, 2, 3))
+            if self.server > 0 and worker == _HONEST:
+                incarnation = min(incarnation, 1)
+            name = f"mallory-{self.number % 7}"
+            hello = hello_of(name, job, worker=worker, incarnation=incarnation)
+            self.me = {"worker": worker, "incarnation": incarnation}
         if self.server == 0 and self.role == "member":
             admitted = self.wire.enter(hello)
             if admitted is not None:
                 self.me = {"worker": admitted.worker, "incarnation": admitted.incarnation}
         else:
-            self.wire.send(self.inputs.frame(hello))
+            self.wire.introduce(hello)
+        self.greeted = True
 
     def data(self) -> bytes:
+        """What follows the handshake has the layout of later frames, or now and then the other."""
         rng, inputs = self.rng, self.inputs
         kind = rng.choice(KINDS)
         choice = rng.random()
+        hello = self.greeted is (rng.random() < 0.05)
         if choice < 0.2:
-            return inputs.odd_frame(kind)
+            return inputs.odd_frame(kind, hello=hello)
         if choice < 0.35:
-            return inputs.damaged(inputs.odd_frame(kind))
+            return inputs.damaged(inputs.odd_frame(kind, hello=hello))
         fields = dict(self.me) if rng.random() < 0.9 else {}
         if rng.random() < 0.8:
             fields |= {
@@ -163,6 +166,8 @@ class Session:
             if kind is m.Contribution:
                 fields |= {"slices": rng.randrange(4), "parts": None}
             return inputs.frame(
-                inputs.message(kind, **fields), [bytes(rng.choice((64, 128, 192, 256)))]
+                inputs.message(kind, **fields),
+                [bytes(rng.choice((64, 128, 192, 256)))],
+                hello=hello,
             )
-        return inputs.frame(inputs.message(kind, **fields), inputs.payload())
+        return inputs.frame(inputs.message(kind, **fields), inputs.payload(), hello=hello)

@@ -18,6 +18,7 @@ from inputs import KINDS, Inputs
 from leads import POLICIES, HostileLead
 from nodes import Session, Site
 
+from polyrhythm.core import callers
 from polyrhythm.errors import FrameError
 from polyrhythm.wire import frames
 from polyrhythm.wire import messages as m
@@ -38,9 +39,9 @@ pytestmark = pytest.mark.timeout(120 + INPUTS // 100)
 # -- the decoder -------------------------------------------------------------------------------
 
 
-def decode(data: bytes, limits: frames.Limits, digest: Digest) -> None:
+def decode(data: bytes, limits: frames.Limits, digest: Digest, *, hello: bool = False) -> None:
     """Feed a decoder as a link does; only a FrameError may come of it."""
-    decoder = Decoder(digest, limits)
+    decoder = Decoder(digest, limits, hello=hello)
     try:
         while data:
             target = decoder.target()
@@ -59,12 +60,13 @@ def test_a_decoder_refuses_or_accepts_and_raises_nothing_else(group: int) -> Non
     for number in range(group, DECODED, _GROUPS):
         rng = random.Random(f"{SEED} decoder {number}")
         inputs, kind = Inputs(rng), rng.choice(KINDS)
-        digest = rng.choice((Digest.XXH3, Digest.NONE))
-        data = inputs.odd_frame(kind, digest)
+        hello = rng.random() < 0.3
+        digest = Digest.XXH3 if hello else rng.choice((Digest.XXH3, Digest.NONE))
+        data = inputs.odd_frame(kind, digest, hello=hello)
         if rng.random() < 0.3:
             data = inputs.damaged(data)
         try:
-            decode(data, rng.choice((STRANGER, MEMBER)), digest)
+            decode(data, STRANGER if hello else MEMBER, digest, hello=hello)
         except Exception as error:
             raise AssertionError(
                 f"input {number} of seed {SEED}, a {kind.__name__}: {data[:400]!r}"
@@ -151,7 +153,13 @@ def _resident_kb() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-@pytest.mark.usefixtures("resources")
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links of servers that the lead has not named are refused soon, so that none is waited for."""
+    monkeypatch.setattr(callers, "WAIT_NS", 10**7)
+
+
+@pytest.mark.usefixtures("resources", "short_waits")
 @pytest.mark.parametrize("sync", ["asp", "bsp", "fsp"])
 def test_no_link_breaks_a_server(sync: str) -> None:
     """Strangers, members and servers that say anything, over links to a job of this process whose
