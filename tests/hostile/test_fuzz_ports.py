@@ -1,24 +1,29 @@
 """Hostile inputs over the real ports of a running job: it reaches its goal, and keeps nothing of them.
 
-2% of all inputs (`test_fuzz.py`), as a stranger and as a member: each goes over a TCP link of its own
-or follows others over one.
+2% of all inputs (`test_fuzz.py`) go over TCP links: before the hello, between hello and proof, with
+and after a wrong proof, and after the proof of a party that knows the secret, as worker or as server.
 """
 
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from client import dial_port, hello_of
+from client import Hello, dial_port, hello_of, server_hello
 from inputs import KINDS, Inputs
+from msgspec.structs import replace
 from test_fuzz import INPUTS, SEED
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cluster"))
+from handshakes import secret_of, with_nonce
 from processes import Command, wait_until
 
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Secret, mac
 
 OVER_PORTS = round(0.02 * INPUTS)
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180 + INPUTS // 50)]
@@ -40,6 +45,11 @@ def main(worker):
         optimizer.step(points=2)
 """
 _SLACK_KB = 64 * 1024
+
+
+class Target(NamedTuple):
+    job_id: str
+    secret: Secret
 
 
 @pytest.fixture
@@ -64,34 +74,102 @@ def resident_kb(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def attack(port: int, rng: random.Random, name: str, job_id: str, most: int, *, leads: bool) -> int:
-    """One link; how many inputs it carried. `leads`: to the server that runs the lead."""
-    inputs, wire, me = Inputs(rng), dial_port(port), {}
-    if rng.random() < 0.6:
-        hello = hello_of(name, job_id, worker=60, incarnation=rng.randrange(3))
-        me = {"worker": 60, "incarnation": hello.incarnation}
-        if leads and (admitted := wire.enter(hello)) is not None:
-            me = {"worker": admitted.worker, "incarnation": admitted.incarnation}
-        elif not leads:  # it names no worker: that is the lead's to do
-            wire.send(inputs.frame(hello))
-    count = 0
-    for _ in range(rng.randrange(1, 1 + min(10, most))):
-        kind = rng.choice(KINDS)
-        data = inputs.odd_frame(kind)
-        if me and rng.random() < 0.6:
-            data = inputs.frame(inputs.message(kind, **me), inputs.payload())
-        count += 1
-        if not wire.send(data if rng.random() < 0.8 else inputs.damaged(data)):
-            break
-    wire.await_end()
-    wire.close()
-    return count
+class Attack:
+    """One link; `sent` is how many inputs it carried. `leads`: to the server that runs the lead."""
+
+    STAGES = ("silent", "unproven", "wrong", "worker", "worker", "worker", "server")
+
+    def __init__(self, port: int, rng: random.Random, target: Target, *, leads: bool) -> None:
+        self.rng, self.inputs, self.target, self.leads = rng, Inputs(rng), target, leads
+        self.stage = rng.choice(self.STAGES)
+        knows = self.stage in ("worker", "server")
+        self.wire = dial_port(port, target.secret if knows else None)
+        self.me: dict[str, int] = {}
+        self.sent = 0
+        self._greeted = False
+
+    def run(self, most: int) -> int:
+        getattr(self, f"_{self.stage}")()
+        for _ in range(self.rng.randrange(1, 1 + min(10, most))):
+            if not self._send(self._input()):
+                break
+        if self.stage != "server" or self.leads:  # elsewhere its link may wait unread for the lead
+            self.wire.await_end()
+        self.wire.close()
+        return self.sent
+
+    def _send(self, data: bytes) -> bool:
+        self.sent += 1
+        return self.wire.send(data)
+
+    def _input(self) -> bytes:
+        rng, inputs = self.rng, self.inputs
+        kind = rng.choice((*KINDS, m.Proof, m.WorkerBonjour, m.ServerBonjour))
+        layout = {"hello": self._greeted is (rng.random() < 0.05)}
+        data = inputs.odd_frame(kind, **layout)
+        if rng.random() < 0.6:
+            data = inputs.frame(inputs.message(kind, **self.me), inputs.payload(), **layout)
+        return data if rng.random() < 0.8 else inputs.damaged(data)
+
+    # -- how far the handshake goes before the inputs ------------------------------------------
+
+    def _silent(self) -> None: ...
+
+    def _unproven(self) -> None:
+        self._say_hello()
+        if self.rng.random() < 0.5:
+            self.wire.challenge()
+
+    def _wrong(self) -> None:
+        said = self._say_hello()
+        challenge = self.wire.challenge()
+        assert challenge is not None, "an honest hello was not answered"
+        wrong = (
+            mac(Secret("x" * 64), "opener", said, challenge),
+            mac(Secret(""), "opener", said, challenge),
+            mac(self.target.secret, "acceptor", said, challenge),
+            mac(self.target.secret, "opener", with_nonce(said), challenge),
+            mac(self.target.secret, "opener", said, replace(challenge, nonce=said.nonce)),
+            mac(self.target.secret, "opener", said, challenge)[:-1],
+            challenge.proof,
+            b"",
+        )
+        proof = m.Proof(proof=self.rng.choice(wrong))
+        self._send(self.inputs.frame(proof, hello=True))
+
+    def _say_hello(self) -> Hello:
+        """Mostly in the name of a worker or server that the job has."""
+        rng = self.rng
+        number, incarnation = rng.randrange(3), rng.randrange(4)
+        hello: Hello = hello_of(f"worker-{number}", "", worker=number, incarnation=incarnation)
+        if rng.random() < 0.3:
+            hello = server_hello(number, incarnation, "")
+        hello = with_nonce(hello)
+        self.wire.send(self.inputs.frame(hello, hello=True))
+        return hello
+
+    def _worker(self) -> None:
+        rng, name = self.rng, f"mallory-{self.rng.randrange(5)}"
+        hello = hello_of(name, self.target.job_id, worker=60, incarnation=rng.randrange(3))
+        self.me = {"worker": 60, "incarnation": hello.incarnation}
+        if not self.leads:  # only the lead admits workers
+            self._greeted = self.wire.introduce(hello)
+        elif (admitted := self.wire.enter(hello)) is not None:
+            self.me = {"worker": admitted.worker, "incarnation": admitted.incarnation}
+            self._greeted = True
+
+    def _server(self) -> None:
+        rng, number = self.rng, self.rng.choice((-1, 0, 1, 2, 7))
+        hello = server_hello(number, rng.choice((0, 1, 2, 9)), self.target.job_id)
+        self.me = {"server": number}
+        self._greeted = self.wire.introduce(hello)
 
 
 def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
     servers = job.servers()
     ports = [job.ports(pid)[0] for pid in servers]
-    job_id = (job.cwd / "job_id").read_text()
+    target = Target((job.cwd / "job_id").read_text(), secret_of(job.run_dir))
+    stages: Counter[str] = Counter()
     sent = number = 0
 
     def send(until: int) -> None:
@@ -99,8 +177,10 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
         while sent < until:
             number += 1
             rng = random.Random(f"{SEED} ports {number}")
-            name, at = f"mallory-{number % 5}", number % 2
-            sent += attack(ports[at], rng, name, job_id, until - sent, leads=at == 0)
+            at = number % 2
+            attack = Attack(ports[at], rng, target, leads=at == 0)
+            sent += attack.run(until - sent)
+            stages[attack.stage] += 1
             if job.process.poll() is not None or set(job.servers()) != set(servers):
                 raise AssertionError(
                     f"link {number} of seed {SEED} ended a process: {job.stderr()}"
@@ -118,6 +198,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
     assert job.wait(90) == 0, job.stderr()
     left = {line["name"]: line["reason"] for line in job.journal("left")}
     assert left["worker-0"] == left["worker-1"] == "it was done"
+    assert stages.keys() == set(Attack.STAGES)
 
 
 def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: Command) -> None:
@@ -127,7 +208,7 @@ def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: 
     head = b"\xdc" + (fields[2] + 256 * fields[1] + 1).to_bytes(2, "big") + fields[3:] + nested
     for pid in job.servers():
         wire = dial_port(job.ports(pid)[0])
-        wire.send(Inputs(random.Random(0)).with_head(m.WorkerBonjour, head))
+        wire.send(Inputs(random.Random(0)).with_head(m.WorkerBonjour, head, hello=True))
         assert "nested too deeply" in (wire.await_end() or "")
         wire.close()
     (job.cwd / "go").touch()
