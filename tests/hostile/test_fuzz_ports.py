@@ -55,7 +55,7 @@ class Target(NamedTuple):
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Command]:
     (tmp_path / "gated.py").write_text(GATED)
-    flags = ["--workers", 2, "--servers", 2, "--rounds", 900, "--sync", "asp", "--json"]
+    flags = ["--workers", 2, "--servers", 2, "--rounds", 400, "--sync", "asp", "--json"]
     with Command("gated.py", *flags, cwd=tmp_path, trace=False) as command:
         command.await_round(0)
         yield command
@@ -86,7 +86,7 @@ class Attack:
         self.wire = dial_port(port, target.secret if knows else None)
         self.me: dict[str, int] = {}
         self.sent = 0
-        self._greeted = False
+        self.greeted = False
 
     def run(self, most: int) -> int:
         getattr(self, f"_{self.stage}")()
@@ -105,7 +105,7 @@ class Attack:
     def _input(self) -> bytes:
         rng, inputs = self.rng, self.inputs
         kind = rng.choice((*KINDS, m.Proof, m.WorkerBonjour, m.ServerBonjour))
-        layout = {"hello": self._greeted is (rng.random() < 0.05)}
+        layout = {"hello": self.greeted is (rng.random() < 0.05)}
         data = inputs.odd_frame(kind, **layout)
         if rng.random() < 0.6:
             data = inputs.frame(inputs.message(kind, **self.me), inputs.payload(), **layout)
@@ -153,16 +153,16 @@ class Attack:
         hello = hello_of(name, self.target.job_id, worker=60, incarnation=rng.randrange(3))
         self.me = {"worker": 60, "incarnation": hello.incarnation}
         if not self.leads:  # only the lead admits workers
-            self._greeted = self.wire.introduce(hello)
+            self.greeted = self.wire.introduce(hello)
         elif (admitted := self.wire.enter(hello)) is not None:
             self.me = {"worker": admitted.worker, "incarnation": admitted.incarnation}
-            self._greeted = True
+            self.greeted = True
 
     def _server(self) -> None:
         rng, number = self.rng, self.rng.choice((-1, 0, 1, 2, 7))
         hello = server_hello(number, rng.choice((0, 1, 2, 9)), self.target.job_id)
         self.me = {"server": number}
-        self._greeted = self.wire.introduce(hello)
+        self.greeted = self.wire.introduce(hello)
 
 
 def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
@@ -170,6 +170,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
     ports = [job.ports(pid)[0] for pid in servers]
     target = Target((job.cwd / "job_id").read_text(), secret_of(job.run_dir))
     stages: Counter[str] = Counter()
+    greeted: Counter[str] = Counter()
     sent = number = 0
 
     def send(until: int) -> None:
@@ -181,6 +182,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
             attack = Attack(ports[at], rng, target, leads=at == 0)
             sent += attack.run(until - sent)
             stages[attack.stage] += 1
+            greeted[attack.stage] += attack.greeted
             if job.process.poll() is not None or set(job.servers()) != set(servers):
                 raise AssertionError(
                     f"link {number} of seed {SEED} ended a process: {job.stderr()}"
@@ -199,6 +201,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
     left = {line["name"]: line["reason"] for line in job.journal("left")}
     assert left["worker-0"] == left["worker-1"] == "it was done"
     assert stages.keys() == set(Attack.STAGES)
+    assert {stage for stage in stages if greeted[stage]} == {"worker", "server"}
 
 
 def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: Command) -> None:

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.errors import FrameError
 from polyrhythm.io import local
 from polyrhythm.io.local import same_user
+from polyrhythm.runtime.speech import for_the_lead
+from polyrhythm.wire import messages as m
 
 ROOT = Path(__file__).parent.parent.parent
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _PARTIES = ("stranger", "other local user", "member", "server")
+_AS = re.compile(rf"as an? ({'|'.join(_PARTIES)})")
 
 
 def rows() -> list[list[str]]:
-    text = (ROOT / "docs" / "security.md").read_text()
+    text = (ROOT / "docs" / "security.md").read_text().split("## Who can do what")[1]
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
@@ -25,10 +29,19 @@ def rows() -> list[list[str]]:
 def test_every_party_has_a_column_and_every_cell_an_answer() -> None:
     head, _, *body = rows()
     assert tuple(head[1:]) == _PARTIES
-    for row in body:
-        assert len(row) == 1 + len(_PARTIES), row
-        assert all(cell.startswith(("yes", "no", "it can")) for cell in row[1:]), row
-        assert _TEST.search(" ".join(row)) or "yes" in " ".join(row), f"no test: {row[0]}"
+    for what, *cells in body:
+        assert len(cells) == len(_PARTIES), what
+        assert all(cell.startswith(("yes", "no", "it can")) for cell in cells), what
+
+
+def test_every_no_has_a_test() -> None:
+    """Its own, or that of the party in the same row that it refers to."""
+    for what, *cells in rows()[2:]:
+        by_party = dict(zip(_PARTIES, cells, strict=True))
+        for party, cell in by_party.items():
+            other = _AS.search(cell)
+            shown = cell if other is None else by_party[other[1]]
+            assert not cell.startswith("no") or _TEST.search(shown), f"{what}, {party}: no test"
 
 
 def test_every_test_that_the_matrix_names_exists() -> None:
@@ -51,3 +64,18 @@ def test_a_local_socket_refuses_another_user(monkeypatch: pytest.MonkeyPatch) ->
     finally:
         ours.close()
         theirs.close()
+
+
+@pytest.mark.parametrize("peer", ["s2", "w2"])
+def test_a_server_that_speaks_in_the_name_of_another_is_refused(peer: str) -> None:
+    ours, theirs = socket.socketpair()
+    link = local.local_link(theirs, peer)
+    try:
+        with pytest.raises(FrameError, match="in the name of another"):
+            for_the_lead(link, m.Folded(server=1, round=1))
+        with pytest.raises(FrameError, match="in the name of another"):
+            for_the_lead(link, m.Unreachable(server=0, incarnation=1, peer=1, reason=""))
+    finally:
+        ours.close()
+        link.close()
+        link.dispose()
