@@ -136,6 +136,14 @@ ACCESS: tuple[Mutant, ...] = (
         "tests/core/test_callers.py::test_another_incarnation_than_the_named_one_is_not_bound",
     ),
     mutant(
+        "dialled-server-may-call",
+        "A member that calls as the lead's server gets what is meant for it.",
+        "core:Callers._settle",
+        "server <= self._server",
+        "False",
+        "tests/core/test_callers.py::test_a_server_that_this_one_dials_itself_is_refused_at_once",
+    ),
+    mutant(
         "unnamed-server-waits-for-ever",
         "Links of servers that are never named stay open.",
         "core:Callers.overdue",
