@@ -46,7 +46,10 @@ def refused(tmp_path: Path, *args: object) -> str:
         (["--sync", "bps"], ["--sync 'bps'", "bsp"]),
         (["--kind", "gradients"], ["--kind 'gradients'", "gradient, local"]),
         (["--kind", "statistics"], ["statistics"]),
-        (["--sync", "psp"], ["--sync psp cannot fold kind 'gradient'", "local"]),
+        (
+            ["--sync", "psp", "--kind", "gradient"],
+            ["--sync psp cannot fold kind 'gradient'", "local"],
+        ),
         (["--sync", "fsp", "--interval", "0ms"], ["--interval '0ms'", "250ms"]),
         (["--sync", "fsp", "--abandon", "soon"], ["--abandon 'soon'", "50ms"]),
         (["--abandon", "50ms"], ["--abandon", "--sync fsp"]),

@@ -12,9 +12,10 @@ GOES_ON = "was deleted or moved: nothing is recorded any more"
 
 @pytest.fixture
 def gated(tmp_path: Path, long_job: Path) -> Path:
-    """A job that goes on to its goal when the file `go` appears."""
+    """A job that stops at round 20, writes the file `gate`, and goes on when the file `go` appears."""
     text = long_job.read_text().replace("import torch\n", "import os, time\nimport torch\n")
     gate = '        while worker.version == 20 and not os.path.exists("go"):\n'
+    gate += '            open("gate", "w").close()\n'
     gate += "            time.sleep(0.01)\n"
     long_job.write_text(text.replace("stopped:\n", f"stopped:\n{gate}"))
     return long_job
@@ -26,7 +27,7 @@ def test_it_is_reported_within_seconds_and_the_summary_is_printed(
 ) -> None:
     flags = ("--workers", 2, "--servers", 2, "--rounds", 40, "--timer", "off", shown)
     with Command(gated, *flags, cwd=tmp_path, trace=False) as command:
-        command.await_round(15)
+        wait_until((tmp_path / "gate").exists, "round 20")
         shutil.rmtree(command.run_dir)
         wait_until(lambda: GOES_ON in command.stderr(), "it is reported", 20)
         (tmp_path / "go").touch()

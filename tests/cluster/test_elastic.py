@@ -278,11 +278,15 @@ def join(command: Command, *args: object) -> subprocess.CompletedProcess[str]:
     return call("worker", "--connect", command.address(), *args, cwd=command.cwd)
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as bound:  # nobody else has the port, and nobody listens
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        line = refused(call("worker", "--connect", f"127.0.0.1:{port}", cwd=tmp_path))
+        command = ("worker", "--connect", f"127.0.0.1:{port}")
+        unknown = refused(call(*command, cwd=tmp_path))
+        monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
+        line = refused(call(*command, cwd=tmp_path))
+    assert f"no secret is known for 127.0.0.1:{port}: no job of this user" in unknown
     assert f"could not reach lead at 127.0.0.1:{port}: Connection refused" in line
 
 
@@ -294,7 +298,7 @@ def test_a_taken_name(running: Command) -> None:
 
 def test_another_job(running: Command) -> None:
     line = refused(join(running, "--name", "lost", "--job", "that-other-one"))
-    assert "lost was refused: it belongs to another job" in line
+    assert "the process that answered as lead is not it: it belongs to another job" in line
 
 
 def test_this_very_job(running: Command) -> None:
