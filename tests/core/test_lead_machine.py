@@ -421,6 +421,49 @@ def test_a_worker_that_never_had_points_is_not_in_the_mean() -> None:
     assert fold.share == 1.0
 
 
+def test_a_worker_that_leaves_after_it_abstained_is_not_in_the_mean() -> None:
+    stage = Stage(workers=3).begin()
+    for worker in range(3):
+        stage.contribute(worker, 1)
+    stage.folded(1)
+    stage.tell(m.Abstained(**stage.who(1), round=2))
+    stage.contribute(0, 2, 2)
+    stage.tell(m.Leave(**stage.who(1)))
+    (fold,) = sent(stage.contribute(2, 2, 2), m.Fold, "s0")
+    assert fold.share == 1.0
+
+
+def test_an_abstention_counts_in_its_own_round_only() -> None:
+    stage = Stage(workers=3, timer="5s").begin()
+    for worker in range(3):
+        stage.contribute(worker, 1)
+    stage.folded(1)
+    stage.tell(m.Abstained(**stage.who(1), round=2))
+    stage.contribute(0, 2, 2)
+    stage.contribute(2, 2, 2)
+    stage.folded(2)
+    stage.contribute(0, 3, 3)
+    stage.contribute(2, 3, 3)
+    (fold,) = sent(stage.tick(6), m.Fold, "s0")
+    assert fold.share == 1.0, "worker 1 has points again, and is late"
+
+
+def test_a_contribution_to_the_last_fold_does_not_count_in_the_next() -> None:
+    stage = Stage(workers=3, timer="5s").begin()
+    for worker in range(3):
+        stage.contribute(worker, 1)
+    stage.folded(1)
+    stage.contribute(0, 2, 2)
+    stage.contribute(2, 2, 2)
+    assert sent(stage.tick(6), m.Fold, "s0"), "the timer fires without worker 1"
+    stage.contribute(1, 2, 2)
+    stage.folded(2)
+    stage.tell(m.Abstained(**stage.who(1), round=3))
+    stage.contribute(0, 3, 3)
+    (fold,) = sent(stage.contribute(2, 3, 3), m.Fold, "s0")
+    assert fold.share == pytest.approx(2 / 3)
+
+
 def test_a_worker_that_contributes_after_it_abstained_counts_once() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)

@@ -101,6 +101,12 @@ def test_it_folds_on_the_leads_word_and_publishes_to_the_readers() -> None:
     assert sent(effects, m.Acknowledged) == [], "the parameters themselves acknowledge"
 
 
+def test_a_fold_is_as_much_of_a_step_as_the_lead_says() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(0, 1, 5, 1))
+    assert of(seat.fold(1, (0,), share=0.25), fx.StartFold)[0].share == 0.25
+
+
 def test_who_was_waited_for_gets_the_version_first() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(0, 1, 1, 1))

@@ -228,6 +228,7 @@ class LeadMachine:
             self._open_if_ready(now_ns)
         if member.entered:
             self._departures.leave(member.key)
+            self._rounds.left(member.worker)
             owed = bool(self._arrivals.owed)
             self._arrivals.excuse(*member.key)
             self._ask(sync.Left(member.worker), now_ns)
@@ -395,7 +396,7 @@ class LeadMachine:
         self._rounds.moved_ns = now_ns
         trailer = complete.trailer
         if self._policy.rounds:
-            self._rounds.arrived(trailer.worker)
+            self._rounds.arrived(trailer.worker, complete.round)
         else:
             self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
         self._outlook.count(trailer, now_ns)

@@ -76,14 +76,20 @@ class Rounds:
         )
         self._folding = set()
 
-    def arrived(self, worker: int) -> None:
-        self._arrived.pop(worker, None)
-        self._arrived[worker] = None
+    def arrived(self, worker: int, round_: int) -> None:
+        """A contribution is complete. One that the last fold took already counts in no other."""
         self._contributed.add(worker)
+        if round_ > self.round:
+            self._arrived.pop(worker, None)
+            self._arrived[worker] = None
 
     def abstained(self, worker: int) -> None:
         if worker in self._contributed:
             self._rested.add(worker)
+
+    def left(self, worker: int) -> None:
+        """Who is no member is not in the mean; what it contributed stays."""
+        self._rested.discard(worker)
 
     def _share(self) -> float:
         """*A worker that has visited all of its points stays in the mean as one that changes nothing.*
