@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from polyrhythm.core.placement.slices import Slice, lay_out
-from polyrhythm.io.segments import Segment
+from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.holdings import Holdings
 from polyrhythm.runtime.primary import Primary
 from polyrhythm.tensors.updaters import Held, updaters_for
@@ -66,7 +66,7 @@ class Pair:
     def _tell(self, server: int, message: Message, payload: Sequence[Any]) -> None:
         assert server == 1 and isinstance(message, Copy)
         (data,) = payload
-        self.replica.follower.step(message, data)
+        self.replica.follower.step(message, data.memory if isinstance(data, Piece) else data)
         self.between()
 
     def give(self, sequence: int, data: torch.Tensor | None = None) -> None:
@@ -175,3 +175,13 @@ def held(slice_: Slice) -> Held:
     dtype = torch.bfloat16 if slice_.id else torch.float32
     length = slice_.length
     return Held(slice_, torch.ones(length, dtype=dtype), torch.zeros(length, dtype=dtype))
+
+
+@pytest.mark.parametrize("sync", ["bsp", "fsp"])
+@optimizers
+def test_a_replica_makes_the_same_share_of_a_step(sync: str, optimizer: str) -> None:
+    pair = Pair(optimizer, sync=sync)
+    for round_, share in enumerate((1.0, 2 / 3, 1 / 3), 1):
+        pair.give(round_)
+        pair.primary.fold(round_, 0, 0, share)
+        pair.assert_equal()
