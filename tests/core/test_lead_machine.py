@@ -410,8 +410,11 @@ def test_a_worker_that_has_visited_all_points_stays_in_the_mean() -> None:
     stage.folded(1)
     stage.tell(m.Abstained(**stage.who(1), round=2))
     stage.tell(m.Abstained(**stage.who(2), round=2))
-    (fold,) = sent(stage.contribute(0, 2, 2), m.Fold, "s0")
+    effects = stage.contribute(0, 2, 2)
+    (fold,) = sent(effects, m.Fold, "s0")
     assert fold.share == pytest.approx(1 / 3)
+    (note,) = [note for note in of(effects, fx.Note) if note.what == "policy"]
+    assert note.fields["words"].startswith("2 of 3 workers have visited all of their points")
 
 
 def test_a_worker_that_never_had_points_is_not_in_the_mean() -> None:

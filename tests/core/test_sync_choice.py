@@ -239,6 +239,8 @@ def test_every_reason_can_be_put_into_words() -> None:
         "derivation": "1 s = 1 s",
         "timeout_s": 120.0,
         "deaths": 5,
+        "resting": 1,
+        "share": 0.5,
         "within_s": 5.0,
         **dict.fromkeys(NUMBERS, 1.0),
         "steps": "4 of w0; 1 of w2",

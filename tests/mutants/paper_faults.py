@@ -169,7 +169,7 @@ PAPERS: tuple[Mutant, ...] = (
         "the-last-worker-steps-for-all",
         "Workers that have visited all of their points leave the mean.",
         "core:Rounds._share",
-        "len(self._arrived) / (len(self._arrived) + resting)",
+        "contributed / (contributed + self.resting)",
         "1.0",
         "tests/core/test_lead_machine.py::test_a_worker_that_has_visited_all_points_stays_in_the_mean",
     ),

@@ -41,6 +41,8 @@ class Decisions:
         """Without rounds: servers have been told to fold nothing after this."""
         self._fold: m.Fold | None = None
         """What the servers were told last."""
+        self._told_share = 1.0
+        """The smallest share of a step that was noted."""
         self._put_off: tuple[frozenset[int], Reason, bool] | None = None
         """A fold that was decided while slices change their primary or are owed."""
 
@@ -95,6 +97,17 @@ class Decisions:
             share=self._rounds.share if self._policy.rounds else 1.0,
         )
         self._dispatch.tell_servers(self._fold, self._placing.holders)
+        self._note_share(self._fold.share)
+
+    def _note_share(self, share: float) -> None:
+        """Once for each number of workers that have visited all of their points."""
+        if share >= self._told_share:
+            return
+        self._told_share = share
+        resting = self._rounds.resting
+        fields = {"resting": resting, "members": len(self._rounds.members), "share": share}
+        said = Reason("points-visited", fields)
+        self._dispatch.note("policy", code=said.code, fields=said.fields, words=str(said))
 
     def fold_if_put_off(self, now_ns: int) -> None:
         if self._placing.moving or self._arrivals.owed or self._rounds.folding:

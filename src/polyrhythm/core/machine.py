@@ -33,6 +33,8 @@ WORDS = {
     "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
     "abandoned": "round {round} closes {after_s:.3f} s after its interval; not waited for: {missing}",
     "timer-empty": "the timer fired, but nobody has contributed to round {round} yet",
+    "points-visited": "{resting} of {members} workers have visited all of their points: the steps of "
+    "the others are scaled by {share:.2f}",
     "already-in": "its contribution was in time for round {round}",
     "first-members": "no member is left in round {round}: it closes for those who came",
     "going": "nobody is held back",

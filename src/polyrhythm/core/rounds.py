@@ -38,6 +38,8 @@ class Rounds:
         """Who has abstained since the last fold was decided, of those who contributed before."""
         self._contributed: set[int] = set()
         """Who has ever contributed."""
+        self.resting = 0
+        """How many of those were not in the last fold."""
         self.share = 1.0
         """How much of a full step the last fold was."""
 
@@ -96,8 +98,9 @@ class Rounds:
         The mean over the others alone would have their noise: with one worker left, a step of one
         batch at the rate that was chosen for the batches of all. A worker that never had points does
         not count."""
-        resting = len(self._rested.difference(self._arrived))
-        return len(self._arrived) / (len(self._arrived) + resting) if self._arrived else 1.0
+        self.resting = len(self._rested.difference(self._arrived))
+        contributed = len(self._arrived)
+        return contributed / (contributed + self.resting) if contributed else 1.0
 
     def last_first(self, workers: frozenset[int]) -> list[int]:
         """Who was waited for goes on first: the others have time."""
