@@ -40,6 +40,9 @@ class Driver:
         self._queue: deque[tuple[str, Any]] = deque()
         self._running = threading.Lock()
         self._clock = threading.Condition()
+        self._wakes_ns: dict[str, int] = {}
+        """When each machine wants to be woken, as of the last event: replaced, never changed, because
+        the timekeeper reads it while machines run."""
         self._sleeps_until_ns: int | None = None
         self._closed = False
         self._timekeeper = threading.Thread(target=self._keep_time, name="time", daemon=True)
@@ -80,17 +83,18 @@ class Driver:
                 for effect in effects:
                     self._perform(name, effect)
             self._settle()
+        self._wakes_ns = {
+            name: wake_ns
+            for name, machine in self._machines.items()
+            if (wake_ns := machine.wake_at()) is not None
+        }
         self._wake_in_time()
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _next_wake_ns(self) -> int | None:
-        wakes = [wake for machine in self._machines.values() if (wake := machine.wake_at())]
-        return min(wakes, default=None)
-
     def _wake_in_time(self) -> None:
         """Rouse the timekeeper only if it would sleep too long: a later wake it finds by itself."""
-        wake_ns = self._next_wake_ns()
+        wake_ns = min(self._wakes_ns.values(), default=None)
         if wake_ns is None:
             return
         if self._sleeps_until_ns is None or wake_ns < self._sleeps_until_ns:
@@ -113,13 +117,11 @@ class Driver:
                     continue
                 self._sleeps_until_ns = None
             self._before_tick()
-            for name, machine in self._machines.items():
-                wake_ns = machine.wake_at()
-                if wake_ns is not None and wake_ns <= time.monotonic_ns():
+            for name, wake_ns in self._wakes_ns.items():
+                if wake_ns <= time.monotonic_ns():
                     self._queue.append((name, Tick()))
             self.run()
-            if not self._running.locked():
-                self._wake_in_time()
+            self._wake_in_time()
 
     def close(self) -> None:
         """Handle what was posted before, whoever was at it, then stop keeping time."""

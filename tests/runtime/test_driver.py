@@ -1,0 +1,60 @@
+"""The driver handles one event at a time, and wakes machines when they want to be woken."""
+
+import threading
+import time
+
+from polyrhythm.core.events import Tick
+from polyrhythm.core.machine import Effect, Reason, Waiting
+from polyrhythm.runtime.driver import Driver
+
+
+class Sleeper:
+    """A machine that wants to be woken every millisecond. Like any machine, it must not be asked for
+    anything while it handles an event."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.disturbed = 0
+        self._busy = False
+        self._next_ns = 0
+        self.enough = threading.Event()
+
+    def handle(self, event: object, now_ns: int) -> list[Effect]:
+        self._busy = True
+        time.sleep(0.0005)  # long enough for another thread to look
+        if isinstance(event, Tick):
+            self.ticks += 1
+            if self.ticks >= 100:
+                self.enough.set()
+        self._next_ns = now_ns + 1_000_000
+        self._busy = False
+        return []
+
+    def wake_at(self) -> int | None:
+        self.disturbed += self._busy
+        return self._next_ns
+
+    def why(self) -> Waiting:
+        return Waiting(Reason("none"), 0)
+
+    def check(self) -> None:
+        pass
+
+
+def test_a_machine_is_never_asked_while_it_handles_an_event() -> None:
+    sleeper = Sleeper()
+    driver = Driver({"s": sleeper}, lambda name, effect: None)
+    until_s = time.monotonic() + 30
+    while not sleeper.enough.is_set() and time.monotonic() < until_s:
+        driver.post("s", "event")
+    driver.close()
+    assert sleeper.ticks >= 100
+    assert sleeper.disturbed == 0
+
+
+def test_the_timekeeper_goes_on_without_events() -> None:
+    sleeper = Sleeper()
+    driver = Driver({"s": sleeper}, lambda name, effect: None)
+    driver.post("s", "first")
+    assert sleeper.enough.wait(30)
+    driver.close()
