@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -118,6 +119,20 @@ def test_what_a_killed_job_left_is_removed_by_the_next(environ: dict[str, str]) 
             assert path.name == "4000-k.json"
 
 
+def test_what_a_killed_job_left_does_not_hide_a_job_that_runs(environ: dict[str, str]) -> None:
+    """The entry that is left names the very address, and the other one every address."""
+    index = Index(environ)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with index.registered(entry()):
+        with index.registered(entry(host="0.0.0.0", job="k")):
+            path = folder_of(environ) / "4000-j.json"
+            left = msgspec.json.decode(path.read_bytes(), type=Entry)
+            path.write_bytes(msgspec.json.encode(msgspec.structs.replace(left, pid=gone.pid)))
+            assert (found := index.find("127.0.0.1", 4000)) and found.job == "k"
+        assert index.find("127.0.0.1", 4000) is None
+
+
 def test_a_damaged_entry_is_passed_over(environ: dict[str, str]) -> None:
     index = Index(environ)
     with index.registered(entry()):
@@ -175,6 +190,30 @@ def test_a_secret_file_of_others_is_not_read(tmp_path: Path, mode: int) -> None:
     file.chmod(mode)
     with pytest.raises(UsageError, match="chmod 600"):
         read_secret(file)
+
+
+@AS_ROOT
+def test_a_secret_file_that_belongs_to_another_user_is_not_read(tmp_path: Path) -> None:
+    """Its owner can read and change it, whatever its mode."""
+    file = tmp_path / "secret"
+    create_secret(file)
+    os.chown(file, 65534, -1)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        read_secret(file)
+
+
+def test_a_pipe_in_place_of_a_secret_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    """In a process of its own, because a process that waits for a writer cannot end the test."""
+    pipe = tmp_path / "secret"
+    os.mkfifo(pipe, 0o600)
+    code = (
+        "import sys; from pathlib import Path; from polyrhythm.io.secretfile import read_secret;"
+        " read_secret(Path(sys.argv[1]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(pipe)], capture_output=True, text=True, timeout=60
+    )
+    assert "is not a regular file" in ended.stderr
 
 
 def test_a_secret_is_written_once_and_to_no_other_place(tmp_path: Path) -> None:

@@ -196,6 +196,21 @@ def test_a_secret_file_that_cannot_be_used_gets_one_line(
         assert not text or len(text) < 10 or text not in line
 
 
+def test_a_job_that_no_index_can_hold_says_how_to_join_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains all the same."""
+    (tmp_path / "state").write_text("a file is in the way")
+    (tmp_path / f"polyrhythm-{os.getuid()}").write_text("and another")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    flags = ("--workers", 1, "--servers", 1, "--rounds", 3, "--name", "run")
+    done = call("train", "digits", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    secret_file = tmp_path / "runs" / "run" / "secret"
+    assert f"--secret-file {secret_file} (the index" in done.stderr + done.stdout
+
+
 # -- strangers -----------------------------------------------------------------------------------
 
 

@@ -98,3 +98,13 @@ def test_a_server_that_this_one_dials_itself_is_refused_at_once(number: int) -> 
     for incarnation in range(3):
         link = f"link-{incarnation}"
         assert refused(server.handle(ev.ServerCalled(link, number, incarnation), 0), link)
+
+
+@pytest.mark.parametrize("number", [-1, 1])
+def test_a_caller_without_the_number_of_another_server_is_told_so(number: int) -> None:
+    """A server does not dial itself."""
+    server = machine()
+    server.handle(place(1, (0, 1), (1, 1), (2, 5)), 0)
+    effects = server.handle(ev.ServerCalled("link", number, 1), 0)
+    assert refused(effects, "link")
+    assert "number of another server" in str(effects) and "dials" not in str(effects)

@@ -71,7 +71,9 @@ class Callers:
 
     def _settle(self, link: str, server: int, incarnation: int) -> list[Effect] | None:
         """What to do with the link; None: the lead may still name the server."""
-        if server <= self._server:
+        if server < 0 or server == self._server:
+            return self._refuse(link, "the hello does not have the number of another server")
+        if server < self._server:
             return self._refuse(link, f"{self._me} dials {server_name(server)} itself")
         named = self._named.get(server, 0)
         if incarnation == named and named > 0:

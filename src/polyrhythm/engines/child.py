@@ -102,14 +102,15 @@ def _options(request: ChildRequest, control: _Control) -> NodeOptions:
 def _serve(request: ChildRequest, control: _Control) -> int:
     listeners = Listeners(request.host, request.port)
     crashpoint.reach(request.name, "made", listeners.address)
-    with _registered(request, listeners.address):
-        return _serve_at(listeners, request, control)
+    with _registered(request, listeners.address) as indexed:
+        return _serve_at(listeners, request, control, indexed=indexed)
 
 
-def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[object]:
-    """Where the lead listens, other commands of its user find the job's secret by its address."""
+def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[bool]:
+    """Where the lead listens, other commands of its user find the job's secret by its address; False
+    if the index cannot be written."""
     if request.number or not request.secret_file:
-        return nullcontext()
+        return nullcontext(True)
     entry = Entry(
         host=address.host,
         port=address.port,
@@ -120,11 +121,13 @@ def _registered(request: ChildRequest, address: Address) -> AbstractContextManag
     return Index(os.environ).registered(entry)
 
 
-def _serve_at(listeners: Listeners, request: ChildRequest, control: _Control) -> int:
+def _serve_at(
+    listeners: Listeners, request: ChildRequest, control: _Control, *, indexed: bool
+) -> int:
     control.tell(Told(address=listeners.address))
     crashpoint.reach(request.name, "told", listeners.address)
     lead = request.number == 0
-    journal = _journal(request, listeners.address) if lead else None
+    journal = _journal(request, listeners.address, indexed=indexed) if lead else None
     node = ServerNode(
         request.number,
         request.job,
@@ -164,12 +167,15 @@ def _serve_at(listeners: Listeners, request: ChildRequest, control: _Control) ->
     return int(outcome.reason.code in ("lead-gone", "lead-lost"))
 
 
-def _journal(request: ChildRequest, address: Address) -> FileJournal:
+def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJournal:
     try:
         journal = FileJournal(Path(request.run_dir) / "journal.jsonl")
     except OSError as error:
         raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
-    journal.note("listening", host=address.host, port=address.port, job=request.job.job)
+    fields = {"host": address.host, "port": address.port, "job": request.job.job}
+    if not indexed:  # then who joins must be told where the secret is
+        fields["secret_file"] = request.secret_file
+    journal.note("listening", **fields)
     return journal
 
 

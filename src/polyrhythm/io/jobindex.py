@@ -3,7 +3,7 @@
 *The index is a folder that belongs to the user and that no other user can read or write (0700); a folder
 that is anything else is not used.* A job has one file in it while it runs. Homes may be shared between
 hosts, so an entry names the boot of its host and is found on that one only. The entry of a job that was
-killed is removed when the next one registers.
+killed is not found, and is removed when the next one registers.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ class Index:
             for folder in self._folders
             if _is_private(folder)
             for _, entry in _entries(folder)
-            if entry.port == port and entry.boot == boot
+            if entry.port == port and entry.boot == boot and not _was_killed(entry)
         ]
         addresses = _addresses(host)
         exact = [entry for entry in found if entry.host in addresses]
@@ -97,9 +97,8 @@ class Index:
 
     def _prune(self, folder: Path, newer: Entry) -> None:
         """Remove what jobs of this host left that were killed."""
-        here = (newer.boot, newer.processes)
         for path, entry in _entries(folder):
-            if (entry.boot, entry.processes) == here and not _runs(entry.pid):
+            if entry.boot == newer.boot and _was_killed(entry):
                 path.unlink(missing_ok=True)
 
 
@@ -151,6 +150,12 @@ def _entries(folder: Path) -> Iterator[tuple[Path, Entry]]:
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, msgspec.DecodeError):  # removed meanwhile, or damaged
             yield path, msgspec.json.decode(path.read_bytes(), type=Entry)
+
+
+def _was_killed(entry: Entry) -> bool:
+    """Whether the process of this entry, one of this host, is gone. Of a process in another namespace
+    that is not known."""
+    return entry.processes == _process_namespace() and not _runs(entry.pid)
 
 
 def _runs(pid: int) -> bool:

@@ -12,6 +12,7 @@ VARIABLE = "POLYRHYTHM_SECRET"
 """In the environment of a command that joins a job."""
 _RANDOM_NBYTES = 32
 _MOST_NBYTES = 4096
+_ROOT = 0
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -37,11 +38,17 @@ def create_secret(path: Path) -> Secret:
 def read_secret(path: Path) -> Secret:
     """The secret in a file that the user named, or that the index names."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
                 raise UsageError(f"the secret file {path} is not a regular file")
-            if mode & _OTHERS:
+            if status.st_uid not in (os.getuid(), _ROOT):
+                raise UsageError(
+                    f"the secret file {path} belongs to another user, who can change it: make a copy"
+                    " of your own"
+                )
+            if status.st_mode & _OTHERS:
                 raise UsageError(
                     f"the secret file {path} can be read or changed by other users: allow only its"
                     f" owner to, with 'chmod 600 {path}'"

@@ -170,9 +170,10 @@ class Teller:
         return [self._say(f"server s{line['server']} is gone; another may take its place", ())]
 
     def _listening(self, line: dict[str, Any]) -> list[Sentence]:
-        return [
-            self._say(f"others may join: polyrhythm worker --connect {self.state.listening}", ())
-        ]
+        text = f"others may join: polyrhythm worker --connect {self.state.listening}"
+        if secret_file := line.get("secret_file"):
+            text += f" --secret-file {secret_file} (the index of this user's jobs cannot be written)"
+        return [self._say(text, ())]
 
     def _silent(self, line: dict[str, Any]) -> list[Sentence]:
         silent_s = line.get("silent_s")
