@@ -172,7 +172,9 @@ class Teller:
     def _listening(self, line: dict[str, Any]) -> list[Sentence]:
         text = f"others may join: polyrhythm worker --connect {self.state.listening}"
         if secret_file := line.get("secret_file"):
-            text += f" --secret-file {secret_file} (the index of this user's jobs cannot be written)"
+            text += (
+                f" --secret-file {secret_file} (the index of this user's jobs cannot be written)"
+            )
         return [self._say(text, ())]
 
     def _silent(self, line: dict[str, Any]) -> list[Sentence]:
