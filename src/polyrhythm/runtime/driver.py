@@ -86,7 +86,7 @@ class Driver:
         self._wakes_ns = {
             name: wake_ns
             for name, machine in self._machines.items()
-            if (wake_ns := machine.wake_at()) is not None
+            if (wake_ns := machine.wake_at())
         }
         self._wake_in_time()
 
@@ -121,7 +121,10 @@ class Driver:
                 if wake_ns <= time.monotonic_ns():
                     self._queue.append((name, Tick()))
             self.run()
-            self._wake_in_time()
+            if (
+                not self._running.locked()
+            ):  # otherwise whoever runs machines does it, when it is done
+                self._wake_in_time()
 
     def close(self) -> None:
         """Handle what was posted before, whoever was at it, then stop keeping time."""
