@@ -22,7 +22,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core import text as texts
 from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.errors import NotFinite, UsageError
+from polyrhythm.errors import UsageError
 from polyrhythm.learn.worker import Worker
 from polyrhythm.tensors.optimizers import check_optimizer, describe_optimizer
 from polyrhythm.wire import messages as m
@@ -54,12 +54,22 @@ def test_two_reports_that_overflow_end_the_lead_when_they_are_not_refused() -> N
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e101])
-def test_a_worker_is_told_that_a_measure_is_not_finite(value: float) -> None:
+def test_a_measure_that_is_not_finite_is_left_out_and_the_worker_says_so_once(
+    value: float, capfd: pytest.CaptureFixture[str]
+) -> None:
     def main(worker: Worker) -> None:
-        worker.report(loss=value)
+        model = torch.nn.Linear(1, 1)
+        optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        while not worker.stopped:
+            worker.report(loss=value, accuracy=0.5)
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
 
-    with pytest.raises(NotFinite, match="worker-0 reported loss="):
-        run_inline(m.JobSpec(job="j", rounds=1), main)
+    run = run_inline(m.JobSpec(job="j", rounds=3), main)
+    reports = [line["metrics"] for line in run.journal if line["what"] == "reported"]
+    assert len(reports) >= 3 and all(report == {"accuracy": 0.5} for report in reports)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith(f"worker-0 does not report loss={value}: it is not a finite number")
 
 
 def train(policy: str, value: float) -> Stage:

@@ -1,6 +1,7 @@
 """What a job's `main(worker)` is handed: an ordinary torch loop needs no more than this."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from polyrhythm.core.data.batches import least_of, wanted
 from polyrhythm.core.sync.abandoning import OFF
 from polyrhythm.core.sync.choose import gathers, is_timed
-from polyrhythm.errors import NotFinite, UsageError
+from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
@@ -86,6 +87,8 @@ class Worker:
         self._attached = False
         self._exchange: Exchange | None = None
         self._pacer: Pacer | None = None
+        self._left_out: set[str] = set()
+        """Measures that were not finite, and that this worker has spoken of."""
         self._points: Points | None = None
         self._examinations = Examinations(
             time.monotonic_ns(), awaited=job.target_accuracy is not None
@@ -226,13 +229,16 @@ class Worker:
         return self._node.push_buffers()
 
     def report(self, **metrics: float) -> None:
-        """Put measures of this worker, such as accuracy, into the journal and the summary. They must
-        be finite numbers."""
+        """Put measures of this worker, such as accuracy, into the journal and the summary. One that is
+        not a finite number is left out, with a line that says so the first time."""
         measured = {name: float(value) for name, value in metrics.items()}
-        for name, value in measured.items():
-            if not abs(value) <= MOST_NUMBER:
-                raise NotFinite(f"{self.name} reported {name}={value}: it must be a finite number")
-        self._node.report(measured)
+        finite = {name: value for name, value in measured.items() if abs(value) <= MOST_NUMBER}
+        for name in sorted(measured.keys() - finite.keys() - self._left_out):
+            self._left_out.add(name)
+            said = f"{self.name} does not report {name}={measured[name]}: it is not a finite number"
+            print(f"polyrhythm: {said}", file=sys.stderr, flush=True)
+        if finite:
+            self._node.report(finite)
 
     def examine(self, **measures: Callable[[], float]) -> None:
         """Call this after every step: now and then worker-0 takes these measures and reports them,
