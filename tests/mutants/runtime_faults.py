@@ -135,14 +135,6 @@ RUNTIME: tuple[Mutant, ...] = (
     ),
     # -- what a server takes -------------------------------------------------------------------
     mutant(
-        "seed-of-old-routes-is-taken",
-        "Parameters of a seeder that is gone overwrite those of its successor.",
-        "runtime:Holdings.seed",
-        "message.routing != self._routing",
-        "message.routing > self._routing",
-        "tests/tensors/test_holdings.py::test_a_dead_seeders_parameters_change_nothing",
-    ),
-    mutant(
         "nan-is-added",
         "A server adds NaN that came as bytes to its aggregate.",
         "runtime:Holdings.add",
