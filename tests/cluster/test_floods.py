@@ -27,6 +27,7 @@ def main(worker):
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
     while not worker.stopped:
         while worker.version == 100 and not os.path.exists("go"):
+            open(f"gate-{worker.name}", "w").close()
             time.sleep(0.01)
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
@@ -39,6 +40,11 @@ def threads_of(pid: int) -> int:
 
 def descriptors_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def await_gate(folder: Path) -> None:
+    """Both workers wait at round 100: every link of the job is there."""
+    wait_until(lambda: len(list(folder.glob("gate-*"))) == 2, "round 100")
 
 
 def flood(port: int, count: int) -> list[socket.socket]:
@@ -65,7 +71,7 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 2, "--rounds", 200, "--timer", "off", "--json"]
     with Command("job.py", *flags, cwd=tmp_path) as command:
-        command.await_round(0)
+        await_gate(tmp_path)
         pid = command.servers()[server]
         (port,) = command.ports(pid)
         threads, descriptors = threads_of(pid), descriptors_of(pid)
@@ -95,6 +101,7 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
         assert server == 1 or 1 <= grown <= 60  # at most a line a second
 
 
+@pytest.mark.timeout(300)
 def test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server(
     tmp_path: Path,
 ) -> None:
@@ -102,7 +109,7 @@ def test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server(
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 200, "--timer", "off"]
     with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path) as command:
-        command.await_round(0)
+        await_gate(tmp_path)
         servers = command.servers()
         ports = [command.ports(pid)[0] for pid in servers]
         with unlimited():
@@ -111,7 +118,9 @@ def test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server(
                 wait_until(lambda: descriptors_of(servers[1]) >= 44, "descriptors are scarce")
                 os.kill(servers[2], signal.SIGKILL)
                 wait_until(lambda: command.journal("server-lost"), "the lead has noticed")
-                wait_until(lambda: len(command.journal("server-joined")) == 4, "another has come")
+                wait_until(
+                    lambda: len(command.journal("server-joined")) == 4, "another has come", 120
+                )
                 (tmp_path / "go").touch()
                 assert command.wait(90) == 0, command.stderr()
             finally:
