@@ -1,8 +1,10 @@
 """Tests of real processes: all of them carry the marker, and a job file that trains for long."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from machines import JOB, Machines
 
 HERE = Path(__file__).parent
 
@@ -31,3 +33,13 @@ def long_job(tmp_path: Path) -> Path:
     path = tmp_path / "long_job.py"
     path.write_text(LONG_JOB)
     return path
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    (tmp_path / "job.py").write_text(JOB)
+    machines = Machines(tmp_path)
+    try:
+        yield machines
+    finally:
+        machines.close()

@@ -4,14 +4,14 @@ import subprocess
 import time
 
 import pytest
+from machines import Machines, begin
 from namespaces import Host, network
 from processes import TORTURED, wait_until
-from test_hosts import Machines, begin, machines  # noqa: F401
 
 LEAD_TIMEOUT_S = 5
 
 
-def start(machines: Machines, first: Host, second: Host, *flags: object) -> None:  # noqa: F811
+def start(machines: Machines, first: Host, second: Host, *flags: object) -> None:
     """A job that trains with `guest`, a worker of its own machine."""
     lead = begin(
         *(machines, first, "--servers", 1, "--local-workers", 1, "--workers", 2, "--timer", "1s"),
@@ -21,7 +21,7 @@ def start(machines: Machines, first: Host, second: Host, *flags: object) -> None
     wait_until(lambda: any(line["round"] > 5 for line in machines.noted("rounds")), "they train")
 
 
-def test_it_ends_with_one_line_and_the_job_goes_on(machines: Machines) -> None:  # noqa: F811
+def test_it_ends_with_one_line_and_the_job_goes_on(machines: Machines) -> None:
     with network(2) as (first, second):
         start(machines, first, second, "--lead-timeout", LEAD_TIMEOUT_S)
         second.cut()
@@ -37,7 +37,7 @@ def test_it_ends_with_one_line_and_the_job_goes_on(machines: Machines) -> None: 
 
 @pytest.mark.skipif(not TORTURED, reason="under POLYRHYTHM_TORTURE: it takes more than a minute")
 @pytest.mark.timeout(300)
-def test_both_ends_give_the_link_back(machines: Machines) -> None:  # noqa: F811
+def test_both_ends_give_the_link_back(machines: Machines) -> None:
     """Not before a minute is over, because the same timeout ends links to stopped processes."""
     with network(2) as (first, second):
         start(machines, first, second, "--lead-timeout", LEAD_TIMEOUT_S)

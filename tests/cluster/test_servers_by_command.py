@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from blocks import ADDITION, FEW, finish, folded_with
 from company import Company
+from machines import Machines
 from namespaces import network
 from processes import Command, wait_until
-from test_hosts import Machines, machines  # noqa: F401
 
 LEAD_TIMEOUT_S = 6
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
@@ -126,7 +126,7 @@ def test_a_local_server_is_replaced_by_one_that_was_started_by_command(tmp_path:
     assert "AssertionError" not in site.command.stderr()
 
 
-def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> None:  # noqa: F811
+def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> None:
     """The local servers listen on every address: others reach them where they reached the lead."""
     with network(3) as (first, second, third):
         counts = ("--servers", 4, "--local-servers", 2, "--workers", 1, "--replicas", 1)
