@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from polyrhythm.learn.data.images import Images, read_mnist
-from polyrhythm.learn.examining import Examinations
+from polyrhythm.learn.evaluation import Examinations
 from polyrhythm.learn.jobs.images import accuracy
 from polyrhythm.learn.load import JOBS
 from polyrhythm.learn.staging import Pacer, Staging

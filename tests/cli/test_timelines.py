@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.worker import State
+from polyrhythm.core.worker.machine import State
 from tools.timelines import POLICIES, SHOWN_S, draw, watch
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from company import Company
-from jobs.ledger import ROWS
-from processes import Command
+
+from tests.cluster.company import Company
+from tests.cluster.jobs.ledger import ROWS
+from tests.cluster.processes import Command
 
 JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096

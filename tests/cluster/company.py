@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cutting import cut
-from processes import Command, wait_until
-
 from polyrhythm.observe.journal import JournalReader
+from tests.cluster.cutting import cut
+from tests.cluster.processes import Command, wait_until
 
 Fault = Iterator[None]
 _WINDOW = 8

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machines import JOB, Machines
+
+from tests.cluster.machines import JOB, Machines
 
 HERE = Path(__file__).parent
 

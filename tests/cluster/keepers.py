@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from company import Company, Fault
-from cutting import cut
+from tests.cluster.company import Company, Fault
+from tests.cluster.cutting import cut
 
 LEADS = 0
 

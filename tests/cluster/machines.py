@@ -4,10 +4,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from namespaces import Host
-from processes import wait_until
-
 from polyrhythm.observe.journal import read_journal
+from tests.cluster.namespaces import Host
+from tests.cluster.processes import wait_until
 
 ROUNDS = 20
 MODEL_NBYTES = 4 * (256 * 100 + 100)

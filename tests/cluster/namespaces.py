@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from processes import CLI
+
+from tests.cluster.processes import CLI
 
 _PREFIX = "10.77.0"
 

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import CLI, Command, call, last_word
+
+from tests.cluster.processes import CLI, Command, call, last_word
 
 GOOD = """
 import torch

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import call
+
+from tests.cluster.processes import call
 
 KEYS = {
     *("nbytes", "workers", "servers", "link", "in_place", "digest", "rounds"),

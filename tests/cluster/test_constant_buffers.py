@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Command, call
+
+from tests.cluster.processes import Command, call
 
 JOB = Path(__file__).parent / "jobs" / "masked.py"
 MASK_NBYTES = 256 * 256 * 4

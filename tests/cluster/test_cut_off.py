@@ -4,9 +4,10 @@ import subprocess
 import time
 
 import pytest
-from machines import Machines, begin
-from namespaces import Host, network
-from processes import TORTURED, wait_until
+
+from tests.cluster.machines import Machines, begin
+from tests.cluster.namespaces import Host, network
+from tests.cluster.processes import TORTURED, wait_until
 
 LEAD_TIMEOUT_S = 5
 

@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from processes import Command, wait_until
+
+from tests.cluster.processes import Command, wait_until
 
 GOES_ON = "was deleted or moved: nothing is recorded any more"
 

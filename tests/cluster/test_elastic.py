@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import SHOWN_ELSEWHERE, Command, call, wait_until
+
+from tests.cluster.processes import SHOWN_ELSEWHERE, Command, call, wait_until
 
 MANY = 1_000_000
 COUNTING = """

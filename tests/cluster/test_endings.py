@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import Command, abstract_names, last_word, wait_until
+
+from tests.cluster.processes import Command, abstract_names, last_word, wait_until
 
 MANY = 1_000_000
 SOON_S = 20

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from company import Company
-from jobs.visits import POINTS
-from processes import SHOWN_ELSEWHERE, Command
+
+from tests.cluster.company import Company
+from tests.cluster.jobs.visits import POINTS
+from tests.cluster.processes import SHOWN_ELSEWHERE, Command
 
 JOB = Path(__file__).parent / "jobs" / "visits.py"
 PASSES = 3

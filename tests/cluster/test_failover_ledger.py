@@ -10,7 +10,8 @@ import random
 from pathlib import Path
 
 import pytest
-from blocks import (
+
+from tests.cluster.blocks import (
     ADAGRAD,
     ADDITION,
     FEW,
@@ -25,8 +26,8 @@ from blocks import (
     gather,
     say_how_again,
 )
-from keepers import Keepers
-from processes import SHOWN_ELSEWHERE, Command
+from tests.cluster.keepers import Keepers
+from tests.cluster.processes import SHOWN_ELSEWHERE, Command
 
 SERVERS = ("kill-server", "stop-server")
 """In every schedule; the rest is drawn."""

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from handshakes import HOST, Peer, secret_of
-from processes import Command, wait_until
 
-from polyrhythm.core.strangers import MOST
+from polyrhythm.core.server.strangers import MOST
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
+from tests.cluster.handshakes import HOST, Peer, secret_of
+from tests.cluster.processes import Command, wait_until
 
 FLOOD = 2_000
 JOB = """
@@ -153,7 +153,7 @@ def test_without_any_descriptor_left_a_connection_is_refused_and_nothing_ends(
     """In a process of its own: all of its descriptors are used up behind the acceptor's back."""
     code = """
 import os, socket, threading
-from polyrhythm.runtime.door import Door, Listeners
+from polyrhythm.runtime.net.acceptor import Door, Listeners
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import call
-from test_bad_input import TALKATIVE
+
+from tests.cluster.processes import call
+from tests.cluster.test_bad_input import TALKATIVE
 
 SIZE = 256 * 1024
 SCENARIO = """

@@ -2,9 +2,9 @@
 
 import json
 
-from machines import MODEL_NBYTES, ROUNDS, Machines, begin
-from namespaces import network
-from processes import wait_until
+from tests.cluster.machines import MODEL_NBYTES, ROUNDS, Machines, begin
+from tests.cluster.namespaces import network
+from tests.cluster.processes import wait_until
 
 
 def test_a_server_and_workers_on_machines_of_their_own(machines: Machines) -> None:

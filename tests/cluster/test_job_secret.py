@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handshakes import HOST, Peer, frame, reason_in, secret_of, with_nonce
-from processes import CLI, Command, call, wait_until
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.local import dial_local, host_identity
 from polyrhythm.io.tcp import tcp_link
-from polyrhythm.runtime.bonjour import acceptor, greet
+from polyrhythm.runtime.net.handshake import acceptor, greet
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.proof import Secret, mac
+from tests.cluster.handshakes import HOST, Peer, frame, reason_in, secret_of, with_nonce
+from tests.cluster.processes import CLI, Command, call, wait_until
 
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can start another user's process")

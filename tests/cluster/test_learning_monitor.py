@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import call
+
+from tests.cluster.processes import call
 
 JOB = '''
 """All points are equal: the loss falls with a rate below 0.5, and grows with a higher one."""

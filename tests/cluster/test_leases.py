@@ -5,10 +5,10 @@ import random
 import signal
 from pathlib import Path
 
-from company import Company
-from jobs.torn import LENGTH
-from processes import Command
-from test_torn import JOB, READER, trap
+from tests.cluster.company import Company
+from tests.cluster.jobs.torn import LENGTH
+from tests.cluster.processes import Command
+from tests.cluster.test_torn import JOB, READER, trap
 
 SLICES = 4
 NBYTES = SLICES * LENGTH * 4

@@ -8,7 +8,8 @@ import random
 from pathlib import Path
 
 import pytest
-from blocks import (
+
+from tests.cluster.blocks import (
     ADAGRAD,
     ADDITION,
     FEW,
@@ -23,7 +24,7 @@ from blocks import (
     gather,
     say_how_again,
 )
-from processes import SHOWN_ELSEWHERE, Command
+from tests.cluster.processes import SHOWN_ELSEWHERE, Command
 
 FAULTS = ("kill", "kill", "stop", "stop", "pause", "join", "join", "leave")
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from processes import Command
+from tests.cluster.processes import Command
 
 JOB = """
 import torch

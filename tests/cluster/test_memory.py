@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from processes import Command, wait_until
+
+from tests.cluster.processes import Command, wait_until
 
 JOB = """
 import os, time

@@ -5,10 +5,11 @@ import random
 from pathlib import Path
 
 import pytest
-from blocks import FEW, JOB, MANY, finish, flags, gather
-from company import Company
-from keepers import Keepers
-from processes import Command
+
+from tests.cluster.blocks import FEW, JOB, MANY, finish, flags, gather
+from tests.cluster.company import Company
+from tests.cluster.keepers import Keepers
+from tests.cluster.processes import Command
 
 OTHERS = 3
 """Servers besides the lead's: who dies five times within seconds is not started again."""

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import call
+
+from tests.cluster.processes import call
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import Command, wait_until
+
+from tests.cluster.processes import Command, wait_until
 
 JOB = Path(__file__).parent / "jobs" / "rates.py"
 STEPS = 40

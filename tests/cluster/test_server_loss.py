@@ -6,12 +6,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from blocks import ADAGRAD, ADDITION, FEW, MOMENTUM, ONCE, finish, folded_with
-from company import Company
-from jobs.ledger import ROWS
-from keepers import Keepers
-from processes import Command, call, last_word, wait_until
-from test_endings import SOON_S, assert_nothing_left, sockets_of
+
+from tests.cluster.blocks import ADAGRAD, ADDITION, FEW, MOMENTUM, ONCE, finish, folded_with
+from tests.cluster.company import Company
+from tests.cluster.jobs.ledger import ROWS
+from tests.cluster.keepers import Keepers
+from tests.cluster.processes import Command, call, last_word, wait_until
+from tests.cluster.test_endings import SOON_S, assert_nothing_left, sockets_of
 
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
 FLAGS = ("--workers", 2, "--timer", "1s", "--min-step", "5ms")

@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-from blocks import ADDITION, FEW, finish, folded_with
-from company import Company
-from machines import Machines
-from namespaces import network
-from processes import Command, wait_until
+
+from tests.cluster.blocks import ADDITION, FEW, finish, folded_with
+from tests.cluster.company import Company
+from tests.cluster.machines import Machines
+from tests.cluster.namespaces import network
+from tests.cluster.processes import Command, wait_until
 
 LEAD_TIMEOUT_S = 6
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"

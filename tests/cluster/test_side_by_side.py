@@ -5,7 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import CLI
+
+from tests.cluster.processes import CLI
 
 
 def begin(cwd: Path, *args: object) -> subprocess.Popen[str]:

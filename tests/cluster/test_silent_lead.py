@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from company import Company
-from processes import Command, call, wait_until
+
+from tests.cluster.company import Company
+from tests.cluster.processes import Command, call, wait_until
 
 JOB = Path(__file__).parent / "jobs" / "visits.py"
 

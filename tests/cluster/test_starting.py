@@ -6,9 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from blocks import FEW, JOB, finish, flags, gather
-from keepers import Keepers
-from processes import Command, wait_until
+
+from tests.cluster.blocks import FEW, JOB, finish, flags, gather
+from tests.cluster.keepers import Keepers
+from tests.cluster.processes import Command, wait_until
 
 BEFORE, AFTER = "made Address", "told Address"
 """Crash points: just before and just after a server tells its address to the command."""

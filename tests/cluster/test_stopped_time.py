@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-from processes import Command, wait_until
+from tests.cluster.processes import Command, wait_until
 
 STOPPED_S = 6.0
 JOB = """

@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handshakes import HOST, Peer, frame, reason_in, secret_of
-from processes import Command, wait_until
 
 from polyrhythm.errors import LinkError, Refused
 from polyrhythm.io.local import dial_local, host_identity
-from polyrhythm.runtime.bonjour import introduce
-from polyrhythm.runtime.dial import SocketDialer
+from polyrhythm.runtime.net.dial import SocketDialer
+from polyrhythm.runtime.net.handshake import introduce
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import header_nbytes
+from tests.cluster.handshakes import HOST, Peer, frame, reason_in, secret_of
+from tests.cluster.processes import Command, wait_until
 
 ROUNDS = 1_500
 GATED = """

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from company import Company
-from processes import Command
+
+from tests.cluster.company import Company
+from tests.cluster.processes import Command
 
 JOB = Path(__file__).parent / "jobs" / "torn.py"
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))

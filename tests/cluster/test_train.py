@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import call
 
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.runtime.trace import replay
+from tests.cluster.processes import call
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 KEYS = {

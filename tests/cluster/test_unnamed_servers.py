@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handshakes import Peer, frame, reason_in, secret_of, with_nonce
-from processes import Command, wait_until
 
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import encode
+from tests.cluster.handshakes import Peer, frame, reason_in, secret_of, with_nonce
+from tests.cluster.processes import Command, wait_until
 
 JOB = """
 import os, time

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from processes import Command, call, wait_until
+from tests.cluster.processes import Command, call, wait_until
 
 
 def status(cwd: Path) -> dict[str, Any]:

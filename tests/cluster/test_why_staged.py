@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import Command, wait_until
 
 from polyrhythm.cli.status import explanation_of
 from polyrhythm.observe.runs import load_run
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import tell
 from polyrhythm.observe.why import RULES, Explanation, explain
+from tests.cluster.processes import Command, wait_until
 
 ONE_SERVER = ("--rounds", 1_000_000, "--servers", 1, "--quiet")
 SLOW = ("--workers", 2, "--min-step", "200ms", "--slow", "1=40x")

@@ -9,8 +9,8 @@ from polyrhythm.errors import LinkError, UsageError
 from polyrhythm.io import local, segments
 from polyrhythm.io.segments import Segment
 from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
-from polyrhythm.runtime import dial
-from polyrhythm.runtime.dial import SocketDialer
+from polyrhythm.runtime.net import dial
+from polyrhythm.runtime.net.dial import SocketDialer
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER

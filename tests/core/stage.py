@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
 

@@ -1,10 +1,10 @@
 """A link ends while both of its ends live."""
 
 import pytest
-from stage import Stage, of, sent
 
 from polyrhythm.core import effects as fx
 from polyrhythm.wire import messages as m
+from tests.core.stage import Stage, of, sent
 
 
 def lost(effects: list[fx.Effect]) -> list[int]:

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from stage import ADDRESS, of, spec
-
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.wire import messages as m
+from tests.core.stage import ADDRESS, of, spec
 
 BOTH = (m.MemberSpec(0, 1, "w"), m.MemberSpec(1, 1, "v"))
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from polyrhythm.core.landing import Landing
+from polyrhythm.core.worker.assembly import Landing
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.learn.worker import Worker

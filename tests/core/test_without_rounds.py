@@ -1,14 +1,14 @@
 """Policies without rounds: what the lead, the server and the worker do, event by event."""
 
 import pytest
-from stage import ADDRESS, Stage, of, sent, spec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
-from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.worker import State, WorkerMachine
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.worker.machine import State, WorkerMachine
 from polyrhythm.wire import messages as m
+from tests.core.stage import ADDRESS, Stage, of, sent, spec
 
 
 def ended(effects: list[Effect]) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.sync.terms import Interval, Measured, Terms
+from polyrhythm.core.sync.interval.base import Interval, Measured, Terms
 
 MS = 10**6
 

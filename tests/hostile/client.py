@@ -11,7 +11,7 @@ from polyrhythm.io.link import Link
 from polyrhythm.io.local import local_link
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import tcp_link
-from polyrhythm.runtime.bonjour import introduce
+from polyrhythm.runtime.net.handshake import introduce
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.proof import Secret

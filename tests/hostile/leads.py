@@ -10,14 +10,14 @@ from collections import deque
 from typing import Any
 
 import msgspec
-from inputs import Inputs
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
-from polyrhythm.core.speech import is_to_lead, speaker
+from polyrhythm.core.senders import is_to_lead, speaker
 from polyrhythm.wire import messages as m
+from tests.hostile.inputs import Inputs
 
 SECOND_NS = 10**9
 SERVERS = 3

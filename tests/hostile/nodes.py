@@ -5,16 +5,16 @@ import threading
 from typing import Any
 
 import torch
-from client import Hello, Wire, dial_node, hello_of, server_hello
-from inputs import KINDS, Inputs
 
 from polyrhythm.engines.inline import Hub
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.server import ServerNode
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire import messages as m
+from tests.hostile.client import Hello, Wire, dial_node, hello_of, server_hello
+from tests.hostile.inputs import KINDS, Inputs
 
 _PER_LINK = 12
 _HONEST = 0

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from inputs import KINDS, Inputs
-from leads import POLICIES, HostileLead
-from nodes import Session, Site
 
-from polyrhythm.core import callers
+from polyrhythm.core.server import admission
 from polyrhythm.errors import FrameError
 from polyrhythm.wire import frames
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER, STRANGER, Decoder
+from tests.hostile.inputs import KINDS, Inputs
+from tests.hostile.leads import POLICIES, HostileLead
+from tests.hostile.nodes import Session, Site
 
 INPUTS = int(os.environ.get("POLYRHYTHM_FUZZ", "20000"))
 SEED = int(os.environ.get("POLYRHYTHM_FUZZ_SEED", "1"))
@@ -156,7 +156,7 @@ def _resident_kb() -> int:
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links of servers that the lead has not named are refused soon, so that none is waited for."""
-    monkeypatch.setattr(callers, "WAIT_NS", 10**7)
+    monkeypatch.setattr(admission, "WAIT_NS", 10**7)
 
 
 @pytest.mark.usefixtures("resources", "short_waits")

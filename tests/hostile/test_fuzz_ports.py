@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from client import Hello, dial_port, hello_of, server_hello
-from inputs import KINDS, Inputs
 from msgspec.structs import replace
-from test_fuzz import INPUTS, SEED
+
+from tests.hostile.client import Hello, dial_port, hello_of, server_hello
+from tests.hostile.inputs import KINDS, Inputs
+from tests.hostile.test_fuzz import INPUTS, SEED
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cluster"))
-from handshakes import secret_of, with_nonce
-from processes import Command, wait_until
-
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret, mac
+from tests.cluster.handshakes import secret_of, with_nonce
+from tests.cluster.processes import Command, wait_until
 
 OVER_PORTS = round(0.02 * INPUTS)
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180 + INPUTS // 50)]

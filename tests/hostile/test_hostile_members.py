@@ -8,24 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from client import dial_node, hello_of
-from inputs import Inputs
-from nodes import Site
+
+from tests.hostile.client import dial_node, hello_of
+from tests.hostile.inputs import Inputs
+from tests.hostile.nodes import Site
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
-from leads import POLICIES
-from stage import Stage, sent
-
-from polyrhythm.core import door, lead
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core import text as texts
+from polyrhythm.core.lead import admission, machine
 from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.worker import Worker
 from polyrhythm.tensors.optimizers import check_optimizer, describe_optimizer
 from polyrhythm.wire import messages as m
+from tests.core.stage import Stage, sent
+from tests.hostile.leads import POLICIES
 
 ODD = [float("nan"), float("inf"), float("-inf"), 1e308, -1e308, 1.7e308, 1e200, 5e-324]
 
@@ -112,7 +112,7 @@ def test_no_objective_overflows_under_any_policy(policy: str, value: float) -> N
 def test_an_objective_overflows_when_it_is_not_kept_in_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lead, "in_range", lambda trailer: trailer)
+    monkeypatch.setattr(machine, "in_range", lambda trailer: trailer)
     with pytest.raises(OverflowError):
         train("bsp", 1e200)
 
@@ -138,7 +138,7 @@ def test_a_name_that_cannot_be_shown_is_refused_and_not_journalled(name: str) ->
 def test_a_long_name_is_admitted_when_names_are_not_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "name_fault", lambda name: None)
+    monkeypatch.setattr(admission, "name_fault", lambda name: None)
     assert sent(Stage(workers=2).knock("x" * 60_000), m.Admitted)
 
 
@@ -150,7 +150,7 @@ def test_reasons_are_cut_and_escaped() -> None:
 
 
 def test_reasons_are_not_cut_when_the_rule_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead, "plain", lambda reason: reason)
+    monkeypatch.setattr(machine, "plain", lambda reason: reason)
     stage = Stage(workers=2, rounds=5).begin()
     effects = stage.tell(m.Leave(**stage.who(0), reason="x" * 5_000))
     (left,) = [e for e in effects if isinstance(e, fx.Note) and e.what == "left"]

@@ -11,7 +11,7 @@ import pytest
 from polyrhythm.errors import FrameError
 from polyrhythm.io import local
 from polyrhythm.io.local import same_user
-from polyrhythm.runtime.speech import for_the_lead
+from polyrhythm.runtime.net.authorise import for_the_lead
 from polyrhythm.wire import messages as m
 
 ROOT = Path(__file__).parent.parent.parent

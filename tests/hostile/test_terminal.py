@@ -12,8 +12,6 @@ import pytest
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "observe"))
-from journals import left, line, rounds, totals
-
 from polyrhythm.core.text import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import FileJournal
@@ -21,6 +19,7 @@ from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import tell
 from polyrhythm.wire.messages import JobSpec
+from tests.observe.journals import left, line, rounds, totals
 
 NAMES = [
     "[/]",

@@ -12,9 +12,9 @@ from polyrhythm.errors import LinkEnded
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.io.local import local_link
 from polyrhythm.io.stream import StreamLink
-from polyrhythm.runtime import reading as turns
 from polyrhythm.runtime.driver import Driver
-from polyrhythm.runtime.reading import FRAMES_PER_TURN, Reading
+from polyrhythm.runtime.net import link_readers as turns
+from polyrhythm.runtime.net.link_readers import FRAMES_PER_TURN, Reading
 from polyrhythm.wire import frames
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest

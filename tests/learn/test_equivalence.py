@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import twin_job as tj
 
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.wire.messages import JobSpec
+from tests.learn import twin_job as tj
 
 TOLERANCE = 1e-5
 JOB_FILE = Path(tj.__file__)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_sets import make_cifar10, make_mnist
 
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import DataError, UsageError
@@ -16,6 +15,7 @@ from polyrhythm.learn.jobs import digits
 from polyrhythm.learn.jobs.images import accuracy
 from polyrhythm.learn.load import HIDDEN, JOBS, load_main
 from polyrhythm.wire.messages import JobSpec
+from tests.learn.made_sets import make_cifar10, make_mnist
 
 
 def journal(job: str, data_dir: Path, told: dict[str, str], **spec: Any) -> list[dict[str, Any]]:

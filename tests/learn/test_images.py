@@ -7,10 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_sets import bright_rows, make_cifar10, make_cifar10_part, make_mnist, write_idx
 
 from polyrhythm.errors import DataError
 from polyrhythm.learn.data.images import read_cifar10, read_mnist
+from tests.learn.made_sets import (
+    bright_rows,
+    make_cifar10,
+    make_cifar10_part,
+    make_mnist,
+    write_idx,
+)
 
 
 def test_idx_files(tmp_path: Path) -> None:

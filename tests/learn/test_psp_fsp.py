@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core.placement.slices import lay_out
-from polyrhythm.core.sync.reading import Reading
+from polyrhythm.core.sync.barrier.measurement import Reading
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.options import NodeOptions

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-import twin_job as tj
 
 from polyrhythm import Worker
 from polyrhythm.engines import inline
 from polyrhythm.io.link import Link
-from polyrhythm.runtime.copies import Copies, SliceState
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.primary import Primary
-from polyrhythm.runtime.replicas import Replicas
-from polyrhythm.runtime.server import ServerNode
+from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.runtime.server.primary import Primary
+from polyrhythm.runtime.server.replica_memory import Copies, SliceState
+from polyrhythm.runtime.server.replica_send import Replicas
 from polyrhythm.wire.messages import Copy, JobSpec, Stamp
+from tests.learn import twin_job as tj
 
 Lines = list[dict[str, Any]]
 ENDED = object()

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-import twin_job as tj
 
 from polyrhythm import Worker
 from polyrhythm.engines import inline
 from polyrhythm.io.link import Link
-from polyrhythm.runtime.server import ServerNode
+from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.wire.messages import JobSpec
+from tests.learn import twin_job as tj
 
 TOLERANCE = 1e-5
 MIDDLE = 20

@@ -12,7 +12,7 @@ from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.worker import _Visits
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec, Progress
 
 POINTS = 60

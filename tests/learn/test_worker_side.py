@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from exchanges import Exchanges, Sent, record_exchanges
 
 from polyrhythm import Worker
-from polyrhythm.core.data.plan import Plan
-from polyrhythm.core.sync.reading import Reading
-from polyrhythm.core.tally import Tally
+from polyrhythm.core.lead.accounting import Tally
+from polyrhythm.core.lead.plan import Plan
+from polyrhythm.core.sync.barrier.measurement import Reading
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.wire.messages import JobSpec, Trailer
+from tests.learn.exchanges import Exchanges, Sent, record_exchanges
 
 COUNT = 120
 INPUTS = torch.randn(COUNT, 4, generator=torch.Generator().manual_seed(1))

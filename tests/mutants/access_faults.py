@@ -149,7 +149,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Callers._settle",
         "incarnation == named and named > 0",
         "True",
-        "tests/core/test_callers.py::test_another_incarnation_than_the_named_one_is_not_bound",
+        "tests/core/server/test_admission.py::test_another_incarnation_than_the_named_one_is_not_bound",
     ),
     mutant(
         "dialled-server-may-call",
@@ -157,7 +157,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Callers._settle",
         "server < self._server",
         "False",
-        "tests/core/test_callers.py::test_a_server_that_this_one_dials_itself_is_refused_at_once",
+        "tests/core/server/test_admission.py::test_a_server_that_this_one_dials_itself_is_refused_at_once",
     ),
     mutant(
         "unnamed-server-waits-for-ever",
@@ -165,7 +165,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Callers.overdue",
         "until_ns <= now_ns",
         "False",
-        "tests/core/test_callers.py::test_it_is_refused_after_five_seconds",
+        "tests/core/server/test_admission.py::test_it_is_refused_after_five_seconds",
     ),
     mutant(
         "unnamed-servers-without-limit",
@@ -173,7 +173,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Callers.call",
         "len(self._waiting) >= MOST_WAITING",
         "False",
-        "tests/core/test_callers.py::test_links_that_wait_have_a_limit_and_go_with_their_peer",
+        "tests/core/server/test_admission.py::test_links_that_wait_have_a_limit_and_go_with_their_peer",
     ),
     mutant(
         "state-of-a-stranger-is-kept",
@@ -205,7 +205,7 @@ ACCESS: tuple[Mutant, ...] = (
         "runtime:Mesh.part",
         "self._gone(link.peer)",
         "None",
-        "tests/runtime/test_ending_links.py::test_the_end_of_a_link_frees_what_its_peer_made_us_keep",
+        "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_frees_what_its_peer_made_us_keep",
     ),
     mutant(
         "confirmations-without-limit",
@@ -213,7 +213,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Early.keep",
         "len(kept) >= MOST_RUNS",
         "False",
-        "tests/core/test_early.py::test_a_server_that_names_ever_more_epochs_is_not_believed",
+        "tests/core/server/test_early_acks.py::test_a_server_that_names_ever_more_epochs_is_not_believed",
     ),
     # -- floods --------------------------------------------------------------------------------
     mutant(
@@ -222,7 +222,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Strangers.came",
         "len(self._silent) >= self._most",
         "False",
-        "tests/core/test_waiting_links.py::test_the_oldest_silent_link_makes_room_for_the_next",
+        "tests/core/server/test_strangers.py::test_the_oldest_silent_link_makes_room_for_the_next",
     ),
     mutant(
         "unproven-links-without-limit",
@@ -230,7 +230,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Strangers.said_hello",
         "len(self._unproven) >= self._most",
         "False",
-        "tests/core/test_waiting_links.py::test_unproven_links_have_a_limit_too",
+        "tests/core/server/test_strangers.py::test_unproven_links_have_a_limit_too",
     ),
     mutant(
         "handshake-takes-for-ever",
@@ -238,7 +238,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:Strangers.overdue",
         "until_ns <= now_ns",
         "False",
-        "tests/core/test_waiting_links.py::test_a_peer_has_ten_seconds_for_the_whole_handshake",
+        "tests/core/server/test_strangers.py::test_a_peer_has_ten_seconds_for_the_whole_handshake",
     ),
     mutant(
         "no-descriptors-in-reserve",

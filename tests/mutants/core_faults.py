@@ -72,7 +72,7 @@ CORE: tuple[Mutant, ...] = (
         "core:Receipts.take_over",
         "least if anew else min(before, least)",
         "before",
-        "tests/core/test_receipts.py::test_who_is_promoted_has_acknowledged_what_every_slice_has",
+        "tests/core/server/test_acks.py::test_who_is_promoted_has_acknowledged_what_every_slice_has",
     ),
     mutant(
         "rows-stay-behind",

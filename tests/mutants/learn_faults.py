@@ -180,7 +180,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Worker.examine",
         "self._exchange.pass_over(now_ns - began_ns)",
         "now_ns",
-        "tests/learn/test_examining.py::test_its_time_is_not_booked_as_computing",
+        "tests/learn/test_evaluation.py::test_its_time_is_not_booked_as_computing",
     ),
     mutant(
         "examinations-without-a-share",
@@ -188,7 +188,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Examinations.done",
         "max(self._least_ns, self._share * (now_ns - began_ns))",
         "self._least_ns",
-        "tests/learn/test_examining.py::test_an_examination_takes_at_most_a_tenth_or_a_fiftieth",
+        "tests/learn/test_evaluation.py::test_an_examination_takes_at_most_a_tenth_or_a_fiftieth",
     ),
     mutant(
         "first-micro-batch-is-measured",

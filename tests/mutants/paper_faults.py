@@ -171,7 +171,7 @@ PAPERS: tuple[Mutant, ...] = (
         "core:Rounds._share",
         "contributed / (contributed + self.resting)",
         "1.0",
-        "tests/core/test_lead_machine.py::test_a_worker_that_has_visited_all_points_stays_in_the_mean",
+        "tests/core/lead/test_lead_machine.py::test_a_worker_that_has_visited_all_points_stays_in_the_mean",
     ),
     mutant(
         "servers-ignore-the-share",
@@ -179,6 +179,6 @@ PAPERS: tuple[Mutant, ...] = (
         "core:Stepping.step",
         "1 / members if self._scales else share",
         "1 / members if self._scales else 1.0",
-        "tests/tensors/test_holdings.py::test_a_share_of_a_step_moves_parameters_by_that_share",
+        "tests/runtime/server/test_slice_store.py::test_a_share_of_a_step_moves_parameters_by_that_share",
     ),
 )

@@ -10,7 +10,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "core:Stepping.enlist",
         "max(1, members)",
         "max(self._members, members)",
-        "tests/tensors/test_holdings.py::test_each_of_fewer_members_makes_a_larger_step",
+        "tests/runtime/server/test_slice_store.py::test_each_of_fewer_members_makes_a_larger_step",
     ),
     mutant(
         "rate-of-the-first-to-arrive",
@@ -18,7 +18,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Primary.add",
         "message.sequence >= held.clock",
         "held.rate is None",
-        "tests/tensors/test_holdings.py::test_the_rate_of_the_highest_clock_counts",
+        "tests/runtime/server/test_slice_store.py::test_the_rate_of_the_highest_clock_counts",
     ),
     mutant(
         "primary-steps-in-full",
@@ -36,7 +36,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Primary._settle",
         "held.weight and held.aggregate is not before",
         "False",
-        "tests/runtime/test_moving_slices.py::test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold",
+        "tests/runtime/server/test_moving_slices.py::test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold",
     ),
     mutant(
         "weight-lost-when-slices-move",
@@ -44,7 +44,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Primary.take_over",
         "(was.weight, was.rate, was.clock)",
         "(1.0, was.rate, was.clock)",
-        "tests/runtime/test_moving_slices.py::test_contributions_keep_their_weight_when_slices_move",
+        "tests/runtime/server/test_moving_slices.py::test_contributions_keep_their_weight_when_slices_move",
     ),
     mutant(
         "mean-divided-twice",
@@ -62,7 +62,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Copies.step",
         "[message.step]",
         "[type(message.step)(message.step.weight, message.step.rate, per_round=message.step.per_round)]",
-        "tests/runtime/test_moving_slices.py::test_a_replica_makes_the_scaled_steps_of_its_primary",
+        "tests/runtime/server/test_moving_slices.py::test_a_replica_makes_the_scaled_steps_of_its_primary",
     ),
     mutant(
         "step-is-computed-twice",
@@ -89,7 +89,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Follower.step",
         "if new:\n    self.copies.step(message, data)",
         "self.copies.step(message, data)",
-        "tests/runtime/test_moving_slices.py::test_a_step_that_comes_twice_is_made_once",
+        "tests/runtime/server/test_moving_slices.py::test_a_step_that_comes_twice_is_made_once",
     ),
     mutant(
         "replica-confirms-what-it-lacks",
@@ -97,7 +97,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Follower.step",
         "if new:\n    self._ledger.copied(message.stamp, message.rows)",
         "self._ledger.copied(message.stamp, message.rows)",
-        "tests/runtime/test_moving_slices.py::test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed",
+        "tests/runtime/server/test_moving_slices.py::test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed",
     ),
     mutant(
         "state-of-old-routes-is-adopted",
@@ -105,7 +105,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Follower.adopt",
         "self._ledger.awaits(primary, slice_, message.routing)",
         "True",
-        "tests/runtime/test_moving_slices.py::test_a_state_that_was_asked_of_another_primary_is_not_adopted",
+        "tests/runtime/server/test_moving_slices.py::test_a_state_that_was_asked_of_another_primary_is_not_adopted",
     ),
     mutant(
         "row-is-one-behind",
@@ -114,7 +114,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Replicas.forward",
         "Row(message.worker, message.incarnation, message.sequence)",
         "Row(message.worker, message.incarnation, message.sequence - 1)",
-        "tests/runtime/test_moving_slices.py::test_a_promoted_replica_knows_what_is_in_its_slices",
+        "tests/runtime/server/test_moving_slices.py::test_a_promoted_replica_knows_what_is_in_its_slices",
     ),
     mutant(
         "learner-reads-where-it-is-written",
@@ -123,7 +123,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Replicas.fold_too",
         "peer in route.learners",
         "False",
-        "tests/runtime/test_moving_slices.py::test_what_a_learner_is_sent_stays_as_it_was",
+        "tests/runtime/server/test_moving_slices.py::test_what_a_learner_is_sent_stays_as_it_was",
     ),
     mutant(
         "demoted-primary-begins-at-zero",
@@ -131,7 +131,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.reroute",
         "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, states)",
         "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, {})",
-        "tests/runtime/test_moving_slices.py::test_a_demoted_primary_keeps_what_it_has",
+        "tests/runtime/server/test_moving_slices.py::test_a_demoted_primary_keeps_what_it_has",
     ),
     # -- what a server takes -------------------------------------------------------------------
     mutant(
@@ -140,7 +140,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.add",
         "verify and not all_finite(incoming)",
         "False",
-        "tests/tensors/test_holdings.py::test_what_is_not_finite_is_refused_and_not_added",
+        "tests/runtime/server/test_slice_store.py::test_what_is_not_finite_is_refused_and_not_added",
     ),
     mutant(
         "row-under-the-wrong-slice",
@@ -148,7 +148,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings._enter",
         "self.ledger.add(*whose, message.slice, message.slices)",
         "self.ledger.add(*whose, index, message.slices)",
-        "tests/tensors/test_holdings.py::test_what_is_repeated_is_known_by_the_slices_own_number",
+        "tests/runtime/server/test_slice_store.py::test_what_is_repeated_is_known_by_the_slices_own_number",
     ),
     mutant(
         "folds-after-the-freeze",
@@ -156,7 +156,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.freeze",
         "self._frozen = True",
         "pass",
-        "tests/tensors/test_holdings.py::test_nothing_is_folded_after_the_freeze",
+        "tests/runtime/server/test_slice_store.py::test_nothing_is_folded_after_the_freeze",
     ),
     mutant(
         "surplus-memory-is-kept",
@@ -164,7 +164,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Holdings.unlease",
         "self.primary.slots.free(latest.surplus())",
         "[]",
-        "tests/tensors/test_holdings.py::test_the_memory_of_many_slow_readers_is_given_back",
+        "tests/runtime/server/test_slice_store.py::test_the_memory_of_many_slow_readers_is_given_back",
     ),
     mutant(
         "speaks-in-anothers-name",
@@ -190,7 +190,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Peers.add",
         "link.incarnation <= before.incarnation",
         "link.incarnation < before.incarnation",
-        "tests/runtime/test_ending_links.py::test_only_a_later_incarnation_takes_the_place_of_a_link",
+        "tests/runtime/net/test_ending_links.py::test_only_a_later_incarnation_takes_the_place_of_a_link",
     ),
     mutant(
         "lead-keeps-the-end-of-a-link-to-itself",
@@ -198,7 +198,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Mesh.part",
         "self._driver.post(self._name, closed)",
         "self._leads or self._driver.post(self._name, closed)",
-        "tests/runtime/test_ending_links.py::test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs",
+        "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs",
     ),
     # -- a worker ------------------------------------------------------------------------------
     mutant(
@@ -207,7 +207,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Landing._pack",
         "holds or self._holdings[server]",
         "self._holdings[server]",
-        "tests/runtime/test_worker_memory.py::test_a_version_is_cut_by_what_its_server_says_it_holds",
+        "tests/runtime/worker/test_worker_memory.py::test_a_version_is_cut_by_what_its_server_says_it_holds",
     ),
     mutant(
         "push-buffer-overwritten",
@@ -215,7 +215,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:PushBuffers.turn_to_next",
         "list(self._lent)[-unacknowledged:]",
         "list(self._lent)[-1:]",
-        "tests/runtime/test_worker_memory.py::test_a_push_buffer_is_not_filled_while_a_server_may_read_it",
+        "tests/runtime/worker/test_worker_memory.py::test_a_push_buffer_is_not_filled_while_a_server_may_read_it",
     ),
     mutant(
         "one-rate-for-all-groups",
@@ -241,7 +241,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:WorkerNode.rebase",
         "self._model.adopt()",
         "self._model.rebase(self._push.sent)",
-        "tests/runtime/test_worker_node.py::test_a_worker_that_joined_again_carries_nothing_over",
+        "tests/runtime/worker/test_worker_node.py::test_a_worker_that_joined_again_carries_nothing_over",
     ),
     mutant(
         "hurried-for-good",
@@ -249,7 +249,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:WorkerNode._resume",
         "self.hurried = False",
         "pass",
-        "tests/runtime/test_worker_node.py::test_a_barrier_that_was_called_is_over_with_the_next_version",
+        "tests/runtime/worker/test_worker_node.py::test_a_barrier_that_was_called_is_over_with_the_next_version",
     ),
     mutant(
         "waiting-counts-as-computing",
@@ -257,7 +257,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Timesheet.awaited",
         "self.resumed_ns += took_ns",
         "pass",
-        "tests/runtime/test_timesheet.py::test_what_interrupts_computing_is_not_computing",
+        "tests/runtime/worker/test_timesheet.py::test_what_interrupts_computing_is_not_computing",
     ),
     mutant(
         "waiting-counts-as-transfer",
@@ -265,7 +265,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Timesheet.exchanged",
         "self.resumed_ns - began_ns - idle_ns",
         "self.resumed_ns - began_ns",
-        "tests/runtime/test_timesheet.py::test_an_exchange_is_waiting_and_transferring",
+        "tests/runtime/worker/test_timesheet.py::test_an_exchange_is_waiting_and_transferring",
     ),
     # -- digests ---------------------------------------------------------------------------------
     mutant(
@@ -274,7 +274,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Slot.rewrite_all",
         "[piece.for_many() for piece in self.pieces]",
         "list(self.pieces)",
-        "tests/runtime/test_hashed_once.py::test_a_fingerprint_is_always_that_of_the_version[rounds]",
+        "tests/runtime/server/test_hashed_once.py::test_a_fingerprint_is_always_that_of_the_version[rounds]",
     ),
     mutant(
         "digest-of-an-older-slice",
@@ -282,7 +282,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Slot.rewrite",
         "self.pieces[index].for_many()",
         "self.pieces[index]",
-        "tests/runtime/test_hashed_once.py::test_the_same_without_rounds",
+        "tests/runtime/server/test_hashed_once.py::test_the_same_without_rounds",
     ),
     mutant(
         "every-link-hashes",
@@ -290,7 +290,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "io:fingerprint_of",
         "part.fingerprint if isinstance(part, Piece) else None",
         "None if isinstance(part, Piece) else None",
-        "tests/runtime/test_hashed_once.py::test_memory_that_many_links_send_is_hashed_once",
+        "tests/runtime/server/test_hashed_once.py::test_memory_that_many_links_send_is_hashed_once",
     ),
     mutant(
         "payload-without-digest",

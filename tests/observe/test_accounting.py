@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from journals import ended, opened, rounds, totals
 
-from polyrhythm.core.tally import Tally
+from polyrhythm.core.lead.accounting import Tally
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, summarise, summary_text
 from polyrhythm.observe.worker import Totals
 from polyrhythm.wire.messages import JobSpec, Trailer
+from tests.observe.journals import ended, opened, rounds, totals
 
 S = 10**9
 

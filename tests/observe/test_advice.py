@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from journals import learning, opened, rounds, totals, waiting
 
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.wire.messages import JobSpec
+from tests.observe.journals import learning, opened, rounds, totals, waiting
 
 
 def after(seconds: float, *workers: tuple[float, float, float]) -> RunState:

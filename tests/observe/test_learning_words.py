@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journals import Line, ended, learning, opened, rounds
 from rich.console import Console
 
 from polyrhythm.observe import tables
@@ -15,6 +14,7 @@ from polyrhythm.observe.story import Teller, tell
 from polyrhythm.observe.summary import result, summary_text
 from polyrhythm.observe.why import explain, in_sentences
 from polyrhythm.wire.messages import JobSpec
+from tests.observe.journals import Line, ended, learning, opened, rounds
 
 SGD = {"optimizer": "SGD", "rate": 0.1, "momentum": 0.9}
 RISING: dict[str, Any] = {"objective": 2.1, "best": 0.4, "best_pass": 3, "rises": 1}

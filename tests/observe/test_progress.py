@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
-from journals import Line, joined, line, opened, rounds, totals, waiting
 from rich.console import Console
 
 from polyrhythm.observe import tables
 from polyrhythm.observe.progress import Progress
 from polyrhythm.observe.state import fold
 from polyrhythm.wire.messages import JobSpec
+from tests.observe.journals import Line, joined, line, opened, rounds, totals, waiting
 
 JOB = JobSpec(job="x", name="digits", rounds=100)
 

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journals import Line, ended, line, opened, rounds, totals
 
 from polyrhythm.observe.advice import advise
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, seconds_to_target, summarise, summary_text
 from polyrhythm.wire.messages import JobSpec
+from tests.observe.journals import Line, ended, line, opened, rounds, totals
 
 
 def job(**fields: Any) -> JobSpec:

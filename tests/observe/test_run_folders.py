@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from journals import ended, opened, rounds
 
 from polyrhythm.errors import UsageError
 from polyrhythm.observe import runs
 from polyrhythm.wire.messages import JobSpec
+from tests.observe.journals import ended, opened, rounds
 
 
 @pytest.fixture

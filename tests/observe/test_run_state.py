@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from journals import ended, joined, left, line, opened, rounds, totals, waiting
 
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.state import fold
+from tests.observe.journals import ended, joined, left, line, opened, rounds, totals, waiting
 
 
 def test_a_run_that_has_opened() -> None:

@@ -1,8 +1,7 @@
 """A run in sentences: what golden transcripts are made of."""
 
-from journals import ended, joined, left, line, opened, rounds, totals, waiting
-
 from polyrhythm.observe.story import tell
+from tests.observe.journals import ended, joined, left, line, opened, rounds, totals, waiting
 
 
 def reported(at_s: float, worker: int, accuracy: float | None) -> dict[str, object]:

@@ -1,9 +1,8 @@
 """What is being waited for, by whom, since when, until when, by which rule, and what helps."""
 
-from journals import line, opened, rounds, waiting
-
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.why import explain, in_sentences
+from tests.observe.journals import line, opened, rounds, waiting
 
 
 def test_a_round_that_waits_for_one() -> None:

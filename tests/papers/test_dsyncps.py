@@ -10,20 +10,20 @@ import struct
 import zlib
 
 import pytest
-from simulated import Simulated
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.pacemaker import Pacemaker
-from polyrhythm.core.server import ServerMachine
+from polyrhythm.core.lead.pacemaker import Pacemaker
+from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.sync.choose import choose_policy
-from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.core.sync.registry import choose_policy
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import FrameError
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.events import EventType
 from polyrhythm.wire.frames import MEMBER, PREAMBLE, Decoder, encode
+from tests.papers.simulated import Simulated
 
 PAYLOAD = b"gradient"
 ADDRESS = m.Address("127.0.0.1", 1, "", "")

@@ -10,19 +10,19 @@ from itertools import pairwise
 
 import pytest
 import torch
-from simulated import Simulated
 from torch.nn import functional
 
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.sync.abandoning import abandons
-from polyrhythm.core.sync.batchsize import BatchSize, MeasuredBatch
-from polyrhythm.core.sync.choose import choose_policy
-from polyrhythm.core.sync.gain import Line, best_interval
-from polyrhythm.core.sync.interval import AutoInterval, BinaryInterval, Measured, Terms
-from polyrhythm.core.sync.lateness import Lateness
+from polyrhythm.core.sync.barrier.abandoning import abandons
+from polyrhythm.core.sync.barrier.batch_size import BatchSize, MeasuredBatch
+from polyrhythm.core.sync.barrier.lateness import Lateness
+from polyrhythm.core.sync.interval.fixed import AutoInterval, BinaryInterval, Measured, Terms
+from polyrhythm.core.sync.interval.gain import Line, best_interval
+from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.worker import Worker
 from polyrhythm.wire.messages import JobSpec
+from tests.papers.simulated import Simulated
 
 MS = 10**6
 UNEQUAL = {"min-step": "2ms", "slow": "2=3x"}

@@ -4,16 +4,16 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from simulated import Simulated
 
-from polyrhythm.core.arrivals import Complete
-from polyrhythm.core.lead import LeadMachine
-from polyrhythm.core.sync.prediction import (
+from polyrhythm.core.lead.contributions import Complete
+from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.sync.barrier.prediction import (
     Prediction,
     overall_usage,
     plan_steps,
     resource_usage,
 )
+from tests.papers.simulated import Simulated
 
 
 def test_eq_1() -> None:

@@ -7,11 +7,11 @@ Not built: checkpoints ("the system can resume training from the saved checkpoin
 from collections import Counter
 
 import pytest
-from simulated import Simulated
 
-from polyrhythm.core.data.plan import Plan
+from polyrhythm.core.lead.plan import Plan
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.learn.points import Points
+from tests.papers.simulated import Simulated
 
 SLICES = 120
 

@@ -17,13 +17,13 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead import LeadMachine
-from polyrhythm.core.ledger import Ledger, Verdict
+from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
-from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.sync.choose import has_rounds
-from polyrhythm.core.versions import SliceVersions
-from polyrhythm.core.worker import State, WorkerMachine
+from polyrhythm.core.server.leases import SliceVersions
+from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.worker.machine import State, WorkerMachine
 from polyrhythm.learn.points import Points
 from polyrhythm.wire import messages as m
 

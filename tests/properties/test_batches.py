@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core.data.batches import least_of, steps_of, too_few, wanted
-from polyrhythm.core.data.plan import Plan
+from polyrhythm.core.batches import least_of, steps_of, too_few, wanted
+from polyrhythm.core.lead.plan import Plan
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.points import Points
-from polyrhythm.sim.points import Points as SimulatedPoints
+from polyrhythm.sim.model.points import Points as SimulatedPoints
 
 
 @given(

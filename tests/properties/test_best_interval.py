@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from polyrhythm.core.sync.gain import Line, best_interval
-from polyrhythm.core.sync.interval import AutoInterval, BinaryInterval, Measured
+from polyrhythm.core.sync.interval.fixed import AutoInterval, BinaryInterval, Measured
+from polyrhythm.core.sync.interval.gain import Line, best_interval
 
 SLOPES = st.floats(-1e3, 1e3).filter(lambda a: a == 0 or abs(a) > 1e-6)
 GAINS = st.floats(-1e3, 1e3).filter(lambda b: b == 0 or abs(b) > 1e-6)

@@ -13,8 +13,8 @@ from hypothesis.stateful import (
 )
 
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.sync.bsp import Bsp
-from polyrhythm.core.sync.timer import Timer
+from polyrhythm.core.sync.barrier.bsp import Bsp
+from polyrhythm.core.sync.barrier.timer import Timer
 
 SECOND_NS = 10**9
 SEARCH = settings(max_examples=2000, phases=[Phase.generate], report_multiple_bugs=False)

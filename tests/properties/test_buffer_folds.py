@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.holdings import Holdings
-from polyrhythm.runtime.primary import Primary
+from polyrhythm.runtime.server.primary import Primary
+from polyrhythm.runtime.server.slice_store import Holdings
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,

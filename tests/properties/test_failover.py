@@ -5,9 +5,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.events import Computed
-from polyrhythm.core.outstanding import Outstanding
-from polyrhythm.core.placing import Placing
-from polyrhythm.core.replication import Replication
+from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.server.replication import Replication
+from polyrhythm.core.worker.outstanding import Outstanding
 from polyrhythm.wire import messages as m
 
 ADDRESS = m.Address("memory", 0, "", "")

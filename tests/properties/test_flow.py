@@ -5,16 +5,16 @@ import random
 from collections import Counter
 
 import pytest
-from ensemble import Ensemble, Flow
 from hypothesis import settings
 
-from polyrhythm.core.arrivals import Arrivals
-from polyrhythm.core.data.plan import Holder, Plan
-from polyrhythm.core.data.sharing import Sharing
-from polyrhythm.core.ledger import Ledger, Verdict
-from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.versions import SliceVersions
+from polyrhythm.core.lead.contributions import Arrivals
+from polyrhythm.core.lead.plan import Holder, Plan
+from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.server.leases import SliceVersions
+from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.wire import messages as m
+from tests.properties.ensemble import Ensemble, Flow
 
 SEEDS = settings.default.max_examples // 2
 AHEAD = "asp --read-ahead"

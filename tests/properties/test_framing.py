@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "wire"))
-from samples import feed, joined, messages
-
 from polyrhythm.errors import FrameError
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import PIECE_NBYTES, Digest
 from polyrhythm.wire.frames import MEMBER, Decoder, encode, header_nbytes
+from tests.wire.samples import feed, joined, messages
 
 SAMPLES = messages()
 PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.ledger import MOST_PARTIAL, Ledger, Verdict
+from polyrhythm.core.server.ledger import MOST_PARTIAL, Ledger, Verdict
 from polyrhythm.wire.messages import Route, Row, Stamp
 
 SLICES = 3

@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from ensemble import Ensemble, Store
 from hypothesis import settings
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.landing import Landing
-from polyrhythm.core.ledger import Ledger, Verdict
-from polyrhythm.core.placing import Placing
-from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.versions import Versions
-from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.server.leases import Versions
+from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.worker.assembly import Landing
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.wire import messages as m
+from tests.properties.ensemble import Ensemble, Store
 
 SEEDS = 2 * settings.default.max_examples
 ROUNDS = 4

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.sync.prediction import plan_steps, resource_usage
+from polyrhythm.core.sync.barrier.prediction import plan_steps, resource_usage
 
 CAPS = st.integers(1, 40)
 NEAR_BEST = Fraction(95, 100)

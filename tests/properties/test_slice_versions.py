@@ -8,7 +8,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from polyrhythm.core.versions import SliceVersions, Versions
+from polyrhythm.core.server.leases import SliceVersions, Versions
 
 SLICES = (2, 5, 7)
 READERS = 4

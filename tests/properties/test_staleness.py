@@ -17,11 +17,11 @@ from hypothesis.stateful import (
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.sync.clocks import Clocks
-from polyrhythm.core.sync.onarrival import OnArrival
-from polyrhythm.core.sync.restart import Restart
-from polyrhythm.core.sync.staleness import Staleness
-from polyrhythm.core.sync.turning import Turning
+from polyrhythm.core.sync.arrival.clocks import Clocks
+from polyrhythm.core.sync.arrival.on_arrival import OnArrival
+from polyrhythm.core.sync.arrival.restart import Restart
+from polyrhythm.core.sync.arrival.staleness import Staleness
+from polyrhythm.core.sync.arrival.view_change import Turning
 
 SEARCH = settings(stateful_step_count=40)
 HUNT = settings(

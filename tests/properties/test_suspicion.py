@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core import suspicion
-from polyrhythm.core.suspicion import Pulse, Suspicion
+from polyrhythm.core import liveness
+from polyrhythm.core.liveness import Pulse, Suspicion
 
 MS = 10**6
 SECOND_NS = 10**9
@@ -129,7 +129,7 @@ def test_the_silent_are_found_when_it_is_time_and_not_before(beats: list[tuple[i
 
 
 def test_who_beats_irregularly_is_suspected_when_spreads_are_not_looked_at(monkeypatch) -> None:
-    monkeypatch.setattr(suspicion, "_SPREADS", 0)
+    monkeypatch.setattr(liveness, "_SPREADS", 0)
     with pytest.raises(AssertionError, match="it was as silent before"):
         test_who_beats_irregularly_is_given_more_time.hypothesis.inner_test(5_000, 20)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from polyrhythm.core.versions import Versions
+from polyrhythm.core.server.leases import Versions
 
 readers = st.integers(0, 3)
 

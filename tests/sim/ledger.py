@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from staged_run import Run
 
-from polyrhythm.core.arrivals import Arrivals, Complete
-from polyrhythm.core.lead import LeadMachine
-from polyrhythm.core.membership import Member
-from polyrhythm.core.outstanding import Outstanding
-from polyrhythm.core.sync.choose import has_rounds
-from polyrhythm.core.worker import WorkerMachine
-from polyrhythm.sim.link import Way
-from polyrhythm.sim.memory import Given, Memory
+from polyrhythm.core.lead.contributions import Arrivals, Complete
+from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.lead.members import Member
+from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.core.worker.outstanding import Outstanding
+from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.server.slice_store import Given, Memory
 from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
+from tests.sim.staged_run import Run
 
 _K = 211
 _REPEATED = 0.05
@@ -203,7 +203,9 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(LeadMachine, "_count", count_booked)
         patch.setattr(Arrivals, "excuse", excuse_booked)
         patch.setattr(Way, "send", send_again)
-        patch.setattr("polyrhythm.sim.server.Memory", type("Booked", (Blocks,), {"books": books}))
+        patch.setattr(
+            "polyrhythm.sim.server.node.Memory", type("Booked", (Blocks,), {"books": books})
+        )
         yield books
 
 

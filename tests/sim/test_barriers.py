@@ -1,7 +1,8 @@
 """psp and fsp in virtual time: who computes how long before a barrier, and who waits at it."""
 
 import pytest
-from staged_run import Run
+
+from tests.sim.staged_run import Run
 
 JOB = """
 [job]

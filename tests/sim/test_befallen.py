@@ -1,9 +1,9 @@
 """What befalls workers: they crash, are stopped and continued, leave, slow down and join."""
 
 import pytest
-from staged_run import Run
 
-from polyrhythm.core.worker import SETTLE_NS
+from polyrhythm.core.worker.machine import SETTLE_NS
+from tests.sim.staged_run import Run
 
 SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2", "psp", "fsp"]
 JOB = """

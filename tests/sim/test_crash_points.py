@@ -9,12 +9,12 @@ that it has.
 from collections.abc import Callable
 
 import pytest
-from ledger import Books, bookkeeping, settle
-from staged_run import Run
 
 from polyrhythm.sim.process import Process
-from polyrhythm.sim.server import ServerProcess
-from polyrhythm.sim.worker import WorkerProcess
+from polyrhythm.sim.server.node import ServerProcess
+from polyrhythm.sim.worker.node import WorkerProcess
+from tests.sim.ledger import Books, bookkeeping, settle
+from tests.sim.staged_run import Run
 
 VICTIMS = ["s1", "s2", "worker-0", "worker-1"]
 AHEAD = "asp --read-ahead"

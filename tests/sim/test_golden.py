@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
-from staged_run import Run
 
 from polyrhythm.observe.story import tell
+from tests.sim.staged_run import Run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCENARIOS = sorted(GOLDEN.glob("*.toml"))

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from staged_run import Run
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.engines.inline import Hub
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.observe.words import link_ended
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.server import ServerNode
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire import messages as m
+from tests.sim.staged_run import Run
 
 POINTS, BATCH, TIMER_S = 600, 10, 8.0
 OUTPUTS = 8000

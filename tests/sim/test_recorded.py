@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from staged_run import Run
 
 from polyrhythm.cli.simulate import simulate
 from polyrhythm.errors import UsageError
@@ -15,6 +14,7 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.recorded import scenario_of
 from polyrhythm.sim.simulation import Simulation
 from polyrhythm.wire.messages import JobSpec
+from tests.sim.staged_run import Run
 
 RECORDED = """
 [job]

@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from staged_run import Run
+
+from tests.sim.staged_run import Run
 
 JOB = """
 [job]

@@ -8,7 +8,8 @@ makes that 10,000.
 import os
 
 import pytest
-from ledger import keep_books, run_booked
+
+from tests.sim.ledger import keep_books, run_booked
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 FOUND = (

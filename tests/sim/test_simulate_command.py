@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.cli.simulate import simulate
-from polyrhythm.core.ledger import Ledger, Verdict
-from polyrhythm.core.versions import Versions
+from polyrhythm.core.server.leases import Versions
+from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.observe.journal import read_journal
 

@@ -1,10 +1,10 @@
 """Policies whose servers fold contributions as they come: who waits for whom, and for how long."""
 
 import pytest
-from staged_run import Run
 
-from polyrhythm.core.versions import SliceVersions
+from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.errors import InvariantBroken
+from tests.sim.staged_run import Run
 
 JOB = """
 [job]

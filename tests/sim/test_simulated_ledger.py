@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from ledger import keep_books
 
-from polyrhythm.core.arrivals import Arrivals, Complete
-from polyrhythm.core.ledger import Ledger, Verdict
-from polyrhythm.core.versions import SliceVersions, Versions
+from polyrhythm.core.lead.contributions import Arrivals, Complete
+from polyrhythm.core.server.leases import SliceVersions, Versions
+from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.errors import InvariantBroken, JobFailed
+from tests.sim.ledger import keep_books
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 SEEDS = range(30 * TORTURE)

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from staged_run import Run
 
 from polyrhythm.errors import InvariantBroken, JobFailed
 from polyrhythm.sim.scenario import read_scenario
-from polyrhythm.sim.worker import WorkerProcess
+from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire.messages import SliceStep
+from tests.sim.staged_run import Run
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 PLAIN = """
@@ -169,8 +169,8 @@ def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:
 
 def test_a_contribution_added_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the ledger's word a repetition would be folded twice: the memory shows it."""
-    from polyrhythm.core.ledger import Ledger, Verdict
-    from polyrhythm.sim.link import Way
+    from polyrhythm.core.server.ledger import Ledger, Verdict
+    from polyrhythm.sim.model.link import Way
     from polyrhythm.wire.messages import Contribution
 
     send = Way.send
@@ -191,7 +191,7 @@ def test_a_version_overwritten_under_its_reader_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without leases a fold would write what a slow link is still reading."""
-    from polyrhythm.core.versions import Versions
+    from polyrhythm.core.server.leases import Versions
 
     text = """
     [job]
@@ -212,7 +212,7 @@ def test_a_version_overwritten_under_its_reader_is_noticed(
 
 
 def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyrhythm.sim.memory import Memory
+    from polyrhythm.sim.server.slice_store import Memory
 
     add = Memory.add
 
@@ -229,7 +229,7 @@ def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_promise_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold that leaves something behind for the next one, though it was complete."""
-    from polyrhythm.sim.memory import Memory
+    from polyrhythm.sim.server.slice_store import Memory
 
     fold = Memory._fold_slice
 
@@ -247,7 +247,7 @@ def test_a_promise_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_machine_that_asks_to_be_woken_for_ever_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from polyrhythm.core.lead import LeadMachine
+    from polyrhythm.core.lead.machine import LeadMachine
 
     monkeypatch.setattr(LeadMachine, "wake_at", lambda _: 2 * 10**9)
     with pytest.raises(InvariantBroken, match="woken"):

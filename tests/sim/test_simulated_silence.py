@@ -1,8 +1,6 @@
 """The lead's process is stopped: workers and servers notice, report, and end or go on."""
 
 import pytest
-from staged_run import Run
-from test_befallen import SYNCS
 
 from polyrhythm.core.effects import Note
 from polyrhythm.errors import JobFailed
@@ -10,6 +8,8 @@ from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.sim.clock import BEGINNING_NS, Clock
 from polyrhythm.sim.scenario import parse_scenario
 from polyrhythm.sim.simulation import Simulation
+from tests.sim.staged_run import Run
+from tests.sim.test_befallen import SYNCS
 
 JOB = """
 [job]

@@ -4,7 +4,8 @@ The simulated objective has no noise and halves about every two passes, so its c
 """
 
 import pytest
-from staged_run import Run
+
+from tests.sim.staged_run import Run
 
 POINTS, BOUND = 1200, 0.02
 SCENARIO = """

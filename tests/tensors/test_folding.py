@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core import effects as fx
-from polyrhythm.runtime.folding import Folding, added_by_lanes
+from polyrhythm.runtime.server.adding import Folding, added_by_lanes
 
 CORES = 2
 SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20

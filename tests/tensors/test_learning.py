@@ -7,7 +7,7 @@ import torch
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.holdings import Holdings
+from polyrhythm.runtime.server.slice_store import Holdings
 from polyrhythm.wire.messages import (
     JobSpec,
     ModelSpec,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyrhythm.core.placement.slices import Slice
-from polyrhythm.core.stepping import Stepping
+from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.tensors.optimizers import can_fuse
 from polyrhythm.tensors.updaters import Held, Optimizer
 from polyrhythm.wire.messages import JobSpec, OptimizerSpec, SliceStep

@@ -8,8 +8,8 @@ import torch
 
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.io.segments import Piece, Segment
-from polyrhythm.runtime.holdings import Holdings
-from polyrhythm.runtime.primary import Primary
+from polyrhythm.runtime.server.primary import Primary
+from polyrhythm.runtime.server.slice_store import Holdings
 from polyrhythm.tensors.updaters import Held, updaters_for
 from polyrhythm.wire.messages import (
     Contribution,

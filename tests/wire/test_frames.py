@@ -7,7 +7,6 @@ import zlib
 import msgspec
 import pytest
 import xxhash
-from samples import feed, joined, messages
 
 from polyrhythm.errors import FrameError
 from polyrhythm.wire import frames
@@ -24,6 +23,7 @@ from polyrhythm.wire.frames import (
     encode,
     header_nbytes,
 )
+from tests.wire.samples import feed, joined, messages
 
 DIGESTS = list(Digest)
 PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)

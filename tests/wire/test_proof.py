@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from samples import ADDRESS
 
 from polyrhythm.errors import FrameError, LinkError
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Opener, Secret
+from tests.wire.samples import ADDRESS
 
 SECRET, OTHER = Secret("0123456789abcdef" * 4), Secret("fedcba9876543210" * 4)
 NEAR, FAR = b"n" * NONCE_NBYTES, b"f" * NONCE_NBYTES

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from polyrhythm.core.sync.choose import choose_policy, has_rounds
+from polyrhythm.core.sync.registry import choose_policy, has_rounds
 from polyrhythm.errors import UsageError
 from polyrhythm.io.tcp import is_loopback
 from polyrhythm.learn.staging import Staging

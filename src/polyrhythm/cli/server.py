@@ -47,7 +47,9 @@ def server(
         check_host(host, insecure)
     known = find_secret(lead_host, lead_port, secret_file)
     rest_at_once()
-    from polyrhythm.engines.outpost import serve_remote  # torch, once it is known to be of use
+    from polyrhythm.engines.standalone_server import (
+        serve_remote,  # torch, once it is known to be of use
+    )
 
     serve_remote(
         lead_host,

@@ -16,7 +16,7 @@ from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir, writing
 from polyrhythm.cli.hosts import Here, child_requests
 from polyrhythm.cli.secret import SECRET
-from polyrhythm.core.sync.choose import AUTO, choose_kind
+from polyrhythm.core.sync.registry import AUTO, choose_kind
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.io.secretfile import create_secret

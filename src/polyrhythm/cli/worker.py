@@ -81,7 +81,9 @@ def worker(
     staging = {flag: text for flag, text in said.items() if text is not None}
     Stage().amended(staging)
     known = find_secret(host, port, secret_file)
-    from polyrhythm.engines.remote import run_remote  # torch, once it is known to be of use
+    from polyrhythm.engines.standalone_worker import (
+        run_remote,  # torch, once it is known to be of use
+    )
 
     run_remote(
         host,

@@ -24,11 +24,11 @@ from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
 from polyrhythm.runtime import crashpoint
-from polyrhythm.runtime.dial import SocketDialer
-from polyrhythm.runtime.door import Listeners
+from polyrhythm.runtime.net.acceptor import Listeners
+from polyrhythm.runtime.net.dial import SocketDialer
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.server import ServerNode
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address
 
 

@@ -15,8 +15,8 @@ from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.server import ServerNode
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
 
 _END_TIMEOUT_S = 10.0

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.respawn import Died, Loss, Respawn, Started, loss_of
+from polyrhythm.core.supervision import Died, Loss, Respawn, Started, loss_of
 from polyrhythm.engines.environment import environment
-from polyrhythm.engines.fates import Fates, ending
+from polyrhythm.engines.exits import Fates, ending
 from polyrhythm.engines.reports import Reports
 from polyrhythm.engines.requests import ChildRequest, Fate, Note, Told, pack_line
 from polyrhythm.errors import PolyrhythmError
@@ -150,7 +150,7 @@ class LocalEngine:
 
     def _start_nursery(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "polyrhythm.engines.nursery", str(theirs.fileno())]
+        command = [sys.executable, "-m", "polyrhythm.engines.fork_server", str(theirs.fileno())]
         threads = [request.threads for request in self._workers]
         self._nursery = subprocess.Popen(
             [*command, self._preload] if self._preload else command,

@@ -17,7 +17,7 @@ from polyrhythm.errors import JobFailed, LinkError, Refused, ToldToLeave
 from polyrhythm.learn.staging import Staging
 from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
 
 TOLD = "it was told to leave"

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import torch
 
-from polyrhythm.core.sync.abandoning import abandons, parse_patience
-from polyrhythm.core.sync.choose import gathers, is_timed, trains_through
+from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
+from polyrhythm.core.sync.registry import gathers, is_timed, trains_through
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire.messages import Progress
 

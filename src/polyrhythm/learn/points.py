@@ -7,7 +7,7 @@ independence. Progress is what a contribution will commit when it counts.
 import numpy as np
 import numpy.typing as npt
 
-from polyrhythm.core.data.batches import take
+from polyrhythm.core.batches import take
 from polyrhythm.wire.messages import ChunkLease, Leased, Progress
 
 Indices = npt.NDArray[np.int64]

@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from polyrhythm.core.data.batches import least_of, wanted
-from polyrhythm.core.sync.abandoning import OFF
-from polyrhythm.core.sync.choose import gathers, is_timed
+from polyrhythm.core.batches import least_of, wanted
+from polyrhythm.core.sync.barrier.abandoning import OFF
+from polyrhythm.core.sync.registry import gathers, is_timed
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
-from polyrhythm.learn.examining import Examinations
+from polyrhythm.learn.evaluation import Examinations
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.points import Indices, Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.staging import Pacer, Stage, Staging
-from polyrhythm.runtime.worker import WorkerNode
+from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import MOST_NUMBER, JobSpec, Progress
 
 _EXAMINER = "worker-0"

@@ -6,7 +6,7 @@ parameters may be that a worker computes on. It recommends no policy for its spe
 
 from typing import Any
 
-from polyrhythm.core.learning import FAULTS, Finding, LearningState
+from polyrhythm.core.lead.learning import FAULTS, Finding, LearningState
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import listed, number
 from polyrhythm.wire.messages import JobSpec

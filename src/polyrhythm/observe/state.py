@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from polyrhythm.core.learning import Finding, LearningState
-from polyrhythm.observe.overrounds import MeanOverRounds, MedianOverRounds
+from polyrhythm.core.lead.learning import Finding, LearningState
+from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds
 from polyrhythm.observe.worker import Fields, WorkerState
 
 _RECENT_S = 10.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from polyrhythm.core.learning import LearningState
+from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.observe.learning import ended_in_words, in_words, learning_advice
 from polyrhythm.observe.state import DONE, RunState, workers_named
 from polyrhythm.observe.words import (

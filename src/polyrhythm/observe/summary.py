@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from polyrhythm.core.sync.prediction import overall_usage
+from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
 from polyrhythm.observe.state import Failover, RunState, fold
 from polyrhythm.observe.words import counted, listed, percent

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from polyrhythm.core.learning import LearningState
+from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import in_words, is_fault

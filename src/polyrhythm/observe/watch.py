@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.core.leadwatch import HEARD, SILENT
+from polyrhythm.core.lead_watch import HEARD, SILENT
 from polyrhythm.observe.words import listed
 
 WATCH = "watch.jsonl"

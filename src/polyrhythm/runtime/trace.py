@@ -13,10 +13,10 @@ import msgspec
 
 from polyrhythm.core import effects as effects_module
 from polyrhythm.core import events as events_module
-from polyrhythm.core.lead import LeadMachine
+from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect, Event, Machine
-from polyrhythm.core.server import ServerMachine
-from polyrhythm.core.worker import WorkerMachine
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import InvariantBroken, UsageError
 from polyrhythm.wire import messages
 from polyrhythm.wire.messages import JobSpec, Message

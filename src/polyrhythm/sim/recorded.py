@@ -12,7 +12,7 @@ beginning, and data never ends. A run with `--read-ahead` shows little of the ro
 from it lets other policies wait less than they would.
 """
 
-from polyrhythm.core.sync.choose import AUTO, choose_policy
+from polyrhythm.core.sync.registry import AUTO, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.worker import WorkerState

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from polyrhythm.core.data.batches import DEFAULT
-from polyrhythm.core.sync.choose import AUTO, choose_kind, choose_policy
+from polyrhythm.core.batches import DEFAULT
+from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.quantities import Duration, Rate, Size
 from polyrhythm.wire.messages import JobSpec
@@ -131,7 +131,7 @@ class LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the objective falls (`sim/objective.py`)."""
+    """How the objective falls (`sim/model/objective.py`)."""
 
     halving: int
     """Points that halve it, folded one by one."""

@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
-from polyrhythm.core.pacemaker import PACEMAKER
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
+from polyrhythm.sim.checker import Witness
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.link import Way, link
-from polyrhythm.sim.objective import Objective
-from polyrhythm.sim.pace import Pace
+from polyrhythm.sim.model.link import Way, link
+from polyrhythm.sim.model.objective import Objective
+from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.scenario import Happening, LinkTable, Scenario, WorkerSpec
-from polyrhythm.sim.server import ServerProcess
-from polyrhythm.sim.witness import Witness
-from polyrhythm.sim.worker import WorkerProcess
+from polyrhythm.sim.server.node import ServerProcess
+from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire import messages as m
 
 _NAMED = 5

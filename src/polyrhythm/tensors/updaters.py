@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from polyrhythm.core.placement.slices import Layout
-from polyrhythm.core.sync.choose import has_rounds
+from polyrhythm.core.sync.registry import has_rounds
 from polyrhythm.tensors.absent import Absences, Parts, keep
 from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.copying import copy_all

@@ -134,8 +134,8 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SliceStep(msgspec.Struct, frozen=True, array_like=True):
-    """Everything but the numbers that decides what a fold does to a slice. The primary makes it once
-    (`core/stepping.py`), applies it and forwards it, so that every replica makes the same step."""
+    """Everything but the tensors that decides what a fold does to a slice. The primary makes it once
+    (`core/server/stepping.py`), applies it and forwards it, so every replica makes the same step."""
 
     weight: Weight
     """Of the aggregate, which an optimizer divides by it; 0: the slice stays as it is."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from polyrhythm.runtime.landing import Landing
+from polyrhythm.runtime.worker.landing import Landing
 
 SIZE = 256
 received = 0

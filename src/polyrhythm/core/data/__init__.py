@@ -1,1 +1,0 @@
-"""Which worker visits which points."""

@@ -1,0 +1,1 @@
+"""The lead: the machine that coordinates a job."""

@@ -1,0 +1,166 @@
+"""What rounds have been given, rolled up: one journal line for many routine rounds.
+
+*Redone is computing on points that were not counted: they were not the worker's any more and others
+visit them again, or nobody waited for them (fsp's --abandon) and it visits them again itself. What
+somebody computed who died before it contributed, nobody knows. Who comes last to a round that closes
+then waits for nobody: what it waits is the way there and back, where anybody waits at all.* A line is
+due a second after the last one, when a round closed for an unusual reason, or at the end.
+"""
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from polyrhythm.core.sync.barrier.prediction import resource_usage
+from polyrhythm.wire.messages import Trailer
+
+_LINE_EVERY_NS = 10**9
+_MOST = 2**63 - 1
+"""Sums stay at this: the journal holds numbers of 64 bits."""
+_ON_ARRIVAL = "on-arrival"
+_ABANDONED = "abandoned"
+_ALL_ARRIVED = "all-arrived"
+_ROUTINE = (_ALL_ARRIVED, _ABANDONED, _ON_ARRIVAL)
+
+
+@dataclass(slots=True)
+class WorkerTotals:
+    """Of one worker, since the job began."""
+
+    contributions: int = 0
+    points: int = 0
+    compute_ns: int = 0
+    wait_ns: int = 0
+    transfer_ns: int = 0
+    redone_ns: int = 0
+
+    def fields(self) -> dict[str, int]:
+        return {
+            "contributions": self.contributions,
+            "points": self.points,
+            "compute_ns": self.compute_ns,
+            "wait_ns": self.wait_ns,
+            "transfer_ns": self.transfer_ns,
+            "redone_ns": self.redone_ns,
+        }
+
+
+@dataclass(slots=True)
+class _Span:
+    """The rounds since the last line."""
+
+    rounds: int = 0
+    contributions: int = 0
+    points: int = 0
+    objective: float = 0.0
+    objective_weight: float = 0.0
+    longest_ns: int = 0
+    abandoned: int = 0
+    """Rounds that closed without somebody who was computing something long."""
+    usage: float = 0.0
+    """Eq. 1 of PSP, summed over rounds."""
+    usages: int = 0
+    spreads_ns: list[int] = field(default_factory=list)
+    """Of each round: from its first contribution's arrival to its last one's."""
+    ways_ns: list[int] = field(default_factory=list)
+    """What each who had come last to a round waited for what followed."""
+
+
+@dataclass(slots=True)
+class Tally:
+    workers: dict[int, WorkerTotals] = field(default_factory=dict)
+    _span: _Span = field(default_factory=_Span)
+    _line_ns: int = 0
+    _round_ns: int = 0
+    _round: int = 0
+    _computed_ns: list[int] = field(default_factory=list)
+    """What each contribution of this round took."""
+    _first_ns: int = 0
+    _last_ns: int = 0
+    """When the first and the last contribution of this round arrived."""
+    _last: int = -1
+    """Whose that one was."""
+    _came_last: set[int] = field(default_factory=set)
+    """Workers that nobody came after, and that have not contributed since."""
+
+    def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
+        if not self._computed_ns:
+            self._first_ns = now_ns
+        self._last_ns = now_ns
+        totals = self.workers.get(trailer.worker)
+        if totals is None:
+            totals = self.workers[trailer.worker] = WorkerTotals()
+        totals.contributions += 1
+        totals.points = min(_MOST, totals.points + points)
+        totals.compute_ns = min(_MOST, totals.compute_ns + trailer.compute_ns)
+        totals.wait_ns = min(_MOST, totals.wait_ns + trailer.wait_ns)
+        totals.transfer_ns = min(_MOST, totals.transfer_ns + trailer.transfer_ns)
+        redone_ns = trailer.abandoned_ns
+        if points < trailer.weight:
+            redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
+        totals.redone_ns = min(_MOST, totals.redone_ns + redone_ns)
+        self._computed_ns.append(trailer.compute_ns)
+        span = self._span
+        self._last = trailer.worker
+        if trailer.worker in self._came_last:
+            self._came_last.remove(trailer.worker)
+            if trailer.sequence > 1:  # who has joined again has waited for something else
+                span.ways_ns.append(trailer.wait_ns)
+        span.contributions += 1
+        span.points = min(_MOST, span.points + points)
+        if trailer.objective is not None:
+            span.objective += trailer.objective * trailer.weight
+            span.objective_weight += trailer.weight
+
+    @property
+    def contributions(self) -> int:
+        """Of the whole job."""
+        return sum(totals.contributions for totals in self.workers.values())
+
+    def close(
+        self, round_: int, reason: str, passes: int, now_ns: int, final: bool
+    ) -> dict[str, Any] | None:
+        """Something was folded, up to this round. Returns the fields of a journal line if one is
+        due."""
+        span = self._span
+        if self._round_ns and round_ > self._round:
+            span.longest_ns = max(span.longest_ns, now_ns - self._round_ns)
+        if round_ > self._round or not self._round_ns:
+            span.rounds += round_ - self._round
+            self._round, self._round_ns = round_, now_ns
+            span.abandoned += reason == _ABANDONED
+            if self._computed_ns and reason != _ON_ARRIVAL:
+                span.usage += resource_usage(self._computed_ns)
+                span.usages += 1
+                span.spreads_ns.append(self._last_ns - self._first_ns)
+                if reason == _ALL_ARRIVED:
+                    self._came_last.add(self._last)
+            self._computed_ns.clear()
+        if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
+            return None
+        return self.line(round_, reason, passes, now_ns)
+
+    def line(self, round_: int, reason: str, passes: int, now_ns: int) -> dict[str, Any]:
+        """Everything since the last line."""
+        span = self._span
+        self._line_ns, self._span = now_ns, _Span()
+        objective = span.objective / span.objective_weight if span.objective_weight else None
+        return {
+            "round": round_,
+            "rounds": span.rounds,
+            "contributions": span.contributions,
+            "points": span.points,
+            "objective": objective,
+            "longest_s": span.longest_ns / 1e9,
+            "usage": span.usage / span.usages if span.usages else None,
+            "spread_ms": _median_ms(span.spreads_ns),
+            "way_ms": _median_ms(span.ways_ns),
+            "abandoned": span.abandoned,
+            "passes": passes,
+            "reason": reason,
+            "workers": {worker: totals.fields() for worker, totals in self.workers.items()},
+        }
+
+
+def _median_ms(times_ns: list[int]) -> float | None:
+    return statistics.median(times_ns) / 1e6 if times_ns else None

@@ -1,0 +1,47 @@
+"""What a server says of its ledger: the same in the processes and in the simulator.
+
+Whoever has the ledger asks for these under whatever guards it.
+"""
+
+from collections.abc import Sequence
+
+from polyrhythm.core.events import Rerouted, StateAdopted, StepCopied
+from polyrhythm.core.server.ledger import Ledger
+from polyrhythm.core.server.replication import fold_step
+from polyrhythm.wire.messages import Copy, Fetch, Route, Row, State
+
+
+def kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
+    """The slices that `server` is the primary or a copier of."""
+    return {slice_: route for slice_, route in enumerate(routes) if server in route.keepers}
+
+
+def step_of(copy: Copy) -> Row:
+    """A contribution that was folded by itself, or the fold of a round."""
+    if copy.worker < 0:
+        return Row(*fold_step(copy.stamp.number))
+    return Row(copy.worker, copy.incarnation, copy.sequence)
+
+
+def copied(ledger: Ledger, copy: Copy) -> StepCopied | None:
+    """Once the step is made in all that is copied from its primary."""
+    made = ledger.made(copy.server, (step_of(copy),))
+    return StepCopied(copy.server, made) if made else None
+
+
+def adopted(ledger: Ledger, state: State) -> StateAdopted | None:
+    """Once all that is copied from its primary is what that one has."""
+    if not ledger.adopted(state.server):
+        return None
+    return StateAdopted(state.server, state.routing, ledger.made_all(state.server))
+
+
+def rerouted(ledger: Ledger, routing: int) -> Rerouted:
+    version, rows = ledger.least()
+    return Rerouted(routing, version, rows, ledger.made_of_all(), ledger.round)
+
+
+def fetch(ledger: Ledger, server: int, slices: Sequence[int], routing: int) -> Fetch:
+    """`server`, which the ledger is of, asks for these slices, and says what it has of them."""
+    held = tuple(ledger.stamp(slice_) for slice_ in slices)
+    return Fetch(routing=routing, server=server, held=held)

@@ -1,0 +1,32 @@
+"""The step of each fold, made once: the primary applies it, and its replicas apply the same value.
+
+Without rounds each contribution is a step of its own. P contributions of P members count as one round:
+the rate of each is scaled by 1/P (`--async-scale none` turns that off), and momentum decays once per
+round and not once per contribution (`--async-momentum contribution` turns that off). *Whatever a step
+depends on is read here, once per step: a view may change while a step is on its way to the replicas,
+and a second look would give the primary another step than theirs.*
+"""
+
+from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.wire.messages import JobSpec, SliceStep
+
+
+class Stepping:
+    def __init__(self, job: JobSpec) -> None:
+        on_arrival = not has_rounds(job.sync)
+        self._scales = on_arrival and job.async_scale == "members"
+        self._decays_per_round = on_arrival and job.async_momentum == "round"
+        self._members = 1
+
+    def enlist(self, members: int) -> None:
+        """The view changed: steps that are made from now on are for so many members."""
+        self._members = max(1, members)
+
+    def step(self, weight: float, rate: float | None, clock: int, share: float = 1.0) -> SliceStep:
+        """The step that folds an aggregate of this weight. `rate` and `clock` are those of the
+        contribution with the highest clock in it; None: it has no contribution. `share`: what the
+        lead says of the round."""
+        members = self._members
+        scale = 1 / members if self._scales else share
+        per_round = members if self._decays_per_round else 1
+        return SliceStep(weight, rate or 0.0, clock, scale, per_round)

@@ -1,0 +1,1 @@
+"""Policies without rounds: every contribution is folded when it arrives."""

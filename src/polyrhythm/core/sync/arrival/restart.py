@@ -1,0 +1,49 @@
+"""`ssp-restart`: PSP's reading of SSP, for its tables (PSP §3.1).
+
+*A worker that is `bound` steps ahead of the slowest stops, and from then on so does everybody who
+arrives. When all have stopped there is one common pull, and clocks restart.*
+"""
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.arrival.clocks import Clocks
+from polyrhythm.core.sync.arrival.on_arrival import GOING
+from polyrhythm.core.sync.policy import NOBODY
+
+
+class Restart:
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self._stopped: set[int] = set()
+        self._going_on: frozenset[int] = NOBODY
+        """Who has just arrived and need not stop."""
+        self._since_ns = 0
+
+    def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
+        if self._stopped or clocks[worker] - clocks.least >= self.bound:
+            if not self._stopped:
+                self._since_ns = now_ns
+            self._stopped.add(worker)
+        else:
+            self._going_on = frozenset((worker,))
+
+    def leave(self, worker: int) -> None:
+        self._stopped.discard(worker)
+
+    def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
+        if self._stopped and len(self._stopped) == clocks.running:
+            clocks.restart()
+            released, self._stopped = frozenset(self._stopped), set()
+            return released, Reason("restart", {"members": clocks.running})
+        released, self._going_on = self._going_on, NOBODY
+        return released, GOING
+
+    def why(self, clocks: Clocks) -> Waiting:
+        if not self._stopped:
+            return Waiting(GOING, self._since_ns)
+        missing = sorted(set(clocks.everybody()) - self._stopped)
+        fields = {
+            "held": ", ".join(f"w{worker}" for worker in sorted(self._stopped)),
+            "missing": ", ".join(f"w{worker}" for worker in missing),
+            "bound": self.bound,
+        }
+        return Waiting(Reason("restarting", fields), self._since_ns)

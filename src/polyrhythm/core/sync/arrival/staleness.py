@@ -1,0 +1,58 @@
+"""SSP and ASP: one gate, two bounds.
+
+*A worker may begin a step while its clock is at most `bound` ahead of the slowest member's, so the
+gap of clocks never exceeds bound + 1.* Without a bound nobody asks the lead before a step: that is
+ASP.
+"""
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.arrival.clocks import Clocks
+from polyrhythm.core.sync.arrival.on_arrival import GOING
+from polyrhythm.core.sync.policy import NOBODY
+
+
+class Staleness:
+    def __init__(self, bound: int | None) -> None:
+        self.bound = bound
+        self._held: set[int] = set()
+        self._arriving: set[int] = set()
+        """Of those, who have not been looked at."""
+        self._least = 0
+        """The slowest clock when all were looked at."""
+        self._since_ns = 0
+
+    def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
+        if self.bound is not None:
+            self._held.add(worker)
+            self._arriving.add(worker)
+
+    def leave(self, worker: int) -> None:
+        self._held.discard(worker)
+        self._arriving.discard(worker)
+
+    def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
+        """Only who has arrived need be looked at, unless the slowest has moved."""
+        if self.bound is None:
+            return NOBODY, GOING
+        least = clocks.least
+        looked_at = self._arriving if least == self._least else self._held
+        self._least = least
+        if not looked_at:
+            return NOBODY, GOING
+        passed = frozenset(w for w in looked_at if clocks[w] - least <= self.bound)
+        self._arriving.clear()
+        self._held -= passed
+        if not self._held or passed:
+            self._since_ns = now_ns
+        return passed, GOING
+
+    def why(self, clocks: Clocks) -> Waiting:
+        if not self._held:
+            return Waiting(GOING, self._since_ns)
+        fields = {
+            "held": ", ".join(f"w{worker}" for worker in sorted(self._held)),
+            "bound": self.bound,
+            "missing": ", ".join(f"w{worker}" for worker in clocks.slowest()),
+            "clock": clocks.least,
+        }
+        return Waiting(Reason("stale", fields), self._since_ns)

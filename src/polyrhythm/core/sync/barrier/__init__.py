@@ -1,0 +1,1 @@
+"""Policies with rounds: a fold takes place when a barrier is complete."""

@@ -1,0 +1,70 @@
+"""BSPB and BSPV: BSP whose batches are all of a worker's points, or of a size that is found at the
+start by cost and benefit. They are the baselines that FSP is compared with (FSP §6.1)."""
+
+from msgspec.structs import replace
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.barrier.batch_size import WHOLE, BatchSize, MeasuredBatch
+from polyrhythm.core.sync.barrier.bsp import Bsp
+from polyrhythm.core.sync.barrier.measurement import Reading
+from polyrhythm.core.sync.barrier.timer import Timer
+from polyrhythm.core.sync.barrier.warmup import Newcomers
+from polyrhythm.core.sync.policy import (
+    EVERYTHING,
+    Arrived,
+    Decision,
+    Left,
+    Opened,
+    PolicyEvent,
+    Terms,
+)
+
+
+class Batched:
+    kinds = frozenset({"gradient", "statistics"})
+    rounds = True
+
+    def __init__(self, timer: Timer, size: BatchSize | None) -> None:
+        """`size` None: whole batches."""
+        self._barrier = Bsp(timer)
+        self._size = size
+        self._terms = WHOLE if size is None else size.next()
+        self._opened_ns = 0
+        self._reading = Reading()
+        self._most = 0.0
+        self._newcomers = Newcomers()
+
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        match event:
+            case Opened(_):
+                self._opened_ns = now_ns
+            case Arrived(worker, _, trailer):
+                self._newcomers.arrived(worker)
+                if trailer is not None:
+                    self._reading.count(trailer)
+                    self._most = max(self._most, trailer.weight)
+            case Left(worker):
+                self._newcomers.left(worker)
+        decision = self._barrier.on(event, now_ns)
+        if decision.fold and self._size is not None:
+            return replace(decision, said=self._close(self._size, now_ns))
+        return decision
+
+    def _close(self, size: BatchSize, now_ns: int) -> Reason | None:
+        asked = self._terms.points or 0
+        most = round(self._most) if self._most < asked else 2 * asked
+        measured = MeasuredBatch(now_ns - self._opened_ns, self._reading.objective, most)
+        self._reading, self._most = Reading(), 0.0
+        cold = self._newcomers.came
+        self._newcomers.close()
+        if cold:  # how long it took says nothing: the size is tried once more
+            return None
+        said = size.closed(measured)
+        self._terms = size.next()
+        return said
+
+    def terms(self, worker: int) -> Terms:
+        return Terms(points=self._terms.points or EVERYTHING, probe=self._terms.probe)
+
+    def why(self) -> Waiting:
+        return self._barrier.why()

@@ -1,0 +1,144 @@
+"""BSP: fold when every member has contributed or abstained, or when the timer fires.
+
+A worker proceeds after the fold; who is late counts in the next round. A member that died or left
+is not waited for from that moment.
+"""
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.barrier.timer import Timer
+from polyrhythm.core.sync.policy import (
+    AS_IT_LIKES,
+    NOBODY,
+    Abstained,
+    Arrived,
+    Decision,
+    Joined,
+    Left,
+    Opened,
+    PolicyEvent,
+    Terms,
+)
+
+_WAITING = Reason("waiting")
+"""Not everybody is here: routine, so nothing is put together until `why` is asked."""
+
+
+class Bsp:
+    kinds = frozenset({"gradient", "local", "statistics"})
+    rounds = True
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self._members: set[int] = set()
+        self._joining: set[int] = set()
+        self._missing: set[int] = set()
+        self._arrived: set[int] = set()
+        self.here_ns: int | None = None
+        """Since when somebody waits here for the others."""
+        self._late_but_in: set[int] = set()
+        self._folded = -1
+        self._decided = -1
+        self._open = False
+        self._since_ns = 0
+        self._until_ns: int | None = None
+        """When the timer fires."""
+        self._waiting = Decision(False, NOBODY, None, _WAITING)
+
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        if isinstance(event, Arrived) and event.round <= self._decided:
+            self._late_but_in.add(event.worker)
+        elif isinstance(event, (Arrived, Abstained)):
+            if not self._arrived:
+                self.here_ns = now_ns
+            self._arrived.add(event.worker)
+            self._missing.discard(event.worker)
+        else:
+            self._follow(event, now_ns)
+            self._wind()
+        return self._weigh(now_ns)
+
+    def _follow(self, event: PolicyEvent, now_ns: int) -> None:
+        match event:
+            case Joined(worker):
+                self._joining.add(worker)
+            case Left(worker):
+                for workers in (self._members, self._joining, self._arrived, self._late_but_in):
+                    workers.discard(worker)
+                self._missing.discard(worker)
+                if not self._arrived:
+                    self.here_ns = None
+            case Opened(round_):
+                if self._folded < 0:
+                    self._members, self._joining = self._joining, set()
+                self._missing = self._members - self._arrived
+                self._folded = self._decided = round_
+                self._open = True
+                self._since_ns = now_ns
+
+    def _wind(self) -> None:
+        """The timer, as things are now; what is decided until it fires is always the same."""
+        length_ns = self._timer.length_ns
+        runs = self._open and bool(self._members)
+        self._until_ns = self._since_ns + length_ns if runs and length_ns is not None else None
+        self._waiting = Decision(False, NOBODY, self._until_ns, _WAITING)
+
+    def _weigh(self, now_ns: int) -> Decision:
+        round_ = self._folded + 1
+        if not self._open:
+            return self._decide(NOBODY, Reason("folding", {"round": round_}), fold=False)
+        if self._late_but_in:
+            late, self._late_but_in = frozenset(self._late_but_in), set()
+            return self._decide(late, Reason("already-in", {"round": self._folded}), fold=False)
+        if not self._missing and (self._arrived or self._joining):
+            code = "all-arrived" if self._arrived else "first-members"
+            return self._fold(Reason(code, {"round": round_}), now_ns)
+        if self._until_ns is None or now_ns < self._until_ns:
+            return self._waiting
+        if self._arrived:
+            after_s = (now_ns - self._since_ns) / 1e9
+            missing = _names(self._missing)
+            fields = {"round": round_, "after_s": after_s, "missing": missing}
+            return self._fold(Reason("timer", fields), now_ns)
+        self._since_ns = now_ns
+        self._wind()
+        return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
+
+    def leave_behind(self, code: str, over_ns: int, now_ns: int) -> Decision | None:
+        """Fold without those who are missing, if anybody is here; `over_ns` is since when they are."""
+        if not self._open or not self._missing or not self._arrived:
+            return None
+        after_s = (now_ns - over_ns) / 1e9
+        missing = _names(self._missing)
+        fields = {"round": self._folded + 1, "after_s": after_s, "missing": missing}
+        return self._fold(Reason(code, fields), now_ns)
+
+    def _fold(self, reason: Reason, now_ns: int) -> Decision:
+        self._decided = self._folded + 1
+        self._timer.measured(now_ns - self._since_ns)
+        self._members |= self._joining
+        release = frozenset(self._arrived | self._joining)
+        self._arrived.clear()
+        self.here_ns = None
+        self._joining.clear()
+        self._open = False
+        self._since_ns = now_ns
+        self._wind()
+        return self._decide(release, reason, fold=True)
+
+    def _decide(self, release: frozenset[int], reason: Reason, *, fold: bool) -> Decision:
+        return Decision(fold, release, self._until_ns, reason)
+
+    def terms(self, worker: int) -> Terms:
+        return AS_IT_LIKES
+
+    def why(self) -> Waiting:
+        if not self._open:
+            reason = Reason("folding", {"round": self._folded + 1})
+        else:
+            missing = _names(self._missing)
+            reason = Reason("round", {"round": self._folded + 1, "missing": missing})
+        return Waiting(reason, self._since_ns, self._until_ns)
+
+
+def _names(workers: set[int]) -> str:
+    return ", ".join(f"w{worker}" for worker in sorted(workers)) or "nobody"

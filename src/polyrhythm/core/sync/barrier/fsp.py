@@ -1,0 +1,166 @@
+"""FSP: rounds by time. When the interval ends, all contribute what they have (FSP §3).
+
+*Central: the lead says when the interval is over. Semi: each worker runs the interval on its own
+timer, shortened by how late its contributions arrived before, so that all arrive together; the lead
+still opens the next round. A worker that has passed over all of its points asks for the barrier.* The
+barrier itself is BSP's, timer and all; with a patience, it closes without those whom others have
+waited for longer than that (`abandoning`), but in rounds that read the objective, which takes
+everybody's share.
+"""
+
+from msgspec.structs import replace
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.barrier.bsp import Bsp
+from polyrhythm.core.sync.barrier.lateness import Lateness
+from polyrhythm.core.sync.barrier.measurement import Reading
+from polyrhythm.core.sync.barrier.timer import Timer
+from polyrhythm.core.sync.barrier.warmup import Newcomers
+from polyrhythm.core.sync.interval.fixed import Interval, Measured
+from polyrhythm.core.sync.policy import (
+    Arrived,
+    Asked,
+    Decision,
+    Left,
+    Opened,
+    PolicyEvent,
+    Terms,
+    Tick,
+)
+
+_PAUSE = Reason("interval-over")
+_MAY_PAUSE = (Tick, Asked)
+
+
+class Fsp:
+    kinds = frozenset({"gradient", "local", "statistics"})
+    rounds = True
+
+    def __init__(
+        self, timer: Timer, interval: Interval, *, semi: bool, patience_ns: int | None = None
+    ) -> None:
+        self._barrier = Bsp(timer)
+        self._interval = interval
+        self._lateness = Lateness()
+        self._semi = semi
+        self._patience_ns = patience_ns
+        self._terms = interval.next()
+        self._opened_ns = 0
+        self._pause_ns: int | None = None
+        self._over_ns: int | None = None
+        """When the interval of the open round is over, or was called off."""
+        self._asked = False
+        """Somebody had passed over all of its points before the interval was over."""
+        self._worked_ns = 0
+        self._pass_ns: int | None = None
+        """What the fastest needed for all of its points, when it last asked for the barrier."""
+        self._reading = Reading()
+        self._phi_ns = 0
+        """Of the last barrier that nobody came to late from reading the objective or a first step."""
+        self._probed = False
+        """The round before this one read it."""
+        self._newcomers = Newcomers()
+
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        if isinstance(event, Arrived):
+            self._measure(event, now_ns)
+        elif isinstance(event, Opened):
+            self._open(now_ns)
+        elif isinstance(event, Left):
+            self._pass_ns = None  # others get its points
+            self._lateness.forget(event.worker)
+            self._newcomers.left(event.worker)
+        decision = self._barrier.on(event, now_ns)
+        if self._patience_ns is not None and not decision.fold:
+            decision = self._abandon(now_ns) or decision
+        if decision.fold:
+            return replace(decision, said=self._close())
+        if self._pause_ns is not None and isinstance(event, _MAY_PAUSE):
+            decision = self._pause(event, decision, self._pause_ns, now_ns)
+        wake_ns = self._wake_ns(decision.wake_at, now_ns)
+        return decision if wake_ns == decision.wake_at else replace(decision, wake_at=wake_ns)
+
+    def _measure(self, event: Arrived, now_ns: int) -> None:
+        trailer = event.trailer
+        if not self._asked:
+            probe_ns = 0 if trailer is None else trailer.probe_ns
+            self._lateness.arrived(event.worker, self._opened_ns, now_ns, probe_ns)
+        first = self._newcomers.arrived(event.worker)
+        if trailer is not None:
+            self._reading.count(trailer, first=first)
+
+    def _abandon(self, now_ns: int) -> Decision | None:
+        deadline_ns, over_ns = self._deadline_ns(), self._over_ns
+        if deadline_ns is None or over_ns is None or now_ns < deadline_ns:
+            return None
+        return self._barrier.leave_behind("abandoned", over_ns, now_ns)
+
+    def _deadline_ns(self) -> int | None:
+        """Until when all are waited for, if anybody waits."""
+        if self._patience_ns is None or self._over_ns is None or self._terms.probe:
+            return None
+        here_ns = self._barrier.here_ns
+        return None if here_ns is None else max(self._over_ns, here_ns) + self._patience_ns
+
+    def _pause(
+        self, event: PolicyEvent, decision: Decision, pause_ns: int, now_ns: int
+    ) -> Decision:
+        """The interval is over, or somebody has nothing left to do in it."""
+        asked = isinstance(event, Asked)
+        if not asked and (self._semi or now_ns < pause_ns):
+            return decision
+        self._pause_ns = None
+        self._asked = asked
+        self._worked_ns = now_ns - self._opened_ns
+        if self._asked:
+            self._pass_ns, self._over_ns = self._worked_ns, now_ns
+        return replace(decision, reason=_PAUSE, pause=True)
+
+    def _wake_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
+        """The barrier's time, the end of the interval or the deadline, whichever comes first."""
+        if not self._semi and self._pause_ns is not None:
+            wake_ns = self._pause_ns if wake_ns is None else min(wake_ns, self._pause_ns)
+        deadline_ns = None if self._patience_ns is None else self._deadline_ns()
+        if deadline_ns is not None and deadline_ns > now_ns:
+            wake_ns = deadline_ns if wake_ns is None else min(wake_ns, deadline_ns)
+        return wake_ns
+
+    def _open(self, now_ns: int) -> None:
+        self._opened_ns = now_ns
+        self._pause_ns = self._over_ns = now_ns + self._terms.interval_ns
+        self._asked = False
+        self._worked_ns = self._terms.interval_ns
+
+    def _close(self) -> Reason | None:
+        """The fold is decided: what this round measured decides over the next one's interval."""
+        self._pause_ns = self._over_ns = None
+        reading, self._reading = self._reading, Reading()
+        usual = not self._probed and not self._newcomers.came_before
+        if usual:
+            self._phi_ns = reading.phi_ns
+        self._probed = self._terms.probe
+        cold = self._newcomers.came  # a process's first step is no measure of its speed
+        self._newcomers.close()
+        said = self._interval.closed(
+            Measured(
+                self._worked_ns,
+                self._phi_ns,
+                reading.objective,
+                reading.micro_ns,
+                self._pass_ns,
+                usual=usual,
+                batches=0.0 if cold else reading.batches,
+                probe_ns=reading.probe_ns,
+            )
+        )
+        self._terms = self._interval.next()
+        return said
+
+    def terms(self, worker: int) -> Terms:
+        interval_ns = self._terms.interval_ns
+        if self._semi:
+            interval_ns = self._lateness.own_interval(worker, interval_ns, probe=self._terms.probe)
+        return Terms(interval_ns=interval_ns, probe=self._terms.probe)
+
+    def why(self) -> Waiting:
+        return self._barrier.why()

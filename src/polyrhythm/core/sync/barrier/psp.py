@@ -1,0 +1,70 @@
+"""PSP: a barrier at a predicted time, which nobody waits at.
+
+*Folds when every member has contributed its predicted number of steps; a worker never stops: it
+trains on and rebases when the new parameters come.* The barrier itself is BSP's, timer and all; what
+differs is when each worker contributes (PSP §3.2, with the design's floor rule in place of the least
+common multiple).
+"""
+
+from msgspec.structs import replace
+
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.barrier.bsp import Bsp
+from polyrhythm.core.sync.barrier.prediction import Plan, Prediction
+from polyrhythm.core.sync.barrier.timer import Timer
+from polyrhythm.core.sync.policy import Arrived, Decision, Joined, Left, PolicyEvent, Terms
+
+_NAMED = 5
+"""So many workers that make the same number of steps are named; of more, how many there are."""
+
+
+class Psp:
+    kinds = frozenset({"local"})
+    rounds = True
+
+    def __init__(self, timer: Timer, cap: int) -> None:
+        self._barrier = Bsp(timer)
+        self._cap = cap
+        self._prediction = Prediction(cap)
+        self._steps: dict[int, int] = {}
+
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        if isinstance(event, Arrived):
+            trailer = event.trailer
+            if trailer is not None and trailer.steps:
+                self._prediction.measured(event.worker, trailer.compute_ns // trailer.steps)
+        elif isinstance(event, Joined):
+            self._prediction.expect(event.worker)
+        elif isinstance(event, Left):
+            self._prediction.forget(event.worker)
+        decision = self._barrier.on(event, now_ns)
+        if not decision.fold:
+            return decision
+        before, self._steps = self._steps, self._prediction.steps()
+        plan = self._prediction.plan
+        if plan is None or self._steps == before:
+            return decision
+        return replace(decision, said=_told(plan, self._cap))
+
+    def terms(self, worker: int) -> Terms:
+        return Terms(steps=self._steps.get(worker, 1))
+
+    def why(self) -> Waiting:
+        return self._barrier.why()
+
+
+def _told(plan: Plan, cap: int) -> Reason:
+    groups: dict[int, list[int]] = {}
+    for worker, steps in sorted(plan.steps.items()):
+        groups.setdefault(steps, []).append(worker)
+    counts = sorted(groups, reverse=True)
+    told = "; ".join(f"{count} of {_names(groups[count])}" for count in counts)
+    fields = {"steps": told, "horizon_ms": plan.horizon / 1e6, "usage": plan.utilisation}
+    if plan.cap > cap:  # below what the slowest takes nobody could meet
+        return Reason("plan-over-cap", {**fields, "cap": cap, "raised": plan.cap})
+    return Reason("plan", fields)
+
+
+def _names(workers: list[int]) -> str:
+    named = ", ".join(f"w{worker}" for worker in workers[:_NAMED])
+    return named if len(workers) <= _NAMED else f"{named} and {len(workers) - _NAMED} more"

@@ -1,0 +1,1 @@
+"""How long a round of FSP lasts."""

@@ -1,0 +1,67 @@
+"""How long FSP's rounds last: fixed, found anew in every stage, or found once by halving.
+
+*An interval shorter than the barrier's own cost is raised to it, and that is said.*
+"""
+
+from polyrhythm.core.durations import parse_duration
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync.interval.base import Bounds, Interval, Measured, Terms, changed
+from polyrhythm.core.sync.interval.gain import best_interval
+from polyrhythm.core.sync.interval.halving import BinaryInterval
+from polyrhythm.core.sync.interval.staged import AutoInterval
+from polyrhythm.errors import UsageError
+
+__all__ = [
+    "AutoInterval",
+    "BinaryInterval",
+    "FixedInterval",
+    "Interval",
+    "Measured",
+    "Terms",
+    "best_interval",
+    "parse_interval",
+]
+
+_CHEAPER = 0.8
+_DEARER = 1.05
+
+
+class FixedInterval:
+    """As asked for. Once raised it follows the barrier's cost up at once (but for a twentieth, which
+    barriers vary by), down by a fifth or more."""
+
+    def __init__(self, interval_ns: int) -> None:
+        self._asked_ns = interval_ns
+        self._interval_ns = interval_ns
+        self._bounds = Bounds()
+
+    def next(self) -> Terms:
+        return Terms(self._interval_ns, False)
+
+    def closed(self, measured: Measured) -> Reason | None:
+        self._bounds.measured(measured)
+        phi_ns, before_ns = self._bounds.phi_ns, self._interval_ns
+        raised = before_ns > self._asked_ns
+        if raised and max(self._asked_ns, _CHEAPER * before_ns) < phi_ns <= _DEARER * before_ns:
+            return None
+        self._interval_ns = max(self._asked_ns, phi_ns)
+        if self._interval_ns == before_ns:
+            return None
+        if self._interval_ns == self._asked_ns:
+            return changed("interval-restored", self._interval_ns)
+        return changed("interval-raised", self._interval_ns, phi_ms=phi_ns / 1e6)
+
+
+def parse_interval(text: str) -> Interval:
+    match text.strip():
+        case "auto":
+            return AutoInterval()
+        case "binary":
+            return BinaryInterval()
+        case length:
+            try:
+                return FixedInterval(parse_duration(length))
+            except ValueError as error:
+                raise UsageError(
+                    f"--interval {text!r} is not understood: give auto, binary or 250ms ({error})"
+                ) from None

@@ -1,0 +1,1 @@
+"""A worker: the machine between the training loop and the servers."""

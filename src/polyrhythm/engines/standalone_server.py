@@ -1,0 +1,109 @@
+"""One more server for a job that was begun elsewhere: in this process, without an engine.
+
+It asks the lead for a number and for what the job is. *The address that others are told is one that
+they can use: where this server listens on every address, it is this machine's end of its link to
+the lead.*
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from polyrhythm.core import effects as fx
+from polyrhythm.engines.work import settle_in
+from polyrhythm.errors import LinkError, PolyrhythmError, Refused
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.io.tcp import ANY_HOST, dial_tcp
+from polyrhythm.learn.staging import Staging
+from polyrhythm.observe.watch import in_words
+from polyrhythm.runtime.net.acceptor import Listeners
+from polyrhythm.runtime.net.dial import DialerFromOutside
+from polyrhythm.runtime.net.handshake import introduce, offers, patience
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Secret
+
+
+def serve_remote(
+    host: str,
+    port: int,
+    *,
+    say: Callable[[str], None],
+    check_host: Callable[[str], None],
+    secret: Secret,
+    listen_on: tuple[str, int] = ("", 0),
+    job: str = "",
+    link: str = "auto",
+    digest: str = "auto",
+) -> None:
+    """Hold slices for the job whose lead is at host:port until it ends. `check_host` may refuse the
+    address that is to be listened on; without one, it is this machine's end of the link."""
+    settle_in()
+    to_lead = dial_tcp(host, port, fx.LEAD)
+    try:
+        listen_host = listen_on[0] or to_lead.host_here
+        check_host(listen_host)
+        listeners = Listeners(listen_host, listen_on[1])
+    except PolyrhythmError:
+        to_lead.close()
+        raise
+    address = listeners.address
+    if address.host in ANY_HOST:
+        address = msgspec.structs.replace(address, host=to_lead.host_here)
+    admitted = _enter(to_lead, address, job, digest, secret)
+    name = fx.server_name(admitted.server)
+    node = ServerNode(
+        admitted.server,
+        admitted.job,
+        address,
+        lead=False,
+        options=NodeOptions(
+            digest=digest,
+            link=link,
+            fold_pause_s=Staging.parse(admitted.job.staging).fold_pause_s(admitted.server),
+            report=lambda note: say(in_words(note.what, (name,), note.fields)),
+            secret=secret,
+        ),
+        shared=link != "tcp",
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: node.stop("it was told to"))
+    say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
+    say(f"{name} listens on {address.host}:{address.port}")
+    node.listen(listeners)
+    node.heed_lead(to_lead, DialerFromOutside(link, host))
+    while not node.ended.wait(1.0):
+        pass  # wakes up so that signals are handled
+    node.close()
+    listeners.close()
+    assert node.outcome is not None
+    if node.outcome.reason.code in ("lead-gone", "lead-lost"):
+        raise LinkError(f"{name} ends: {node.outcome.reason}")
+    say(f"left: {node.outcome.reason}")
+
+
+def _enter(
+    link: StreamLink, address: m.Address, job: str, digest: str, secret: Secret
+) -> m.Admitted:
+    """Ask for a number, and be told what the job is."""
+    bonjour = m.ServerBonjour(
+        name=f"a server on {socket.gethostname()} (process {os.getpid()})",
+        job=job,
+        address=address,
+        identity=address.identity,
+        digests=offers(digest, link.kind),
+    )
+    with patience(link):
+        introduce(link, bonjour, secret)
+    answer, _ = link.receive()
+    while isinstance(answer, m.Alive):  # the lead beats to whoever is linked
+        answer, _ = link.receive()
+    if isinstance(answer, m.Refusal):
+        raise Refused(answer.reason)
+    if not isinstance(answer, m.Admitted):
+        raise LinkError(f"the lead did not admit this server: it sent {type(answer).__name__}")
+    return answer

@@ -1,0 +1,87 @@
+"""One more worker for a job that runs elsewhere, or here: in this process, without an engine."""
+
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from polyrhythm.engines.cores import share_of_cores
+from polyrhythm.engines.work import TOLD, presence, settle_in, train
+from polyrhythm.errors import JobFailed, LeadLost, UsageError
+from polyrhythm.io.local import host_identity
+from polyrhythm.learn.load import JOBS, check_job, load_main
+from polyrhythm.observe.watch import in_words
+from polyrhythm.runtime.net.dial import DialerFromOutside
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.wire.proof import Secret
+
+
+def run_remote(
+    host: str,
+    port: int,
+    name: str,
+    *,
+    say: Callable[[str], None],
+    secret: Secret,
+    job: str = "",
+    file: str = "",
+    link: str = "auto",
+    digest: str = "auto",
+    threads: int | None = None,
+    staging: Mapping[str, str] | None = None,
+    trace_dir: Path | None = None,
+) -> None:
+    """Join the job whose lead is at host:port, train, and leave. `job` insists on one by its id;
+    `file` is the job's code on this host, as this user has named it. *A file that only the peer names
+    is never run.*"""
+    settle_in()
+    options = NodeOptions(
+        digest=digest,
+        link=link,
+        trace_dir=trace_dir,
+        report=lambda note: say(in_words(note.what, (name,), note.fields)),
+        secret=secret,
+    )
+    node = WorkerNode(name, job, DialerFromOutside(link, host), options)
+    try:
+        with presence(node, (signal.SIGTERM, signal.SIGINT)):
+            spec = node.join(Address(host, port, "", ""))
+            say(f"joined job {spec.name} at {host}:{port} as {name}")
+            here = node.servers[0].identity == host_identity()
+            torch.set_num_threads(threads or _threads_for(spec, here))
+            train(load_main(_code_of(spec, file)), node, spec, staging)
+    except LeadLost as error:
+        raise LeadLost(f"{name} ends: {error}") from None
+    except JobFailed as error:
+        say(f"left: the job has ended: {error}")
+        return
+    finally:
+        if node.fault is not None:
+            say(f"its trace ends early: {node.fault}")
+    say(f"left: {TOLD}" if node.asked else f"left: {_why(node)}")
+
+
+def _why(node: WorkerNode) -> str:
+    return "the job has ended" if node.stopped else "it was done"
+
+
+def _threads_for(spec: JobSpec, here: bool) -> int:
+    """All cores, or a share of them where the job's own workers and servers are here too."""
+    return share_of_cores(spec.workers + 1, spec.servers) if here else share_of_cores(1, 0)
+
+
+def _code_of(spec: JobSpec, file: str) -> str:
+    """What to run: the file that the user has named, to this command or to `train` on this host, or a
+    job that comes with us."""
+    if spec.name in JOBS and not file:
+        return spec.name
+    if file:
+        check_job(file)
+        return file
+    raise UsageError(
+        f"the code of job {spec.name} is not on this machine: name its copy here, as in"
+        f" 'polyrhythm worker --connect HOST:PORT {Path(spec.name).name}'"
+    )

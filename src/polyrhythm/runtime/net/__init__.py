@@ -1,0 +1,1 @@
+"""Links of a process: handshakes, listeners and the threads that read."""

@@ -1,0 +1,238 @@
+"""A server's door: where peers connect, and what they must say before any other part hears of them.
+
+*One thread accepts the connections of all listeners and hears the handshakes of all of them; a link gets
+a thread only when its peer is known. Whatever a peer's bytes do until then ends its own link and nothing
+else.* Which links are closed when there are too many is decided in `core/server/strangers.py`.
+"""
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from polyrhythm.core.server.strangers import Strangers
+from polyrhythm.errors import FrameError, LinkEnded, LinkError
+from polyrhythm.io.accept import Gate
+from polyrhythm.io.link import Link
+from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
+from polyrhythm.io.poll import Poller
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.io.tcp import listen_tcp, tcp_link
+from polyrhythm.runtime.net.boundary import fault_of
+from polyrhythm.runtime.net.handshake import acceptor, greet, patience
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Acceptor, Hello, Secret
+
+_ACCEPT_AGAIN_S = 0.1
+_LOOK_UP_S = 1.0
+_ACCEPTS_PER_TURN = 32
+"""So that a flood of connections does not hold up the handshakes of those that came before."""
+
+
+class Listeners:
+    """Where peers connect: a TCP port, and a local socket where there are such."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.tcp = listen_tcp(host, port)
+        self.local: socket.socket | None = None
+        name = ""
+        if AVAILABLE:
+            name = f"polyrhythm-{uuid.uuid4().hex}"
+            self.local = listen_local(name)
+        bound_host, bound_port = self.tcp.getsockname()[:2]
+        self.address = m.Address(bound_host, bound_port, name, host_identity())
+
+    def close(self) -> None:
+        for sock in (self.tcp, self.local):
+            if sock is not None:
+                sock.close()
+
+
+@dataclass(slots=True)
+class _Caller:
+    link: StreamLink
+    acceptor: Acceptor
+
+
+class Door:
+    """`let_in` is handed each greeted link with its hello, on a thread of the link's own, and reads
+    on. `part` ends the link of a peer that is known and asks for what cannot be; `turned_away` is told
+    why an unknown one was refused."""
+
+    def __init__(
+        self,
+        name: str,
+        job: m.JobSpec,
+        address: m.Address,
+        digest: str,
+        secret: Secret | None,
+        *,
+        let_in: Callable[[Link, Hello], None],
+        part: Callable[[Link, Exception], None],
+        turned_away: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._job = job
+        self._address = address
+        self._digest = digest
+        self._secret = secret
+        self._let_in = let_in
+        self._part = part
+        self._turned_away = turned_away
+        self._numbers = 0
+        self._numbering = threading.Lock()
+        self._callers: dict[int, _Caller] = {}
+        self._strangers = Strangers()
+        self._gate = Gate()
+        self._poller = Poller()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def listen(self, listeners: Listeners) -> None:
+        for listener in (listeners.tcp, listeners.local):
+            if listener is not None:
+                listener.setblocking(False)
+                self._poller.add(listener, partial(self._accept, listener))
+        self._thread = threading.Thread(target=self._run, name="door", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._poller.poll(self._rest_s())
+            for number in self._strangers.overdue(time.monotonic_ns()):
+                self._refuse(number, LinkError("the handshake took too long"))
+        for caller in self._callers.values():
+            _end(caller.link)
+
+    def _rest_s(self) -> float:
+        wake_ns = self._strangers.wake_at()
+        if wake_ns is None:
+            return _LOOK_UP_S
+        return min(_LOOK_UP_S, max(0.0, (wake_ns - time.monotonic_ns()) / 1e9))
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            for number in self._strangers.make_room() if self._gate.scarce else ():
+                self._refuse(number, LinkError("descriptors are scarce"))
+            sock = self._gate.accept(listener)
+            if sock is None:
+                break
+            self._receive(sock)
+        if not self._gate.can_refuse:
+            self._closing.wait(_ACCEPT_AGAIN_S)  # the connection stays in the queue meanwhile
+
+    def _receive(self, sock: socket.socket) -> None:
+        number = self._number()
+        local = sock.family == getattr(socket, "AF_UNIX", None)
+        try:
+            if local and not same_user(sock):
+                sock.close()
+                return
+            link = (local_link if local else tcp_link)(sock, f"link-{number}")
+            caller = _Caller(link, acceptor(link, self._name, self._job.job, self._secret))
+        except (OSError, LinkError) as error:  # the peer has gone again, or there is no secret
+            sock.close()
+            self._turned_away(str(error))
+            return
+        crowded = LinkError("there are too many connections, and this one was silent")
+        for other in self._strangers.came(number, time.monotonic_ns()):
+            self._refuse(other, crowded)
+        self._callers[number] = caller
+        self._poller.add(link, lambda: self._hear(number))
+
+    def _number(self) -> int:
+        with self._numbering:
+            self._numbers += 1
+            return self._numbers
+
+    # -- handshakes ----------------------------------------------------------------------------
+
+    def _hear(self, number: int) -> None:
+        caller = self._callers[number]
+        try:
+            for message, _ in caller.link.receive_ready():
+                heard = caller.acceptor.heard
+                answer = caller.acceptor.take(message)
+                if caller.acceptor.hello is not None:
+                    self._know(number, caller.acceptor.hello)
+                    return
+                if answer is not None:
+                    caller.link.send(answer)
+                if not heard:
+                    for other in self._strangers.said_hello(number):
+                        self._refuse(other, LinkError("there are too many unproven connections"))
+        except Exception as error:  # whatever a stranger's bytes do, they end its own link
+            self._refuse(number, error)
+
+    def _know(self, number: int, hello: Hello) -> None:
+        """The peer has proven what it must: from now on its link has a thread of its own."""
+        link = self._callers[number].link
+        thread = threading.Thread(
+            target=self._greet, args=(link, hello), name=f"read-link-{number}", daemon=True
+        )
+        self._poller.remove(link)
+        thread.start()  # if that fails, for want of memory say, the link is refused
+        self._forget(number)
+
+    def _forget(self, number: int) -> _Caller:
+        self._strangers.gone(number)
+        caller = self._callers.pop(number)
+        self._poller.remove(caller.link)
+        return caller
+
+    def _refuse(self, number: int, error: Exception) -> None:
+        link = self._forget(number).link
+        if not isinstance(error, LinkEnded):
+            ours = isinstance(error, FrameError | LinkError)
+            reason = str(error) if ours else f"{type(error).__name__}: {error}"
+            link.send(m.Refusal(reason=f"{self._name}: {reason}"))
+            self._turned_away(reason)
+        _end(link)
+
+    def _greet(self, link: Link, hello: Hello) -> None:
+        try:
+            hello = greet(link, hello, self._name, self._address, self._digest, self._job)
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return
+        self._let_in(link, hello)
+
+    # -- links within the process --------------------------------------------------------------
+
+    def welcome(self, link: Link) -> None:
+        """A memory link, which cannot be polled: hear its hello on a thread of its own."""
+        link.peer = f"link-{self._number()}"
+        threading.Thread(
+            target=self._hear_alone, args=(link,), name=f"read-{link.peer}", daemon=True
+        ).start()
+
+    def _hear_alone(self, link: Link) -> None:
+        try:
+            here = acceptor(link, self._name, self._job.job, self._secret)
+            with patience(link):
+                message, _ = link.receive()
+            here.take(message)
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return
+        assert here.hello is not None
+        self._greet(link, here.hello)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._poller.wake()
+        if self._thread is not None:
+            self._thread.join()
+        self._poller.close()
+        self._gate.close()
+
+
+def _end(link: StreamLink) -> None:
+    """What was sent to a stranger fits into the socket's buffer, so this does not wait."""
+    link.close()
+    link.dispose()

@@ -1,0 +1,137 @@
+"""How a server reads its links: one polling thread for most, one each for large tensors as bytes."""
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.io.poll import Poller
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.runtime.net.boundary import fault_of
+from polyrhythm.tensors.threads import work_with
+from polyrhythm.wire import messages as m
+
+FRAMES_PER_TURN = 64
+"""*A link is read up to this many frames at a time, then it is the turn of the others: so a flood from
+one member delays what others send by at most one turn.* On a thread of its own, a link that sends as
+many frames in a row without a payload waits until the machines have handled them."""
+
+
+class Take(Protocol):
+    """`wait`: what came is read over after this, so that it must have been used."""
+
+    def __call__(
+        self, link: Link, message: m.Message, payload: Payload | None, wait: bool
+    ) -> None: ...
+
+
+class Reading:
+    def __init__(
+        self,
+        take: Take,
+        run: Callable[[], None],
+        catch_up: Callable[[], None],
+        part: Callable[[Link, Exception], None],
+        needs_thread: Callable[[Link], bool],
+    ) -> None:
+        """`take` is handed what comes. `run` is called when nothing more is at hand, `catch_up` when
+        a link has had its turn and has more to say: it returns when all that came is handled.
+        `part` is called when a link is over. `needs_thread`: large tensors that travel as bytes are
+        received and added on a thread per link; what is small, or a reference, is quicker under the
+        poller."""
+        self._take = take
+        self._run = run
+        self._catch_up = catch_up
+        self._part = part
+        self._needs_thread = needs_thread
+        self._poller = Poller()
+        self._closing = False
+        self._thread = threading.Thread(target=self._poll, name="poll", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def polls(self) -> bool:
+        """This is the polling thread."""
+        return threading.current_thread() is self._thread
+
+    def begin(self, link: Link) -> None:
+        """Read a link from now on: under the poller, or on another thread."""
+        if not self._read_by_poller(link):
+            self._read_apart(link)
+
+    def read(self, link: Link) -> None:
+        """Read a link to its end: under the poller, or on this thread."""
+        if self._read_by_poller(link):
+            return
+        work_with(1)
+        small = 0
+        while (received := self._take_next(link)) is not None:
+            small = small + 1 if received[1] is None else 0
+            if small < FRAMES_PER_TURN:
+                self._run()
+            else:
+                small = 0
+                self._catch_up()
+
+    def _take_next(self, link: Link) -> tuple[m.Message, Payload | None] | None:
+        """Take the next message; None if that ended the link."""
+        try:
+            message, payload = link.receive()
+            self._take(link, message, payload, wait=True)
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return None
+        return message, payload
+
+    def forget(self, link: Link) -> None:
+        if isinstance(link, StreamLink):
+            self._poller.remove(link)
+
+    def _read_apart(self, link: Link) -> None:
+        name = f"read-{link.peer}"
+        threading.Thread(target=self.read, args=(link,), name=name, daemon=True).start()
+
+    def _read_by_poller(self, link: Link) -> bool:
+        if not isinstance(link, StreamLink) or self._needs_thread(link):
+            return False
+        try:
+            for message, payload in link.take_buffered():
+                self._take(link, message, payload, wait=False)
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return True
+        self._run()
+        self._poller.add(link, lambda: self._ready(link))
+        return True
+
+    def _poll(self) -> None:
+        work_with(1)
+        while not self._closing:
+            if self._poller.poll(1.0):
+                self._catch_up()
+            else:
+                self._run()
+
+    def _ready(self, link: StreamLink) -> bool:
+        """Take what has come, as much as one turn allows; True if more may be at hand."""
+        if self._needs_thread(link):
+            self._poller.remove(link)
+            self._read_apart(link)
+            return False
+        try:
+            for message, payload in link.receive_ready(most=FRAMES_PER_TURN):
+                self._take(link, message, payload, wait=False)
+        except Exception as error:
+            self._poller.remove(link)
+            self._part(link, fault_of(link.peer, error))
+            return False
+        return link.unfinished
+
+    def stop(self) -> None:
+        self._closing = True
+        self._poller.wake()
+        self._thread.join()
+
+    def close(self) -> None:
+        self._poller.close()

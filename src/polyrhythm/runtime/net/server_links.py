@@ -1,0 +1,244 @@
+"""A server's links to everybody else: who is let in, whom it reaches, and what is told when one ends."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.senders import Bonjour, caller, knocked
+from polyrhythm.core.text import plain
+from polyrhythm.errors import LinkEnded, LinkError, Refused
+from polyrhythm.io.link import Link
+from polyrhythm.observe.journal import Journal
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.net.boundary import fault_of
+from polyrhythm.runtime.net.dial import Dialer
+from polyrhythm.runtime.net.handshake import introduce, offers, patience
+from polyrhythm.runtime.net.link_readers import Reading, Take
+from polyrhythm.runtime.net.peers import Peers, hang_up
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Secret
+
+_LEADS = 0
+"""The server that the lead runs in, and its incarnation: it was there first."""
+_FIRST = 1
+_TELL_EVERY_S = 1.0
+_LONGEST_REASON = 200
+
+
+class Mesh:
+    def __init__(
+        self,
+        me: m.ServerBonjour,
+        peers: Peers,
+        driver: Driver,
+        *,
+        job: m.JobSpec,
+        leads: bool,
+        digest: str,
+        secret: Secret | None = None,
+        journal: Journal | None,
+        take: Take,
+        needs_thread: Callable[[Link], bool],
+        gone: Callable[[str], None] = lambda peer: None,
+    ) -> None:
+        """`me`: how this server says bonjour; `take` is handed what comes over the links, and `gone`
+        is told the name of a peer whose link has ended."""
+        self._me = me
+        self._name = me.name
+        self._peers = peers
+        self._driver = driver
+        self._leads = leads
+        self._beats_s, self._lead_timeout_s = job.heartbeat_s, job.lead_timeout_s
+        self._link_timeout_s = link_timeout_s(job.lead_timeout_s)
+        self._digest = digest
+        self._secret = secret
+        self._journal = journal
+        self._turned_away = 0
+        self._told_of_them_s = -_TELL_EVERY_S
+        self._dialer: Dialer | None = None
+        self._closing = False
+        self._gone = gone
+        self._unread: set[Link] = set()
+        """Links of servers that the lead has not named yet."""
+        self.reading = Reading(take, driver.run, driver.catch_up, self.part, needs_thread)
+
+    def server(self, number: int) -> Link | None:
+        """The lead's own server is reached over the lead's link."""
+        link = self._peers.get(fx.server_name(number))
+        return self._peers.get(fx.LEAD) if link is None and number == _LEADS else link
+
+    def to(self, peer: str) -> Link | None:
+        number = fx.server_number(peer)
+        return self._peers.get(peer) if number is None else self.server(number)
+
+    # -- beginnings ----------------------------------------------------------------------------
+
+    def let_in(self, link: Link, hello: Bonjour) -> None:
+        """A peer was greeted. The lead's machine decides about every peer; another server's machine
+        decides about servers, and knows workers by the incarnation that the lead gave them."""
+        link.outlast(self._link_timeout_s)
+        if self._leads:
+            self._peers.add(link)
+            self._driver.post(fx.LEAD, knocked(link.peer, hello))
+        elif isinstance(hello, m.ServerBonjour):
+            self._peers.add(link)
+            self._unread.add(link)
+            called = ev.ServerCalled(link.peer, hello.server, hello.incarnation)
+            self._driver.post(self._name, called)
+            return  # it is read once it is bound
+        else:
+            link.peer, link.incarnation = caller(hello), hello.incarnation
+            replaced = self._peers.add(link)
+            if replaced is link:
+                self.part(link, LinkError(f"{link.peer} is linked to {self._name} already"))
+                return
+            self._replace(replaced)
+        self.reading.read(link)
+
+    def bind(self, effect: fx.Bind) -> None:
+        """A machine knows which peer is behind a link."""
+        if effect.link == self._name:
+            return
+        if not self._leads:
+            self._bind_server(effect)
+            return
+        self._replace(self._peers.rename(effect.link, effect.peer, effect.incarnation))
+        link = self._peers.get(effect.peer)
+        if self._journal is not None and link is not None:
+            self._journal.note("linked", peer=effect.peer, link=link.kind)
+        server = fx.server_number(effect.peer)
+        if server is not None:
+            self._driver.put(self._name, ev.Linked(server, effect.incarnation))
+
+    def _bind_server(self, effect: fx.Bind) -> None:
+        """The lead has named the server behind this link, which has not been read so far."""
+        link = self._peers.get(effect.link)
+        if link is None:
+            return  # it has ended meanwhile
+        self._unread.discard(link)
+        self._peers.remove(link)
+        link.peer, link.incarnation = effect.peer, effect.incarnation
+        replaced = self._peers.add(link)
+        if replaced is link:
+            self.part(link, LinkError(f"{link.peer} is linked to {self._name} already"))
+            return
+        self._replace(replaced)
+        server = fx.server_number(effect.peer)
+        assert server is not None
+        self._driver.put(self._name, ev.Linked(server, effect.incarnation))
+        self.reading.begin(link)
+
+    def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
+        """Link this server to the one that runs the lead."""
+        link = dialer.dial(address, fx.LEAD)
+        self._introduce(link, 0)
+        self.heed_lead(link, dialer)
+
+    def heed_lead(self, link: Link, dialer: Dialer) -> None:
+        """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
+        other servers that the lead names."""
+        self._dialer = dialer
+        link.outlast(self._link_timeout_s)
+        self._peers.add(link)
+        self._driver.put(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
+        self._driver.post(self._name, ev.Linked(_LEADS, _FIRST))
+        self.reading.begin(link)
+
+    def reach(self, effect: fx.Reach) -> None:
+        for spec in effect.servers:
+            if spec.server < self._me.server:
+                name = f"dial-{fx.server_name(spec.server)}"
+                args = (spec, effect.incarnation)
+                threading.Thread(target=self._dial, args=args, name=name, daemon=True).start()
+
+    def _dial(self, spec: m.ServerSpec, incarnation: int) -> None:
+        """On a thread of its own: a server that was stopped does not answer for a while."""
+        name = fx.server_name(spec.server)
+        assert self._dialer is not None
+        try:
+            link = self._dialer.dial(spec.address, name)
+            self._introduce(link, incarnation)
+        except Exception as error:
+            fault = error if isinstance(error, Refused) else fault_of(name, error)
+            closed = ev.LinkClosed(name, plain(str(fault)), spec.incarnation)
+            self._driver.post(self._name, closed)
+            return
+        link.incarnation = spec.incarnation
+        link.outlast(self._link_timeout_s)
+        replaced = self._peers.add(link)
+        if replaced is link:
+            hang_up(link)
+            return
+        self._replace(replaced)
+        self._driver.post(self._name, ev.Linked(spec.server, spec.incarnation))
+        self.reading.begin(link)
+
+    def _introduce(self, link: Link, incarnation: int) -> None:
+        digests = offers(self._digest, link.kind)
+        bonjour = msgspec.structs.replace(self._me, incarnation=incarnation, digests=digests)
+        with patience(link):
+            introduce(link, bonjour, self._secret)
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def part(self, link: Link, error: Exception) -> None:
+        """The link is over: tell the peer why if it was its fault, and the machines in any case."""
+        reason = plain(str(error))
+        if not isinstance(error, LinkEnded):
+            link.send(m.Refusal(reason=f"{self._name}: {reason}"))
+        known = self._peers.remove(link)
+        hang_up(link)
+        if known:
+            self._gone(link.peer)
+        if self._journal is not None and not self._closing:
+            self._journal.note("link-closed", peer=link.peer, reason=reason)
+        if known and not self._closing:
+            closed = ev.LinkClosed(link.peer, reason, link.incarnation)
+            if self._leads:
+                self._driver.post(fx.LEAD, closed)
+            self._driver.post(self._name, closed)
+
+    def turned_away(self, reason: str) -> None:
+        """A peer that is not known was refused. Strangers do not grow the journal faster than a line
+        per second, however many come."""
+        self._turned_away += 1
+        now_s = time.monotonic()
+        if self._journal is not None and now_s >= self._told_of_them_s + _TELL_EVERY_S:
+            fields = {"links": self._turned_away, "reason": reason[:_LONGEST_REASON]}
+            self._journal.note("turned-away", **fields)
+            self._turned_away, self._told_of_them_s = 0, now_s
+
+    def _replace(self, link: Link | None) -> None:
+        """Its peer came back over another link: this one has ended without our noticing."""
+        if link is not None:
+            closed = ev.LinkClosed(link.peer, "it came back", link.incarnation)
+            self._driver.post(self._name, closed)
+            self.reading.forget(link)
+            hang_up(link)
+            self._gone(link.peer)
+
+    def drop(self, effect: fx.Drop) -> None:
+        link = self._peers.get(effect.peer)
+        if link is not None:
+            self._peers.remove(link)
+            self._gone(link.peer)
+            if link in self._unread:
+                self._unread.discard(link)
+                hang_up(link)
+            else:  # the thread that reads it notices the end, and disposes of it
+                threading.Thread(target=link.close, name="close", daemon=True).start()
+
+    def quieten(self) -> None:
+        """Links end from now on because this server does, which is nothing to tell."""
+        self._closing = True
+
+    def close(self) -> None:
+        self._peers.close()
+        self.reading.stop()
+        self._peers.dispose()
+        self.reading.close()

@@ -1,0 +1,175 @@
+"""A worker's links to the lead and to the servers.
+
+The user's own thread reads them while it waits; only a link that cannot be polled has a thread.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.machine import Event
+from polyrhythm.core.text import plain
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.io.poll import Poller
+from polyrhythm.io.stream import StreamLink
+from polyrhythm.runtime.net.boundary import fault_of
+from polyrhythm.runtime.net.dial import Dialer
+from polyrhythm.runtime.net.handshake import introduce, offers, patience
+from polyrhythm.runtime.net.peers import Peers, hang_up
+from polyrhythm.tensors.threads import work_with
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.frames import Land
+from polyrhythm.wire.proof import Secret
+
+_LEADS_SERVER = fx.server_name(0)
+
+
+class Links:
+    def __init__(
+        self,
+        dialer: Dialer,
+        digest: str,
+        secret: Secret | None,
+        take: Callable[[Link, m.Message, Payload | None], None],
+        place_of: Land,
+        run: Callable[[], None],
+        post: Callable[[Event], None],
+    ) -> None:
+        """`take` is handed what comes, `place_of` says where a slice is received; `run` is called when
+        nothing more is at hand, and `post` is handed the end of a link."""
+        self._dialer = dialer
+        self._digest = digest
+        self._secret = secret
+        self._take = take
+        self._place_of = place_of
+        self._run = run
+        self._post = post
+        self._peers = Peers()
+        self._poller = Poller()
+        self._reaching_ns = 0
+        self._closing = False
+
+    def to(self, peer: str) -> Link | None:
+        """The lead's own server is reached over the lead's link."""
+        link = self._peers.get(peer)
+        return self._peers.get(fx.LEAD) if link is None and peer == _LEADS_SERVER else link
+
+    def touch(self, link: Link) -> None:
+        """Something was sent that waits for `settle`."""
+        self._peers.touch(link)
+
+    def settle(self) -> None:
+        """Everything at hand is done: it leaves, and the user's thread looks at what it waits for."""
+        self._peers.flush()
+        self._poller.wake()
+
+    def poll(self, timeout_s: float) -> None:
+        self._poller.poll(timeout_s)
+
+    def unread(self, peer: str) -> bool:
+        """Something has come from `peer` that the user's thread has not read, for it computes."""
+        link = self._peers.get(peer)
+        return isinstance(link, StreamLink) and link.readable()
+
+    @property
+    def idle_ns(self) -> int:
+        """How long it has waited for something to come, and for others to be reached, in all."""
+        return self._poller.idle_ns + self._reaching_ns
+
+    # -- beginnings and ends -------------------------------------------------------------------
+
+    def reach(
+        self, address: m.Address, peer: str, bonjour: m.WorkerBonjour, incarnation: int = 0
+    ) -> m.Greeting:
+        """`incarnation` is the peer's."""
+        began_ns = time.monotonic_ns()
+        link = self._dialer.dial(address, peer)
+        digests = offers(self._digest, link.kind)
+        with patience(link):
+            hello = msgspec.structs.replace(bonjour, digests=digests)
+            greeting = introduce(link, hello, self._secret)
+        self._reaching_ns += time.monotonic_ns() - began_ns
+        link.incarnation = incarnation
+        link.outlast(link_timeout_s(greeting.lead_timeout_s))
+        link.land_with(self._place_of)
+        replaced = self._peers.get(peer)
+        if replaced is not None:
+            self._forget(replaced)  # of one whose place another has taken
+        self._peers.add(link)
+        if isinstance(link, StreamLink):
+            try:
+                for message, payload in link.take_buffered():
+                    self._take(link, message, payload)
+            except Exception as error:
+                self._forget(link)
+                raise fault_of(peer, error) from None
+            self._run()
+            self._poller.add(link, lambda: self._ready(link))
+        else:
+            threading.Thread(
+                target=self._read, args=(link,), name=f"read-{peer}", daemon=True
+            ).start()
+        return greeting
+
+    def _read(self, link: Link) -> None:
+        work_with(1)
+        while self._take_next(link):
+            self._run()
+
+    def _take_next(self, link: Link) -> bool:
+        """Take the next message; False if that ended the link."""
+        try:
+            self._take(link, *link.receive())
+        except Exception as error:
+            self._part(link, fault_of(link.peer, error))
+            return False
+        return True
+
+    def _ready(self, link: StreamLink) -> bool:
+        try:
+            for message, payload in link.receive_ready(finish=True):
+                self._take(link, message, payload)
+        except Exception as error:
+            fault = fault_of(link.peer, error)
+            self._poller.remove(link)
+            lead = self._peers.get(fx.LEAD)
+            if isinstance(lead, StreamLink) and lead is not link:
+                self._ready(lead)  # it may have said already why servers go
+            self._part(link, fault)
+        self._run()
+        return False
+
+    def _part(self, link: Link, error: Exception) -> None:
+        if not self._closing and self._peers.remove(link):
+            self._post(ev.LinkClosed(link.peer, plain(str(error)), link.incarnation))
+        link.close()
+
+    def _forget(self, link: Link) -> None:
+        self._peers.remove(link)
+        if isinstance(link, StreamLink):
+            self._poller.remove(link)
+        hang_up(link)
+
+    def forget_all(self) -> None:
+        for link in self._peers.all():
+            self._forget(link)
+
+    def shut(self) -> None:
+        """End all links, so that a thread that reads one from a silent peer looks up."""
+        self._closing = True
+        for link in self._peers.all():
+            threading.Thread(target=link.close, name="close", daemon=True).start()
+
+    def quieten(self) -> None:
+        """Links end from now on because this worker does, which is nothing to tell."""
+        self._closing = True
+
+    def close(self) -> None:
+        self._peers.close()
+        self._peers.dispose()
+        self._poller.close()

@@ -1,0 +1,368 @@
+"""A server's process: links, holdings, and the machines that decide over them.
+
+The lead's machine runs in one of the servers; everything it says to its own server stays in the
+process, and everything else goes over links.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
+from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.machine import Effect, Machine
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.errors import FrameError, LinkError, UsageError
+from polyrhythm.io.cores import usable_cores
+from polyrhythm.io.link import Link, Payload, Sendable
+from polyrhythm.io.segments import Segment
+from polyrhythm.observe.journal import Journal
+from polyrhythm.runtime import crashpoint
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.net.acceptor import Door, Listeners
+from polyrhythm.runtime.net.authorise import for_the_lead
+from polyrhythm.runtime.net.beats import Beats
+from polyrhythm.runtime.net.dial import Dialer
+from polyrhythm.runtime.net.peers import Peers
+from polyrhythm.runtime.net.server_links import Mesh
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.server.adding import Folding, is_large
+from polyrhythm.runtime.server.publishing import Publishing
+from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.tensors.optimizers import check_optimizer
+from polyrhythm.wire import messages as m
+
+
+class ServerNode:
+    def __init__(
+        self,
+        server: int,
+        job: m.JobSpec,
+        address: m.Address,
+        *,
+        lead: bool,
+        options: NodeOptions,
+        journal: Journal | None = None,
+        shared: bool = True,
+    ) -> None:
+        self.name = fx.server_name(server)
+        self.address = address
+        self.ended = threading.Event()
+        self.outcome: fx.End | None = None
+        self._server = server
+        self._job = job
+        self._journal = journal
+        self._shared = shared
+        self._leads = lead
+        self._optimizes = job.kind == "gradient" and job.updater == "optimizer"
+        self._peers = Peers()
+        self._report = options.report
+        self._ear = Ear()
+        self._beats = Beats(self._peers)
+        self._holdings: Holdings | None = None
+        machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
+        if lead:
+            machines[fx.LEAD] = LeadMachine(job)
+        self._trace = _trace(options, self.name, machines, job, server)
+        self._driver = Driver(
+            machines,
+            self._perform,
+            settle=self._peers.flush,
+            trace=self._trace,
+            check=options.check,
+        )
+        me = m.ServerBonjour(
+            server=server,
+            name=self.name,
+            job=job.job,
+            address=address,
+            identity=address.identity,
+        )
+        self._mesh = Mesh(
+            me,
+            self._peers,
+            self._driver,
+            job=job,
+            leads=lead,
+            digest=options.digest,
+            secret=options.secret,
+            journal=journal,
+            take=self._take,
+            needs_thread=self._needs_thread,
+            gone=self._free_states,
+        )
+        self._folding = Folding(
+            self.name,
+            self._placed,
+            self._driver,
+            rounds=has_rounds(job.sync),
+            pause_s=options.fold_pause_s,
+            polls=self._mesh.reading.polls,
+            cores=usable_cores(),
+        )
+        self._publishing = Publishing(
+            server,
+            self._placed,
+            self._peers,
+            self._driver,
+            replicated=job.replicas > 0,
+            workers=job.workers,
+        )
+        mesh = self._mesh
+        self._door = Door(
+            self.name,
+            job,
+            address,
+            options.digest,
+            options.secret,
+            let_in=mesh.let_in,
+            part=mesh.part,
+            turned_away=mesh.turned_away,
+        )
+        mesh.reading.start()
+        self._pacemaker: Driver | None = None
+        if lead:
+            self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
+            self._pacemaker.post(PACEMAKER, ev.Tick())
+            bonjour = msgspec.structs.replace(me, identity="")
+            self._driver.post(fx.LEAD, ev.ServerKnocked(self.name, bonjour))
+
+    # -- links ---------------------------------------------------------------------------------
+
+    def listen(self, listeners: Listeners) -> None:
+        self._door.listen(listeners)
+
+    def welcome(self, link: Link) -> None:
+        self._door.welcome(link)
+
+    def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
+        """Link this server to the one that runs the lead."""
+        self._mesh.reach_lead(dialer, address)
+
+    def heed_lead(self, link: Link, dialer: Dialer) -> None:
+        """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
+        other servers that the lead names."""
+        self._mesh.heed_lead(link, dialer)
+
+    def _needs_thread(self, link: Link) -> bool:
+        large = self._holdings is not None and is_large(self._holdings)
+        return large and not link.by_reference
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
+        if isinstance(message, m.Refusal):
+            raise LinkError(message.reason)
+        if link.peer == fx.LEAD and self._ear.due(time.monotonic_ns()):
+            self._driver.put(self.name, ev.LeadHeard())
+        if for_the_lead(link, message):
+            if not self._leads:
+                raise LinkError(f"{link.peer} spoke to the lead, which does not run here")
+            if isinstance(message, m.Alive):
+                self._beats.confirm(link, message)
+            elif isinstance(message, m.Attach) and self._optimizes:
+                _check_model(message)
+            self._driver.put(fx.LEAD, message)
+        elif isinstance(message, m.Contribution):
+            whole = message.parts != ()
+            data = _payload(message, payload) if whole else memoryview(b"")
+            self._folding.take(link, message, data, wait)
+        elif isinstance(message, m.Copy | m.State):
+            self._take_copy(message, payload)
+        elif isinstance(message, m.Seed):
+            event = self._placed().seed(message, _payload(message, payload))
+            if event is not None:
+                self._driver.put(self.name, event)
+        else:
+            crashpoint.reach(self.name, "took", message)
+            self._driver.put(self.name, message)
+
+    def _placed(self) -> Holdings:
+        if self._holdings is None:
+            raise LinkError("slices came before this server was told to hold any")
+        return self._holdings
+
+    def _take_copy(self, message: m.Copy | m.State, payload: Payload | None) -> None:
+        """What a primary sends to its replicas, on the thread that reads its link: in order."""
+        follower = self._placed().follower
+        data = None if payload is None else payload.view()
+        if isinstance(message, m.Copy):
+            follower.step(message, data)
+        else:
+            follower.adopt(message, data)
+        crashpoint.reach(self.name, "took", message)
+
+    def _free_states(self, peer: str) -> None:
+        """A link has ended. If it was a server's, no more comes of the states that it was sending."""
+        server = 0 if peer == fx.LEAD else fx.server_number(peer)
+        if server is not None and self._holdings is not None:
+            self._holdings.follower.forget(server)
+
+    # -- what machines want done ---------------------------------------------------------------
+
+    def _perform(self, machine: str, effect: Effect) -> None:
+        _EFFECTS[type(effect)](self, effect)
+
+    def _send(self, effect: fx.Send) -> None:
+        if effect.to == self.name or (effect.to == fx.LEAD and self._leads):
+            self._driver.put(effect.to, effect.message)
+            return
+        link = self._mesh.to(effect.to)
+        if link is not None:
+            at_once = crashpoint.ON or isinstance(effect.message, m.Fold)  # others fold meanwhile
+            link.send(effect.message, flush=at_once)
+            self._peers.touch(link)
+            crashpoint.reach(self.name, "sent", effect.message)
+
+    def _tell_server(self, server: int, message: m.Message, payload: Sequence[Sendable]) -> None:
+        link = self._mesh.server(server)
+        if link is not None:
+            link.send(message, payload)
+            crashpoint.reach(self.name, "sent", message)
+
+    def _note(self, effect: fx.Note) -> None:
+        if self._journal is not None:
+            self._journal.note(effect.what, **effect.fields)
+        else:
+            self._report(effect)
+
+    def _end(self, effect: fx.End) -> None:
+        self.outcome = self.outcome or effect
+        self.ended.set()
+
+    def _build(self, effect: fx.Build) -> None:
+        if self._holdings is not None:  # the seeder died; no version of these has been published
+            self._holdings.close()
+        self._holdings = Holdings(
+            self._server,
+            effect.spec,
+            effect.routes,
+            effect.routing,
+            self._job,
+            lambda nbytes: Segment(nbytes, shared=self._shared),
+            tell=self._tell_server,
+            put=lambda event: self._driver.put(self.name, event),
+            fresh=effect.fresh,
+        )
+        self._folding.make_lanes(self._holdings)
+
+    def _reroute(self, effect: fx.Reroute) -> None:
+        holdings = self._placed()
+        _, old = holdings.reroute(effect.routes, effect.routing)
+        self._withdraw(old)
+        self._folding.make_lanes(holdings)
+
+    def _send_state(self, effect: fx.SendState) -> None:
+        self._placed().send_state(effect.to, effect.held, effect.routing)
+
+    def _fetch_state(self, effect: fx.FetchState) -> None:
+        fetch = self._placed().follower.fetch(effect.slices, effect.routing)
+        self._tell_server(effect.primary, fetch, ())
+
+    def _enlist(self, effect: fx.Enlist) -> None:
+        if self._holdings is not None:
+            self._holdings.enlist(effect.members)
+
+    def _unlease(self, effect: fx.Unlease) -> None:
+        if self._holdings is not None:
+            self._withdraw(self._holdings.unlease(effect.worker, effect.ticket))
+
+    def _free_slots(self, effect: fx.FreeSlots) -> None:
+        self._withdraw(self._placed().primary.slots.free(effect.slots))
+
+    def _withdraw(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            for link in self._peers.all():
+                link.withdraw(segment.id)
+
+    def _freeze(self, effect: fx.Freeze) -> None:
+        self._placed().freeze()
+
+    def _beat(self, effect: fx.Beat) -> None:
+        self._send(fx.Send(fx.LEAD, effect.message))
+
+    def _beat_all(self, machine: str, effect: Effect) -> None:
+        assert isinstance(effect, fx.BeatAll)
+        self._beats.send(effect.message)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot record what happens any more."""
+        return None if self._trace is None else self._trace.fault
+
+    def stop(self, reason: str) -> None:
+        """Ask the lead to end the job, or end this server if the lead is elsewhere."""
+        if self._leads:
+            self._driver.post(fx.LEAD, ev.StopAsked(reason))
+        else:
+            self._driver.post(self.name, m.Stop(reason=reason))
+
+    def close(self) -> None:
+        self._mesh.quieten()
+        self._door.close()
+        if self._pacemaker is not None:
+            self._pacemaker.close()
+        self._driver.close()
+        self._mesh.close()
+        self._folding.close()
+        if self._holdings is not None:
+            self._holdings.close()
+        if self._trace is not None:
+            self._trace.close()
+
+
+_EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
+    fx.Send: ServerNode._send,
+    fx.Bind: lambda node, effect: node._mesh.bind(effect),
+    fx.Drop: lambda node, effect: node._mesh.drop(effect),
+    fx.Reach: lambda node, effect: node._mesh.reach(effect),
+    fx.Note: ServerNode._note,
+    fx.End: ServerNode._end,
+    fx.Build: ServerNode._build,
+    fx.Enlist: ServerNode._enlist,
+    fx.StartFold: lambda node, effect: node._folding.start(effect),
+    fx.Publish: lambda node, effect: node._publishing.publish(effect),
+    fx.PublishLatest: lambda node, effect: node._publishing.publish_latest(effect),
+    fx.Unlease: ServerNode._unlease,
+    fx.FreeSlots: ServerNode._free_slots,
+    fx.Freeze: ServerNode._freeze,
+    fx.Beat: ServerNode._beat,
+    fx.Reroute: ServerNode._reroute,
+    fx.SendState: ServerNode._send_state,
+    fx.FetchState: ServerNode._fetch_state,
+}
+
+
+def _check_model(message: m.Attach) -> None:
+    try:
+        check_optimizer(message.spec.optimizer)
+    except UsageError as error:
+        raise LinkError(f"w{message.worker}'s model cannot be held: {error}") from None
+
+
+def _payload(message: m.Message, payload: Payload | None) -> memoryview:
+    if payload is None:
+        raise FrameError(f"a {type(message).__name__} came without its slice")
+    return payload.view()
+
+
+def _trace(
+    options: NodeOptions, name: str, machines: dict[str, Machine], job: m.JobSpec, server: int
+) -> Trace | None:
+    if options.trace_dir is None:
+        return None
+    origins = [
+        Origin(machine, "lead" if machine == fx.LEAD else "server", server, machine, job)
+        for machine in machines
+    ]
+    return Trace(options.trace_dir / f"{name}.trace", origins)

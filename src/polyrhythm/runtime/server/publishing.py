@@ -1,0 +1,94 @@
+"""How a version leaves for a reader: slice by slice, or as one reference where the link carries such."""
+
+from collections.abc import Callable
+
+from polyrhythm.core import builders
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.io.link import Link
+from polyrhythm.runtime import crashpoint
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.net.peers import Peers
+from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.wire import messages as m
+
+
+class Publishing:
+    def __init__(
+        self,
+        server: int,
+        placed: Callable[[], Holdings],
+        peers: Peers,
+        driver: Driver,
+        *,
+        replicated: bool,
+        workers: int,
+    ) -> None:
+        """`replicated`: what a server holds may change, so that it says so with every version.
+        `workers`: about how many read a version at the same time."""
+        self._server = server
+        self._name = fx.server_name(server)
+        self._placed = placed
+        self._peers = peers
+        self._driver = driver
+        self._replicated = replicated
+        self._workers = max(1, workers)
+
+    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Link | None:
+        link = self._peers.get(fx.worker_name(effect.worker))
+        return link if link is not None and link.incarnation == effect.incarnation else None
+
+    def publish(self, effect: fx.Publish) -> None:
+        link = self._reader(effect)
+        if link is None:  # nothing leaves, so nothing is read
+            self._driver.put(self._name, ev.Sent((effect.worker,), effect.round))
+            return
+        slots = [effect.slot] * len(self._placed().primary.ids)
+        self._send(link, slots, effect.round, effect)
+        if effect.first:
+            link.flush()
+
+    def publish_latest(self, effect: fx.PublishLatest) -> None:
+        link = self._reader(effect)
+        if link is not None:
+            slots = self._placed().lease(effect.worker, effect.ticket)
+            self._send(link, slots, effect.ticket, effect)
+            link.flush()  # the worker waits for this; the lead's count of its contribution can wait
+
+    def _send(
+        self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
+    ) -> None:
+        """Every slice in its slot; in one piece where the link carries references to it. Otherwise
+        constant buffers that the reader has are left out."""
+        primary = self._placed().primary
+        slices = list(primary.ids)
+        news: dict[int, tuple[int, ...]] = {}
+        if not link.by_reference:
+            news = self._placed().news_for(effect.worker, effect.incarnation)
+        holds = primary.ids if self._replicated else ()
+        if link.by_reference and len(set(slots)) == 1:
+            slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [primary.slots.at(slots[0]).whole]
+        else:
+            pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
+        sent = list(zip(slices, slots, pieces, strict=True))
+        first = self._first_for(effect.worker, len(sent))
+        sent = sent[first:] + sent[:first]
+        for slice_, slot, piece in sent:
+            parts = news.get(slice_)
+            payload = [piece]
+            if parts is not None:
+                payload = primary.pieces_of(slice_, primary.slots.at(slot), parts)
+            message = builders.parameters(effect, self._server, round_, slice_, slot, holds, parts)
+            last = slice_ == sent[-1][0] and not link.by_reference
+            done = self._sent_event(effect.worker, round_) if last else None
+            link.send(message, payload, flush=crashpoint.ON, done=done)
+            crashpoint.reach(self._name, "sent", message)
+        self._peers.touch(link)
+
+    def _first_for(self, worker: int, slices: int) -> int:
+        """Where the version of this reader begins. Readers begin at different slices, so that each
+        link hashes other slices than the rest, and no link waits for another's hash."""
+        return worker * slices // self._workers % slices if slices else 0
+
+    def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:
+        return lambda: self._driver.post(self._name, ev.Sent((worker,), round_))

@@ -1,0 +1,124 @@
+"""What a primary sends to the servers that copy its slices: every step that it makes, and states.
+
+A step leaves under the lock of its slice, so that all who copy it make the same steps in one order.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import torch
+
+from polyrhythm.core.server.ledger import Ledger
+from polyrhythm.io.link import Sendable
+from polyrhythm.io.segments import Piece, piece_for_many
+from polyrhythm.runtime.server.primary import Primary
+from polyrhythm.runtime.server.replica_memory import SliceState
+from polyrhythm.tensors.dtypes import DTYPES
+from polyrhythm.wire.messages import (
+    Contribution,
+    Copy,
+    Message,
+    Route,
+    Row,
+    SliceStep,
+    Stamp,
+    State,
+)
+
+Tell = Callable[[int, Message, Sequence[Sendable]], None]
+
+
+class Replicas:
+    def __init__(
+        self, server: int, ledger: Ledger, ledger_lock: threading.Lock, tell: Tell
+    ) -> None:
+        """`tell` sends to another server."""
+        self._server = server
+        self._ledger = ledger
+        self._ledger_lock = ledger_lock
+        self._tell = tell
+
+    def fold_too(
+        self, slice_: int, step: SliceStep, piece: Piece, route: Route, routing: int
+    ) -> None:
+        """Let every copier make the step that is about to be made here, with the same aggregate."""
+        with self._ledger_lock:
+            stamp = self._ledger.stamp(slice_)
+            rows = self._ledger.folded_rows(slice_)
+            copiers = sorted(self._ledger.copiers(slice_))
+        copy = Copy(
+            routing=routing,
+            server=self._server,
+            slice=slice_,
+            stamp=stamp,
+            step=step,
+            rows=rows,
+        )
+        apart: Piece | None = None
+        for peer in copiers:
+            if not step.weight:
+                self._tell(peer, copy, ())
+            elif peer in route.learners:  # it is not waited for, so it gets bytes of its own
+                apart = apart or piece_for_many(memoryview(bytes(piece.memory)))
+                self._tell(peer, copy, (apart,))
+            else:
+                self._tell(peer, copy, (piece,))
+
+    def forward(
+        self, message: Contribution, data: memoryview, step: SliceStep, routing: int
+    ) -> memoryview:
+        """Without rounds: let every copier make the step that folds this contribution. Returns the
+        bytes that it is made of everywhere: the sender may write on its own memory meanwhile."""
+        with self._ledger_lock:
+            stamp = self._ledger.next_step(message.slice)
+            copiers = sorted(self._ledger.copiers(message.slice))
+        payload = memoryview(bytearray(data)) if copiers else data
+        copy = Copy(
+            routing=routing,
+            server=self._server,
+            worker=message.worker,
+            incarnation=message.incarnation,
+            sequence=message.sequence,
+            slice=message.slice,
+            stamp=stamp,
+            step=step,
+            rows=(Row(message.worker, message.incarnation, message.sequence),),
+        )
+        parts = (piece_for_many(payload),) if copiers and len(payload) else ()
+        for peer in copiers:
+            self._tell(peer, copy, parts)
+        return payload
+
+    def teach(self, to: int, asked: Sequence[Stamp], primary: Primary, routing: int) -> None:
+        """Send the state of what `to` is to copy; every later step goes to it too."""
+        ids = [stamp.slice for stamp in asked if stamp.slice in primary.index]
+        with self._ledger_lock:
+            same = self._ledger.teach(to, ids, asked)
+        for id_ in ids:
+            parts = {} if same[id_] else primary.export(id_)
+            with self._ledger_lock:
+                stamp, rows = self._ledger.stamp(id_), self._ledger.folded_rows(id_)
+            head = State(
+                routing=routing,
+                server=self._server,
+                slice=id_,
+                slices=len(ids),
+                stamp=stamp,
+                rows=rows,
+                parts=len(parts),
+            )
+            for message, payload in _state_frames(head, parts):
+                self._tell(to, message, payload)
+
+
+def _state_frames(head: State, parts: SliceState) -> Iterator[tuple[State, Sequence[memoryview]]]:
+    """A frame for each tensor of the state; one without payload where there is none to send."""
+    if not parts:
+        yield head, ()
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    for number, (name, tensor) in enumerate(parts.items()):
+        dtype, shape = names[tensor.dtype], tuple(tensor.shape)
+        message = msgspec.structs.replace(head, name=name, dtype=dtype, shape=shape, part=number)
+        flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        yield message, (memoryview(bytes(flat.numpy())),)

@@ -1,0 +1,1 @@
+"""A worker's process below the training loop."""

@@ -1,0 +1,77 @@
+"""How a worker comes into the job: it says bonjour to the lead and to every server; after an eviction,
+again."""
+
+from collections.abc import Callable
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Event
+from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.errors import FrameError, LinkError, Refused
+from polyrhythm.runtime.net.worker_links import Links
+from polyrhythm.wire import messages as m
+
+_LEADS_SERVER = fx.server_name(0)
+_UNREACHABLE = (LinkError, FrameError, Refused)
+
+
+class Joining:
+    def __init__(
+        self,
+        name: str,
+        job: str,
+        machine: WorkerMachine,
+        links: Links,
+        put: Callable[[Event], None],
+    ) -> None:
+        """`job`: which one, if that is known. The machine knows who this worker is in it."""
+        self.servers: tuple[m.Address, ...] = ()
+        """Those that were there when it joined."""
+        self._name = name
+        self._job = job
+        self._machine = machine
+        self._links = links
+        self._put = put
+        self._lead: m.Address | None = None
+
+    def reach_lead(self, lead: m.Address) -> None:
+        self._lead = lead
+        self._reach_lead(lead, 0)
+
+    def _reach_lead(self, lead: m.Address, before: int) -> None:
+        greeting = self._links.reach(lead, fx.LEAD, self._bonjour(lead, before))
+        self._put(ev.LeadLinked(greeting.heartbeat_s, greeting.lead_timeout_s))
+
+    def dial(self, effect: fx.Dial) -> None:
+        """It is admitted: link to the servers. The lead's own is reached over the lead's link."""
+        assert self._machine.job is not None
+        self._job = self._machine.job.job
+        self.servers = self.servers or tuple(spec.address for spec in effect.servers)
+        for spec in effect.servers:
+            name = fx.server_name(spec.server)
+            try:
+                if name != _LEADS_SERVER:
+                    bonjour = self._bonjour(spec.address)
+                    self._links.reach(spec.address, name, bonjour, spec.incarnation)
+            except _UNREACHABLE as error:
+                self._put(ev.LinkClosed(name, str(error), spec.incarnation))
+            else:
+                self._put(ev.Linked(spec.server, spec.incarnation))
+
+    def rejoin(self, effect: fx.Rejoin) -> None:
+        assert self._lead is not None
+        self._links.forget_all()
+        try:
+            self._reach_lead(self._lead, effect.incarnation)
+        except _UNREACHABLE as error:
+            self._put(ev.LinkClosed(fx.LEAD, f"it could not join again: {error}"))
+
+    def _bonjour(self, address: m.Address, before: int = 0) -> m.WorkerBonjour:
+        """`before`: this worker's own incarnation, when it joins again."""
+        return m.WorkerBonjour(
+            worker=self._machine.worker,
+            incarnation=self._machine.incarnation or before,
+            name=self._name,
+            job=self._job,
+            identity=address.identity,
+        )

@@ -1,0 +1,142 @@
+"""How slices land: in their final place as they are received, or copied there from a server's memory.
+
+What is not awaited is kept or skipped, as the worker's machine said; slices may come on several
+threads.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from polyrhythm.core import builders
+from polyrhythm.core import effects as fx
+from polyrhythm.core.machine import Event
+from polyrhythm.core.placement.slices import Layout, Slice, pack
+from polyrhythm.errors import FrameError
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire import messages as m
+
+
+class Landing:
+    def __init__(self, put: Callable[[Event], None]) -> None:
+        """`put` is handed what has landed and what was skipped."""
+        self.in_place: memoryview | None = None
+        """A version that is read where it lies."""
+        self._put = put
+        self._model: FlatModel | None = None
+        self._layout: Layout | None = None
+        self._reads_in_place = False
+        self._expected: int | None = None
+        self._keeps: int | None = None
+        self._kept: list[tuple[m.Parameters, memoryview | None]] = []
+        self._keeping = threading.Lock()
+        self._holdings: dict[int, tuple[int, ...]] = {}
+        self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
+        """Where slices lie that a server sends side by side."""
+
+    def attach(self, model: FlatModel, layout: Layout, *, in_place: bool) -> None:
+        self._model, self._layout, self._reads_in_place = model, layout, in_place
+
+    def arrange(self, routes: Sequence[m.Route]) -> None:
+        """By these routes a server sends what it is the primary of."""
+        assert self._layout is not None
+        self._holdings = {}
+        for slice_ in self._layout.slices:
+            server = routes[slice_.id].primary
+            self._holdings[server] = (*self._holdings.get(server, ()), slice_.id)
+
+    def expect(self, effect: fx.Expect) -> None:
+        with self._keeping:
+            self._expected, self._keeps = effect.round, effect.keep
+            kept, self._kept = self._kept, []
+        for message, view in kept:
+            if self._awaited(message):
+                self._land(message, view)
+            else:
+                self._put(builders.skipped(message))
+
+    def _awaited(self, message: m.Parameters) -> bool:
+        return self._expected is not None and message.round >= self._expected
+
+    def place_of(self, message: m.Message, nbytes: int) -> memoryview | None:
+        """Where a slice that travels as bytes is received: its final place, if it is awaited."""
+        if not isinstance(message, m.Parameters) or not self._awaited(message):
+            return None
+        if message.parts is not None:
+            return None
+        if self._model is None or self._layout is None:
+            return None
+        if not 0 <= message.slice < len(self._layout.slices):
+            return None
+        memory = self._model.memory_of(self._layout.slices[message.slice])
+        return memory if memory is not None and len(memory) == nbytes else None
+
+    def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
+        with self._keeping:
+            awaited = self._awaited(message)
+            keeps = not awaited and message.round == self._keeps
+            if keeps:
+                view = None if payload is None else payload.view()
+                if view is not None and not link.by_reference:
+                    view = memoryview(bytes(view))
+                self._kept.append((message, view))
+        if not awaited:
+            if not keeps:
+                self._put(builders.skipped(message))
+            return
+        if self._model is None or self._layout is None:
+            raise FrameError("parameters came before the model was attached")
+        if payload is None:
+            self._land(message, None)
+            return
+        whole = message.parts is None and message.slice != m.EVERY_SLICE
+        if (
+            not link.by_reference
+            and whole
+            and self._model.memory_of(self._layout.slices[message.slice]) is not None
+        ):
+            self._landed(message)
+        else:
+            self._land(message, payload.view())
+        payload.done()
+
+    def _land(self, message: m.Parameters, view: memoryview | None) -> None:
+        """What lies elsewhere is copied to its place."""
+        assert self._model is not None and self._layout is not None
+        if message.slice != m.EVERY_SLICE and not 0 <= message.slice < len(self._layout.slices):
+            raise FrameError(f"parameters came of slice {message.slice}, which there is not")
+        if message.parts is not None:
+            slice_ = self._layout.slices[message.slice]
+            self._model.land_parts(slice_, message.parts, view or memoryview(b""))
+        elif view is None:
+            raise FrameError("parameters came without their bytes")
+        elif message.slice == m.EVERY_SLICE:
+            self._take_all(self._model, message, view)
+        else:
+            self._model.land(self._layout.slices[message.slice], view)
+        self._landed(message)
+
+    def _landed(self, message: m.Parameters) -> None:
+        self._put(builders.landed(message))
+
+    def _take_all(self, model: FlatModel, message: m.Parameters, view: memoryview) -> None:
+        """A server's slices side by side, in its own memory: copy them, or read them there."""
+        if self._reads_in_place:
+            self.in_place = view
+            return
+        for slice_, offset, nbytes in self._pack(message.server, message.holds):
+            model.land(slice_, view[offset : offset + nbytes])
+
+    def _pack(self, server: int, holds: tuple[int, ...]) -> list[tuple[Slice, int, int]]:
+        """Where each of the slices lies that a server sends side by side."""
+        assert self._model is not None and self._layout is not None
+        ids = holds or self._holdings[server]
+        packed = self._packed.get(ids)
+        if packed is None:
+            held = [self._layout.slices[id_] for id_ in ids]
+            places, _ = pack(held, [self._model.wire_range(s)[1] // s.length for s in held])
+            packed = self._packed[ids] = [
+                (slice_, offset, nbytes)
+                for slice_, (offset, nbytes) in zip(held, places, strict=True)
+            ]
+        return packed

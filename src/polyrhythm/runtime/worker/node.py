@@ -1,0 +1,392 @@
+"""A worker's process below the user's loop: links, push buffers, and the worker's machine.
+
+The user's own thread drives: while it waits it reads the links itself, so that nothing is handed from
+thread to thread on the way of a contribution. While it computes nothing is read; nothing is owed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.machine import Effect
+from polyrhythm.core.placement.slices import lay_out
+from polyrhythm.core.sync.registry import trains_through
+from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
+from polyrhythm.io.link import Link, Payload
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.net.dial import Dialer
+from polyrhythm.runtime.net.worker_links import Links
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.runtime.worker.joining import Joining
+from polyrhythm.runtime.worker.landing import Landing
+from polyrhythm.runtime.worker.pushing import Pushing
+from polyrhythm.runtime.worker.timesheet import Timesheet
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire import messages as m
+
+_ME = "worker"
+
+
+class WorkerNode:
+    def __init__(self, name: str, job: str, dialer: Dialer, options: NodeOptions) -> None:
+        self.name = name
+        self.job: m.JobSpec | None = None
+        self.stopped = False
+        self.asked = False
+        """Somebody wants this worker to leave."""
+        self.version = -1
+        self.lease: m.Leased | None = None
+        self.terms = fx.Resume(-1, stop=False)
+        """When to contribute next, as the lead said with the version at hand."""
+        self.hurried = False
+        """The interval is over."""
+        self._machine = WorkerMachine(name)
+        self._report = options.report
+        self._trace: Trace | None = None
+        if options.trace_dir is not None:
+            origin = Origin(_ME, "worker", -1, name, m.JobSpec(job=job))
+            file = f"{name.replace('/', '_')}.trace"
+            self._trace = Trace(options.trace_dir / file, [origin])
+        self._driver = Driver(
+            {_ME: self._machine},
+            self._perform,
+            settle=lambda: self._links.settle(),
+            trace=self._trace,
+            check=options.check,
+            before_tick=self._say_if_unread,
+        )
+        put = partial(self._driver.put, _ME)
+        self._landing = Landing(put)
+        self._links = Links(
+            dialer,
+            options.digest,
+            options.secret,
+            take=self._take,
+            place_of=self._landing.place_of,
+            run=self._driver.run,
+            post=partial(self._driver.post, _ME),
+        )
+        self._joining = Joining(name, job, self._machine, self._links, put)
+        self._model: FlatModel | None = None
+        self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
+        self._push = self._pushing.buffers
+        self._time = Timesheet()
+        self._ear = Ear()
+        self._resumed = False
+        self._failure: PolyrhythmError | None = None
+        self._let_go = False
+        """It was told to leave, and need not wait for a version."""
+        self._parting = False
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def join(self, lead: m.Address) -> m.JobSpec:
+        """Link to the lead, be admitted, link to every server."""
+        self._joining.reach_lead(lead)
+        self._driver.run()
+        self._begin(lambda: self.job is not None and self._machine.linked)
+        assert self.job is not None
+        return self.job
+
+    @property
+    def servers(self) -> tuple[m.Address, ...]:
+        return self._joining.servers
+
+    def _take(self, link: Link, message: m.Message, payload: Payload | None) -> None:
+        if link.peer == fx.LEAD and self._ear.due(time.monotonic_ns()):
+            self._driver.put(_ME, ev.LeadHeard())
+        if isinstance(message, m.Parameters):
+            self._landing.take(link, message, payload)
+        else:
+            self._driver.put(_ME, message)
+
+    # -- the user's side -----------------------------------------------------------------------
+
+    def attach(self, spec: m.ModelSpec, tensors: Sequence[torch.Tensor]) -> FlatModel:
+        """Hand in the model and wait for the parameters of the version that is released."""
+        assert self.job is not None
+        layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
+        aside = trains_through(self.job.sync)
+        self._model = FlatModel(layout, tensors, self.job.wire_dtype, aside=aside)
+        self._pushing.attach(self._model, layout)
+        self._landing.attach(self._model, layout, in_place=self.job.in_place)
+        self._resumed = False
+        self._driver.post(_ME, ev.Attaching(spec))
+        self._begin(lambda: self._resumed)
+        self._book()
+        return self._model
+
+    def enrol(self, points: int, batch: int = 0) -> m.Leased:
+        """Ask for chunks of so many points, which are taken `batch` at a time, and wait for them; if
+        this worker must first join again, for that too."""
+        self.lease = None
+        self._driver.post(_ME, ev.Enrolling(points, batch))
+        self._begin(lambda: self.lease is not None and self._machine.state is State.COMPUTING)
+        assert self.lease is not None
+        return self.lease
+
+    @property
+    def incarnation(self) -> int:
+        return self._machine.incarnation
+
+    @property
+    def displaced(self) -> bool:
+        """It has lost its place in the job, and joins again."""
+        return self._machine.state in (State.JOINING, State.ADMITTED, State.PLACING)
+
+    @property
+    def acknowledged(self) -> int:
+        return self._machine.acknowledged
+
+    @property
+    def push(self) -> list[torch.Tensor]:
+        """The push buffers to fill for the next contribution, one per space."""
+        return self._push.turn
+
+    def push_buffers(self) -> list[list[torch.Tensor]]:
+        return self._push.tensors()
+
+    def contribute(
+        self,
+        weight: float,
+        rates: tuple[float, ...],
+        objective: float | None,
+        progress: tuple[m.Progress, ...],
+        lease: int,
+        began_ns: int,
+        steps: int = 1,
+        probe: tuple[float | None, int, int] = (None, 0, 0),
+        *,
+        abandoned_ns: int = 0,
+        micro: tuple[int, int] = (0, 0),
+        wait: bool = True,
+    ) -> None:
+        """Send what lies in `push`, and wait until the sync policy lets this worker go on, unless
+        it trains through. `began_ns` is when the user's computing ended and the filling of `push`
+        began; `probe` is the loss on the probe sample, over how many points, and how long it took;
+        `micro` is the size of the user's batch and the time of the shortest micro-batch."""
+        assert self._model is not None
+        event = ev.Computed(
+            self._push.lend(self._model.changed),
+            weight,
+            rates,
+            objective,
+            self._time.computed_ns(began_ns),
+            self._time.waited_ns,
+            self._time.transferred_ns,
+            progress,
+            lease,
+            steps,
+            *probe,
+            abandoned_ns,
+            *micro,
+        )
+        if wait:
+            self._exchange(event, began_ns)
+        elif self._parting:
+            self._time.resume()
+        else:
+            self._resumed = False
+            self._driver.post(_ME, event)
+            self._time.trained_through(began_ns)
+        self._push.turn_to_next(self._machine.unacknowledged)
+
+    def look(self) -> bool:
+        """Take in what has come, without waiting: whether the next version is here."""
+        if self._failure is not None:
+            raise self._failure
+        self._links.poll(0.0)
+        return self._resumed
+
+    def await_version(self) -> int:
+        """It trained through, and has nothing left to train on until the next version is here. How long
+        that took."""
+        began_ns = time.monotonic_ns()
+        self._wait(lambda: self._resumed or self._let_go)
+        return self._time.awaited(began_ns)
+
+    @property
+    def resumed_ns(self) -> int:
+        """Since when the user's code has had the parameters."""
+        return self._time.resumed_ns
+
+    def rebase(self) -> int:
+        """Move the parameters to the version that came aside, keeping what was learned since the
+        last contribution was sent; at the job's end the version itself is what all workers end
+        with. Its time is booked as transfer, and returned."""
+        assert self._model is not None
+        began_ns = time.monotonic_ns()
+        if self.terms.anew or self.terms.stop:
+            self._model.adopt()
+        else:
+            self._model.rebase(self._push.sent)
+        return self._time.rebased(began_ns, anew=self.terms.anew)
+
+    def set_apart(self) -> None:
+        """The last contribution has not come back as a version: the next one leaves it out."""
+        assert self._model is not None
+        self._model.set_apart(self._push.sent)
+
+    def pass_over(self, nanoseconds: int) -> None:
+        """So much of the time since it resumed was not computing."""
+        self._time.pass_over(nanoseconds)
+
+    def computed_ns(self) -> int:
+        """How long the user's code has had the parameters."""
+        return self._time.computed_ns()
+
+    def begin_interval(self) -> None:
+        """Where rounds end by the clock: it begins to run."""
+        self._time.begin_interval()
+
+    def interval_left_ns(self) -> int:
+        return self._time.interval_left_ns(self.terms.interval_ns)
+
+    def ask_for_barrier(self) -> None:
+        self._driver.post(_ME, ev.PassedAll())
+
+    def abstain(self, reason: str, lease: int) -> None:
+        self._exchange(ev.Exhausted(reason, lease), time.monotonic_ns())
+
+    def _exchange(self, event: Any, began_ns: int) -> None:
+        if self._parting:
+            self._time.resume()
+            return
+        self._resumed = False
+        idle_ns = self._links.idle_ns
+        self._driver.post(_ME, event)
+        self._wait(lambda: self._resumed or self._let_go)
+        self._parting = self.asked
+        self._book()
+        self._time.exchanged(began_ns, self._links.idle_ns - idle_ns)
+
+    def _book(self) -> None:
+        """The version is whole: take it in place if so asked, and start the clock of computing."""
+        assert self._model is not None
+        if self._landing.in_place is not None:
+            self._model.read_in_place(self._landing.in_place)
+        if self._model.aside and self._resumed:
+            self._model.adopt()
+        self._time.resume()
+
+    def report(self, metrics: dict[str, float]) -> None:
+        self._driver.post(_ME, ev.Reporting(metrics))
+
+    def leave(self, reason: str, *, failed: bool = False, at_once: bool = False) -> None:
+        """Leave when what was sent is acknowledged, or has been waited for long enough."""
+        self._driver.post(_ME, ev.Leaving(reason, failed, at_once))
+        while self._machine.state is not State.ENDED and not at_once:
+            self._links.poll(1.0)
+
+    def ask_to_leave(self) -> None:
+        """From any thread: the user's loop is to contribute what it has, and end."""
+        self.asked = True
+        self._driver.post(_ME, ev.LeaveAsked())
+
+    def _begin(self, done: Callable[[], bool]) -> None:
+        """Wait for something without which there is no loop that could end in order."""
+        self._wait(lambda: done() or self.asked)
+        if not done():
+            raise ToldToLeave(f"{self.name} was told to leave before it had begun")
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        while not done():
+            if self._failure is not None:
+                raise self._failure
+            self._links.poll(1.0)
+
+    # -- what the machine wants done -----------------------------------------------------------
+
+    def _perform(self, machine: str, effect: Effect) -> None:
+        _EFFECTS[type(effect)](self, effect)
+
+    def _send(self, effect: fx.Send) -> None:
+        link = self._links.to(effect.to)
+        if link is not None:
+            link.send(effect.message, flush=False)
+            self._links.touch(link)
+
+    def _dial(self, effect: fx.Dial) -> None:
+        self.job = self._machine.job
+        assert self.job is not None
+        self._time.look_every(self.job.heartbeat_s)
+        self._joining.dial(effect)
+
+    def _beat(self, effect: fx.Beat) -> None:
+        self._send(fx.Send(fx.LEAD, effect.message))
+
+    def _say_if_unread(self) -> None:
+        """While the user's code computes nothing is read: what the lead sent is no silence."""
+        self._time.look()
+        if self._links.unread(fx.LEAD):
+            self._driver.put(_ME, ev.LeadHeard())
+
+    def _arrange(self, effect: fx.Arrange) -> None:
+        self._pushing.arrange()
+        self._landing.arrange(effect.routes)
+
+    def _resume(self, effect: fx.Resume) -> None:
+        self.version = effect.round
+        self.terms = effect
+        self.hurried = False
+        self.stopped = self.stopped or effect.stop
+        self._resumed = True
+
+    def _allow_to_go(self, effect: fx.LetGo) -> None:
+        self._let_go = True
+
+    def _hurry(self, effect: fx.Hurry) -> None:
+        self.hurried = True
+
+    def _take_chunks(self, effect: fx.TakeChunks) -> None:
+        self.lease = effect.lease
+
+    def _fail(self, effect: fx.Fail) -> None:
+        failed = JobFailed if effect.stopped else Refused
+        if effect.reason.code == "lead-lost":
+            failed = LeadLost
+            self._links.shut()  # the user's thread may be in the middle of a frame of the lead's
+        self._failure = failed(str(effect.reason))
+
+    def _end(self, effect: fx.End) -> None:
+        pass  # nothing is left to do: the user's code has ended, or will hear why it must
+
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot record what happens any more."""
+        return None if self._trace is None else self._trace.fault
+
+    def close(self) -> None:
+        self._links.quieten()
+        self._driver.close()
+        self._links.close()
+        self._push.close()
+        if self._trace is not None:
+            self._trace.close()
+
+
+_EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
+    fx.Send: WorkerNode._send,
+    fx.Dial: WorkerNode._dial,
+    fx.Rejoin: lambda node, effect: node._joining.rejoin(effect),
+    fx.Beat: WorkerNode._beat,
+    fx.Note: lambda node, effect: node._report(effect),
+    fx.Arrange: WorkerNode._arrange,
+    fx.SeedSlices: lambda node, effect: node._pushing.seed(effect),
+    fx.PushSlices: lambda node, effect: node._pushing.push(effect),
+    fx.Expect: lambda node, effect: node._landing.expect(effect),
+    fx.Resume: WorkerNode._resume,
+    fx.LetGo: WorkerNode._allow_to_go,
+    fx.Hurry: WorkerNode._hurry,
+    fx.TakeChunks: WorkerNode._take_chunks,
+    fx.Fail: WorkerNode._fail,
+    fx.End: WorkerNode._end,
+}

@@ -1,0 +1,49 @@
+"""Checks across machines that none of them could make alone.
+
+*What a server reports is in all its slices. A contribution that was complete at the lead when a round
+was decided is wholly in that round's version: in every slice, on every server.*
+"""
+
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim.server.slice_store import Given, Memory
+from polyrhythm.wire import messages as m
+
+
+class Witness:
+    def __init__(self, *, promises: bool = True) -> None:
+        """`promises`: servers stay what they are, so what was complete can be held against them."""
+        self._promises = promises
+        self.memories: dict[int, Memory] = {}
+        self._trailers: set[Given] = set()
+        self._arrived: dict[Given, set[int]] = {}
+        self._promised: dict[int, list[Given]] = {}
+
+    def told_lead(self, message: m.Message) -> None:
+        given = (message.worker, message.incarnation, message.sequence)
+        if isinstance(message, m.Trailer):
+            self._trailers.add(given)
+        elif isinstance(message, m.Arrived):
+            self._arrived.setdefault(given, set()).add(message.server)
+            if self._promises and not self.memories[message.server].holds(given):
+                raise InvariantBroken(f"s{message.server} reported {given}, and does not have it")
+
+    def decided(self, fold: m.Fold) -> None:
+        """The lead said `Fold`: what is complete by now must be in it."""
+        if fold.round in self._promised or not self._promises:
+            return
+        holders = {server for server, memory in self.memories.items() if memory.slices}
+        members = {(spec.worker, spec.incarnation) for spec in fold.members}
+        complete = [g for g in sorted(self._trailers) if self._arrived.get(g) == holders]
+        self._promised[fold.round] = [given for given in complete if given[:2] in members]
+        for given in complete:
+            self._trailers.discard(given)
+            del self._arrived[given]
+
+    def folded(self, server: int, round_: int) -> None:
+        for given in self._promised.get(round_, ()):
+            for slice_, contents in self.memories[server].contents.items():
+                if given not in contents:
+                    raise InvariantBroken(
+                        f"{given} was complete when round {round_} was decided, but is not in"
+                        f" slice {slice_} of s{server}"
+                    )

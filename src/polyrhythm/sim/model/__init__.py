@@ -1,0 +1,1 @@
+"""What the simulator assumes about links, machines and data."""

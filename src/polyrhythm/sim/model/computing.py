@@ -1,0 +1,56 @@
+"""When the steps end that a simulated worker computes: as planned, earlier if it looks up, later if its
+process was stopped meanwhile.
+"""
+
+from collections.abc import Callable
+
+from polyrhythm.sim.model.stretch import Stretch
+from polyrhythm.sim.process import Process
+
+
+class Computing:
+    def __init__(self, process: Process, ended: Callable[[int, int], None]) -> None:
+        """`ended` is handed how many steps were taken, and how long one took."""
+        self.on = False
+        self._process = process
+        self._clock = process.clock
+        self._ended = ended
+        self._stretch = Stretch(0, 1, 1)
+        self._returns_after = 0
+        """The step of the stretch after which the user's code looks up."""
+        self._call = 0
+        self._frozen_ns = 0
+
+    def begin(self, stretch: Stretch, returns_after: int) -> None:
+        self.on = True
+        self._stretch = stretch
+        self._return_after(returns_after)
+
+    def _return_after(self, step: int) -> None:
+        self._returns_after = step
+        self._call += 1
+        self._clock.at(self._stretch.end_ns(step), self._end, self._call)
+
+    def look_up(self) -> None:
+        """Something has come, and will be looked at after the step that is being computed."""
+        step = self._stretch.current(self._clock.now_ns)
+        if not self._process.frozen and step < self._returns_after:
+            self._return_after(step)
+
+    def _end(self, call: int) -> None:
+        if call == self._call and self._process.alive:
+            self.on = False
+            self._ended(self._returns_after, self._stretch.took_ns // self._stretch.steps)
+
+    def freeze(self) -> None:
+        self._call += 1
+        self._frozen_ns = self._clock.now_ns
+
+    def thaw(self) -> int:
+        """For how long it was stopped in the middle of its steps."""
+        if not self.on:
+            return 0
+        stopped_ns = self._clock.now_ns - self._frozen_ns
+        self._stretch.begins_ns += stopped_ns
+        self._return_after(self._returns_after)
+        return stopped_ns

@@ -1,0 +1,117 @@
+"""The points a worker visits: the cursor through leased chunks, without the points themselves.
+
+The order of chunks, and of points within one, is not shuffled here: nobody looks at them. Nearly always
+the chunk that is open has points enough, so it is kept apart from the others.
+"""
+
+from polyrhythm.core.batches import take
+from polyrhythm.wire.messages import Leased, Progress
+
+_NONE = -1
+
+
+class Points:
+    def __init__(self, least: int = 1) -> None:
+        self.least = least
+        """The fewest points of a batch."""
+        self.everything = 0
+        """How many points are leased."""
+        self._lease: Leased | None = None
+        self._lengths: dict[int, int] = {}
+        """Per chunk that is leased, its points."""
+        self._at: dict[int, tuple[int, int]] = {}
+        """How far this worker has been in any chunk, leased to it now or not: passes and points."""
+        self._left: list[int] = []
+        """Chunks of this pass that are not begun, the next one last."""
+        self._moved: dict[int, tuple[int, int]] = {}
+        """Where it has come in chunks that are closed, since that was last asked for."""
+        self._open = _NONE
+        self._passes = self._cursor = self._length = self._told = 0
+        """Of the chunk that is open; `_told`: where it was when that was last asked for."""
+
+    def take(self, lease: Leased) -> bool:
+        """A new lease: a chunk begins where the lease says, or further on if this worker has been
+        further and that is still on its way. After an eviction the worker is somebody new, who has
+        been nowhere: True."""
+        if lease is self._lease:
+            return False
+        self._close()
+        anew = self._lease is not None and lease.incarnation != self._lease.incarnation
+        if anew:
+            self._at.clear()
+            self._moved.clear()
+        self._lease = lease
+        self._lengths = {chunk.chunk: chunk.last - chunk.first for chunk in lease.chunks}
+        for chunk in lease.chunks:
+            been = self._at.get(chunk.chunk, (0, 0))
+            self._at[chunk.chunk] = max(been, (chunk.passes, chunk.cursor))
+        self._left.clear()
+        self.everything = sum(self._lengths.values())
+        return anew
+
+    def left(self, count: int) -> int:
+        """How many points `visit` would visit where `count` are wanted."""
+        if self._cursor + count + self.least <= self._length:
+            return count
+        if self._open == _NONE and not self._left:
+            self._begin_pass()
+        found = take(count, self._length - self._cursor, self.least) if self._length else 0
+        for number in reversed(self._left):
+            if found >= count:
+                break
+            found += take(count - found, self._lengths[number] - self._at[number][1], self.least)
+        return found
+
+    def visit(self, count: int) -> int:
+        """About `count` points of one pass: fewer at its end, a few more where less than a batch
+        would be left of a chunk. 0: none are left."""
+        if self._cursor + count + self.least <= self._length:
+            self._cursor += count
+            return count
+        visited = 0
+        while visited < count and self._open_next(begin=not visited):
+            taken = take(count - visited, self._length - self._cursor, self.least)
+            visited += taken
+            self._cursor += taken
+            if self._cursor >= self._length:
+                self._passes, self._cursor, self._told = self._passes + 1, 0, _NONE
+                self._close()
+        return visited
+
+    def collect(self) -> tuple[Progress, ...]:
+        """Where this worker has come in every chunk that it was in since the last time."""
+        if self._cursor != self._told:
+            self._told = self._cursor
+            self._moved[self._open] = (self._passes, self._cursor)
+        moved, self._moved = self._moved, {}
+        return tuple([Progress(number, *at) for number, at in moved.items()])
+
+    def _open_next(self, *, begin: bool) -> bool:
+        """`begin`: another pass if this one is over."""
+        if self._open != _NONE:
+            return True
+        if not self._left and not (begin and self._begin_pass()):
+            return False
+        self._open = number = self._left.pop()
+        self._passes, self._cursor = self._at[number]
+        self._length, self._told = self._lengths[number], self._cursor
+        return True
+
+    def _close(self) -> None:
+        if self._open != _NONE:
+            self._at[self._open] = at = (self._passes, self._cursor)
+            if self._cursor != self._told:
+                self._moved[self._open] = at
+        self._open = _NONE
+        self._cursor = self._length = self._told = 0
+
+    def _begin_pass(self) -> bool:
+        """The chunk that was begun comes first (the last of the list), then the rest."""
+        leased = {number: self._at[number] for number in self._lengths}
+        this_pass = min(leased.values(), default=(0, 0))[0]
+        epochs = None if self._lease is None else self._lease.epochs
+        if epochs is not None and this_pass >= epochs:
+            return False
+        self._left = [number for number, (passes, _) in leased.items() if passes == this_pass]
+        self._left.sort(key=lambda number: (leased[number][1] > 0, -number))
+        return bool(self._left)

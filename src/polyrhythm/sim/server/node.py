@@ -1,0 +1,336 @@
+"""A server's process in virtual time; the lead's machine runs in the first one.
+
+It is `runtime/server/node.py` again, with a model in place of the bytes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
+from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.machine import Machine
+from polyrhythm.core.senders import is_to_lead
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.server.stepping import Stepping
+from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.errors import LinkError
+from polyrhythm.observe.journal import Journal
+from polyrhythm.sim.checker import Witness
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.model.objective import Objective
+from polyrhythm.sim.model.sizes import slice_sizes
+from polyrhythm.sim.process import Process
+from polyrhythm.sim.server.adding import Folding
+from polyrhythm.sim.server.links import Mesh
+from polyrhythm.sim.server.publishing import Publishing
+from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Memory
+from polyrhythm.wire import messages as m
+
+
+class ServerProcess(Process):
+    def __init__(
+        self,
+        server: int,
+        job: m.JobSpec,
+        clock: Clock,
+        *,
+        journal: Journal | None,
+        fold_ns_per_byte: float,
+        objective: Objective | None,
+        witness: Witness | None,
+        dial: Callable[["ServerProcess", m.ServerSpec], Way | None],
+        life: int = 0,
+    ) -> None:
+        """`life`: how many had its number before, none of which listens where this one does.
+        `journal`: only the server that runs the lead has one. `objective`: it falls with what
+        is folded into the first slice. `witness`: check everything. `dial` gives the way to
+        another server, if that is there."""
+        self.name = fx.server_name(server)
+        machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
+        if journal is not None:
+            machines[fx.LEAD] = LeadMachine(job)
+            machines[PACEMAKER] = Pacemaker(job)
+        super().__init__(clock, machines, check=witness is not None)
+        self.address = m.Address("simulated", life, "", "")
+        self.outcome: fx.End | None = None
+        self.memory: Memory | None = None
+        self.reports: list[tuple[int, fx.Note]] = []
+        """What it said to whoever started it, and when; the lead's server has the journal."""
+        self._server = server
+        self._job = job
+        self._journal = journal
+        self._leads = journal is not None
+        self._objective = objective
+        self._witness = witness
+        self._rounds = has_rounds(job.sync)
+        me = m.ServerBonjour(
+            server=server, name=self.name, job=job.job, address=self.address, identity=""
+        )
+        self._ear = Ear()
+        self._mesh = Mesh(self, me, journal, lambda spec: dial(self, spec))
+        self._folding = Folding(
+            clock,
+            self._add,
+            self._fold,
+            self._fold_slice,
+            rounds=self._rounds,
+            ns_per_byte=fold_ns_per_byte,
+        )
+        self._publishing = Publishing(self, server, self._mesh, self._placed, self._slept_through)
+        self._missed: deque[Callable[[], None]] = deque()
+        """What came and what was due while the process was stopped."""
+
+    def knock(self, lead: Way | None) -> None:
+        """Come into the job: over a link to the lead, or at once where the lead runs here."""
+        self._mesh.knock(lead)
+        if self._leads:
+            self.post(PACEMAKER, ev.Tick())
+        else:
+            self.post(self.name, ev.LeadLinked(self._job.heartbeat_s, self._job.lead_timeout_s))
+
+    # -- what befalls it -----------------------------------------------------------------------
+
+    def crash(self) -> None:
+        if self.alive:
+            self.alive = False
+            self._mesh.break_off()
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        if self.alive and self.frozen:
+            self.frozen = False
+            while self._missed and self.alive:
+                self._missed.popleft()()
+            self.run()
+            self.rearm()
+
+    def cut(self, peers: set[str]) -> None:
+        """The link to whoever is called so breaks."""
+        self._mesh.cut(peers)
+
+    def _slept_through(self, what: Callable[[], None]) -> bool:
+        """The process is stopped, and does this when it goes on; or it is no more."""
+        if self.frozen:
+            self._missed.append(what)
+        return self.frozen or not self.alive
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
+        if self.frozen:
+            self._missed.append(lambda: self.receive(way, parcel))
+            return
+        if way.peer == fx.LEAD and self._ear.due(self.clock.now_ns):
+            self.put(self.name, ev.LeadHeard())
+        heard = way.heard  # or it ended while this process was stopped: what it had sent is here
+        for message in parcel:
+            self._take(way, message)
+            if heard and not way.heard:
+                break  # who sends such things is not listened to
+        self.run()
+
+    def _take(self, way: Way, message: m.Message) -> None:
+        kind = type(message)
+        if kind is m.Contribution:
+            self._take_contribution(way, message)  # type: ignore[arg-type]
+        elif is_to_lead(message):
+            self._queue.append((fx.LEAD, message))
+            if self._witness is not None:
+                self._witness.told_lead(message)
+        elif kind is m.WorkerBonjour or kind is m.ServerBonjour:
+            self._mesh.hear_bonjour(way, message)  # type: ignore[arg-type]
+        elif kind is m.Seed:
+            self._take_seed(way, message)  # type: ignore[arg-type]
+        elif kind is CarriedCopy or kind is CarriedState:
+            self._take_copy(message)
+        elif kind is m.Greeting:
+            self.put(self.name, ev.Linked(message.server, way.incarnation))
+        else:
+            self.put(self.name, message)
+
+    def closed(self, way: Way, reason: str) -> None:
+        if self.frozen:
+            self._missed.append(lambda: self.closed(way, reason))
+            return
+        self._mesh.forget(way, reason)
+        self.run()
+
+    def _take_seed(self, way: Way, message: m.Seed) -> None:
+        try:
+            event = self._placed().seed(message)
+        except LinkError as error:
+            self._mesh.part(way, str(error))
+            return
+        if event is not None:
+            self.put(self.name, event)
+
+    def _take_contribution(self, way: Way, message: m.Contribution) -> None:
+        try:
+            nbytes = self._placed().nbytes_of(message.slice, message.routing)
+        except LinkError as error:
+            self._mesh.part(way, str(error))
+            return
+        self._folding.take(message, nbytes)
+
+    def _add(self, message: m.Contribution) -> None:
+        memory = self.memory
+        assert memory is not None
+        event = memory.add(message)
+        if memory.copies:
+            self._send_copies()
+        if event is not None:
+            self._queue.append((self.name, event))
+
+    def _take_copy(self, message: Any) -> None:
+        memory = self._placed()
+        event = memory.copy(message) if isinstance(message, CarriedCopy) else memory.adopt(message)
+        if event is not None:
+            self.put(self.name, event)
+
+    def _send_copies(self) -> None:
+        memory = self._placed()
+        for peer, copy in memory.take_copies():
+            self._tell_server(peer, copy, memory.nbytes_at(copy.slice))
+
+    def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
+        way = self._mesh.to(fx.server_name(server))
+        if way is not None:
+            way.send(message, nbytes)
+
+    def _fold_slice(self, message: m.Contribution) -> None:
+        if self._slept_through(lambda: self._fold_slice(message)):
+            return
+        self._add(message)
+        self._learn()
+        self.run()
+
+    def _learn(self) -> None:
+        if self._objective is not None and (weight := self._placed().weights.get(0)) is not None:
+            self._objective.folded(weight)
+
+    def _placed(self) -> Memory:
+        if self.memory is None:
+            raise LinkError("slices came before this server was told to hold any")
+        return self.memory
+
+    # -- what machines want done ---------------------------------------------------------------
+
+    def _send(self, effect: fx.Send) -> None:
+        to, message = effect.to, effect.message
+        if self._witness is not None:
+            if isinstance(message, m.Fold):
+                self._witness.decided(message)
+            if to == fx.LEAD and to in self.machines:
+                self._witness.told_lead(message)
+        if to in self.machines:
+            self._queue.append((to, message))
+            return
+        way = self._mesh.to(to)
+        if way is not None:
+            way.send(message)
+
+    def _note(self, effect: fx.Note) -> None:
+        if self._journal is not None:
+            self._journal.note(effect.what, **effect.fields)
+        else:
+            self.reports.append((self.clock.now_ns, effect))
+
+    def _end(self, effect: fx.End) -> None:
+        self.outcome = self.outcome or effect
+        if self._leads:
+            self.clock.stop()
+        else:
+            self.alive = False
+            self._mesh.hang_up(f"{self.name} ended: {effect.reason}")
+
+    def _build(self, effect: fx.Build) -> None:
+        self.memory = Memory(
+            self._server,
+            slice_sizes(effect.spec, self._job),
+            effect.routes,
+            effect.routing,
+            Stepping(self._job),
+            rounds=self._rounds,
+            keep=self._witness is not None,
+            fresh=effect.fresh,
+        )
+        if self._witness is not None:
+            self._witness.memories[self._server] = self.memory
+
+    def _enlist(self, effect: fx.Enlist) -> None:
+        if self.memory is not None:
+            self.memory.enlist(effect.members)
+
+    def _start_fold(self, effect: fx.StartFold) -> None:
+        self._folding.start(effect, self._placed().nbytes)
+
+    def _fold(self, effect: fx.StartFold) -> None:
+        if self._slept_through(lambda: self._fold(effect)):
+            return
+        weight = self._placed().fold(effect.round, effect.slot, effect.share)
+        self._send_copies()
+        self._learn()
+        if self._witness is not None:
+            self._witness.folded(self._server, effect.round)
+        self.put(self.name, ev.FoldDone(effect.round, weight))
+        self._folding.done()
+        self.run()
+
+    def _reroute(self, effect: fx.Reroute) -> None:
+        self.put(self.name, self._placed().reroute(effect.routes, effect.routing))
+
+    def _send_state(self, effect: fx.SendState) -> None:
+        memory = self._placed()
+        for state in memory.states(effect.to, effect.held, effect.routing):
+            nbytes = memory.nbytes_at(state.slice) if state.parts else 0
+            self._tell_server(effect.to, state, nbytes)
+
+    def _fetch_state(self, effect: fx.FetchState) -> None:
+        fetch = self._placed().fetch(effect.slices, effect.routing)
+        self._tell_server(effect.primary, fetch)
+
+    def _unlease(self, effect: fx.Unlease) -> None:
+        if self.memory is not None:
+            self.memory.unlease(effect.worker, effect.ticket)
+
+    def _free_slots(self, effect: fx.FreeSlots) -> None:
+        self._placed().free(effect.slots)
+
+    def _freeze(self, effect: fx.Freeze) -> None:
+        self._placed().freeze()
+
+    def _beat(self, effect: fx.Beat) -> None:
+        self._send(fx.Send(fx.LEAD, effect.message))
+
+    def _beat_all(self, effect: fx.BeatAll) -> None:
+        for way in self._mesh.peers.values():
+            way.send(effect.message)
+
+    EFFECTS = {  # noqa: RUF012
+        fx.Send: _send,
+        fx.Bind: lambda process, effect: process._mesh.bind(effect),
+        fx.Drop: lambda process, effect: process._mesh.drop(effect),
+        fx.Note: _note,
+        fx.End: _end,
+        fx.Build: _build,
+        fx.Enlist: _enlist,
+        fx.StartFold: _start_fold,
+        fx.Publish: lambda process, effect: process._publishing.publish(effect),
+        fx.PublishLatest: lambda process, effect: process._publishing.publish_latest(effect),
+        fx.Unlease: _unlease,
+        fx.FreeSlots: _free_slots,
+        fx.Freeze: _freeze,
+        fx.Beat: _beat,
+        fx.BeatAll: _beat_all,
+        fx.Reach: lambda process, effect: process._mesh.reach(effect),
+        fx.Reroute: _reroute,
+        fx.SendState: _send_state,
+        fx.FetchState: _fetch_state,
+    }

@@ -1,0 +1,98 @@
+"""How a version leaves a simulated server for a reader, and that nobody writes on it meanwhile."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from polyrhythm.core import builders
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.process import Process
+from polyrhythm.sim.server.links import Mesh
+from polyrhythm.sim.server.slice_store import Memory
+
+_Slots: TypeAlias = tuple[int, ...]
+_Sending: TypeAlias = tuple[Way, int, _Slots, list[int] | None]
+"""Over which way, to which worker, from which slots, and what lay in them if that is watched."""
+
+
+class Publishing:
+    def __init__(
+        self,
+        process: Process,
+        server: int,
+        mesh: Mesh,
+        placed: Callable[[], Memory],
+        slept_through: Callable[[Callable[[], None]], bool],
+    ) -> None:
+        """`placed`: what the server holds. `slept_through`: the process is stopped, and does this
+        when it goes on."""
+        self._process = process
+        self._server = server
+        self._name = fx.server_name(server)
+        self._mesh = mesh
+        self._placed = placed
+        self._slept_through = slept_through
+        self._leaving: dict[tuple[int, int], list[_Sending]] = {}
+        """By the moment at which they will have left, and the version or ticket."""
+
+    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Way | None:
+        way = self._mesh.peers.get(fx.worker_name(effect.worker))
+        return way if way is not None and way.back.incarnation == effect.incarnation else None
+
+    def publish(self, effect: fx.Publish) -> None:
+        way = self._reader(effect)
+        if way is not None:
+            memory = self._placed()
+            self._send(way, memory, (effect.slot,) * len(memory.slices), effect.round, effect)
+        else:  # nothing leaves, so nothing is read
+            self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
+
+    def publish_latest(self, effect: fx.PublishLatest) -> None:
+        way = self._reader(effect)
+        if way is not None:
+            memory = self._placed()
+            slots = memory.lease(effect.worker, effect.ticket)
+            self._send(way, memory, slots, effect.ticket, effect)
+
+    def _send(
+        self,
+        way: Way,
+        memory: Memory,
+        slots: _Slots,
+        round_: int,
+        effect: fx.Publish | fx.PublishLatest,
+    ) -> None:
+        clock = self._process.clock
+        left_ns = clock.now_ns
+        for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
+            message = builders.parameters(effect, self._server, round_, slice_, slot)
+            left_ns = way.send(message, nbytes)
+        stamps = [memory.moves, *memory.stamps(slots)] if self._process.check else None
+        key = left_ns, round_
+        leaving = self._leaving.get(key)
+        if leaving is None:
+            leaving = self._leaving[key] = []
+            clock.at(left_ns, self._have_left, key)
+        leaving.append((way, effect.worker, slots, stamps))
+
+    def _have_left(self, key: tuple[int, int]) -> None:
+        """Of a version that goes to many, many copies leave at the same moment."""
+        if self._slept_through(lambda: self._have_left(key)):
+            return
+        peers = self._mesh.peers
+        sent = []
+        for way, worker, slots, stamps in self._leaving.pop(key):
+            if peers.get(way.back.peer) is not way:
+                continue  # its link is over, and with it the lease
+            if stamps is not None:
+                self._see_unwritten(way, slots, stamps)
+            sent.append(worker)
+        self._process.post(self._name, ev.Sent(tuple(sent), key[1]))
+
+    def _see_unwritten(self, way: Way, slots: _Slots, stamps: list[int]) -> None:
+        memory = self._placed()
+        moved = stamps[0] != memory.moves  # what was read before lies where nobody writes
+        if not moved and memory.stamps(slots) != stamps[1:]:
+            raise InvariantBroken(f"{self._name} wrote what {way.back.peer} was reading")

@@ -1,0 +1,340 @@
+"""What a server holds, without the numbers: the core's ledger, and which contributions are where.
+
+With rounds a slice is folded when the lead says so, without them as it comes. A slice in a slot is
+known by a stamp that changes when it is written, so that a reader whose slot is written while it
+reads is noticed. The contributions themselves are kept only when asked for: with
+many workers they are most of the work.
+
+With replicas it also holds copies, which make the steps that their primaries made.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from polyrhythm.core.events import (
+    Contributed,
+    Repeated,
+    Rerouted,
+    SliceSeeded,
+    StateAdopted,
+    StepCopied,
+)
+from polyrhythm.core.server import ledger_events
+from polyrhythm.core.server.leases import SliceVersions
+from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.replication import fold_step
+from polyrhythm.core.server.stepping import Stepping
+from polyrhythm.errors import InvariantBroken, LinkError
+from polyrhythm.wire.messages import (
+    Contribution,
+    Copy,
+    Fetch,
+    MemberSpec,
+    Route,
+    Row,
+    Seed,
+    SliceStep,
+    Stamp,
+    State,
+)
+
+Given = tuple[int, int, int]
+"""A contribution: worker, incarnation, sequence."""
+_NOTHING = 0
+
+
+class CarriedCopy(Copy, frozen=True, kw_only=True):
+    """A step with what would be its payload: the contributions in it (if kept)."""
+
+    cargo: tuple[Given, ...] = ()
+
+
+class CarriedState(State, frozen=True, kw_only=True):
+    """A slice's state with what would be its payload: all that is in it (if kept)."""
+
+    cargo: tuple[Given, ...] = ()
+    total: float = 0.0
+
+
+class Memory:
+    def __init__(
+        self,
+        server: int,
+        sizes: Mapping[int, int],
+        routes: Sequence[Route],
+        routing: int,
+        stepping: Stepping,
+        *,
+        rounds: bool,
+        keep: bool,
+        fresh: bool = True,
+    ) -> None:
+        """`sizes`: of every slice of the model. `stepping` makes the step of each fold. `fresh`:
+        what is routed here will be seeded."""
+        kept = ledger_events.kept_by(server, routes)
+        self.contents: dict[int, Counter[Given]] = {}
+        """Per slice, what was folded into it so far (if kept)."""
+        self.weights: dict[int, float] = {}
+        """Per slice, the weight of all that was folded into it so far."""
+        self._server = server
+        self._sizes = sizes
+        self._routing = routing
+        self._stepping = stepping
+        self._rounds = rounds
+        self._keep = keep
+        self._copying = any(len(route.keepers) > 1 for route in routes)
+        mine = [s for s, route in kept.items() if route.primary == server]
+        self._ledger = Ledger(mine, copying=self._copying, rounds=rounds)
+        if self._copying or not fresh:
+            (self._ledger.begin if fresh else self._ledger.reroute)(server, kept, routing)
+        self._frozen = False
+        self._aggregate: dict[int, float] = {}
+        self._added: dict[int, list[Given]] = {}
+        self._stamps: dict[tuple[int, int], int] = {}
+        self._writes = 0
+        self.moves = 0
+        """How often this server became the primary of others: they lie in new memory then."""
+        self.copies: list[tuple[int, CarriedCopy]] = []
+        """What must go to replicas now."""
+        self._hold(mine, kept)
+
+    def _hold(self, mine: Sequence[int], kept: Mapping[int, Route]) -> None:
+        self.slices = {slice_: self._sizes[slice_] for slice_ in mine}
+        """Per slice that this server is the primary of, its bytes as they travel."""
+        self.nbytes = sum(self.slices.values())
+        self._latest = None if self._rounds else SliceVersions(mine, self.nbytes)
+        for slice_ in kept:
+            self.contents.setdefault(slice_, Counter())
+            self.weights.setdefault(slice_, 0.0)
+            self._aggregate.setdefault(slice_, 0.0)
+            self._added.setdefault(slice_, [])
+        for slice_ in [s for s in self.contents if s not in kept]:
+            for book in (self.contents, self.weights, self._aggregate, self._added):
+                del book[slice_]
+
+    def enlist(self, members: tuple[MemberSpec, ...]) -> None:
+        self._ledger.enlist({member.worker: member.incarnation for member in members})
+        self._stepping.enlist(len(members))
+
+    def seed(self, message: Seed) -> SliceSeeded | None:
+        """Take the initial parameters of one slice; None for those of a seeder that is gone."""
+        if message.routing != self._routing:
+            return None
+        if message.slice not in self.contents:
+            raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
+        self._write(message.slice, 0)
+        return SliceSeeded(message.slice, message.routing)
+
+    def add(self, message: Contribution) -> Contributed | Repeated | None:
+        """Add one slice of a contribution; an event once that made it complete here."""
+        if self._frozen:
+            return None
+        slice_ = message.slice
+        if slice_ not in self.slices:
+            return None  # it was sent by routes that are no more
+        worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
+        verdict = self._ledger.judge(worker, incarnation, sequence, slice_)
+        if verdict is Verdict.STRANGER:
+            return None  # it was evicted, or is not let in yet: it will be told
+        if verdict is Verdict.REPEATED:
+            return Repeated(worker, incarnation, sequence)
+        self._aggregate[slice_] += message.weight
+        if self._keep:
+            self._added[slice_].append((worker, incarnation, sequence))
+        if self._latest is not None:
+            self._fold_at_once(self._latest, message)
+        round_ = self._ledger.add(worker, incarnation, sequence, slice_, message.slices)
+        if round_ is None:
+            return None
+        asked = (message.pull, message.pulled)
+        return Contributed(worker, incarnation, sequence, round_, *asked)
+
+    def _fold_at_once(self, latest: SliceVersions, message: Contribution) -> None:
+        slice_ = message.slice
+        step = self._stepping.step(message.weight, message.rate, message.sequence)
+        if self._copying:
+            given = (message.worker, message.incarnation, message.sequence)
+            cargo = tuple(self._added[slice_])
+            stamp = self._ledger.next_step(slice_)
+            self._copy_step(slice_, stamp, step, (Row(*given),), given, cargo)
+        if message.pulled >= 0:
+            latest.release(message.worker, message.pulled)
+        slot = latest.target(slice_)
+        self._fold_slice(slice_, slot, step)
+        latest.folded(slice_, slot)
+
+    def nbytes_of(self, slice_: int, routing: int) -> int:
+        nbytes = self.slices.get(slice_)
+        if nbytes is None and routing >= self._routing:
+            raise LinkError(f"the peer sent slice {slice_}, which is not held here")
+        return nbytes or 0
+
+    def nbytes_at(self, slice_: int) -> int:
+        return self._sizes[slice_]
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
+        """Fold every aggregate into `slot`; the largest weight folded. `share`: how much of a full
+        step it is."""
+        weight = max(self._aggregate.values(), default=0.0)
+        behind = [s for s in self.slices if not self._copying or self._ledger.number(s) < round_]
+        steps = {s: self._stepping.step(self._aggregate[s], None, -1, share) for s in behind}
+        cargos = {s: tuple(self._added[s]) for s in behind}
+        for slice_ in self.slices:
+            if slice_ in steps:
+                self._fold_slice(slice_, slot, steps[slice_])
+            else:
+                self._write(slice_, slot)
+        self._ledger.close(round_)
+        for slice_, step in steps.items() if self._copying else ():
+            rows, stamp = self._ledger.folded_rows(slice_), self._ledger.stamp(slice_)
+            self._copy_step(slice_, stamp, step, rows, None, cargos[slice_])
+        return weight
+
+    def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
+        self._write(slice_, slot)
+        self.weights[slice_] += step.weight
+        self._aggregate[slice_] = 0.0
+        if not self._keep:
+            return
+        contents, added = self.contents[slice_], self._added[slice_]
+        contents.update(added)
+        for given in added:
+            if contents[given] > 1:
+                raise InvariantBroken(f"s{self._server}: {given} is in slice {slice_} twice")
+        added.clear()
+
+    def _write(self, slice_: int, slot: int) -> None:
+        self._writes += 1
+        self._stamps[slice_, slot] = self._writes
+
+    def freeze(self) -> None:
+        self._frozen = True
+
+    def holds(self, given: Given) -> bool:
+        """Every slice has this contribution, folded or about to be (if kept)."""
+        return all(
+            given in self.contents[slice_] or given in self._added[slice_] for slice_ in self.slices
+        )
+
+    # -- copies --------------------------------------------------------------------------------
+
+    def _copy_step(
+        self,
+        slice_: int,
+        stamp: Stamp,
+        step: SliceStep,
+        rows: tuple[Row, ...],
+        given: Given | None,
+        cargo: tuple[Given, ...],
+    ) -> None:
+        worker, incarnation, sequence = given or fold_step(0)
+        for peer in sorted(self._ledger.copiers(slice_)):
+            copy = CarriedCopy(
+                routing=self._routing,
+                server=self._server,
+                worker=worker,
+                incarnation=incarnation,
+                sequence=sequence,
+                slice=slice_,
+                stamp=stamp,
+                step=step,
+                rows=rows,
+                cargo=cargo,
+            )
+            self.copies.append((peer, copy))
+
+    def take_copies(self) -> list[tuple[int, CarriedCopy]]:
+        """Steps that others must make too, by whom, in order."""
+        copies, self.copies = self.copies, []
+        return copies
+
+    def copy(self, message: CarriedCopy) -> StepCopied | None:
+        """Make a step that a primary made; an event once that is made in all that is copied."""
+        slice_, primary = message.slice, message.server
+        if not self._ledger.heeds(primary, slice_):
+            return None  # it is not the primary, or not yet copied: what it says does not count
+        if self._ledger.may_copy(primary, message.stamp):
+            self._added[slice_] = list(message.cargo)
+            self._fold_slice(slice_, 0, message.step)
+            self._ledger.copied(message.stamp, message.rows)
+        return ledger_events.copied(self._ledger, message)
+
+    def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
+        """Be the primary, a copy or nobody of each slice, as these routes say."""
+        kept = ledger_events.kept_by(self._server, routes)
+        mine = [s for s, route in kept.items() if route.primary == self._server]
+        self._copying = True
+        self._routing = routing
+        self._ledger.reroute(self._server, kept, routing)
+        for slice_ in self.contents.keys() - (self.slices.keys() & set(mine)):
+            self._aggregate[slice_] = 0.0
+            self._added[slice_] = []
+        if list(self.slices) != mine:
+            self.moves += 1
+            self._hold(mine, kept)
+        else:
+            latest = self._latest
+            self._hold(mine, kept)
+            self._latest = latest
+        return ledger_events.rerouted(self._ledger, routing)
+
+    def fetch(self, slices: Sequence[int], routing: int) -> Fetch:
+        return ledger_events.fetch(self._ledger, self._server, slices, routing)
+
+    def states(self, to: int, fetch: Sequence[Stamp], routing: int) -> list[CarriedState]:
+        """The state of what `to` is to copy; every later step goes to it too."""
+        asked = [stamp.slice for stamp in fetch if stamp.slice in self.slices]
+        same = self._ledger.teach(to, asked, fetch)
+        return [
+            CarriedState(
+                routing=routing,
+                server=self._server,
+                slice=slice_,
+                slices=len(asked),
+                stamp=self._ledger.stamp(slice_),
+                rows=self._ledger.folded_rows(slice_),
+                parts=0 if same[slice_] else 1,
+                cargo=tuple(self.contents[slice_]),
+                total=self.weights[slice_],
+            )
+            for slice_ in asked
+        ]
+
+    def adopt(self, message: CarriedState) -> StateAdopted | None:
+        """Take a slice as its primary has it; an event once all that is copied from it is."""
+        slice_, primary = message.slice, message.server
+        if self._ledger.awaits(primary, slice_, message.routing):
+            if message.parts:
+                self.contents[slice_] = Counter(message.cargo)
+                self.weights[slice_] = message.total
+                self._added[slice_] = []
+                self._write(slice_, 0)
+            self._ledger.adopt(message.stamp, message.rows)
+        return ledger_events.adopted(self._ledger, message)
+
+    # -- readers -------------------------------------------------------------------------------
+
+    def lease(self, worker: int, ticket: int) -> tuple[int, ...]:
+        """Without rounds: the slot of each slice as it is now, leased to this worker."""
+        assert self._latest is not None
+        return self._latest.lease(worker, ticket)
+
+    def unlease(self, worker: int, ticket: int | None) -> None:
+        assert self._latest is not None
+        self._latest.release(worker, ticket)
+        self.free(self._latest.surplus())
+        if self._keep:
+            self._latest.check()
+
+    def free(self, slots: Sequence[int]) -> None:
+        """What lay in these slots is no more."""
+        for slot in slots:
+            for slice_ in self.slices:
+                self._stamps.pop((slice_, slot), None)
+
+    def stamps(self, slots: Sequence[int]) -> list[int]:
+        """What lies in these slots now, a slot per slice."""
+        held = zip(self.slices, slots, strict=True)
+        return [self._stamps.get(place, _NOTHING) for place in held]

@@ -1,0 +1,302 @@
+"""A worker's process in virtual time: links and the worker's machine below a model of the user's loop.
+
+As in the runtime, its links are read while the loop waits and not while it computes; heartbeats leave
+all the time. A process that is stopped does nothing at all, and what comes queues up.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from polyrhythm.core import builders
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.model.objective import Objective
+from polyrhythm.sim.model.pace import Pace
+from polyrhythm.sim.model.sizes import slice_sizes
+from polyrhythm.sim.process import Process
+from polyrhythm.sim.worker.loop import TOLD, Loop
+from polyrhythm.wire import messages as m
+
+_ME = "worker"
+_LEADS = 0
+"""The server that runs the lead."""
+
+
+class WorkerProcess(Process):
+    def __init__(
+        self,
+        name: str,
+        job: str,
+        model: m.ModelSpec,
+        points: int | None,
+        batch: int,
+        pace: Pace,
+        objective: Objective | None,
+        clock: Clock,
+        dial: Callable[["WorkerProcess", int, m.Address | None], Way | None],
+        lead_linked: ev.LeadLinked,
+        *,
+        check: bool,
+    ) -> None:
+        """`dial` gives the way to a server, if that one listens there; `lead_linked` is what the
+        lead's greeting says."""
+        self.machine = WorkerMachine(name)
+        super().__init__(clock, {_ME: self.machine}, check=check)
+        self.name = name
+        self.pace = pace
+        self.failure: str | None = None
+        self.reports: list[tuple[int, fx.Note]] = []
+        """What it said to whoever started it, and when."""
+        self._lead_linked = lead_linked
+        self._ear = Ear()
+        self._lead_unread = False
+        """Something came from the lead that this worker has not read yet."""
+        self._job_id = job
+        self._model = model
+        self._nbytes: dict[int, int] = {}
+        self._dial = dial
+        self._ways: dict[int, Way] = {}
+        self._incarnations: dict[int, int] = {}
+        self._backlog: deque[Callable[[], None]] = deque()
+        self._expected: int | None = None
+        put = partial(self.put, _ME)
+        self._loop = Loop(self, put, self._backlog, model, points, batch, pace, objective)
+        self._computing = self._loop.computing
+
+    @property
+    def contributions(self) -> int:
+        """How many it has made."""
+        return self._loop.contributions
+
+    def knock(self) -> None:
+        self._link(_LEADS)
+
+    def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
+        way = self._dial(self, server, at)
+        if way is None:
+            self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
+            return
+        self._ways[server] = way
+        if server == _LEADS:
+            self.put(_ME, self._lead_linked)
+        way.send(
+            m.WorkerBonjour(
+                worker=self.machine.worker,
+                incarnation=self.machine.incarnation or before,
+                name=self.name,
+                job=self._job_id,
+                identity="",
+            )
+        )
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
+        if self._computing.on or self.frozen or self._backlog:
+            self._lead_unread = self._lead_unread or way.peer == fx.LEAD
+            self._put_off(lambda: self._take(way, parcel))
+        else:
+            self._take(way, parcel)
+            self.run()
+
+    def closed(self, way: Way, reason: str) -> None:
+        self._put_off(lambda: self._lose_link(way, reason))
+
+    def _lose_link(self, way: Way, reason: str) -> None:
+        server = fx.server_number(way.peer)
+        if server is not None and self._ways.get(server) is not way.back:
+            return  # another link to it, or to who is in its place, is up
+        self.put(_ME, ev.LinkClosed(way.peer, reason))
+
+    def _put_off(self, take: Callable[[], None]) -> None:
+        """Until the worker reads its links."""
+        self._backlog.append(take)
+        if not self._computing.on:
+            self.unsettled = True
+            self.run()
+        elif self._loop.looks:
+            self._computing.look_up()
+
+    def _take(self, way: Way, parcel: Sequence[m.Message]) -> None:
+        if way.peer == fx.LEAD and self._ear.due(self.clock.now_ns):
+            self.put(_ME, ev.LeadHeard())
+        for message in parcel:
+            kind = type(message)
+            if kind is m.Parameters:
+                self._take_slice(way, message)  # type: ignore[arg-type]
+            elif kind is m.Greeting:
+                incarnation = self._incarnations.get(message.server, 0)
+                self.put(_ME, ev.Linked(message.server, incarnation))
+            else:
+                self._queue.append((_ME, message))
+
+    def _take_slice(self, way: Way, message: m.Parameters) -> None:
+        if self._expected is None or message.round < self._expected:
+            self.put(_ME, builders.skipped(message))
+            return
+        now_ns = self.clock.now_ns
+        first_byte_ns = now_ns - int(self._nbytes[message.slice] * way.ns_per_byte)
+        self._loop.time.landed(first_byte_ns, now_ns)
+        self._queue.append((_ME, builders.landed(message)))
+
+    def wake(self, name: str) -> None:
+        if self._lead_unread and not self.frozen and self.alive:
+            self.put(name, ev.LeadHeard())
+        super().wake(name)
+
+    def settle(self) -> None:
+        loop = self._loop
+        if loop.ready:
+            loop.go_on()
+        elif self._backlog and not loop.computing.on:
+            self._backlog.popleft()()
+        elif loop.looking:
+            loop.after_steps()
+        self._lead_unread = self._lead_unread and bool(self._backlog)
+        unread = bool(self._backlog) and not loop.computing.on
+        self.unsettled = self.alive and (loop.ready or loop.looking or unread)
+
+    # -- what befalls it -----------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        if self.alive and not self.frozen:
+            self.frozen = True
+            self._computing.freeze()
+
+    def thaw(self) -> None:
+        if self.alive and self.frozen:
+            self.frozen = False
+            self._loop.thaw()
+            if self._loop.asked:
+                self._part()
+            self.run()
+            self.rearm()
+
+    def leave(self) -> None:
+        """As on SIGTERM: it contributes what it has and says good-bye; not while it is stopped."""
+        self._loop.asked = True
+        if not self.frozen:
+            self._part()
+
+    def _part(self) -> None:
+        self.post(_ME, ev.LeaveAsked() if self._loop.began else ev.Leaving(TOLD))
+
+    def cut(self, server: int) -> None:
+        """The link to this server breaks."""
+        way = self._ways.get(server)
+        if way is not None and self.alive:
+            way.cut("the link was cut")
+
+    def crash(self) -> None:
+        if self.alive:
+            self.alive = False
+            for way in self._ways.values():
+                way.break_off(f"the link to {self.name} broke")
+
+    def _close(self) -> None:
+        self.alive = False
+        for way in self._ways.values():
+            way.hang_up(f"{self.name} closed the link")
+
+    # -- what the machine wants done -----------------------------------------------------------
+
+    def _send(self, effect: fx.Send) -> None:
+        way = self._ways.get(_LEADS if effect.to == fx.LEAD else int(effect.to[1:]))
+        if way is not None:
+            way.send(effect.message)
+
+    def _dial_servers(self, effect: fx.Dial) -> None:
+        assert self.machine.job is not None
+        job = self.machine.job
+        self._nbytes = slice_sizes(self._model, job)
+        for spec in effect.servers:
+            if spec.server == _LEADS:
+                self.put(_ME, ev.Linked(_LEADS, spec.incarnation))
+            else:
+                self._incarnations[spec.server] = spec.incarnation
+                self._link(spec.server, spec.address)
+        self._loop.admit(job)
+
+    def _rejoin(self, effect: fx.Rejoin) -> None:
+        for way in self._ways.values():
+            way.hang_up(effect.reason)
+        self._ways.clear()
+        self._backlog.clear()
+        self._link(_LEADS, before=effect.incarnation)
+
+    def _beat(self, effect: fx.Beat) -> None:
+        self._send(fx.Send(fx.LEAD, effect.message))
+
+    def _note(self, effect: fx.Note) -> None:
+        self.reports.append((self.clock.now_ns, effect))
+
+    def _arrange(self, effect: fx.Arrange) -> None:
+        pass  # a contribution is its slices' numbers and sizes: there are no buffers to make
+
+    def _seed(self, effect: fx.SeedSlices) -> None:
+        way = self._ways.get(effect.server)
+        if way is None:
+            return
+        worker, incarnation = self.machine.worker, self.machine.incarnation
+        for number in effect.slices:
+            seed = builders.seed(effect, worker, incarnation, number)
+            way.send(seed, self._nbytes[number])
+
+    def _push_slices(self, effect: fx.PushSlices) -> None:
+        way = self._ways.get(effect.server)
+        if way is None:
+            return  # its link is over, and what becomes of it is the lead's to say
+        worker, incarnation = self.machine.worker, self.machine.incarnation
+        rate = effect.rates[0]
+        left_ns = began_ns = self.clock.now_ns
+        for number in effect.slices:
+            contribution = builders.contribution(effect, worker, incarnation, number, rate)
+            left_ns = way.send(contribution, self._nbytes[number])
+        if not self._loop.through:
+            self._loop.time.left(began_ns, left_ns)
+
+    def _expect(self, effect: fx.Expect) -> None:
+        self._expected = effect.round
+
+    def _resume(self, effect: fx.Resume) -> None:
+        self._loop.resume(effect)
+
+    def _let_go(self, effect: fx.LetGo) -> None:
+        self._loop.let_go()
+
+    def _hurry(self, effect: fx.Hurry) -> None:
+        self._loop.hurry()
+
+    def _take_chunks(self, effect: fx.TakeChunks) -> None:
+        computing = self.machine.state is State.COMPUTING
+        self._loop.take_lease(effect.lease, computing=computing)
+
+    def _fail(self, effect: fx.Fail) -> None:
+        self.failure = str(effect.reason)
+        self._close()
+
+    def _end(self, effect: fx.End) -> None:
+        self._close()
+
+    EFFECTS = {  # noqa: RUF012
+        fx.Send: _send,
+        fx.Dial: _dial_servers,
+        fx.Rejoin: _rejoin,
+        fx.Beat: _beat,
+        fx.Note: _note,
+        fx.Arrange: _arrange,
+        fx.SeedSlices: _seed,
+        fx.PushSlices: _push_slices,
+        fx.Expect: _expect,
+        fx.Resume: _resume,
+        fx.LetGo: _let_go,
+        fx.Hurry: _hurry,
+        fx.TakeChunks: _take_chunks,
+        fx.Fail: _fail,
+        fx.End: _end,
+    }

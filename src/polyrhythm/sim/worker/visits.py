@@ -1,0 +1,49 @@
+"""What a simulated worker has visited of its lease, and since when it has not contributed it."""
+
+from polyrhythm.sim.model.points import Points
+from polyrhythm.wire.messages import Leased, Progress
+
+
+class Visits:
+    def __init__(self) -> None:
+        self.lease: Leased | None = None
+        self.lease_number = 0
+        self.steps = 0
+        """Since the last contribution; so are the points."""
+        self.points = 0
+        self.ever = 0
+        self._cursor = Points()
+
+    def take_lease(self) -> None:
+        if self.lease is None:
+            return
+        if self._cursor.take(self.lease):
+            self.points = 0  # it was evicted: nobody will count that
+        if not self.points:
+            self.lease_number = self.lease.number
+
+    def cut_at(self, least: int) -> None:
+        """No batch has fewer points than this."""
+        self._cursor.least = least
+
+    @property
+    def rest(self) -> int | None:
+        """How many points of the lease were not visited since the last contribution."""
+        return None if self.lease is None else self._cursor.everything - self.points
+
+    def left(self, points: int) -> int:
+        """How many of so many points there are."""
+        return points if self.lease is None else self._cursor.left(points)
+
+    def visit(self, points: int, steps: int) -> None:
+        if self.lease is not None:
+            points = self._cursor.visit(points)
+        self.steps += steps
+        self.points += points
+        self.ever += points
+
+    def collect(self) -> tuple[int, int, tuple[Progress, ...]]:
+        """Points, steps and progress for a contribution; nothing is left of them after this."""
+        points, steps = self.points, self.steps
+        self.steps = self.points = 0
+        return points, steps, self._cursor.collect()

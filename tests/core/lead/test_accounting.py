@@ -1,0 +1,113 @@
+"""One journal line for many routine rounds."""
+
+from polyrhythm.core.lead.accounting import Tally
+from polyrhythm.wire.messages import Trailer
+
+SECOND_NS = 10**9
+
+
+def trailer(worker: int = 0, **fields: object) -> Trailer:
+    return Trailer(worker=worker, weight=2.0, **fields)
+
+
+def test_routine_rounds_are_rolled_up() -> None:
+    tally = Tally()
+    assert tally.close(0, "opened", 0, SECOND_NS, final=False)
+    for round_ in (1, 2, 3):
+        tally.count(trailer(objective=float(round_)), 2)
+        now_ns = SECOND_NS + round_
+        assert tally.close(round_, "all-arrived", 0, now_ns, final=False) is None
+    line = tally.close(4, "all-arrived", 1, 3 * SECOND_NS, final=False)
+    assert line is not None
+    assert (line["round"], line["rounds"], line["contributions"]) == (4, 4, 3)
+    assert (line["points"], line["objective"], line["passes"]) == (6, 2.0, 1)
+
+
+def test_an_unusual_or_final_round_has_a_line_at_once() -> None:
+    tally = Tally()
+    tally.close(0, "opened", 0, SECOND_NS, final=False)
+    assert tally.close(1, "timer", 0, SECOND_NS + 1, final=False) is not None
+    assert tally.close(2, "all-arrived", 0, SECOND_NS + 2, final=True) is not None
+
+
+def test_the_objective_is_weighted_and_may_be_missing() -> None:
+    tally = Tally()
+    line = tally.close(1, "timer", 0, 1, final=False)
+    assert line is not None and line["objective"] is None
+    tally.count(Trailer(worker=0, weight=1.0, objective=4.0), 1)
+    tally.count(Trailer(worker=1, weight=3.0, objective=0.0), 3)
+    line = tally.close(2, "timer", 0, 2, final=False)
+    assert line is not None and line["objective"] == 1.0
+
+
+def test_workers_totals_are_since_the_beginning() -> None:
+    tally = Tally()
+    for round_ in (1, 2):
+        tally.count(trailer(5, compute_ns=3, wait_ns=2, transfer_ns=1), 4)
+        line = tally.close(round_, "timer", 0, round_, final=False)
+    assert line is not None
+    assert line["workers"][5] == {
+        "contributions": 2,
+        "points": 8,
+        "compute_ns": 6,
+        "wait_ns": 4,
+        "transfer_ns": 2,
+        "redone_ns": 0,
+    }
+
+
+def test_from_a_rounds_first_arrival_to_its_last() -> None:
+    tally = Tally()
+    tally.close(0, "opened", 0, SECOND_NS, final=False)
+    at_ns = SECOND_NS
+    for round_, spread_ms in enumerate((4, 30, 6), start=1):
+        for worker, after_ns in enumerate((0, 10**6, spread_ms * 10**6)):
+            tally.count(trailer(worker), 2, at_ns + after_ns)
+        at_ns += 100 * 10**6
+        line = tally.close(round_, "all-arrived", 0, at_ns, final=round_ == 3)
+    assert line is not None and line["spread_ms"] == 6.0
+    line = tally.close(4, "all-arrived", 0, at_ns, final=True)
+    assert line is not None and line["spread_ms"] is None, "nobody contributed"
+
+
+Came = dict[int, tuple[int, int]]
+"""Workers in the order in which they came, with (sequence, milliseconds that it waited before)."""
+
+
+def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
+    """What is written of the way where rounds close for these reasons, a line for each."""
+    tally, ways = Tally(), []
+    for round_, (reason, came) in enumerate(given, start=1):
+        for worker, (sequence, wait_ms) in came.items():
+            tally.count(trailer(worker, sequence=sequence, wait_ns=wait_ms * 10**6), 2)
+        line = tally.close(round_, reason, 0, round_ * SECOND_NS, final=True)
+        assert line is not None
+        ways.append(line["way_ms"])
+    return ways
+
+
+def test_the_way_is_what_who_comes_last_waits() -> None:
+    """Every round has another one who comes last: nobody's own mean is as short."""
+    first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
+    second = ("all-arrived", {1: (2, 1), 0: (2, 9)})
+    assert ways_ms(first, second, ("all-arrived", {1: (3, 7), 0: (3, 3)})) == [None, 1.0, 3.0]
+
+
+def test_who_comes_last_before_a_timer_waits_for_the_timer() -> None:
+    first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
+    alone = [("timer", {0: (2, 500)}), ("timer", {0: (3, 500)})]
+    both = ("all-arrived", {1: (2, 1), 0: (4, 500)})
+    assert ways_ms(first, *alone, both) == [None, None, None, 1.0]
+
+
+def test_who_came_last_and_joined_again_waited_for_something_else() -> None:
+    first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
+    assert ways_ms(first, ("all-arrived", {0: (2, 80), 1: (1, 70)})) == [None, None]
+
+
+def test_without_rounds_nobody_comes_last() -> None:
+    tally = Tally()
+    for sequence in (1, 2, 3):
+        tally.count(trailer(sequence=sequence, wait_ns=5), 2)
+        line = tally.close(sequence, "on-arrival", 0, SECOND_NS, final=True)
+    assert line is not None and line["way_ms"] is None

@@ -1,0 +1,331 @@
+"""Silence, eviction and coming back, as the lead decides them."""
+
+import pytest
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Effect
+from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.wire import messages as m
+from tests.core.stage import SECOND_NS, Stage, of, sent
+
+
+def beat(stage: Stage, worker: int, after_s: float = 0.0) -> list[Effect]:
+    stage.now_ns += round(after_s * SECOND_NS)
+    return stage.tell(m.Alive(**stage.who(worker)))
+
+
+def regular(stage: Stage, *workers: int, beats: int = 5) -> None:
+    for _ in range(beats):
+        stage.now_ns += SECOND_NS // 2
+        for worker in workers:
+            beat(stage, worker)
+
+
+def chunks(effects: list[Effect], worker: int) -> set[int]:
+    (lease,) = sent(effects, m.Leased, f"w{worker}")
+    return {chunk.chunk for chunk in lease.chunks}
+
+
+def silence(stage: Stage, *awake: int, seconds: float = 2.1) -> list[Effect]:
+    """Everybody but `awake` says nothing; the effects of the lead's looking."""
+    effects: list[Effect] = []
+    for _ in range(round(seconds / 0.3)):
+        effects += stage.tick(0.3)
+        for worker in awake:
+            effects += beat(stage, worker)
+    return effects + stage.tick(0.0)
+
+
+def begin(workers: int = 2, **job: object) -> Stage:
+    stage = Stage(workers=workers, heartbeat_s=0.5, **job).begin()
+    regular(stage, *range(workers))
+    return stage
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:2"])
+def test_the_silent_is_evicted_and_told_how_that_was_worked_out(sync: str) -> None:
+    stage = begin(sync=sync)
+    effects = silence(stage, 0)
+    (note,) = [note for note in of(effects, fx.Note) if note.what == "evicted"]
+    limit = "2.00 s = usual gap 0.50 s (of the last 4) + 2 x 0.50 s"
+    assert note.fields["derivation"].startswith(limit)
+    assert note.fields["worker"] == 1 and note.fields["limit_s"] == pytest.approx(2.0)
+    assert note.fields["silent_s"] == pytest.approx(2.0)
+    assert note.fields["name"] != "w1", "users know workers by their names"
+    (told,) = sent(effects, m.Evicted, "w1")
+    assert told.incarnation == stage.incarnations[1]
+    assert told.reason.startswith(
+        f"{note.fields['name']} has been silent for 2.00 s; suspect after {limit}"
+    )
+    assert [member.worker for member in stage.lead.view.members()] == [0]
+
+
+def test_who_beats_or_contributes_is_not_evicted() -> None:
+    stage = begin(sync="asp")
+    for sequence in range(1, 9):
+        stage.now_ns += SECOND_NS
+        beat(stage, 0)
+        stage.contribute(1, sequence)
+        assert sent(stage.tick(0.0), m.Evicted) == []
+
+
+def test_before_it_has_beaten_thrice_it_has_twenty_beats_time() -> None:
+    stage = Stage(workers=1, heartbeat_s=0.5).begin()
+    assert sent(stage.tick(9.9), m.Evicted) == []
+    assert sent(stage.tick(0.2), m.Evicted, "w0")
+
+
+def test_it_rejoins_under_its_name_as_somebody_new() -> None:
+    stage = begin(sync="asp")
+    old = stage.incarnations[1]
+    silence(stage, 0)
+    stage.folded(1)
+    effects = stage.knock("worker-1")
+    (admitted,) = sent(effects, m.Admitted, "w1")
+    assert admitted.incarnation == stage.incarnations[1] > old
+    assert [note.what for note in of(effects, fx.Note)] == ["rejoined"]
+    stage.attach(1)
+    (release,) = sent(stage.folded(2), m.Release)
+    assert (release.worker, release.incarnation) == (1, admitted.incarnation)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_its_chunks_go_to_others_when_every_server_knows(sync: str) -> None:
+    stage = begin(sync=sync, servers=2)
+    mine = chunks(stage.tell(m.Enrol(**stage.who(0), points=64)), 0)
+    theirs = chunks(stage.tell(m.Enrol(**stage.who(1), points=64)), 1)
+    assert sent(silence(stage, 0), m.Leased) == [], "not before"
+    if sync == "bsp":
+        stage.contribute(0, 1)
+    assert sent(stage.tell(m.Folded(server=0, round=1)), m.Leased) == [], "not by all"
+    assert chunks(stage.tell(m.Folded(server=1, round=1)), 0) == mine | theirs
+
+
+def test_who_comes_back_gets_chunks_when_the_others_have_let_go_of_them() -> None:
+    stage = begin(sync="asp")
+    stage.tell(m.Enrol(**stage.who(0), points=64))
+    stage.tell(m.Enrol(**stage.who(1), points=64))
+    silence(stage, 0)
+    everything = chunks(stage.folded(1), 0)
+    stage.knock("worker-1")
+    stage.attach(1)
+    (lease,) = sent(stage.folded(2), m.Leased, "w0")
+    kept = {chunk.chunk for chunk in lease.chunks}
+    assert chunks(stage.tell(m.Enrol(**stage.who(1), points=64)), 1) == set()
+    assert chunks(stage.contribute(0, 1, lease=lease.number), 1) == everything - kept
+
+
+@pytest.mark.parametrize("how", ["evicted", "died"])
+def test_what_it_had_sent_counts_until_every_server_knows(how: str) -> None:
+    stage = begin(sync="asp", servers=2)
+    who = stage.who(1)
+    for sequence in (1, 2):
+        stage.tell(m.Trailer(**who, sequence=sequence, weight=1.0))
+        stage.tell(m.Arrived(**who, routing=1, server=0, sequence=sequence, round=1))
+    if how == "evicted":
+        silence(stage, 0)
+    else:
+        stage.closed("w1")
+    stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1))
+    assert stage.lead._outlook.tally.workers[1].contributions == 1
+    stage.from_servers(m.Folded, round=1)
+    stage.tell(m.Arrived(**who, routing=1, server=1, sequence=2, round=1))
+    assert stage.lead._outlook.tally.workers[1].contributions == 1, "not after"
+
+
+def test_what_it_says_when_it_wakes_is_not_listened_to() -> None:
+    stage = begin(sync="asp")
+    ghost = stage.who(1)
+    silence(stage, 0)
+    stage.folded(1)
+    for message in (
+        m.Alive(**ghost),
+        m.Trailer(**ghost, sequence=1, weight=1.0),
+        m.Abstained(**ghost),
+        m.Enrol(**ghost, points=5),
+        m.Leave(**ghost),
+    ):
+        assert stage.tell(message) == []
+
+
+# -- nobody is left ------------------------------------------------------------------------------
+
+
+def ended(effects: list[Effect]) -> str | None:
+    return next((str(end.reason) for end in of(effects, fx.End)), None)
+
+
+def test_a_job_whose_only_worker_sleeps_waits_for_it() -> None:
+    stage = begin(workers=1, sync="asp")
+    effects = silence(stage)
+    assert sent(effects, m.Evicted) and ended(effects) is None
+    assert ended(stage.tick(3600.0)) is None
+    assert sent(stage.knock("worker-0"), m.Admitted)
+
+
+def test_one_who_wakes_may_hang_up_before_it_knocks() -> None:
+    stage = begin(workers=1, sync="asp")
+    silence(stage)
+    assert ended(stage.closed("w0")) is None
+    assert ended(stage.tick(4.0)) is None
+    assert sent(stage.knock("worker-0"), m.Admitted)
+    assert ended(stage.tick(4.0)) is None
+
+
+def test_the_end_of_its_old_link_may_be_noticed_after_it_came_back() -> None:
+    stage = begin(workers=1, sync="asp")
+    before = stage.incarnations[0]
+    silence(stage)
+    again = m.WorkerBonjour(name="worker-0", job="j", identity="")
+    stage.tell(ev.WorkerKnocked("link-again", again))
+    late = ev.LinkClosed("w0", "it hung up", before)
+    assert stage.tell(late) == []
+    assert len(stage.lead.view) == 1
+    assert ended(stage.tell(ev.LinkClosed("w0", "it died", stage.incarnations[0]))) is not None
+
+
+def test_one_who_died_in_its_sleep_is_not_waited_for_long() -> None:
+    stage = begin(workers=1, sync="asp")
+    silence(stage)
+    stage.closed("w0")
+    assert stage.lead._departures.wake_ns == stage.now_ns + 5 * SECOND_NS
+    assert ended(stage.tick(5.1)) == "every worker left before the goal"
+
+
+def test_without_respawn_a_deserted_job_ends_at_once() -> None:
+    assert ended(begin(workers=1).closed("w0")) == "every worker left before the goal"
+
+
+def test_with_respawn_it_waits_for_the_next_worker() -> None:
+    stage = begin(workers=1, respawn=True, start_timeout_s=30.0)
+    assert ended(stage.closed("w0")) is None
+    assert stage.lead._departures.wake_ns == stage.now_ns + 30 * SECOND_NS
+    assert ended(stage.tick(29.0)) is None
+    assert sent(stage.knock("worker-0"), m.Admitted)
+    assert ended(stage.tick(5.0)) is None, "somebody came"
+    stage.closed("w0")
+    assert ended(stage.tick(30.1)) == "every worker left before the goal"
+
+
+# -- the worker's side ---------------------------------------------------------------------------
+
+WHO = {"worker": 3, "incarnation": 4}
+SERVERS = (m.ServerSpec(0, m.Address("h", 1, "", ""), 1),)
+
+
+def worker(sync: str = "asp") -> WorkerMachine:
+    made = WorkerMachine("anna")
+    job = m.JobSpec(job="j", sync=sync)
+    for event in (
+        m.Admitted(**WHO, job=job, servers=SERVERS),
+        ev.Attaching(m.ModelSpec((), m.OptimizerSpec("SGD", ()))),
+        ev.Linked(0, 1),
+        m.Routing(**WHO, routing=1, routes=(m.Route(0),)),
+        m.Release(**WHO, round=0, pushed=False),
+        ev.Landed(0, m.EVERY_SLICE, 0 if sync == "bsp" else 1, 0),
+    ):
+        made.handle(event, 1)
+    assert made.state is State.COMPUTING
+    return made
+
+
+COMPUTED = ev.Computed(0, 8.0, (0.1,), None, 0, 0, 0, ())
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:1"])
+@pytest.mark.parametrize("after", [COMPUTED, ev.Exhausted("done"), ev.Enrolling(5)])
+def test_the_evicted_rejoins_when_the_users_code_lets_go_of_the_parameters(
+    sync: str, after: object
+) -> None:
+    made = worker(sync)
+    assert made.handle(m.Evicted(**WHO, reason="silent"), 2) == []
+    effects = list(made.handle(after, 3))
+    assert of(effects, fx.Rejoin) == [fx.Rejoin("silent", WHO["incarnation"])]
+    assert of(effects, fx.PushSlices) == [], "what it computed is dropped"
+    assert made.state is State.JOINING and made.incarnation == 0
+    assert str(made.why().reason) == "it joins again: silent"
+
+
+def test_the_evicted_that_waits_rejoins_at_once() -> None:
+    made = worker()
+    made.handle(COMPUTED, 2)
+    made.handle(COMPUTED, 2)  # under asp the second waits for what the first has asked for
+    effects = list(made.handle(m.Evicted(**WHO, reason="silent"), 3))
+    assert of(effects, fx.Rejoin)
+    assert of(effects, fx.Expect) == [fx.Expect(None)], "what is on its way must not land"
+
+
+def test_the_eviction_of_an_earlier_incarnation_is_none() -> None:
+    made = worker()
+    assert made.handle(m.Evicted(worker=3, incarnation=2, reason="silent"), 2) == []
+    assert of(list(made.handle(COMPUTED, 3)), fx.Rejoin) == []
+
+
+def test_it_attaches_and_enrols_again_by_itself() -> None:
+    made = worker()
+    made.handle(ev.Enrolling(64), 2)
+    made.handle(m.Evicted(**WHO, reason="silent"), 3)
+    made.handle(COMPUTED, 4)
+    again = {"worker": 3, "incarnation": 9}
+    job = m.JobSpec(job="j", sync="asp")
+    admitted = m.Admitted(**again, job=job, servers=SERVERS)
+    assert of(list(made.handle(admitted, 5)), fx.Dial)
+    (attach,) = sent(list(made.handle(ev.Linked(0, 1), 6)), m.Attach, "lead")
+    assert attach.incarnation == 9
+    routing = m.Routing(**again, routing=1, routes=(m.Route(0),))
+    (enrol,) = sent(list(made.handle(routing, 7)), m.Enrol, "lead")
+    assert (enrol.incarnation, enrol.points) == (9, 64)
+
+
+def test_what_was_read_before_it_rejoined_is_nothing_to_it() -> None:
+    made = worker("ssp:1")
+    made.handle(COMPUTED, 2)
+    made.handle(m.Evicted(**WHO, reason="silent"), 3)
+    for late in (
+        ev.Landed(0, m.EVERY_SLICE, 2, 1),
+        ev.Landed(0, 0, 2, 1),
+        m.Acknowledged(**WHO, server=0, sequence=1),
+        m.Release(**WHO, round=0),
+        m.Release(**WHO, round=0, stop=True),
+    ):
+        assert made.handle(late, 4) == []
+        made.check()
+    assert made.state is State.JOINING
+    assert not made._reading.stop and not made._reading.allowed
+
+
+def test_it_beats_as_the_job_says() -> None:
+    made = worker()
+    first_ns = made.wake_at()
+    assert first_ns == 1 + SECOND_NS // 2
+    assert of(list(made.handle(ev.Tick(), first_ns - 1)), fx.Beat) == []
+    (effect,) = of(list(made.handle(ev.Tick(), first_ns)), fx.Beat)
+    assert (effect.message.worker, effect.message.incarnation) == (3, 4)
+    assert made.wake_at() == first_ns + SECOND_NS // 2
+
+
+def test_a_lost_servers_link_is_first_answered_by_waiting_for_the_leads_word() -> None:
+    made = worker()
+    assert of(list(made.handle(ev.LinkClosed("s0", "reset"), 2)), fx.Fail) == []
+    (fail,) = of(list(made.handle(m.Stop(reason="server s0 died"), 3)), fx.Fail)
+    assert str(fail.reason) == "server s0 died" and fail.stopped
+
+
+@pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
+def test_and_it_joins_again_when_the_lead_says_nothing() -> None:
+    made = worker("bsp")
+    made.handle(COMPUTED, 2)
+    made.handle(ev.LinkClosed("s0", "reset"), 2)
+    until_ns = 2 + 5 * SECOND_NS
+    assert of(list(made.handle(ev.Tick(), until_ns - 1)), fx.Rejoin) == []
+    (rejoin,) = of(list(made.handle(ev.Tick(), until_ns)), fx.Rejoin)
+    assert rejoin.reason == "anna lost its link to s0: reset"
+
+
+@pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
+def test_a_worker_that_loses_the_lead_joins_again_at_once() -> None:
+    made = worker("bsp")
+    made.handle(COMPUTED, 2)
+    (rejoin,) = of(list(made.handle(ev.LinkClosed("lead", "reset"), 2)), fx.Rejoin)
+    assert rejoin.reason == "anna lost its link to lead: reset"

@@ -1,0 +1,105 @@
+"""When a job has reached its goal."""
+
+from typing import Any
+
+from polyrhythm.core.lead.goals import Goals
+from polyrhythm.core.machine import Reason
+from polyrhythm.wire.messages import JobSpec
+
+SECOND_NS = 10**9
+
+
+def goals(**fields: Any) -> Goals:
+    return Goals(JobSpec(job="x", **fields))
+
+
+def goal(words: str) -> Reason:
+    return Reason("goal", {"goal": words})
+
+
+def test_without_a_goal_a_job_never_ends() -> None:
+    job = goals()
+    job.opened(0)
+    job.folded(10**9, 10**9)
+    job.measured(0.0)
+    job.reported(0, {"accuracy": 1.0})
+    assert job.reached(10**18) is None
+
+
+def test_rounds_and_passes() -> None:
+    job = goals(rounds=10, epochs=3)
+    job.folded(9, 2)
+    assert job.reached(0) is None
+    job.folded(9, 3)
+    assert job.reached(0) == goal("3 passes over the data")
+    job.folded(10, 3)
+    assert job.reached(0) == goal("10 rounds")
+
+
+def test_accuracy_is_the_mean_of_the_last_reports() -> None:
+    job = goals(target_accuracy=0.9)
+    job.reported(0, {"loss": 0.1})
+    assert job.reached(0) is None
+    job.reported(0, {"accuracy": 0.7})
+    job.reported(1, {"accuracy": 0.95})
+    assert job.reached(0) is None, "one lucky worker is not enough"
+    job.reported(0, {"accuracy": 0.87})
+    assert job.reached(0) == goal("accuracy 0.9100, wanted 0.9")
+    job.reported(0, {"accuracy": 0.9})
+    job.reported(1, {"accuracy": 0.9})
+    job.reported(2, {"accuracy": 0.9})
+    assert job.reached(0) == goal("accuracy 0.9000, wanted 0.9"), "the mean of equals is exact"
+
+
+def test_who_left_has_no_say() -> None:
+    job = goals(target_accuracy=0.9)
+    job.reported(0, {"accuracy": 0.1})
+    job.reported(1, {"accuracy": 0.95})
+    job.left(0)
+    job.left(7)
+    assert job.reached(0) == goal("accuracy 0.9500, wanted 0.9")
+    job.left(1)
+    assert job.reached(0) is None
+
+
+def test_the_objective() -> None:
+    job = goals(target_objective=0.5)
+    for objective in (None, 0.6, float("nan")):
+        job.measured(objective)
+        assert job.reached(0) is None
+    job.measured(0.5)
+    assert job.reached(0) == goal("objective 0.5000, wanted 0.5")
+    job.measured(None)
+    assert job.reached(0) is not None, "a line without an objective forgets nothing"
+
+
+def test_seconds_count_from_the_opening() -> None:
+    job = goals(max_seconds=1.5)
+    assert job.reached(10**18) is None
+    job.opened(4 * SECOND_NS)
+    assert job.reached(5_499_999_999) is None
+    assert job.reached(5_500_000_000) == goal("1.5 seconds")
+
+
+def test_the_reason_has_words() -> None:
+    job = goals(rounds=1)
+    job.folded(1, 0)
+    assert str(job.reached(0)) == "the job reached its goal: 1 rounds"
+
+
+def test_a_small_change_in_a_full_pass_is_a_goal() -> None:
+    job = goals(target_change=0.01)
+    for change in (None, 0.5, 0.01, float("nan")):
+        job.checked(change)
+        assert job.reached(0) is None
+    job.checked(0.0095)
+    assert job.reached(0) == goal("the objective changed by 0.0095 in a pass, less than 0.01")
+
+
+def test_only_a_check_compares_objectives() -> None:
+    """Folds and journal lines come more often than passes end."""
+    job = goals(target_change=0.01)
+    for passes in range(5):
+        job.measured(1.0)
+        job.folded(10 * passes, passes)
+        assert job.reached(0) is None

@@ -1,0 +1,162 @@
+"""Does a job learn? Series of mean losses per pass, as healthy and broken jobs have shown them."""
+
+import random
+
+import pytest
+
+from polyrhythm.core.lead.learning import FAULTS, Learning, LearningState
+from polyrhythm.core.lead.passes import Mean
+
+FALLING, SETTLED, STALLED = LearningState.FALLING, LearningState.SETTLED, LearningState.STALLED
+RISING, NOT_FINITE = LearningState.RISING, LearningState.NOT_FINITE
+NAN, INF = float("nan"), float("inf")
+
+
+def states(*losses: float, first: float | None = None, error: float = 0.01) -> list[LearningState]:
+    """The state after each pass."""
+    learning, found = Learning(), []
+    learning.count(0, losses[0] if first is None else first, 96.0)
+    learning.folded()
+    for number, loss in enumerate(losses, 1):
+        learning.passed(number, Mean(loss, error, 1440.0))
+        found.append(learning.finding.state)
+    return found
+
+
+HEALTHY = {
+    "digits under bsp": (2.304, 2.154, 1.114, 0.38, 0.226, 0.167, 0.14, 0.133, 0.109, 0.092, 0.089),
+    "digits under ssp:4, with a late bump": (
+        *(2.29, 1.993, 0.817, 0.578, 0.338, 0.195, 0.178, 0.137, 0.119, 0.136, 0.093, 0.082),
+        *(0.079, 0.068, 0.057, 0.052, 0.049, 0.077, 0.058, 0.033),
+    ),
+    "digits under fsp: few steps, slow at first": (
+        *(2.315, 2.308, 2.28, 2.257, 2.219, 2.18, 2.147, 2.112, 2.069, 2.031, 1.969, 1.914),
+    ),
+    "digits under bspb: one step per pass": (
+        2.313,
+        2.312,
+        2.306,
+        2.294,
+        2.277,
+        2.256,
+        2.233,
+        2.207,
+    ),
+    "a loss below zero": (-100.0, -300.0, -450.0, -520.0, -560.0, -590.0, -605.0),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_raises_no_alarm(name: str) -> None:
+    first, *losses = HEALTHY[name]
+    assert not FAULTS & set(states(*losses, first=first))
+
+
+def test_noise_is_no_rise() -> None:
+    """The standard error is as large as that of a data set of a hundred points may be."""
+    rng = random.Random(3)
+    alarms = 0
+    for _ in range(200):
+        losses = [0.5 + 1.8 * 0.7**number + rng.gauss(0, 0.05) for number in range(1, 15)]
+        alarms += bool(FAULTS & set(states(*losses, first=2.3, error=0.05)))
+    assert alarms <= 2
+
+
+def test_digits_under_asp_without_its_own_contributions_rises() -> None:
+    losses = (2.073, 2.105, 1.973, 2.277, 1.658, 1.869, 1.755, 1.751)
+    assert states(*losses, first=2.29, error=0.02)[-3:] == [RISING] * 3
+
+
+def test_a_model_that_diverges_late_rises() -> None:
+    losses = (0.996, 0.134, 0.103, 0.09, 0.074, 0.094, 0.257, 0.804, 0.653, 0.4, 0.549)
+    found = states(*losses, first=2.284, error=0.02)
+    assert found[5] is FALLING and found[7:] == [RISING] * 4
+
+
+def test_a_model_that_diverges_at_once_rises() -> None:
+    assert states(7.0, 30.0, 1e9, first=2.3) == [RISING] * 3
+    assert states(7.0, 30.0, 1e9, first=2.3, error=1e6) == [RISING] * 3, (
+        "its errors explode as well"
+    )
+
+
+def test_after_every_rise_it_takes_longer_until_it_falls_again() -> None:
+    once = states(1.0, 2.0, 0.9, first=3.0)
+    assert once == [FALLING, RISING, FALLING]
+    twice = states(1.0, 2.0, 0.9, 2.0, 0.8, 0.7, first=3.0)
+    assert twice[3:] == [RISING, RISING, FALLING]
+
+
+def test_a_model_that_learned_and_changes_no_more_has_settled() -> None:
+    found = states(1.0, 0.3, 0.1, *[0.05] * 7, first=2.3)
+    assert found[-1] is SETTLED and SETTLED not in found[:8]
+
+
+def test_a_settled_objective_may_fall_again() -> None:
+    found = states(1.0, *[0.5] * 7, 0.4, 0.3, first=2.3)
+    assert found[7] is SETTLED and found[-1] is FALLING
+
+
+def test_a_model_that_learned_nothing_has_stalled() -> None:
+    assert states(2.303, 2.301, 2.302, 2.303, first=2.3) == [FALLING, FALLING, STALLED, STALLED]
+
+
+def test_an_exploded_model_that_is_back_where_it_began_has_not_converged() -> None:
+    found = states(15.0, 4.0, 2.31, 2.3, 2.3, 2.3, 2.3, first=2.3)
+    assert found[:2] == [RISING, RISING] and found[-1] is STALLED
+
+
+def test_losses_that_are_not_finite_are_found_at_once() -> None:
+    learning = Learning()
+    learning.count(0, 1.0, 1.0)
+    assert learning.news() is None
+    learning.count(1, NAN, 1.0)
+    finding = learning.news()
+    assert finding is not None and finding.state is NOT_FINITE and finding.workers == (1,)
+    assert learning.unfinished and learning.news() is None
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_pass_of_finite_losses_ends_the_alarm(value: float) -> None:
+    learning = Learning()
+    learning.count(1, value, 1.0)
+    learning.passed(1, Mean(value, NAN, 2.0))
+    assert learning.finding.state is NOT_FINITE
+    learning.count(1, 1.0, 1.0)
+    assert not learning.unfinished and learning.finding.state is NOT_FINITE
+    learning.passed(2, Mean(1.0, 0.1, 2.0))
+    assert learning.finding.state is FALLING
+
+
+def test_a_worker_that_left_does_not_leave_the_objective_unfinished() -> None:
+    learning = Learning()
+    learning.count(1, NAN, 1.0)
+    learning.left(1)
+    assert not learning.unfinished
+
+
+def test_without_an_objective_there_is_nothing_to_find() -> None:
+    learning = Learning()
+    learning.folded()
+    learning.passed(1, None)
+    assert learning.news() is None and learning.finding.state is FALLING
+
+
+def test_a_finding_carries_numbers() -> None:
+    learning = Learning()
+    learning.count(0, 3.0, 1.0)
+    learning.folded()
+    for number, loss in enumerate((1.0, 2.0), 1):
+        learning.passed(number, Mean(loss, 0.0, 10.0))
+    finding = learning.news()
+    assert finding is not None
+    assert finding.fields() == {
+        "state": "rising",
+        "passes": 2,
+        "objective": 2.0,
+        "first": 3.0,
+        "best": 1.0,
+        "best_pass": 1,
+        "rises": 1,
+        "workers": [],
+    }

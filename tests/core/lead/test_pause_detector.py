@@ -1,0 +1,134 @@
+"""A lead that was away itself suspects nobody for that time."""
+
+import pytest
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core.lead.pause_detector import Wakefulness
+from polyrhythm.core.machine import Effect
+from polyrhythm.wire import messages as m
+from tests.core.stage import SECOND_NS, Stage, of, sent
+
+BEAT_S = 0.5
+
+
+def beats(stage: Stage, *workers: int, times: int = 5) -> list[Effect]:
+    """These workers beat; the lead looks around, as it does as often."""
+    effects: list[Effect] = []
+    for _ in range(times):
+        stage.now_ns += round(BEAT_S * SECOND_NS)
+        for worker in workers:
+            effects += stage.tell(m.Alive(**stage.who(worker)))
+        effects += stage.tick(0.0)
+    return effects
+
+
+def burst(stage: Stage, *workers: int, times: int) -> list[Effect]:
+    """What was said while the lead was away is read at once."""
+    effects: list[Effect] = []
+    for _ in range(times):
+        for worker in workers:
+            effects += stage.tell(m.Alive(**stage.who(worker)))
+    return effects
+
+
+def begin() -> Stage:
+    stage = Stage(workers=2, heartbeat_s=BEAT_S).begin()
+    beats(stage, 0, 1)
+    return stage
+
+
+def away(effects: list[Effect]) -> list[float]:
+    return [note.fields["seconds"] for note in of(effects, fx.Note) if note.what == "lead-away"]
+
+
+def test_nobody_is_evicted_for_what_the_lead_missed() -> None:
+    stage = begin()
+    effects = stage.sleep(60.0)
+    assert sent(effects, m.Evicted) == []
+    assert away(effects) == [pytest.approx(60.0 - BEAT_S)]
+    assert away(stage.tick(0.0)) == [], "it is said once"
+
+
+def test_others_may_be_heard_first() -> None:
+    stage = begin()
+    stage.now_ns += 60 * SECOND_NS
+    assert len(away(burst(stage, 0, times=1))) == 1
+    assert sent(stage.tick(0.0), m.Evicted) == []
+    assert sent(beats(stage, 1, times=3), m.Evicted) == []
+    (told,) = sent(beats(stage, 1, times=2), m.Evicted)
+    assert told.worker == 0, "it is not given the time twice"
+
+
+def test_who_stays_silent_afterwards_is_evicted() -> None:
+    stage = begin()
+    stage.sleep(60.0)
+    assert sent(beats(stage, 0, times=3), m.Evicted) == []
+    (told,) = sent(beats(stage, 0, times=2), m.Evicted)
+    assert told.worker == 1
+
+
+@pytest.mark.parametrize("away_s", [12, 60])
+@pytest.mark.parametrize("first", ["looks", "reads"])
+def test_what_it_missed_teaches_no_rhythm(away_s: int, first: str) -> None:
+    """Neither one long gap, nor many short ones when all is read at once."""
+    stage = begin()
+    if first == "looks":
+        stage.sleep(away_s)
+    else:
+        stage.now_ns += away_s * SECOND_NS
+    burst(stage, 0, 1, times=2 * away_s)
+    assert sent(stage.tick(1.2), m.Evicted) == [], "as patient as before"
+    beats(stage, 0, 1, times=3)
+    effects = beats(stage, 0, times=5)
+    (note,) = [note for note in of(effects, fx.Note) if note.what == "evicted"]
+    assert note.fields["limit_s"] == pytest.approx(2.0, abs=0.3)
+
+
+def test_it_may_be_away_before_a_model_is_placed() -> None:
+    stage = Stage(workers=2, heartbeat_s=BEAT_S, start_timeout_s=10.0)
+    stage.knock("worker-0")
+    beats(stage, 0)
+    stage.attach(0)
+    assert sent(stage.sleep(60.0), m.Evicted) == []
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    assert not stage.lead._rounds.open, "worker-1 may have knocked meanwhile"
+    beats(stage, 0, times=20)
+    assert stage.lead._rounds.open
+
+
+def test_one_who_hung_up_to_join_again_may_have_knocked_meanwhile() -> None:
+    stage = Stage(workers=1, heartbeat_s=BEAT_S).begin()
+    beats(stage, 0)
+    assert sent(beats(stage, times=6), m.Evicted, "w0")
+    stage.closed("w0")
+    assert of(stage.sleep(60.0), fx.End) == []
+    (end,) = of(beats(stage, times=12), fx.End)
+    assert end.reason.code == "deserted"
+
+
+def test_servers_are_not_lost_either() -> None:
+    stage = Stage(workers=1, servers=3, replicas=1, heartbeat_s=BEAT_S).begin()
+    for _ in range(5):
+        beats(stage, 0, times=1)
+        for server in (1, 2):
+            stage.tell(m.Alive(server=server))
+    effects = stage.sleep(60.0)
+    assert len(away(effects)) == 1
+    assert [note.what for note in of(effects, fx.Note)] == ["lead-away"]
+
+
+def test_without_the_rule_everybody_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wakefulness, "away_ns", lambda self, now_ns: 0)
+    assert {told.worker for told in sent(begin().sleep(60.0), m.Evicted)} == {0, 1}
+
+
+def test_a_little_late_is_nothing() -> None:
+    wakefulness = Wakefulness(BEAT_S)
+    assert wakefulness.away_ns(10 * SECOND_NS) == 0, "it has not begun"
+    wakefulness.begin(10 * SECOND_NS)
+    assert wakefulness.wake_ns == 10 * SECOND_NS + SECOND_NS // 2
+    late_ns = wakefulness.wake_ns + 3 * SECOND_NS // 4
+    assert wakefulness.away_ns(late_ns) == 0
+    assert wakefulness.wake_ns == late_ns + SECOND_NS // 2
+    assert wakefulness.away_ns(late_ns + 2 * SECOND_NS) == 3 * SECOND_NS // 2

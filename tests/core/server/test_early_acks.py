@@ -1,0 +1,42 @@
+"""Confirmations of an epoch that is still to come: kept in little space, and as long as their link."""
+
+from polyrhythm.core.server.early_acks import MOST_RUNS, Early
+from polyrhythm.wire.messages import Adopted, Copied, Row
+
+
+def copied(sequence: int, routing: int = 2, server: int = 1) -> Copied:
+    return Copied(server=server, routing=routing, rows=(Row(7, 1, sequence),))
+
+
+def test_a_run_of_confirmations_is_kept_as_the_last_of_each_worker() -> None:
+    early = Early()
+    for sequence in range(100_000):
+        assert early.keep(copied(sequence))
+    assert early.keep(Copied(server=1, routing=2, rows=(Row(8, 1, 3),)))
+    (kept,) = early.take()
+    assert set(kept.rows) == {Row(7, 1, 99_999), Row(8, 1, 3)}
+    assert early.take() == []
+
+
+def test_what_was_confirmed_before_a_state_was_adopted_stays_before_it() -> None:
+    """Adopting starts the count anew, so that the two must not be joined."""
+    early = Early()
+    adopted = Adopted(server=1, routing=2, rows=(Row(7, 1, 4),))
+    for message in (copied(9), adopted, copied(5)):
+        early.keep(message)
+    assert early.take() == [copied(9), adopted, copied(5)]
+
+
+def test_a_server_that_names_ever_more_epochs_is_not_believed() -> None:
+    early = Early()
+    believed = [early.keep(copied(1, routing)) for routing in range(MOST_RUNS + 5)]
+    assert believed == [True] * MOST_RUNS + [False] * 5
+    assert early.keep(copied(1, server=2))
+
+
+def test_what_a_server_said_goes_with_its_link() -> None:
+    early = Early()
+    early.keep(copied(1))
+    early.keep(copied(1, server=2))
+    early.forget(1)
+    assert [message.server for message in early.take()] == [2]

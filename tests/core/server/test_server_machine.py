@@ -1,0 +1,246 @@
+"""The server: it holds, reports, folds on the lead's word alone, and remembers who reads."""
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.wire import messages as m
+from tests.core.stage import of, sent, spec
+
+ROUTES = (m.Route(0), m.Route(1), m.Route(0))
+ANNA, BERT = m.MemberSpec(0, 1, "anna"), m.MemberSpec(1, 2, "bert")
+
+
+def place(routing: int) -> m.Place:
+    return m.Place(term=1, routing=routing, spec=spec((200,)), routes=ROUTES)
+
+
+class Seat:
+    """Server 0 of two, with slices 0 and 2."""
+
+    def __init__(self, updater: str = "optimizer", in_place: bool = False) -> None:
+        job = m.JobSpec(job="j", servers=2, updater=updater, in_place=in_place)
+        self.server = ServerMachine(0, job)
+
+    def tell(self, event: object) -> list:
+        effects = list(self.server.handle(event, 1))
+        self.server.check()
+        return effects
+
+    def begin(self, *members: m.MemberSpec) -> "Seat":
+        self.tell(place(1))
+        self.tell(ev.SliceSeeded(0, 1))
+        self.tell(ev.SliceSeeded(2, 1))
+        self.tell(m.Fold(term=1, round=0, members=members or (ANNA, BERT)))
+        return self
+
+    def fold(self, round_: int, readers: tuple[int, ...] = (), **fields: object) -> list:
+        fields.setdefault("members", (ANNA, BERT))
+        return self.tell(m.Fold(term=1, round=round_, readers=readers, **fields))
+
+    def why(self) -> str:
+        return str(self.server.why().reason)
+
+
+def test_it_makes_room_and_says_so() -> None:
+    seat = Seat()
+    assert seat.why() == "waiting for the servers to make room for the model"
+    effects = seat.tell(place(1))
+    assert of(effects, fx.Build) == [fx.Build(spec((200,)), ROUTES, 1)]
+    assert [placed.routing for placed in sent(effects, m.Placed, "lead")] == [1]
+
+
+def test_it_is_seeded_when_all_its_slices_are() -> None:
+    seat = Seat()
+    seat.tell(place(1))
+    assert seat.tell(ev.SliceSeeded(2, 1)) == []
+    assert sent(seat.tell(ev.SliceSeeded(0, 1)), m.Seeded, "lead")
+    assert seat.tell(ev.SliceSeeded(0, 1)) == [], "once is enough"
+
+
+def test_in_a_new_routing_epoch_it_makes_room_and_is_seeded_anew() -> None:
+    seat = Seat()
+    seat.tell(place(1))
+    seat.tell(ev.SliceSeeded(0, 1))
+    effects = seat.tell(place(2))
+    assert [build.routing for build in of(effects, fx.Build)] == [2]
+    assert [placed.routing for placed in sent(effects, m.Placed, "lead")] == [2]
+    assert seat.tell(ev.SliceSeeded(2, 1)) == seat.tell(ev.SliceSeeded(0, 1)) == []
+    assert seat.tell(ev.SliceSeeded(2, 2)) == []
+    (seeded,) = sent(seat.tell(ev.SliceSeeded(0, 2)), m.Seeded, "lead")
+    assert seeded.routing == 2
+
+
+def test_round_0_folds_nothing() -> None:
+    effects = Seat().begin().fold(0, (0,))
+    assert of(effects, fx.StartFold) == []
+    assert of(effects, fx.Publish) == [fx.Publish(0, 1, 0, 0, 0, 0, 1)]
+    assert sent(effects, m.Folded, "lead")
+
+
+def test_it_reports_what_arrived_and_does_not_fold() -> None:
+    seat = Seat().begin()
+    for member in (ANNA, BERT):
+        effects = seat.tell(ev.Contributed(member.worker, member.incarnation, 1, 1))
+        (arrived,) = sent(effects, m.Arrived, "lead")
+        assert (arrived.worker, arrived.sequence, arrived.round) == (member.worker, 1, 1)
+        assert of(effects, fx.StartFold) == []
+    assert seat.why() == "round 1 waits for the lead"
+
+
+def test_it_folds_on_the_leads_word_and_publishes_to_the_readers() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(0, 1, 5, 1))
+    assert of(seat.fold(1, (0,)), fx.StartFold) == [fx.StartFold(1, 0, 0)]
+    assert seat.why() == "the servers fold round 1"
+    effects = seat.tell(ev.FoldDone(1, 2.0))
+    (publish,) = of(effects, fx.Publish)
+    assert (publish.worker, publish.round, publish.sequence) == (0, 1, 5)
+    (folded,) = sent(effects, m.Folded, "lead")
+    assert (folded.round, folded.weight) == (1, 2.0)
+    assert sent(effects, m.Acknowledged) == [], "the parameters themselves acknowledge"
+
+
+def test_a_fold_is_as_much_of_a_step_as_the_lead_says() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(0, 1, 5, 1))
+    assert of(seat.fold(1, (0,), share=0.25), fx.StartFold)[0].share == 0.25
+
+
+def test_who_was_waited_for_gets_the_version_first() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    seat.tell(ev.Contributed(1, 2, 1, 1))
+    seat.fold(1, (0, 1))
+    assert [p.worker for p in of(seat.tell(ev.FoldDone(1, 2.0)), fx.Publish)] == [1, 0]
+    seat.tell(ev.Contributed(1, 2, 2, 2))
+    seat.fold(2, (0, 1))
+    found = [p.worker for p in of(seat.tell(ev.FoldDone(2, 1.0)), fx.Publish)]
+    assert found == [1, 0], "one who abstained has time, too"
+
+
+def test_who_is_not_a_reader_is_acknowledged_apart() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(1, 2, 1, 1))
+    seat.fold(1)
+    (acknowledged,) = sent(seat.tell(ev.FoldDone(1, 1.0)), m.Acknowledged, "w1")
+    assert acknowledged.sequence == 1
+
+
+def test_what_was_folded_before_it_was_reported_is_acknowledged_at_once() -> None:
+    seat = Seat().begin()
+    seat.fold(1)
+    seat.tell(ev.FoldDone(1, 1.0))
+    effects = seat.tell(ev.Contributed(1, 2, 1, 1))
+    assert sent(effects, m.Acknowledged, "w1") and sent(effects, m.Arrived, "lead")
+
+
+def test_a_repeated_contribution_is_acknowledged_again_if_due() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(1, 2, 1, 1))
+    assert seat.tell(ev.Repeated(1, 2, 1)) == []
+    seat.fold(1)
+    seat.tell(ev.FoldDone(1, 1.0))
+    assert sent(seat.tell(ev.Repeated(1, 2, 1)), m.Acknowledged, "w1")
+
+
+def test_strangers_and_ghosts_are_not_listened_to() -> None:
+    seat = Seat().begin()
+    assert seat.tell(ev.Contributed(0, 99, 1, 1)) == []
+    assert seat.tell(ev.Repeated(7, 1, 1)) == []
+    assert seat.tell(m.Pull(worker=0, incarnation=99, round=0)) == []
+
+
+def test_members_are_enlisted_only_when_they_changed() -> None:
+    seat = Seat().begin()
+    assert of(seat.fold(1), fx.Enlist) == []
+    seat.tell(ev.FoldDone(1, 1.0))
+    again = m.MemberSpec(1, 9, "bert")
+    assert of(seat.fold(2, members=(again,)), fx.Enlist) == [fx.Enlist((again,))]
+
+
+def test_a_fold_of_an_old_term_or_during_a_fold_is_ignored() -> None:
+    seat = Seat().begin()
+    assert seat.tell(m.Fold(term=0, round=1)) == []
+    seat.fold(1)
+    assert seat.fold(1) == []
+    assert seat.tell(ev.FoldDone(7, 1.0)) == []
+
+
+def test_a_reader_sends_the_next_fold_into_a_spare() -> None:
+    seat = Seat().begin()
+    seat.fold(1, (0,))
+    seat.tell(ev.FoldDone(1, 1.0))
+    assert of(seat.fold(2), fx.StartFold)[0].slot != 0
+    seat.tell(ev.FoldDone(2, 1.0))
+
+
+def test_copied_sent_contributed_or_gone_frees_the_version() -> None:
+    for event in (
+        m.Pulled(worker=0, incarnation=1, round=1),
+        ev.Sent((0,), 1),
+        ev.Contributed(0, 1, 1, 2),
+        ev.LinkClosed("w0", "gone"),
+    ):
+        seat = Seat().begin()
+        seat.fold(1, (0,))
+        seat.tell(ev.FoldDone(1, 1.0))
+        seat.tell(event)
+        assert of(seat.fold(2), fx.StartFold)[0].slot == 0, event
+
+
+def test_a_version_that_has_left_for_all_is_free() -> None:
+    seat = Seat().begin()
+    seat.fold(1, (0, 1))
+    seat.tell(ev.FoldDone(1, 1.0))
+    seat.tell(ev.Sent((0,), 1))
+    assert of(seat.fold(2), fx.StartFold)[0].slot != 0, "one of the two still reads it"
+    seat = Seat().begin()
+    seat.fold(1, (0, 1))
+    seat.tell(ev.FoldDone(1, 1.0))
+    seat.tell(ev.Sent((0, 1), 1))
+    assert of(seat.fold(2), fx.StartFold)[0].slot == 0
+
+
+def test_a_pull_is_answered_when_the_version_is_there() -> None:
+    seat = Seat().begin()
+    pull = m.Pull(worker=1, incarnation=2, round=1)
+    assert of(seat.tell(pull), fx.Publish) == []
+    seat.fold(1)
+    (publish,) = of(seat.tell(ev.FoldDone(1, 1.0)), fx.Publish)
+    assert (publish.worker, publish.round) == (1, 1)
+
+
+def test_a_pull_during_a_fold_waits_for_it() -> None:
+    seat = Seat().begin()
+    seat.fold(1)
+    assert of(seat.tell(m.Pull(worker=1, incarnation=2, round=0)), fx.Publish) == []
+    assert of(seat.tell(ev.FoldDone(1, 1.0)), fx.Publish)[0].round == 1
+
+
+def test_what_is_on_its_way_is_not_sent_twice() -> None:
+    """The first one's `Sent` would free the version while the second is still being read."""
+    seat = Seat().begin()
+    pull = m.Pull(worker=1, incarnation=2, round=0)
+    assert of(seat.tell(pull), fx.Publish)
+    assert of(seat.tell(pull), fx.Publish) == []
+    seat.tell(ev.Sent((1,), 0))
+    assert of(seat.tell(pull), fx.Publish)
+
+
+def test_plain_addition_grows_the_next_version_beside_the_current_one() -> None:
+    seat = Seat("addition").begin()
+    first = of(seat.fold(1, (0,)), fx.StartFold)[0]
+    seat.tell(ev.FoldDone(1, 1.0))
+    second = of(seat.fold(2), fx.StartFold)[0]
+    assert second.slot == first.fill != first.slot
+
+
+def test_stop_ends_it() -> None:
+    (end,) = Seat().begin().tell(m.Stop(reason="the job is over", failed=True))
+    assert end.failed and str(end.reason) == "the job is over"
+
+
+def test_it_waits_for_those_who_have_not_arrived() -> None:
+    seat = Seat().begin()
+    seat.tell(ev.Contributed(0, 1, 1, 1))
+    assert seat.why() == "round 1 waits for w1"

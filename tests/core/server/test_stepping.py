@@ -1,0 +1,46 @@
+"""What a step depends on is read once, when the step is made."""
+
+import pytest
+
+from polyrhythm.core.server.stepping import Stepping
+from polyrhythm.wire.messages import JobSpec, SliceStep
+
+
+def stepping(members: int, **job: str) -> Stepping:
+    made = Stepping(JobSpec(job="j", **job))
+    made.enlist(members)
+    return made
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:3", "ssp-restart:2"])
+def test_a_contribution_folded_alone_is_one_share_of_a_round(sync: str) -> None:
+    assert stepping(4, sync=sync).step(2.0, 0.1, 7) == SliceStep(2.0, 0.1, 7, 0.25, 4)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "psp", "fsp", "bspb", "bspv"])
+def test_the_fold_of_a_round_is_a_full_step(sync: str) -> None:
+    assert stepping(4, sync=sync).step(2.0, 0.1, 7) == SliceStep(2.0, 0.1, 7, 1.0, 1)
+
+
+def test_a_round_that_some_have_no_points_for_is_a_part_of_a_step() -> None:
+    assert stepping(4, sync="fsp").step(2.0, 0.1, 7, 0.25) == SliceStep(2.0, 0.1, 7, 0.25, 1)
+
+
+def test_scaling_can_be_turned_off() -> None:
+    assert stepping(4, sync="asp", async_scale="none").step(2.0, 0.1, 7).scale == 1.0
+
+
+def test_a_step_keeps_its_scale_when_the_view_changes() -> None:
+    made = stepping(2, sync="asp")
+    before = made.step(1.0, 0.1, 1)
+    made.enlist(5)
+    assert before == SliceStep(1.0, 0.1, 1, 0.5, 2)
+    assert made.step(1.0, 0.1, 2) == SliceStep(1.0, 0.1, 2, 0.2, 5)
+
+
+def test_an_empty_view_counts_as_one_member() -> None:
+    assert stepping(0, sync="asp").step(1.0, 0.1, 1).scale == 1.0
+
+
+def test_an_aggregate_without_contributions_has_no_weight() -> None:
+    assert stepping(2, sync="bsp").step(0.0, None, -1) == SliceStep(0.0, 0.0, -1, 1.0)

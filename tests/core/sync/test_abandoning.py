@@ -1,0 +1,110 @@
+"""FSP's patience: who is late by more than that is not waited for, and what it leaves out."""
+
+import pytest
+
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
+from polyrhythm.core.sync.policy import SyncPolicy
+from polyrhythm.core.sync.registry import choose_policy
+from polyrhythm.wire.messages import JobSpec, Trailer
+
+MS = 10**6
+
+
+def fsp(**fields: str) -> SyncPolicy:
+    spec = JobSpec(job="j", sync="fsp", interval="100ms", abandon="50ms")
+    policy = choose_policy(
+        JobSpec(**{**{f: getattr(spec, f) for f in spec.__struct_fields__}, **fields})
+    )
+    for worker in (0, 1, 2):
+        policy.on(sync.Joined(worker), 0)
+    policy.on(sync.Opened(0), 0)
+    return policy
+
+
+def arrived(worker: int, round_: int = 1) -> sync.Arrived:
+    return sync.Arrived(worker, round_, Trailer(worker=worker, weight=1.0))
+
+
+def test_the_patience_begins_when_the_interval_is_over() -> None:
+    policy = fsp()
+    policy.on(arrived(0), 99 * MS)
+    decision = policy.on(arrived(1), 101 * MS)
+    assert not decision.fold and decision.wake_at == 150 * MS
+    assert not policy.on(sync.Tick(), 149 * MS).fold
+    decision = policy.on(sync.Tick(), 150 * MS)
+    assert decision.fold and decision.release == {0, 1}
+    assert str(decision.reason) == ("round 1 closes 0.050 s after its interval; not waited for: w2")
+
+
+def test_who_comes_after_that_goes_on_with_the_version_that_there_is() -> None:
+    policy = fsp()
+    policy.on(arrived(0), 99 * MS)
+    policy.on(arrived(1), 99 * MS)
+    policy.on(sync.Tick(), 150 * MS)
+    policy.on(sync.Opened(1), 151 * MS)
+    decision = policy.on(arrived(2, round_=1), 160 * MS)
+    assert decision.release == {2} and not decision.fold
+
+
+def test_a_round_that_was_called_off_counts_from_then() -> None:
+    policy = fsp(interval="10s")
+    assert policy.on(sync.Asked(0), 300 * MS).pause
+    policy.on(arrived(0), 301 * MS)
+    assert not policy.on(sync.Tick(), 350 * MS).fold
+    assert policy.on(sync.Tick(), 351 * MS).fold
+
+
+def test_with_nobody_here_there_is_nobody_whose_patience_ends() -> None:
+    policy = fsp()
+    assert not policy.on(sync.Tick(), 200 * MS).fold
+    decision = policy.on(arrived(1), 210 * MS)
+    assert not decision.fold and decision.wake_at == 260 * MS
+    assert not policy.on(arrived(0), 211 * MS).fold, "the first one's patience counts"
+    decision = policy.on(sync.Tick(), 260 * MS)
+    assert decision.fold and decision.release == {0, 1}
+
+
+def test_who_is_late_but_in_waits_for_nobody() -> None:
+    policy = fsp()
+    policy.on(arrived(0), 99 * MS)
+    policy.on(arrived(1), 99 * MS)
+    assert policy.on(sync.Tick(), 150 * MS).fold
+    policy.on(sync.Opened(1), 151 * MS)
+    assert policy.on(arrived(2, round_=1), 160 * MS).release == {2}
+    assert not policy.on(arrived(0, round_=2), 310 * MS).fold
+    assert policy.on(sync.Tick(), 360 * MS).fold
+
+
+def test_who_came_and_left_waits_for_nobody() -> None:
+    policy = fsp()
+    policy.on(arrived(0), 10 * MS)
+    policy.on(sync.Left(0), 20 * MS)
+    assert not policy.on(arrived(1), 210 * MS).fold
+    assert policy.on(sync.Tick(), 260 * MS).fold
+
+
+def test_a_round_that_reads_the_objective_waits_for_all_shares() -> None:
+    policy = fsp(interval="auto")
+    for worker in (0, 1, 2):
+        decision = policy.on(arrived(worker), 200 * MS)
+    assert decision.fold
+    policy.on(sync.Opened(1), 200 * MS)
+    assert policy.terms(0).probe
+    policy.on(arrived(0, 2), 400 * MS)
+    assert not policy.on(sync.Tick(), 900 * MS).fold
+
+
+def test_without_a_patience_all_are_waited_for() -> None:
+    policy = fsp(abandon="off", timer="off")
+    policy.on(arrived(0), 99 * MS)
+    decision = policy.on(sync.Tick(), 5_000 * MS)
+    assert not decision.fold and decision.wake_at is None
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "patience", "gathered", "left_out"),
+    [(51, "50ms", 8, True), (50, "50ms", 8, False), (51, "50ms", 0, False), (900, "off", 8, False)],
+)
+def test_what_is_left_out(late_ms: int, patience: str, gathered: float, left_out: bool) -> None:
+    assert abandons(late_ms * MS, parse_patience(patience), gathered) == left_out

@@ -1,0 +1,81 @@
+"""BSPV: the mini-batch is doubled while that pays."""
+
+from collections.abc import Callable
+
+import pytest
+
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync.barrier.batch_size import WHOLE, BatchSize, MeasuredBatch
+
+POINT_NS, BARRIER_NS = 100_000, 20_000_000
+
+
+def train(
+    sizes: BatchSize, quality: Callable[[int], float], most: int, rounds: int = 100
+) -> tuple[list[int], list[Reason]]:
+    """The objective falls by `quality(points)` a round."""
+    objective, told, reasons = 100.0, [], []
+    for _ in range(rounds):
+        terms = sizes.next()
+        assert terms.points is not None
+        told.append(terms.points)
+        read = objective if terms.probe else None
+        objective -= quality(terms.points)
+        elapsed_ns = terms.points * POINT_NS + BARRIER_NS
+        reason = sizes.closed(MeasuredBatch(elapsed_ns, read, most))
+        if reason is not None:
+            assert str(reason)
+            reasons.append(reason)
+    return told, reasons
+
+
+def test_it_stops_at_the_best_and_stays() -> None:
+    def quality(points: int) -> float:
+        return points**0.5 / 1000
+
+    def per_second(points: int) -> float:
+        return quality(points) / (points * POINT_NS + BARRIER_NS)
+
+    tried = [32, 64, 128, 256, 512]
+    best = max(tried, key=per_second)
+    told, reasons = train(BatchSize(), quality, most=10**6)
+    assert told[-1] == best == 256
+    assert told[:20] == [points for points in tried for _ in range(4)]
+    assert reasons[-1].code == "batch-chosen"
+    assert reasons[-1].fields["gain"] == pytest.approx(per_second(best) * 1e9)
+    assert all(points == best for points in told[22:])
+
+
+def test_it_ends_with_all_points() -> None:
+    told, reasons = train(BatchSize(), lambda points: points / 1e4, most=100)
+    assert sorted(set(told)) == [32, 64, 100]
+    assert told[-1] == 100
+    assert reasons[-1].fields["points"] == 100
+
+
+def test_fewer_points_than_the_first_size_are_no_reason_to_shrink() -> None:
+    told, _ = train(BatchSize(64), lambda points: points / 1e4, most=10)
+    assert set(told) == {64}
+
+
+def test_twice_the_points_for_nothing_are_not_worth_it() -> None:
+    told, _ = train(BatchSize(), lambda _points: 0.0, most=10**6)
+    assert told[-1] == 32
+
+
+def test_the_first_size_may_be_the_best() -> None:
+    told, _ = train(BatchSize(), lambda _points: 0.01, most=10**6)
+    assert told[-1] == 32
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_without_an_objective_it_stays(missing: float | None) -> None:
+    sizes = BatchSize()
+    reason = sizes.closed(MeasuredBatch(1, missing, 1000))
+    assert reason is not None and reason.code == "batch-blind"
+    assert sizes.next().points == 32 and not sizes.next().probe
+    assert sizes.closed(MeasuredBatch(1, missing, 1000)) is None
+
+
+def test_the_whole_needs_no_search() -> None:
+    assert WHOLE.points is None and not WHOLE.probe

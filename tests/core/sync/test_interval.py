@@ -1,0 +1,403 @@
+"""FSP's interval: what is measured, what is chosen, when it is measured anew, and what is said."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync.interval.fixed import (
+    AutoInterval,
+    BinaryInterval,
+    FixedInterval,
+    Interval,
+    Measured,
+    Terms,
+    parse_interval,
+)
+from polyrhythm.errors import UsageError
+from tests.core.training import MS, Training, line, peak
+
+
+def lengths_ms(rounds: list[Terms]) -> list[float]:
+    return [terms.interval_ns / MS for terms in rounds]
+
+
+# -- auto ------------------------------------------------------------------------------------------
+
+
+WARM_UP_MS = [10, 10, 20, 40, 80, 160]
+MEASURING = 4 * (4 + 2) + 4 + 1
+"""Rounds: parts of four and of two in turn, and one that only ends the last part."""
+
+
+def test_it_starts_with_the_interval_in_which_the_workers_visit_one_batch_each() -> None:
+    for batch_ms, warm_up_ms in ((200, WARM_UP_MS), (13, [10, 10, 13, 13, 13])):
+        training = Training(line(-2, 1), batch_ns=batch_ms * MS, phi_ns=2 * MS)
+        interval = AutoInterval()
+        rounds, _ = training.until(interval, "interval-measuring")
+        assert lengths_ms(rounds) == warm_up_ms
+        assert interval.next().interval_ns == batch_ms * MS
+
+
+def test_a_round_that_was_disturbed_does_not_lengthen_the_start() -> None:
+    """Two rounds of the warm-up visit a tenth of the points that they could."""
+    training = Training(line(-2, 1), batch_ns=13 * MS, phi_ns=2 * MS)
+    interval = AutoInterval()
+    for disturbed in (False, True, True, False, False):
+        training.batch_ns = 130 * MS if disturbed else 13 * MS
+        _, reason = training.round(interval)
+    assert reason is not None and reason.code == "interval-measuring"
+    assert interval.next().interval_ns == 13 * MS
+
+
+def test_measuring_undoes_nothing_and_reads_where_the_length_changes() -> None:
+    training = Training(line(-2, 1))
+    rounds, reason = training.until(AutoInterval(), "interval-chosen")
+    rounds = rounds[len(WARM_UP_MS) :]
+    assert lengths_ms(rounds) == [*([200] * 4 + [400] * 2) * 4, *[200] * 4, 200]
+    ends = [at for at, terms in enumerate(rounds) if terms.probe]
+    assert ends == [0, 4, 6, 10, 12, 16, 18, 22, 24, 28]
+    assert reason.fields["before_ms"] == 200
+
+
+def test_reading_the_objective_takes_a_tenth_of_the_time_at_most() -> None:
+    interval = AutoInterval()
+    while not isinstance(reason := interval.closed(one_round(interval, 300 * MS)), Reason) or (
+        reason.code != "interval-measuring"
+    ):
+        pass
+    parts = [interval.next().probe]
+    for _ in range(200):
+        interval.closed(one_round(interval, 300 * MS))
+        parts.append(interval.next().probe)
+    first, second = [at for at, probe in enumerate(parts) if probe][:2]
+    assert first == 0
+    assert second * (20 + 1) * MS >= 10 * 300 * MS
+
+
+def one_round(interval: AutoInterval, probe_ns: int) -> Measured:
+    """20 ms for one batch each, and as much again for reading, if that is asked for."""
+    terms = interval.next()
+    reading = (1.0, probe_ns) if terms.probe else (None, 0)
+    batches = terms.interval_ns / (20 * MS)
+    return Measured(
+        terms.interval_ns, 1 * MS, reading[0], 1 * MS, batches=batches, probe_ns=reading[1]
+    )
+
+
+@pytest.mark.parametrize("trend", [0.0, -0.2, 0.3])
+@pytest.mark.parametrize(("a", "b"), [(-2.0, 1.0), (-0.5, 3.0), (-6.0, 4.0)])
+def test_the_best_interval_is_found_whatever_the_trend_of_training(
+    a: float, b: float, trend: float
+) -> None:
+    training = Training(line(a, b, trend))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    # The line is seen at the moment of the middle part, after the warm-up and four others.
+    seen_b = b + trend * (sum(WARM_UP_MS) / 1000 + 4.5 * 0.8)
+    best = max(0.05, peak(a, seen_b, 0.02))  # a stage quarters the interval at most
+    assert interval.next().interval_ns / 1e9 == pytest.approx(best, rel=1e-6)
+
+
+def test_a_stage_doubles_the_interval_or_quarters_it_at_most() -> None:
+    far_up, far_down = Training(line(1, 1)), Training(line(-9, 20), phi_ns=10_000)
+    for training, found_ms in ((far_up, 400), (far_down, 50)):
+        interval = AutoInterval()
+        training.until(interval, "interval-chosen")
+        assert interval.next().interval_ns == found_ms * MS
+
+
+def test_stage_by_stage_it_comes_to_the_full_pass() -> None:
+    training = Training(lambda eta, worked_s: (1 + eta) / (1 + worked_s), pass_ns=5_000 * MS)
+    interval = AutoInterval()
+    for found_ms in (400, 800, 1600, 3200, 5000, 5000):
+        training.until(interval, "interval-chosen")
+        assert interval.next().interval_ns == found_ms * MS
+
+
+@pytest.mark.parametrize(
+    ("phi_ns", "micro_ns", "low_ms"), [(5 * MS, 60 * MS, 120), (90 * MS, 1 * MS, 90)]
+)
+def test_it_is_never_shorter_than_the_barrier_or_two_micro_batches(
+    phi_ns: int, micro_ns: int, low_ms: int
+) -> None:
+    training = Training(line(-900, 1), phi_ns=phi_ns, micro_ns=micro_ns)
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    assert interval.next().interval_ns == low_ms * MS
+
+
+def test_both_lengths_that_are_tried_fit_into_a_pass() -> None:
+    training = Training(line(-2, 1), pass_ns=150 * MS)
+    rounds, _ = training.until(AutoInterval(), "interval-chosen")
+    assert lengths_ms(rounds)[-MEASURING:] == [*([75] * 4 + [150] * 2) * 4, *[75] * 4, 75]
+
+
+def test_a_pass_shorter_than_the_barrier_leaves_nothing_to_choose() -> None:
+    training = Training(line(-2, 1), phi_ns=50 * MS, pass_ns=10 * MS)
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    assert interval.next().interval_ns == 50 * MS
+
+
+def test_a_stage_that_keeps_its_promise_goes_on() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    said = [training.round(interval)[1] for _ in range(200)]
+    assert said == [None] * 200
+
+
+def test_a_stage_is_over_after_three_checks_in_a_row_under_80_percent() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    training.rate = line(-2 * 0.75, 1 * 0.75)
+    rounds, reason = training.until(interval, "interval-stage-over")
+    assert len(rounds) == 1 + 3 * 4, "three checks, each after as many rounds as a part"
+    assert reason.fields["gain"] == pytest.approx(0.75 * reason.fields["promised"], rel=1e-4)
+    rounds, _ = training.until(interval, "interval-chosen")
+    assert len(rounds) == MEASURING
+
+
+def test_one_good_check_between_two_bad_ones_saves_the_stage() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    good, bad = line(-2, 1), line(-1, 0.5)
+    for check in range(30):
+        training.rate = good if check % 3 == 2 else bad
+        assert [training.round(interval)[1] for _ in range(4)] == [None] * 4
+
+
+def test_dearer_barriers_break_the_promise_too() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    before = interval.next().interval_ns
+    training.phi_ns *= 4
+    training.until(interval, "interval-stage-over")
+    training.until(interval, "interval-chosen")
+    assert interval.next().interval_ns > before
+
+
+def test_a_barrier_that_outgrows_the_interval_raises_it_at_once() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    training.phi_ns = 900 * MS
+    _, reason = training.until(interval, "interval-raised")
+    assert interval.next().interval_ns / MS == reason.fields["interval_ms"]
+
+
+def test_an_interval_that_was_raised_comes_down_again_with_the_cost() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    chosen_ns, usual_ns = interval.next().interval_ns, training.phi_ns
+    training.phi_ns = 120 * MS
+    training.until(interval, "interval-raised", most=4)
+    training.phi_ns = usual_ns
+    training.until(interval, "interval-lowered", most=4)
+    assert interval.next().interval_ns == chosen_ns
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize("make", [AutoInterval, BinaryInterval])
+def test_without_an_objective_rounds_have_as_many_points_as_with_bsp(
+    make: type[AutoInterval] | type[BinaryInterval], missing: float | None
+) -> None:
+    training = Training(line(-2, 1), phi_ns=5 * MS, objective=missing, batch_ns=70 * MS)
+    interval = make()
+    training.until(interval, "interval-blind")
+    assert interval.next().interval_ns == 70 * MS
+    assert [training.round(interval)[1] for _ in range(40)] == [None] * 40
+    training.batch_ns = 20 * MS
+    training.until(interval, "interval-blind", most=5)
+    assert interval.next().interval_ns == 20 * MS
+    training.phi_ns = 40 * MS
+    training.until(interval, "interval-blind", most=5)
+    assert interval.next().interval_ns == 40 * MS, "never shorter than a barrier"
+
+
+@pytest.mark.parametrize("make", [AutoInterval, BinaryInterval])
+def test_an_objective_that_comes_later_is_used(
+    make: type[AutoInterval] | type[BinaryInterval],
+) -> None:
+    training = Training(line(-2, 1), objective=None)
+    interval = make()
+    training.until(interval, "interval-blind")
+    training.objective = 50.0
+    training.until(interval, "interval-measuring", most=4)
+    training.until(interval, "interval-chosen", most=30)
+
+
+# -- binary ----------------------------------------------------------------------------------------
+
+
+def test_binary_halves_from_a_full_pass_and_goes_back_at_the_reversal() -> None:
+    training = Training(line(-2, 5), phi_ns=100 * MS, pass_ns=2_000 * MS)
+    interval = BinaryInterval()
+    rounds, reason = training.until(interval, "interval-chosen")
+    gains = {ms: training.rate(ms / 1e3, 0) * ms / (ms + 100) for ms in (2000, 1000, 500, 250)}
+    assert max(gains, key=lambda ms: gains[ms]) == 500
+    assert lengths_ms(rounds) == [200, 2000, 1000, 1000, 500, 500, 250, 250, 125]
+    assert interval.next() == Terms(500 * MS, probe=False)
+    assert reason.fields["gain"] == pytest.approx(gains[500])
+
+
+def test_binary_stops_at_the_barriers_cost() -> None:
+    training = Training(line(-900, 1), pass_ns=2_000 * MS, phi_ns=300 * MS)
+    interval = BinaryInterval()
+    training.until(interval, "interval-chosen")
+    assert interval.next().interval_ns == 500 * MS
+    training.phi_ns = 600 * MS
+    training.until(interval, "interval-raised")
+
+
+def test_a_pass_shorter_than_the_barrier_is_no_bound_for_binary_either() -> None:
+    training = Training(line(-2, 1), phi_ns=50 * MS, pass_ns=10 * MS)
+    interval = BinaryInterval()
+    training.until(interval, "interval-measuring")
+    assert interval.next().interval_ns == 50 * MS
+
+
+def test_binary_mistakes_the_trend_of_training_for_the_interval_and_auto_does_not() -> None:
+    def rate(eta: float, worked_s: float) -> float:
+        return max(0.0, 5 - 0.8 * worked_s) * (1 - 0.4 * eta)
+
+    found = {}
+    for make in (AutoInterval, BinaryInterval):
+        training = Training(rate, phi_ns=20 * MS, pass_ns=2_000 * MS)
+        interval = make()
+        training.until(interval, "interval-chosen")
+        found[make] = interval.next().interval_ns / 1e9
+    best = peak(-0.4, 1, 0.02)
+    assert abs(found[AutoInterval] - best) < 0.2 * best
+    assert found[BinaryInterval] > 2 * best
+
+
+# -- fixed -----------------------------------------------------------------------------------------
+
+
+def test_a_fixed_interval_stays_as_asked() -> None:
+    interval = FixedInterval(250 * MS)
+    assert interval.next() == Terms(250 * MS, probe=False)
+    assert interval.closed(Measured(250 * MS, 20 * MS)) is None
+    assert interval.next() == Terms(250 * MS, probe=False)
+
+
+def test_a_fixed_interval_below_the_barriers_cost_is_raised_and_comes_back() -> None:
+    training = Training(line(-2, 1), phi_ns=40 * MS)
+    interval = FixedInterval(10 * MS)
+    _, reason = training.until(interval, "interval-raised")
+    assert str(reason) == "the interval is raised to 40.0 ms: a barrier alone takes 40.0 ms"
+    assert interval.next().interval_ns == 40 * MS
+    training.phi_ns = 35 * MS
+    assert [training.round(interval)[1] for _ in range(20)] == [None] * 20
+    training.phi_ns = 1 * MS
+    training.until(interval, "interval-restored")
+    assert interval.next().interval_ns == 10 * MS
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("auto", AutoInterval), ("binary", BinaryInterval), ("250ms", FixedInterval)]
+)
+def test_what_people_write(text: str, kind: type[Interval]) -> None:
+    assert isinstance(parse_interval(text), kind)
+
+
+def test_a_length_is_taken_as_it_is() -> None:
+    assert parse_interval(" 1.5s ").next().interval_ns == 1500 * MS
+
+
+@pytest.mark.parametrize("text", ["", "0ms", "-5ms", "250", "fast", "auto:3", "nans"])
+def test_anything_else_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError) as refusal:
+        parse_interval(text)
+    assert "auto, binary or 250ms" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_every_change_has_a_reason() -> None:
+    training = Training(lambda eta, worked_s: (3 - eta) / (1 + worked_s))
+    interval = AutoInterval()
+    told = [training.round(interval) for _ in range(300)]
+    stages = sum(reason is not None and reason.code == "interval-chosen" for _, reason in told)
+    assert stages > 1
+    for (terms, reason), (following, _) in pairwise(told):
+        ratio = following.interval_ns / terms.interval_ns
+        assert reason is not None or ratio in (0.5, 1.0, 2.0)
+
+
+@pytest.mark.parametrize(("phi_ms", "low_ms"), [(2, 5), (3, 5), (10, 10), (300, 300)])
+def test_a_job_that_gains_only_from_short_intervals_gets_the_shortest_possible(
+    phi_ms: int, low_ms: float
+) -> None:
+    """Two micro-batches take 5 ms. No share of the time is reserved for work beyond that."""
+    training = Training(line(-900, 1), phi_ns=phi_ms * MS, micro_ns=5 * MS // 2, batch_ns=9 * MS)
+    interval = parse_interval("auto")
+    training.until(interval, "interval-chosen")
+    assert interval.next().interval_ns / MS == pytest.approx(low_ms, rel=1e-3)
+
+
+def test_noise_alone_leaves_the_interval_where_the_users_batch_puts_it() -> None:
+    """Each optimizer step gains the same, so that the shortest interval is best, but readings vary by
+    more than what is gained. In 200 trainings nearly all intervals stay near the start."""
+    rng = random.Random(4)
+    chosen = []
+    for _ in range(200):
+        training = Training(
+            lambda eta, _: 0.001 / eta,
+            phi_ns=3 * MS,
+            batch_ns=12 * MS,
+            noise=lambda: rng.gauss(0.0, 1.0),
+        )
+        interval = AutoInterval()
+        training.until(interval, "interval-chosen")
+        chosen.append(interval.next().interval_ns / MS)
+    assert sum(11 <= ms <= 13 for ms in chosen) > 160
+    assert max(chosen) <= 24
+
+
+def test_a_gain_that_stands_out_from_the_noise_is_followed() -> None:
+    """A second of work gains the same with every interval, so longer ones, with fewer barriers, are
+    better."""
+    rng = random.Random(4)
+    ups = 0
+    for _ in range(50):
+        training = Training(
+            lambda eta, _: 1.0,
+            phi_ns=12 * MS,
+            batch_ns=12 * MS,
+            noise=lambda: rng.gauss(0.0, 0.001),
+        )
+        interval = AutoInterval()
+        training.until(interval, "interval-chosen")
+        ups += interval.next().interval_ns > 20 * MS
+    assert ups > 45
+
+
+def test_one_hiccup_moves_nothing() -> None:
+    training = Training(line(-2, 1))
+    interval = AutoInterval()
+    training.until(interval, "interval-chosen")
+    before = interval.next().interval_ns
+    training.phi_ns, usual_ns = 900 * MS, training.phi_ns
+    assert training.round(interval)[1] is None
+    training.phi_ns, training.micro_ns = usual_ns, 700 * MS
+    assert training.round(interval)[1] is None
+    assert interval.next().interval_ns == before
+
+
+def test_binary_halves_what_can_be_worked_not_what_was_allowed() -> None:
+    """Nobody knows how long a pass takes before somebody has asked for the barrier."""
+    interval = BinaryInterval()
+    assert interval.closed(Measured(200 * MS, 2 * MS)) is not None
+    assert interval.next().interval_ns == 60_000 * MS
+    interval.closed(Measured(2_000 * MS, 2 * MS, 1.0, 4 * MS, pass_ns=2_000 * MS))
+    assert interval.next().interval_ns == 1_000 * MS

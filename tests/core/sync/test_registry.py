@@ -1,0 +1,260 @@
+"""From the texts of --sync, --timer and --kind to a policy; the timer's own rule."""
+
+from typing import Any
+
+import pytest
+
+from polyrhythm.core.machine import WORDS, Reason
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.barrier.bsp import Bsp
+from polyrhythm.core.sync.barrier.timer import Timer
+from polyrhythm.core.sync.registry import choose_kind, choose_policy
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import JobSpec, Trailer
+
+SECOND_NS = 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "length_ns"),
+    [
+        ("off", None),
+        ("auto", 120 * SECOND_NS),
+        ("120s", 120 * SECOND_NS),
+        ("120", 120 * SECOND_NS),
+        ("0.5s", SECOND_NS // 2),
+    ],
+)
+def test_timers_are_understood(text: str, length_ns: int | None) -> None:
+    assert Timer.parse(text).length_ns == length_ns
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "0", "nan", "inf", "1m", "s"])
+def test_other_timers_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="give auto, off or seconds such as 120s"):
+        Timer.parse(text)
+
+
+def test_auto_is_three_times_the_longest_of_the_last_20_rounds() -> None:
+    timer = Timer.parse("auto")
+    timer.measured(40 * SECOND_NS)
+    assert timer.length_ns == 120 * SECOND_NS
+    for _ in range(19):
+        timer.measured(5 * SECOND_NS)
+    assert timer.length_ns == 120 * SECOND_NS
+    timer.measured(5 * SECOND_NS)
+    assert timer.length_ns == 15 * SECOND_NS
+
+
+def test_auto_is_at_least_ten_seconds() -> None:
+    timer = Timer.parse("auto")
+    timer.measured(1)
+    assert timer.length_ns == 10 * SECOND_NS
+
+
+def test_a_fixed_timer_does_not_adapt() -> None:
+    timer = Timer.parse("7s")
+    timer.measured(100 * SECOND_NS)
+    assert timer.length_ns == 7 * SECOND_NS
+
+
+@pytest.mark.parametrize("kind", ["gradient", "local"])
+def test_bsp_folds_both_kinds(kind: str) -> None:
+    assert isinstance(choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind=kind)), Bsp)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(UsageError, match="--sync 'lockstep' is not known"):
+        choose_policy(JobSpec(job="j", sync="lockstep", timer="auto", kind="gradient"))
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="--kind 'magic' is not known: choose one of auto, gradient"
+    ):
+        choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="magic"))
+
+
+def test_a_kind_that_the_policy_cannot_fold_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(Bsp, "kinds", frozenset({"local"}))
+    with pytest.raises(UsageError, match="--sync bsp cannot fold kind 'gradient': it takes local"):
+        choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="gradient"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"sync": "bsp"}, "gradient"),
+        ({"sync": "asp"}, "gradient"),
+        ({"sync": "bspv"}, "gradient"),
+        ({"sync": "psp"}, "local"),
+        ({"sync": "fsp"}, "local"),
+        ({"sync": "fsp", "abandon": "50ms"}, "gradient"),
+        ({"sync": "fsp", "updater": "addition"}, "gradient"),
+        ({"sync": "fsp", "in_place": True}, "gradient"),
+        ({"sync": "fsp", "kind": "gradient"}, "gradient"),
+        ({"sync": "asp", "kind": "local"}, "local"),
+    ],
+)
+def test_the_kind_that_auto_stands_for(fields: dict[str, Any], kind: str) -> None:
+    job = choose_kind(JobSpec(**{"job": "j", "kind": "auto", **fields}))
+    assert job.kind == kind
+    choose_policy(job)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sync": "psp"}, "--sync psp cannot fold kind 'gradient': it takes local"),
+        ({"sync": "bspb", "kind": "local"}, "--sync bspb cannot fold kind 'local'"),
+        ({"sync": "psp", "kind": "local", "most_steps": 0}, "--most-steps is 0"),
+        ({"sync": "fsp", "interval": "0ms"}, "--interval '0ms' is not understood"),
+        ({"sync": "fsp", "interval": "-5ms"}, "--interval '-5ms' is not understood"),
+        ({"sync": "fsp", "coordination": "none"}, "--coordination 'none' is not known"),
+        ({"sync": "fsp", "abandon": "0ms"}, "--abandon '0ms' is not understood"),
+        ({"sync": "fsp", "abandon": "soon"}, "give off or a duration such as 50ms"),
+        ({"sync": "fsp", "abandon": "50ms", "kind": "local"}, "--abandon goes with --sync fsp"),
+        ({"sync": "bsp", "abandon": "50ms"}, "--abandon goes with --sync fsp"),
+    ],
+)
+def test_what_psp_and_fsp_cannot_do_is_refused_in_one_line(
+    fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        choose_policy(JobSpec(**{"job": "j", **fields}))
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_cap_below_the_ratio_of_speeds_is_raised_and_that_is_said() -> None:
+    policy = choose_policy(JobSpec(job="j", sync="psp", kind="local", most_steps=3))
+    for worker in (0, 1):
+        policy.on(sync.Joined(worker), 0)
+    policy.on(sync.Opened(0), 0)
+    for worker, step_ns in ((0, 10**6), (1, 10 * 10**6)):
+        trailer = Trailer(worker=worker, compute_ns=step_ns)
+        decision = policy.on(sync.Arrived(worker, 1, trailer), 20 * 10**6)
+    assert decision.fold and decision.said is not None
+    assert "--most-steps 3 is raised to 10" in str(decision.said)
+    assert policy.terms(0).steps == 10
+
+
+def test_a_wrong_timer_is_refused_there_too() -> None:
+    with pytest.raises(UsageError, match="--timer 'x'"):
+        choose_policy(JobSpec(job="j", sync="bsp", timer="x", kind="gradient"))
+
+
+# -- bsp, step by step ---------------------------------------------------------------------------
+
+
+def bsp(*members: int, timer: str = "off") -> Bsp:
+    policy = Bsp(Timer.parse(timer))
+    for member in members:
+        policy.on(sync.Joined(member), 0)
+    policy.on(sync.Opened(0), 0)
+    return policy
+
+
+def test_it_folds_with_the_last_member() -> None:
+    policy = bsp(0, 1)
+    assert not policy.on(sync.Arrived(0, 1), 1).fold
+    decision = policy.on(sync.Arrived(1, 1), 2)
+    assert decision.fold and decision.release == {0, 1}
+    assert str(decision.reason) == "every member has contributed to round 1 or abstained"
+
+
+def test_a_fold_by_the_timer_names_the_missing() -> None:
+    policy = bsp(0, 1, 2, timer="5s")
+    decision = policy.on(sync.Arrived(0, 1), SECOND_NS)
+    assert decision.wake_at == 5 * SECOND_NS
+    decision = policy.on(sync.Tick(), 6 * SECOND_NS)
+    assert decision.fold and decision.release == {0}
+    assert str(decision.reason) == (
+        "the timer fired 6.0 s after round 1 opened; not waited for: w1, w2"
+    )
+
+
+def test_a_timer_with_nothing_to_fold_starts_again() -> None:
+    policy = bsp(0, timer="5s")
+    decision = policy.on(sync.Tick(), 6 * SECOND_NS)
+    assert not decision.fold and decision.wake_at == 11 * SECOND_NS
+    assert str(decision.reason) == "the timer fired, but nobody has contributed to round 1 yet"
+
+
+def test_without_members_the_first_to_come_open_a_round() -> None:
+    policy = bsp(0)
+    policy.on(sync.Left(0), 1)
+    decision = policy.on(sync.Joined(1), 2)
+    assert decision.fold and decision.release == {1}
+    assert str(decision.reason) == "no member is left in round 1: it closes for those who came"
+
+
+def test_why_says_who_is_missing_and_until_when() -> None:
+    policy = bsp(0, 1, timer="5s")
+    policy.on(sync.Arrived(1, 1), 1)
+    waiting = policy.why()
+    assert str(waiting.reason) == "round 1 waits for w0"
+    assert (waiting.since_ns, waiting.until_ns) == (0, 5 * SECOND_NS)
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+NUMBERS = (
+    "interval_ms",
+    "before_ms",
+    "gain",
+    "promised",
+    "phi_ms",
+    "points",
+    "attempt",
+    "after",
+    "cap",
+    "raised",
+)
+
+
+def test_every_reason_can_be_put_into_words() -> None:
+    fields = {
+        "worker": "w1",
+        "missing": "w2",
+        "round": 3,
+        "members": 4,
+        "after_s": 5.0,
+        "goal": "6 rounds",
+        "server": 7,
+        "servers": "s8",
+        "name": "worker-9",
+        "detail": "gone",
+        "rounds": 3,
+        "lost": 2,
+        "workers": "w1",
+        "slices": 3,
+        "mb": 1.5,
+        "held": "w5",
+        "bound": 2,
+        "clock": 9,
+        "unacknowledged": 2,
+        "silent_s": 1.5,
+        "derivation": "1 s = 1 s",
+        "timeout_s": 120.0,
+        "deaths": 5,
+        "resting": 1,
+        "share": 0.5,
+        "within_s": 5.0,
+        **dict.fromkeys(NUMBERS, 1.0),
+        "steps": "4 of w0; 1 of w2",
+        "usage": 0.97,
+        **dict.fromkeys(("horizon_ms", "interval_ms", "before_ms", "phi_ms", "micro_ms"), 12.5),
+        **dict.fromkeys(("gain", "promised"), 0.01),
+    }
+    for code in WORDS:
+        text = str(Reason(code, fields))
+        assert text and "{" not in text
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:3", "ssp-restart:3", "fsp"])
+def test_only_asp_may_read_ahead(sync: str) -> None:
+    choose_policy(JobSpec(job="j", sync="asp", read_ahead=True))
+    with pytest.raises(UsageError, match="--read-ahead goes with --sync asp"):
+        choose_policy(JobSpec(job="j", sync=sync, read_ahead=True))

@@ -1,0 +1,119 @@
+"""A process's first step takes many times as long as its others, and decides over nothing."""
+
+import pytest
+
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.core.sync.barrier.prediction import Prediction
+from polyrhythm.core.sync.barrier.warmup import Newcomers
+from polyrhythm.core.sync.policy import SyncPolicy
+from polyrhythm.core.sync.registry import choose_policy
+from polyrhythm.wire.messages import JobSpec, Trailer
+
+MS = 10**6
+FIRST_STEP_MS = 1600
+
+
+class Training:
+    """Rounds of 200 ms and 5 ms of barrier, whose workers come when told; an objective that falls."""
+
+    def __init__(self, **spec: str) -> None:
+        self.policy: SyncPolicy = choose_policy(JobSpec(job="j", **spec))
+        self.now_ns = 0
+        self.objective = 10.0
+        self.said: list[sync.Reason] = []
+        self._steps: dict[int, int] = {}
+        self._late_ms = 0
+        self._round = 0
+
+    def join(self, worker: int) -> None:
+        self._steps[worker] = 0
+        self.policy.on(sync.Joined(worker), self.now_ns)
+
+    def round(self, *, cold: bool, joiner: int | None = None) -> None:
+        """`cold`: first steps take long. The joiner comes meanwhile, and is in from the next on."""
+        self._round += 1
+        self.policy.on(sync.Opened(self._round - 1), self.now_ns)
+        members = list(self._steps)
+        if joiner is not None:
+            self.join(joiner)
+        late_ms = 0
+        waited_ms, self._late_ms = 5 + self._late_ms, 0
+        self.now_ns += 200 * MS
+        for worker in members:
+            steps = self._steps[worker]
+            first_ms = FIRST_STEP_MS if cold and not steps else 0
+            late_ms = max(late_ms, first_ms)
+            trailer = Trailer(
+                worker=worker,
+                weight=100.0,
+                steps=20,
+                compute_ns=200 * MS + 20 * first_ms * MS,
+                wait_ns=waited_ms * MS if steps else 0,
+                probe=self.objective,
+                probe_points=10,
+            )
+            arrived = sync.Arrived(worker, self._round, trailer)
+            decision = self.policy.on(arrived, self.now_ns + late_ms * MS)
+            self._steps[worker] += 1
+        assert decision.fold
+        if decision.said is not None:
+            self.said.append(decision.said)
+        self._late_ms = late_ms
+        self.now_ns += (late_ms + 5) * MS
+        self.objective *= 0.97
+
+
+def intervals(joins: int, *, cold: bool) -> list[float]:
+    training = Training(sync="fsp", interval="auto")
+    for worker in (0, 1):
+        training.join(worker)
+    for round_ in range(1, 30):
+        training.round(cold=cold, joiner=2 if round_ == joins else None)
+    return [reason.fields["interval_ms"] for reason in training.said]
+
+
+@pytest.mark.parametrize("joins", [1, 2, 3, 4, 5, 6, 12])
+def test_the_interval_is_as_if_first_steps_were_like_others(joins: int) -> None:
+    assert intervals(joins, cold=True) == intervals(joins, cold=False) != []
+
+
+def test_a_fixed_interval_is_not_raised_by_a_first_step() -> None:
+    training = Training(sync="fsp", interval="150ms")
+    for worker in (0, 1):
+        training.join(worker)
+    for _ in range(8):
+        training.round(cold=True)
+    assert training.said == []
+
+
+def test_the_size_of_a_batch_is_as_if_first_steps_were_like_others() -> None:
+    told = []
+    for cold in (False, True):
+        training = Training(sync="bspv")
+        for worker in (0, 1):
+            training.join(worker)
+        for _ in range(30):
+            training.round(cold=cold)
+        told.append([(reason.code, reason.fields["points"]) for reason in training.said])
+    assert told[0] == told[1] != []
+
+
+def test_steps_are_predicted_from_the_second_on() -> None:
+    prediction = Prediction()
+    for worker, step_ms in ((0, 10), (1, 10)):
+        prediction.measured(worker, (FIRST_STEP_MS if worker else 10) * MS)
+        prediction.measured(worker, step_ms * MS)
+    assert prediction.steps() == {0: 1, 1: 1}
+    prediction.forget(1)
+    prediction.measured(1, 40 * MS)
+    prediction.measured(1, 20 * MS)
+    assert prediction.steps() == {0: 2, 1: 1}
+
+
+def test_who_left_and_comes_again_is_new() -> None:
+    newcomers = Newcomers()
+    assert newcomers.arrived(1) and newcomers.came and not newcomers.came_before
+    newcomers.close()
+    assert not newcomers.arrived(1) and not newcomers.came and newcomers.came_before
+    newcomers.left(1)
+    assert newcomers.arrived(1)

@@ -1,0 +1,167 @@
+"""Workers and servers watch the lead: silence is suspected, reported, and ends them in the end."""
+
+from typing import Any
+
+import pytest
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead.pacemaker import Pacemaker
+from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.machine import Machine
+from polyrhythm.core.senders import is_to_lead, speaker
+from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.wire import messages as m
+
+BEAT_S, TIMEOUT_S = 0.5, 20.0
+SECOND = 10**9
+BEAT = round(BEAT_S * SECOND)
+LIMIT = 2 * SECOND
+"""Of a lead that beats regularly: 0.5 s + 2 x 0.5 s + 0.5 s."""
+
+
+class Watcher:
+    """A machine, woken whenever it wants to be, and the effects that concern the lead."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.now = SECOND
+        self.seen: list[tuple[int, Any]] = []
+        self.tell(ev.LeadLinked(BEAT_S, TIMEOUT_S))
+
+    def tell(self, event: Any) -> None:
+        for effect in self.machine.handle(event, self.now):
+            if isinstance(effect, fx.Note | fx.Fail | fx.End):
+                self.seen.append((self.now, effect))
+
+    def pass_to(self, until: int) -> None:
+        while (wake := self.machine.wake_at()) is not None and wake <= until:
+            self.now = max(wake, self.now)
+            self.tell(ev.Tick())
+        self.now = until
+
+    def beats(self, count: int) -> None:
+        for _ in range(count):
+            self.pass_to(self.now + BEAT)
+            self.tell(m.Alive(term=1))
+
+    def notes(self) -> list[tuple[int, str]]:
+        return [(at, effect.what) for at, effect in self.seen if isinstance(effect, fx.Note)]
+
+    def endings(self) -> list[tuple[int, Any]]:
+        return [(at, each) for at, each in self.seen if isinstance(each, fx.Fail | fx.End)]
+
+
+@pytest.fixture(params=["worker", "server"])
+def watcher(request: pytest.FixtureRequest) -> Watcher:
+    if request.param == "worker":
+        return Watcher(WorkerMachine("worker-0"))
+    return Watcher(ServerMachine(1, m.JobSpec(job="j", servers=2)))
+
+
+def test_a_lead_that_beats_is_not_suspected(watcher: Watcher) -> None:
+    watcher.beats(100)
+    assert watcher.seen == []
+
+
+def test_silence_is_reported_once_as_soon_as_it_is_suspect(watcher: Watcher) -> None:
+    watcher.beats(10)
+    began = watcher.now
+    watcher.pass_to(began + 15 * SECOND)
+    assert watcher.notes() == [(began + LIMIT, "lead-silent")]
+    _, note = watcher.seen[0]
+    assert note.fields["silent_s"] == pytest.approx(2.0)
+    assert note.fields["derivation"].startswith("2.00 s = usual gap 0.50 s")
+    assert watcher.machine.why().reason.code == "lead-suspect"
+    assert watcher.machine.why().until_ns == began + round(TIMEOUT_S * SECOND)
+
+
+def test_a_lead_that_comes_back_is_reported(watcher: Watcher) -> None:
+    watcher.beats(10)
+    began = watcher.now
+    watcher.pass_to(began + 7 * SECOND)
+    watcher.tell(m.Alive(term=1))
+    assert [what for _, what in watcher.notes()] == ["lead-silent", "lead-heard"]
+    assert watcher.seen[1][1].fields == {"silent_s": pytest.approx(7.0)}
+    watcher.beats(60)
+    assert len(watcher.seen) == 2, "the silence taught no rhythm, and is not reported again"
+    watcher.pass_to(watcher.now + 3 * SECOND)
+    assert [what for _, what in watcher.notes()][2:] == ["lead-silent"]
+
+
+def test_a_lead_that_does_not_come_back_is_given_up(watcher: Watcher) -> None:
+    watcher.beats(10)
+    began = watcher.now
+    watcher.pass_to(began + 60 * SECOND)
+    ((at, ending),) = watcher.endings()
+    assert at == began + round(TIMEOUT_S * SECOND)
+    assert ending.reason.code == "lead-lost"
+    text = str(ending.reason)
+    assert text == "the lead has sent nothing for 20.0 s (--lead-timeout 20)"
+    assert watcher.machine.wake_at() is None, "it has ended"
+    assert getattr(ending, "stopped", True) and getattr(ending, "failed", True)
+
+
+@pytest.mark.parametrize("pause_s", [3, 300])
+def test_time_in_which_the_process_was_paused_itself_does_not_count(
+    watcher: Watcher, pause_s: int
+) -> None:
+    watcher.beats(10)
+    watcher.pass_to(watcher.now + BEAT)
+    watcher.now += pause_s * SECOND  # nothing wakes a stopped process
+    watcher.tell(ev.Tick())
+    assert watcher.seen == []
+    watcher.pass_to(watcher.now + 3 * SECOND)
+    assert [what for _, what in watcher.notes()] == ["lead-silent"], "it listens again"
+    assert watcher.endings() == []
+
+
+def test_what_comes_besides_heartbeats_is_a_sign_of_life(watcher: Watcher) -> None:
+    watcher.beats(10)
+    for _ in range(60):
+        watcher.pass_to(watcher.now + SECOND)
+        watcher.tell(ev.LeadHeard())
+    assert watcher.seen == []
+
+
+def test_a_timeout_below_the_limit_of_suspicion_is_kept(watcher: Watcher) -> None:
+    watcher.tell(ev.LeadLinked(BEAT_S, 1.0))
+    began = watcher.now
+    watcher.pass_to(began + 5 * SECOND)
+    assert watcher.notes() == [(began + SECOND, "lead-silent")]
+    assert [at for at, _ in watcher.endings()] == [began + SECOND]
+
+
+def test_the_server_of_the_lead_itself_does_not_watch() -> None:
+    server = ServerMachine(0, m.JobSpec(job="j"))
+    assert server.wake_at() is None
+
+
+def test_the_lead_beats_as_often_as_was_agreed() -> None:
+    pacemaker = Pacemaker(m.JobSpec(job="j", heartbeat_s=BEAT_S))
+    assert len(pacemaker.handle(ev.Tick(), SECOND)) == 1
+    for _ in range(10):
+        wake = pacemaker.wake_at()
+        assert wake is not None
+        assert pacemaker.handle(ev.Tick(), wake - 1) == ()
+        (beat,) = pacemaker.handle(ev.Tick(), wake)
+        assert isinstance(beat, fx.BeatAll)
+    assert pacemaker.wake_at() == SECOND + 11 * BEAT
+
+
+def test_the_leads_heartbeat_goes_to_servers_and_theirs_to_the_lead() -> None:
+    assert not is_to_lead(m.Alive(term=1))
+    assert speaker(m.Alive(term=1)) == fx.LEAD
+    for alive, name in ((m.Alive(worker=0), "w0"), (m.Alive(server=0), "s0")):
+        assert is_to_lead(alive)
+        assert speaker(alive) == name
+
+
+def test_links_outlast_the_lead_timeout_and_never_end_within_a_minute() -> None:
+    """Otherwise a process that is cut off ends for one of two reasons, and a peer that is merely
+    stopped loses its link."""
+    assert link_timeout_s(5) == 60
+    assert link_timeout_s(120) == 130
+    assert link_timeout_s(float("nan")) == 60
+    assert link_timeout_s(float("inf")) == 86_400

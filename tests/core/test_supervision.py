@@ -1,0 +1,90 @@
+"""When a worker that died is started again, and when it is given up."""
+
+import pytest
+
+from polyrhythm.core.supervision import Died, Loss, Respawn, Started, Verdict, loss_of
+
+SECOND = 10**9
+
+
+class Life:
+    """One worker that is started as soon as it may be, and lives as long as the test says."""
+
+    def __init__(self) -> None:
+        self.respawn = Respawn()
+        self.now_ns = 0
+        assert self.respawn.on(Started("worker-1"), 0) is None
+
+    def die(self, after_s: float) -> Verdict:
+        self.now_ns += round(after_s * SECOND)
+        verdict = self.respawn.on(Died("worker-1", "killed by SIGKILL"), self.now_ns)
+        assert verdict is not None
+        if verdict.at_ns is not None:
+            assert self.respawn.on(Started("worker-1"), verdict.at_ns) is None
+        return verdict
+
+    def wait_s(self, after_s: float) -> float:
+        """How long after its death it is started again."""
+        verdict = self.die(after_s)
+        assert verdict.at_ns is not None
+        wait_s = (verdict.at_ns - self.now_ns) / SECOND
+        self.now_ns = verdict.at_ns
+        return wait_s
+
+
+def test_the_wait_doubles_up_to_30_s() -> None:
+    life = Life()
+    assert [life.wait_s(20) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_a_life_of_a_minute_makes_the_past_forgotten() -> None:
+    life = Life()
+    assert [life.wait_s(20), life.wait_s(20), life.wait_s(59.9)] == [0.5, 1, 2]
+    assert [life.wait_s(60), life.wait_s(20)] == [0.5, 1]
+
+
+def test_five_quick_deaths_in_a_row_are_enough() -> None:
+    life = Life()
+    assert [life.wait_s(0.1) for _ in range(4)] == [0.5, 1, 2, 4]
+    verdict = life.die(0.1)
+    assert verdict.at_ns is None
+    assert str(verdict.reason) == (
+        "worker-1 failed: killed by SIGKILL; it is not started again, because it died 5 times in a"
+        " row within 10 s of its start"
+    )
+
+
+def test_a_life_that_got_somewhere_interrupts_the_row() -> None:
+    life = Life()
+    for _ in range(4):
+        life.wait_s(0.1)
+    life.wait_s(10)
+    assert [life.wait_s(0.1) for _ in range(4)] == [16, 30, 30, 30]
+    assert life.die(0.1).at_ns is None
+
+
+def test_workers_have_lives_of_their_own() -> None:
+    respawn = Respawn()
+    for _ in range(4):
+        respawn.on(Died("worker-0", "exit status 1"), 0)
+    verdict = respawn.on(Died("worker-1", "exit status 1"), 0)
+    assert verdict is not None and verdict.at_ns == SECOND // 2
+    assert str(verdict.reason) == ("worker-1 failed: exit status 1; it is started again in 0.5 s")
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_a_server_that_dies_before_all_have_met_takes_nothing_along(replicas: int) -> None:
+    for server, reported in ((0, False), (1, False), (1, True)):
+        loss = loss_of(server, reported=reported, gathered=False, replicas=replicas)
+        assert loss is Loss.NOTHING
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_the_lead_cannot_be_replaced_once_others_know_its_address(gathered: bool) -> None:
+    assert loss_of(0, reported=True, gathered=gathered, replicas=1) is Loss.LEAD
+
+
+def test_later_the_slices_of_a_server_are_lost_unless_there_are_copies() -> None:
+    assert loss_of(1, reported=True, gathered=True, replicas=0) is Loss.SLICES
+    for reported in (True, False):
+        assert loss_of(1, reported=reported, gathered=True, replicas=1) is Loss.COPIES

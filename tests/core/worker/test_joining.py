@@ -1,0 +1,81 @@
+from polyrhythm.core.effects import Dial, SeedSlices, Send
+from polyrhythm.core.worker.joining import Joining
+from polyrhythm.core.worker.outbox import Post
+from polyrhythm.wire import messages as m
+from tests.core.stage import ADDRESS, spec
+
+FIRST, SECOND = m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 1)
+JOB = m.JobSpec(job="j")
+
+
+def admitted(post: Post) -> Joining:
+    joining = Joining(post)
+    joining.admitted(m.Admitted(worker=3, incarnation=7, job=JOB, servers=(FIRST, SECOND)))
+    return joining
+
+
+def test_the_model_is_handed_in_once_and_when_all_are_linked() -> None:
+    post = Post()
+    joining, effects = admitted(post), post.begin()
+    joining.link(0, 1)
+    joining.attach(spec())
+    assert effects == []
+    joining.link(1, 1)
+    joining.attach(spec())
+    joining.attach(spec())
+    (send,) = effects
+    assert isinstance(send, Send) and isinstance(send.message, m.Attach)
+    assert (send.message.worker, send.message.incarnation) == (3, 7)
+
+
+def test_routes_are_followed_when_all_whom_they_name_are_linked() -> None:
+    post = Post()
+    joining = admitted(post)
+    joining.link(0, 1)
+    assert joining.dial((FIRST, SECOND)) == [0, 1]
+    joining.reroute(m.Routing(routing=2, routes=(m.Route(0),), servers=(FIRST, SECOND)))
+    assert joining.follow() is None and post.routing == 0
+    without = m.Routing(routing=3, routes=(m.Route(0),), servers=(FIRST,))
+    joining.reroute(without)
+    assert joining.follow() is without and post.routing == 3
+    assert joining.follow() is None, "once"
+
+
+def test_who_comes_back_as_another_is_dialed_again() -> None:
+    post = Post()
+    joining, again = admitted(post), m.ServerSpec(1, ADDRESS, 4)
+    joining.dial((FIRST, SECOND))
+    effects = post.begin()
+    assert joining.dial((FIRST, again)) == [1]
+    assert effects == [Dial((again,))]
+
+
+def test_every_keeper_is_seeded_with_what_it_keeps() -> None:
+    post = Post()
+    joining, effects = admitted(post), post.begin()
+    routes = m.Route(1, (0,)), m.Route(1)
+    joining.seed(m.Routing(routing=1, routes=routes, seed=False))
+    assert effects == []
+    joining.seed(m.Routing(routing=1, routes=routes, seed=True))
+    assert effects == [SeedSlices(0, (0,), 1), SeedSlices(1, (0, 1), 1)]
+
+
+def test_the_lead_is_given_time_to_say_what_becomes_of_a_server() -> None:
+    joining = admitted(Post())
+    joining.wait_for_word(0, 1, "first", 0)
+    joining.wait_for_word(1, 1, "second", 1)
+    assert joining.parted is not None and joining.parted.reason == "first"
+    until_ns = joining.parted.until_ns
+    assert joining.overdue(until_ns - 1) is None
+    assert joining.overdue(until_ns) is not None and joining.overdue(until_ns) is None
+
+
+def test_the_end_of_a_link_to_a_server_that_was_given_up_is_nothing() -> None:
+    joining = admitted(Post())
+    joining.link(0, 1)
+    joining.link(1, 1)
+    joining.reroute(m.Routing(routing=2, routes=(m.Route(0),), servers=(FIRST,)))
+    joining.follow()
+    joining.routed = True
+    assert not joining.part(1, 1)
+    assert joining.part(0, 1)

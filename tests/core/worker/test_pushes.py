@@ -1,0 +1,52 @@
+from polyrhythm.core.effects import PushSlices
+from polyrhythm.core.events import Computed
+from polyrhythm.core.worker.assembly import Landing
+from polyrhythm.core.worker.outbox import Post
+from polyrhythm.core.worker.pushes import Contributing
+from polyrhythm.wire.messages import Route
+
+ROUTES = Route(0), Route(1)
+
+
+def contribute(contributing: Contributing, landing: Landing) -> None:
+    contributing.sequence += 1
+    contributing.send(Computed(0, 1.0, (), None, 0, 0, 0, ()), landing)
+
+
+def pushes(effects: list) -> list[tuple[int, int]]:
+    return [(e.server, e.sequence) for e in effects if isinstance(e, PushSlices)]
+
+
+def test_a_contribution_is_kept_until_every_server_has_acknowledged_it() -> None:
+    contributing, landing = Contributing(Post()), Landing(ROUTES)
+    contribute(contributing, landing)
+    contribute(contributing, landing)
+    assert contributing.full and contributing.acknowledged == 0
+    assert contributing.acknowledge(0, 2, 0)
+    assert contributing.full
+    contributing.acknowledge(1, 1, 0)
+    assert not contributing.full and contributing.acknowledged == 1
+
+
+def test_what_was_acknowledged_in_an_epoch_to_come_is_looked_at_again() -> None:
+    contributing, landing = Contributing(Post()), Landing(ROUTES)
+    contribute(contributing, landing)
+    assert not contributing.acknowledge(0, 1, 5)
+    assert not contributing.acknowledge(0, 0, 5)
+    assert contributing.take_early() == [(0, 1, 5)]
+    assert contributing.take_early() == []
+    assert len(contributing.outstanding) == 1
+
+
+def test_nothing_new_goes_to_a_server_before_what_it_must_be_sent_again() -> None:
+    post = Post()
+    contributing, landing = Contributing(post), Landing(ROUTES)
+    contribute(contributing, landing)
+    contributing.relinking.add(1)
+    effects = post.begin()
+    contribute(contributing, landing)
+    assert pushes(effects) == [(0, 2)]
+    effects = post.begin()
+    contributing.reroute(ROUTES)
+    assert pushes(effects) == [(1, 1), (1, 2)]
+    assert not contributing.relinking

@@ -1,0 +1,374 @@
+"""The worker: what it sends where, what it keeps, and when it goes on."""
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.worker.machine import SETTLE_NS, State, WorkerMachine
+from polyrhythm.wire import messages as m
+from tests.core.stage import ADDRESS, of, sent, spec
+
+ROUTES = (m.Route(0), m.Route(1), m.Route(0))
+SERVERS = (m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 1))
+WHO = {"worker": 3, "incarnation": 4, "term": 1, "view": 5}
+
+
+class Hand:
+    """Worker w3 in a job of two servers."""
+
+    def __init__(self) -> None:
+        self.worker = WorkerMachine("anna")
+
+    def tell(self, event: object, now_ns: int = 1) -> list:
+        effects = list(self.worker.handle(event, now_ns))
+        self.worker.check()
+        return effects
+
+    def join(self) -> "Hand":
+        job = m.JobSpec(job="j", servers=2)
+        self.tell(m.Admitted(**WHO, job=job, servers=SERVERS))
+        self.tell(ev.Attaching(spec()))
+        self.tell(ev.Linked(0, 1))
+        self.tell(ev.Linked(1, 1))
+        self.tell(m.Routing(**WHO, routing=1, routes=ROUTES, servers=SERVERS))
+        return self
+
+    def begin(self) -> "Hand":
+        self.join()
+        self.release(0)
+        self.land(0)
+        assert self.worker.state is State.COMPUTING
+        return self
+
+    def release(self, round_: int, *, pushed: bool = True, stop: bool = False) -> list:
+        return self.tell(m.Release(**WHO, round=round_, pushed=pushed, stop=stop))
+
+    def land(self, round_: int, sequence: int = 0) -> list:
+        for slice_ in (0, 2):
+            self.tell(ev.Landed(0, slice_, round_, sequence))
+        return self.tell(ev.Landed(1, m.EVERY_SLICE, round_, sequence))
+
+    def compute(self) -> list:
+        return self.tell(ev.Computed(0, 8.0, (0.1,), 0.5, 1, 2, 3, (m.Progress(0, 0, 8),)))
+
+    def why(self) -> str:
+        return str(self.worker.why().reason)
+
+
+def test_it_dials_and_attaches_when_all_servers_are_linked() -> None:
+    hand = Hand()
+    assert hand.why() == "waiting for the lead to admit this worker"
+    job = m.JobSpec(job="j", servers=2)
+    effects = hand.tell(m.Admitted(**WHO, job=job, servers=SERVERS))
+    assert of(effects, fx.Dial) == [fx.Dial(SERVERS)]
+    assert hand.tell(ev.Attaching(spec())) == []
+    assert hand.tell(ev.Linked(0, 1)) == []
+    (attach,) = sent(hand.tell(ev.Linked(1, 1)), m.Attach, "lead")
+    assert (attach.worker, attach.incarnation) == (3, 4)
+
+
+def test_the_seeder_sends_every_server_its_slices() -> None:
+    hand = Hand().join()
+    effects = hand.tell(m.Routing(**WHO, routing=1, routes=ROUTES, seed=True, servers=SERVERS))
+    assert of(effects, fx.SeedSlices) == [fx.SeedSlices(0, (0, 2), 1), fx.SeedSlices(1, (1,), 1)]
+
+
+def test_who_must_seed_after_a_dead_seeder_does_so_in_the_new_epoch() -> None:
+    hand = Hand().join()
+    hand.tell(m.Routing(**WHO, routing=1, routes=ROUTES, servers=SERVERS))
+    anew = m.Routing(**WHO, routing=2, routes=ROUTES, seed=True, servers=SERVERS)
+    effects = hand.tell(anew)
+    assert [(seed.server, seed.routing) for seed in of(effects, fx.SeedSlices)] == [(0, 2), (1, 2)]
+
+
+def test_it_goes_on_with_one_whole_version_and_the_leads_word() -> None:
+    hand = Hand().join()
+    assert hand.why() == "waiting for the servers to make room for the model"
+    assert of(hand.land(0), fx.Resume) == [], "nobody released it"
+    (resume,) = of(hand.release(0), fx.Resume)
+    assert resume == fx.Resume(0, False, anew=True)
+    assert hand.why() == "the worker is computing on version 0"
+
+
+def test_it_does_not_go_on_with_a_mixture() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1)
+    for slice_ in (0, 2):
+        assert of(hand.tell(ev.Landed(0, slice_, 1, 1)), fx.Resume) == []
+    assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 1, 1)), fx.Resume) == [fx.Resume(1, False)]
+
+
+def test_nothing_may_land_while_it_computes() -> None:
+    hand = Hand().join()
+    hand.release(0)
+    assert of(hand.land(0), fx.Expect)[-1] == fx.Expect(None)
+    assert of(hand.compute(), fx.Expect) == [fx.Expect(0)]
+
+
+def test_a_contribution_goes_to_all_servers_and_its_trailer_to_the_lead() -> None:
+    effects = Hand().begin().compute()
+    pushes = of(effects, fx.PushSlices)
+    assert [(push.server, push.slices, push.sequence, push.round) for push in pushes] == [
+        (0, (0, 2), 1, 1),
+        (1, (1,), 1, 1),
+    ]
+    (trailer,) = sent(effects, m.Trailer, "lead")
+    assert (trailer.sequence, trailer.weight, trailer.objective) == (1, 8.0, 0.5)
+    assert trailer.progress == (m.Progress(0, 0, 8),)
+
+
+def test_at_most_two_contributions_are_unacknowledged() -> None:
+    hand = Hand().begin()
+    for sequence in range(1, m.WINDOW + 1):
+        assert of(hand.compute(), fx.PushSlices)
+        hand.release(sequence)
+        hand.land(sequence)
+    assert of(hand.compute(), fx.PushSlices) == []
+    assert hand.why() == "anna waits: s0, s1 has not acknowledged its last two contributions"
+    assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
+    pushes = of(hand.tell(m.Acknowledged(**WHO, server=1, sequence=1)), fx.PushSlices)
+    assert [push.sequence for push in pushes] == [3, 3]
+
+
+def test_it_knows_what_every_server_has_acknowledged() -> None:
+    hand = Hand().begin()
+    for sequence in (1, 2):
+        hand.compute()
+        hand.release(sequence)
+        hand.land(sequence)
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 2)
+    hand.tell(m.Acknowledged(**WHO, server=0, sequence=2))
+    hand.tell(m.Acknowledged(**WHO, server=1, sequence=1))
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (1, 1)
+    hand.tell(m.Acknowledged(**WHO, server=1, sequence=2))
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (2, 0)
+    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.compute()
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 0), "it is somebody new"
+
+
+def test_parameters_acknowledge_too() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1)
+    hand.land(1, sequence=1)
+    assert hand.worker.unacknowledged == 0
+
+
+def test_who_has_nothing_abstains_and_reads_no_more() -> None:
+    effects = Hand().begin().tell(ev.Exhausted("no points"))
+    (abstained,) = sent(effects, m.Abstained, "lead")
+    assert (abstained.round, abstained.reason) == (1, "no points")
+    assert [pulled.round for pulled in sent(effects, m.Pulled)] == [0, 0]
+
+
+def test_what_was_not_pushed_is_pulled() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    pulls = of(hand.release(1, pushed=False), fx.Send)
+    assert [(pull.to, pull.message.round) for pull in pulls] == [("s0", 1), ("s1", 1)]
+    assert of(hand.land(1), fx.Resume) == [fx.Resume(1, False)]
+
+
+def test_a_server_that_folded_on_makes_it_ask_the_others_again() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1, pushed=False)
+    for slice_ in (0, 2):
+        hand.tell(ev.Landed(0, slice_, 1, 1))
+    (pull,) = of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 2, 1)), fx.Send)
+    assert (pull.to, pull.message.round) == ("s0", 2)
+    hand.tell(ev.Landed(0, 0, 2, 1))
+    assert of(hand.tell(ev.Landed(0, 2, 2, 1)), fx.Resume) == [fx.Resume(2, False)]
+
+
+def test_a_server_whose_answer_is_on_its_way_is_not_asked_again() -> None:
+    """A second answer could be of a later version, and land in what the first completed."""
+    hand = Hand().begin()
+    hand.compute()
+    hand.release(1, pushed=False)
+    assert sent(hand.tell(ev.Landed(1, m.EVERY_SLICE, 2, 1)), m.Pull) == []
+    assert sent(hand.tell(ev.Landed(0, 0, 1, 1)), m.Pull) == []
+    assert len(sent(hand.tell(ev.Landed(0, 2, 1, 1)), m.Pull, "s0")) == 1
+
+
+def test_at_the_end_it_takes_the_final_version() -> None:
+    hand = Hand().begin()
+    hand.release(3, pushed=False, stop=True)
+    effects = hand.compute()
+    assert of(effects, fx.PushSlices) == [] and len(sent(effects, m.Pull)) == 2
+    assert of(hand.land(3), fx.Resume) == [fx.Resume(3, True)]
+
+
+def test_leaving_says_so_and_ends() -> None:
+    effects = Hand().begin().tell(ev.Leaving("done"))
+    assert sent(effects, m.Leave, "lead")[0].reason == "done"
+    assert of(effects, fx.End)
+
+
+def test_who_is_told_to_leave_contributes_and_is_let_go() -> None:
+    hand = Hand().begin()
+    assert hand.tell(ev.LeaveAsked()) == [], "its user's code computes"
+    effects = hand.compute()
+    assert of(effects, fx.PushSlices) and of(effects, fx.LetGo)
+    assert of(effects, fx.Expect)[-1] == fx.Expect(None), "nothing lands under the user's code"
+    assert hand.why() == "it was told to leave, and ends its work"
+
+
+def test_who_waits_is_let_go_but_not_in_the_middle_of_a_version() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    hand.tell(ev.Landed(1, m.EVERY_SLICE, 1, 1))
+    assert hand.tell(ev.LeaveAsked()) == []
+    hand.tell(ev.Landed(0, 0, 1, 1))
+    effects = hand.tell(ev.Landed(0, 2, 1, 1))
+    assert of(effects, fx.LetGo) and of(effects, fx.Resume) == []
+
+
+def leaving() -> Hand:
+    """Told to leave; what it sent last is on its way."""
+    hand = Hand().begin()
+    hand.tell(ev.LeaveAsked())
+    hand.compute()
+    assert sent(hand.tell(ev.Leaving("told")), m.Leave) == []
+    assert hand.why() == "it leaves when 1 contribution(s) are acknowledged"
+    return hand
+
+
+def test_it_leaves_when_every_server_has_acknowledged() -> None:
+    hand = leaving()
+    assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
+    effects = hand.tell(ev.Skipped(1, 1))  # a version that came with the fold acknowledges too
+    assert sent(effects, m.Leave, "lead")[0].reason == "told" and of(effects, fx.End)
+
+
+def test_it_leaves_in_the_end_though_nobody_acknowledges() -> None:
+    hand = leaving()
+    until_ns = 1 + SETTLE_NS
+    assert hand.worker.why().until_ns == until_ns
+    assert sent(hand.tell(ev.Tick(), until_ns - 1), m.Leave) == []
+    assert hand.worker.wake_at() == until_ns, "before its next heartbeat"
+    assert sent(hand.tell(ev.Tick(), until_ns), m.Leave, "lead")
+
+
+def test_who_leaves_does_not_wait_for_what_can_never_come() -> None:
+    for event in (
+        ev.Leaving("told twice", at_once=True),
+        m.Evicted(**WHO, reason="it was silent"),
+        ev.LinkClosed("s1", "it died"),
+        ev.LinkClosed("lead", "it died"),
+    ):
+        assert of(leaving().tell(event), fx.End), event
+
+
+def test_who_is_told_to_leave_does_not_come_back_after_an_eviction() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.LeaveAsked())
+    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    effects = hand.compute()
+    assert of(effects, fx.LetGo) and of(effects, fx.Rejoin) == []
+    assert of(hand.tell(ev.Leaving("told")), fx.End)
+
+
+def test_refusals_stops_and_lost_links_reach_the_users_code() -> None:
+    for event, text, stopped in (
+        (m.Refusal(reason="name taken"), "name taken", False),
+        (m.Stop(reason="the job is over"), "the job is over", True),
+    ):
+        hand = Hand().begin()
+        (fail,) = hand.tell(event)
+        assert (str(fail.reason), fail.stopped) == (text, stopped)
+        assert hand.tell(event) == []
+        assert hand.why() == "nothing is being waited for"
+
+
+def test_leases_and_reports_pass_through() -> None:
+    hand = Hand().begin()
+    lease = m.Leased(points=3, seed=0, chunks=(), incarnation=hand.worker.incarnation)
+    assert hand.tell(lease) == [fx.TakeChunks(lease)]
+    assert sent(hand.tell(ev.Enrolling(9)), m.Enrol, "lead")[0].points == 9
+    assert sent(hand.tell(ev.Reporting({"a": 1.0})), m.Report, "lead")[0].metrics == {"a": 1.0}
+
+
+def test_it_says_which_fold_it_waits_for() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    assert hand.why() == "waiting for the fold of round 1"
+
+
+def test_who_is_evicted_while_it_waits_for_its_chunks_joins_again() -> None:
+    """Its request has reached a lead that did not know it any more: nothing would come."""
+    hand = Hand().begin()
+    hand.tell(ev.Enrolling(9))
+    assert of(hand.tell(m.Evicted(**WHO, reason="it was silent")), fx.Rejoin)
+
+
+def test_who_has_its_chunks_computes_until_it_says_otherwise() -> None:
+    hand = Hand().begin()
+    hand.tell(ev.Enrolling(9))
+    hand.tell(m.Leased(points=9, seed=0, chunks=(), incarnation=hand.worker.incarnation))
+    assert of(hand.tell(m.Evicted(**WHO, reason="it was silent")), fx.Rejoin) == []
+    assert of(hand.compute(), fx.Rejoin)
+
+
+def test_what_was_sent_to_it_in_an_earlier_life_is_not_its_own() -> None:
+    """Nor does it ask for the rest of it: servers may not know it yet."""
+    hand = Hand().join()
+    before = WHO["incarnation"] - 1
+    for server, slices in ((0, (0, 2)), (1, (m.EVERY_SLICE,))):
+        for slice_ in slices:
+            hand.tell(ev.Landed(server, slice_, 18, 17, 1, incarnation=before))
+    hand.tell(ev.Skipped(0, 17, 1, incarnation=before))
+    effects = hand.tell(m.Routing(**WHO, routing=2, routes=ROUTES, servers=SERVERS))
+    assert sent(effects, m.Pull) == []
+    (resume,) = of([*hand.release(0), *hand.land(0)], fx.Resume)
+    assert resume.round == 0
+    hand.compute()
+    assert hand.worker.unacknowledged == 1
+
+
+def test_the_job_ends_while_it_leaves_and_what_was_pushed_meanwhile_is_asked_for() -> None:
+    hand = Hand().begin()
+    hand.compute()
+    assert of(hand.tell(ev.LeaveAsked()), fx.LetGo) == [fx.LetGo()]
+    for server in (0, 1):
+        hand.tell(ev.Skipped(server, 1, 1))
+    hand.release(1, stop=True)
+    effects = hand.compute()
+    assert [pull.round for pull in sent(effects, m.Pull)] == [1, 1]
+
+
+def not_reached(hand: Hand, incarnation: int) -> list:
+    """It was admitted, and server 1 does not answer; nor does the lead say anything of that."""
+    job = m.JobSpec(job="j", servers=2, replicas=1)
+    specs = (SERVERS[0], m.ServerSpec(1, ADDRESS, incarnation))
+    hand.tell(m.Admitted(**WHO, job=job, servers=specs))
+    hand.tell(ev.Linked(0, 1))
+    hand.tell(ev.LinkClosed("s1", "no answer", incarnation))
+    while (until_ns := hand.worker.wake_at()) is not None:
+        effects = hand.tell(ev.Tick(), until_ns)
+        if others := [effect for effect in effects if not isinstance(effect, fx.Beat)]:
+            return others
+    raise AssertionError("it waits for ever")
+
+
+def test_who_cannot_reach_a_server_asks_the_lead_again_which_there_are() -> None:
+    hand = Hand()
+    (rejoin,) = of(not_reached(hand, incarnation=1), fx.Rejoin)
+    assert "s1" in rejoin.reason
+    assert of(not_reached(hand, incarnation=2), fx.Rejoin), "another has come in its place"
+
+
+def test_who_cannot_reach_the_same_server_a_second_time_gives_up() -> None:
+    hand = Hand()
+    not_reached(hand, incarnation=1)
+    (fail,) = not_reached(hand, incarnation=1)
+    assert isinstance(fail, fx.Fail) and "no answer" in str(fail.reason)
+
+
+def test_who_has_come_in_since_may_miss_the_same_server_again() -> None:
+    hand = Hand()
+    not_reached(hand, incarnation=1)
+    hand.begin()
+    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.compute()
+    assert of(not_reached(hand, incarnation=1), fx.Rejoin)

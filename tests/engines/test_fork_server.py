@@ -1,0 +1,31 @@
+"""An engine that is gone ends the nursery without a word, whatever it had not read."""
+
+import os
+import socket
+import subprocess
+import sys
+
+from polyrhythm.engines.requests import ChildRequest, pack_line
+from polyrhythm.wire.messages import JobSpec
+
+
+def test_an_engine_that_goes_before_it_has_read_that_a_child_was_started() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nursery = subprocess.Popen(
+        [sys.executable, "-m", "polyrhythm.engines.fork_server", str(there.fileno())],
+        pass_fds=[there.fileno()],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    there.close()
+    request = ChildRequest(role="worker", number=0, name="w", job=JobSpec(job="j"))
+    for _ in range(3):
+        control, theirs = socket.socketpair()
+        socket.send_fds(here, [pack_line(request)], [theirs.fileno()])
+        control.close()
+        theirs.close()
+    here.recv(1, socket.MSG_PEEK)  # it has started one, and nobody reads that
+    here.close()
+    _, said = nursery.communicate(timeout=60)
+    assert nursery.returncode == 0
+    assert "nursery.py" not in said, os.linesep + said

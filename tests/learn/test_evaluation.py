@@ -1,0 +1,63 @@
+"""Examining while training: seldom, by one worker, apart from computing."""
+
+import pytest
+import torch
+from torch import nn
+
+from polyrhythm.engines.inline import run_inline
+from polyrhythm.learn.evaluation import Examinations
+from polyrhythm.learn.worker import Worker
+from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.wire.messages import JobSpec
+
+MS = 10**6
+DATA = (torch.zeros(64, 2), torch.zeros(64, 1))
+
+
+def loop(worker: Worker, *, accuracy: float) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for points, targets in worker.batches(DATA, batch_size=4):
+        nn.functional.mse_loss(model(points), targets).backward()
+        optimizer.step()
+        worker.examine(accuracy=lambda: accuracy)
+
+
+@pytest.mark.parametrize(
+    ("awaited", "took_ms", "rest_ms"),
+    [
+        (True, 0, 250),
+        (True, 27, 250),
+        (True, 28, 252),
+        (True, 1000, 9_000),
+        (False, 20, 1_000),
+        (False, 21, 1_029),
+    ],
+)
+def test_an_examination_takes_at_most_a_tenth_or_a_fiftieth(
+    awaited: bool, took_ms: int, rest_ms: int
+) -> None:
+    times = Examinations(0, awaited=awaited)
+    assert not times.due(249 * MS)
+    assert times.due(250 * MS)
+    ended = 250 + took_ms
+    times.done(250 * MS, ended * MS)
+    assert not times.due((ended + rest_ms) * MS - 1)
+    assert times.due((ended + rest_ms) * MS)
+
+
+def test_a_job_ends_when_what_one_worker_reports_is_enough() -> None:
+    job = JobSpec(job="x", workers=2, servers=1, target_accuracy=0.9)
+    run = run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
+    reports = {line["name"] for line in run.journal if line["what"] == "reported"}
+    assert reports == {"worker-0"}
+    ended = [line["reason"] for line in run.journal if line["what"] == "ended"]
+    assert "accuracy 0.9500, wanted 0.9" in ended[0]
+
+
+def test_its_time_is_not_booked_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    aside: list[int] = []
+    monkeypatch.setattr(WorkerNode, "pass_over", lambda node, took_ns: aside.append(took_ns))
+    job = JobSpec(job="x", workers=1, servers=1, target_accuracy=0.9)
+    run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
+    assert aside and min(aside) > 0

@@ -1,0 +1,73 @@
+"""The slowest of many, against a plain dict; and it is wrong when what was dropped still counts."""
+
+from typing import ClassVar
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from polyrhythm.core.minimum_tracker import Slowest
+
+HUNT = settings(
+    max_examples=500, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
+)
+keys = st.integers(0, 4)
+
+
+class Twins(RuleBasedStateMachine):
+    slowest_class: ClassVar[type[Slowest]] = Slowest
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slowest: Slowest[int] = self.slowest_class()
+        self.plain: dict[int, int] = {}
+
+    @rule(key=keys, number=st.integers(0, 12))
+    def put(self, key: int, number: int) -> None:
+        self.slowest.put(key, number)
+        self.plain[key] = number
+
+    @rule(key=keys, steps=st.integers(1, 3))
+    def grow(self, key: int, steps: int) -> None:
+        if key in self.plain:
+            self.put(key, self.plain[key] + steps)
+
+    @rule(key=keys)
+    def drop(self, key: int) -> None:
+        self.slowest.drop(key)
+        self.plain.pop(key, None)
+
+    @invariant()
+    def they_agree(self) -> None:
+        assert self.slowest.least == min(self.plain.values(), default=0), "not the least"
+        assert len(self.slowest) == len(self.plain)
+        assert sorted(self.slowest.everybody()) == sorted(self.plain)
+        for key in range(5):
+            assert (key in self.slowest) == (key in self.plain)
+            assert key not in self.plain or self.slowest[key] == self.plain[key]
+
+
+TestTwins = Twins.TestCase
+
+
+class StandsStill(Slowest[int]):
+    """The least is only looked for when somebody enters below it."""
+
+    @property
+    def least(self) -> int:
+        return self._least if self._at else 0
+
+
+class Remembers(Slowest[int]):
+    """What was dropped still counts."""
+
+    def drop(self, key: int) -> None:
+        self._at.pop(key, None)
+
+
+@pytest.mark.parametrize("mutant", [StandsStill, Remembers])
+def test_they_differ_with_a_rule_switched_off(mutant: type[Slowest]) -> None:
+    machine = type("Mutant", (Twins,), {"slowest_class": mutant})
+    with pytest.raises((AssertionError, KeyError)):
+        run_state_machine_as_test(machine, settings=HUNT)

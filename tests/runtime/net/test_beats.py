@@ -1,0 +1,59 @@
+"""The lead's heartbeats in the runtime: they come while the lead is busy, and fill no link."""
+
+from polyrhythm.engines.inline import Hub
+from polyrhythm.io.memory import MemoryLink, memory_pair
+from polyrhythm.runtime.net.beats import Beats
+from polyrhythm.runtime.net.handshake import introduce
+from polyrhythm.runtime.net.peers import Peers
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.digests import Digest
+
+
+def test_a_lead_that_is_busy_still_beats() -> None:
+    hub, job = Hub(), m.JobSpec(job="j", heartbeat_s=0.02, lead_timeout_s=7.0)
+    lead = ServerNode(0, job, hub.address(0), lead=True, options=NodeOptions(), shared=False)
+    hub.servers.append(lead)
+    try:
+        link = hub.dial(hub.address(0), "lead")
+        bonjour = m.WorkerBonjour(name="w", job="j", identity="", digests=tuple(Digest))
+        greeting = introduce(link, bonjour)
+        assert (greeting.heartbeat_s, greeting.lead_timeout_s) == (0.02, 7.0)
+        while not isinstance(link.receive()[0], m.Admitted):
+            pass
+        with lead._driver._running:  # as while it makes room for a large model
+            beats = [link.receive()[0] for _ in range(3)]
+        assert beats == [m.Alive(term=1)] * 3
+    finally:
+        lead.close()
+
+
+def pair(peers: Peers) -> tuple[MemoryLink, MemoryLink]:
+    here, there = memory_pair("lead", "w0")
+    peers.add(here)
+    return here, there
+
+
+def test_a_peer_that_does_not_read_gets_few_of_them() -> None:
+    peers = Peers()
+    here, there = pair(peers)
+    beats = Beats(peers)
+    beats.confirm(here, m.Alive(worker=0, sequence=0))
+    for _ in range(1000):
+        beats.send(m.Alive(term=1))
+    assert there._inbox.qsize() == 8
+    beats.confirm(here, m.Alive(worker=0, sequence=8))
+    for _ in range(1000):
+        beats.send(m.Alive(term=1))
+    assert there._inbox.qsize() == 16
+
+
+def test_a_peer_that_waits_for_the_job_to_begin_gets_all_of_them() -> None:
+    """It does not beat before it is admitted, so it cannot say how many it has read."""
+    peers = Peers()
+    _, there = pair(peers)
+    beats = Beats(peers)
+    for _ in range(100):
+        beats.send(m.Alive(term=1))
+    assert there._inbox.qsize() == 100

@@ -1,0 +1,106 @@
+"""Which link of a peer counts, and which machines learn that one has ended."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.errors import LinkEnded
+from polyrhythm.io.memory import MemoryLink, memory_pair
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.net.peers import Peers
+from polyrhythm.runtime.net.server_links import Mesh
+from polyrhythm.wire import messages as m
+
+
+def link_of(peer: str, incarnation: int) -> MemoryLink:
+    link, _ = memory_pair("s0", peer)
+    link.incarnation = incarnation
+    return link
+
+
+@pytest.mark.parametrize(("second", "stays"), [(2, True), (3, True), (4, False)])
+def test_only_a_later_incarnation_takes_the_place_of_a_link(second: int, stays: bool) -> None:
+    peers = Peers()
+    before, after = link_of("w1", 3), link_of("w1", second)
+    assert peers.add(before) is None
+    assert peers.add(after) is (after if stays else before), "the one that is in the way"
+    assert peers.get("w1") is (before if stays else after)
+
+
+class Ears:
+    """A machine that does nothing but listen."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def handle(self, event: Any, now_ns: int) -> Sequence[Any]:
+        self.heard.append(event)
+        return ()
+
+    def wake_at(self) -> int | None:
+        return None
+
+    def check(self) -> None: ...
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs(leads: bool) -> None:
+    """The lead removes the member, and the server ends the leases of what it was reading."""
+    machines = {"s0": Ears(), **({fx.LEAD: Ears()} if leads else {})}
+    driver, peers = Driver(machines, lambda name, effect: None), Peers()
+    address = m.Address("memory", 0, "", "")
+    me = m.ServerBonjour(server=0, name="s0", job="j", address=address, identity="")
+    mesh = Mesh(
+        me,
+        peers,
+        driver,
+        job=m.JobSpec(job="j"),
+        leads=leads,
+        digest="auto",
+        journal=None,
+        take=lambda link, message, payload, wait: None,
+        needs_thread=lambda link: False,
+    )
+    link = link_of("w1", 3)
+    peers.add(link)
+    try:
+        mesh.part(link, LinkEnded("it is gone"))
+    finally:
+        driver.close()
+        mesh.reading.close()
+    told = ev.LinkClosed("w1", "it is gone", 3)
+    assert {name: machine.heard for name, machine in machines.items()} == {
+        name: [told] for name in machines
+    }
+
+
+def test_the_end_of_a_link_frees_what_its_peer_made_us_keep() -> None:
+    gone: list[str] = []
+    driver, peers = Driver({"s1": Ears()}, lambda name, effect: None), Peers()
+    address = m.Address("memory", 1, "", "")
+    mesh = Mesh(
+        m.ServerBonjour(server=1, name="s1", job="j", address=address, identity=""),
+        peers,
+        driver,
+        job=m.JobSpec(job="j"),
+        leads=False,
+        digest="auto",
+        journal=None,
+        take=lambda link, message, payload, wait: None,
+        needs_thread=lambda link: False,
+        gone=gone.append,
+    )
+    ended, dropped = link_of("s2", 1), link_of("s3", 1)
+    peers.add(ended)
+    peers.add(dropped)
+    try:
+        mesh.part(ended, LinkEnded("it is gone"))
+        mesh.part(ended, LinkEnded("it is gone"))
+        mesh.drop(fx.Drop("s3", "it is not in the job any more"))
+    finally:
+        driver.close()
+        mesh.reading.close()
+    assert gone == ["s2", "s3"]

@@ -1,0 +1,248 @@
+"""Slices that are copied, promoted, demoted and learned: what a server holds afterwards is what every
+contribution, counted once, leads to.
+
+The servers are real holdings; what they send to each other is delivered at once, or kept for the test to
+deliver. Every slice is one parameter with momentum, so that its state matters too.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from polyrhythm.core.events import Repeated, StepCopied
+from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.wire.messages import (
+    Contribution,
+    Copy,
+    JobSpec,
+    MemberSpec,
+    Message,
+    ModelSpec,
+    OptimizerSpec,
+    Route,
+    Seed,
+    State,
+    TensorSpec,
+)
+
+LENGTH = 16
+RATE, MOMENTUM = 0.5, 0.5
+SPEC = ModelSpec(
+    tuple(TensorSpec(name, (LENGTH,), "float32", 0, (1,)) for name in ("first", "second")),
+    OptimizerSpec("SGD", ({"lr": RATE, "momentum": MOMENTUM},)),
+)
+EPOCH = 2
+Letter = tuple[int, Message, memoryview | None]
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.view(torch.uint8).numpy())
+
+
+class Site:
+    """Servers by number. `post`: while it is a list, what is sent is kept there; None: it arrives."""
+
+    def __init__(self, routes: Sequence[Route], *, servers: int = 2, **job: Any) -> None:
+        self.post: list[Letter] | None = None
+        spec = JobSpec(job="j", servers=servers, replicas=1, slice_nbytes=4 * LENGTH, **job)
+        self.servers = [
+            Holdings(
+                server,
+                SPEC,
+                routes,
+                EPOCH,
+                spec,
+                lambda nbytes: Segment(nbytes, shared=False),
+                tell=self._tell,
+            )
+            for server in range(servers)
+        ]
+        for server, holdings in enumerate(self.servers):
+            holdings.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 1, "bert")])
+            for slice_, route in enumerate(routes):
+                if server in (route.primary, *route.replicas):
+                    seed = Seed(slice=slice_, routing=EPOCH)
+                    holdings.seed(seed, as_bytes(torch.zeros(LENGTH)))
+
+    def _tell(self, to: int, message: Message, payload: Sequence[Piece | memoryview]) -> None:
+        parts = [part.memory if isinstance(part, Piece) else part for part in payload]
+        letter = (to, message, parts[0] if parts else None)
+        if self.post is None:
+            self.deliver(letter)
+        else:
+            self.post.append(letter)
+
+    def deliver(self, letter: Letter) -> Any:
+        to, message, data = letter
+        follower = self.servers[to].follower
+        if isinstance(message, Copy):
+            return follower.step(message, data)
+        assert isinstance(message, State)
+        return follower.adopt(message, data)
+
+    def give(
+        self, server: int, slice_: int, value: float, *, sequence: int, worker: int = 0, **more: Any
+    ) -> Any:
+        message = Contribution(
+            worker=worker,
+            incarnation=1,
+            sequence=sequence,
+            slice=slice_,
+            slices=len(self.servers[server].primary.ids),
+            rate=RATE,
+            **{"weight": 1.0, **more},
+        )
+        return self.servers[server].add(message, as_bytes(torch.full((LENGTH,), value)))
+
+    def reroute(self, routes: Sequence[Route], routing: int) -> None:
+        for holdings in self.servers:
+            holdings.reroute(routes, routing)
+
+    def teach(self, primary: int, learner: int, slices: Sequence[int], routing: int) -> None:
+        """The learner fetches these from their primary."""
+        fetch = self.servers[learner].follower.fetch(slices, routing)
+        self.servers[primary].send_state(learner, fetch.held, routing)
+
+    def state(self, server: int, slice_: int) -> dict[str, float]:
+        """What a server has of a slice, as its primary or as a copy: each tensor is one number."""
+        holdings = self.servers[server]
+        mine = slice_ in holdings.primary.index
+        state = (holdings.primary if mine else holdings.follower.copies).export(slice_)
+        for tensor in state.values():
+            assert tensor.eq(tensor[0]).all()
+        return {name: tensor[0].item() for name, tensor in state.items()}
+
+
+def after(*gradients: float, scale: float = 1.0) -> dict[str, float]:
+    """The state after these steps from zero, as plain torch makes them."""
+    parameter = torch.nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([parameter], lr=RATE * scale, momentum=MOMENTUM)
+    for gradient in gradients:
+        parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+    momentum = optimizer.state[parameter]["momentum_buffer"].item() if gradients else 0.0
+    return {"parameters": parameter.item(), "momentum_buffer": momentum}
+
+
+COPIED = (Route(0, (1,)), Route(0, (1,)))
+APART = (Route(0, (1,)), Route(1, (0,)))
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:2"])
+def test_a_replica_makes_the_scaled_steps_of_its_primary(sync: str) -> None:
+    site = Site(COPIED, sync=sync, async_momentum="contribution")
+    site.give(0, 0, 1.0, sequence=1)
+    site.give(0, 0, 3.0, sequence=2)
+    assert site.state(1, 0) == site.state(0, 0) == pytest.approx(after(1.0, 3.0, scale=0.5))
+
+
+def one_step(site: Site, sequence: int) -> Letter:
+    """What the primary sends for the next step of slice 0."""
+    site.post = []
+    site.give(0, 0, 1.0, sequence=sequence)
+    (letter,) = site.post
+    site.post = None
+    return letter
+
+
+def test_a_step_that_comes_twice_is_made_once() -> None:
+    site = Site(COPIED, sync="asp")
+    letter = one_step(site, 1)
+    for _ in range(2):
+        site.deliver(letter)
+    assert site.state(1, 0) == site.state(0, 0)
+
+
+def test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed() -> None:
+    site = Site((Route(0, (1,)), Route(0)), sync="asp")
+    first, second = one_step(site, 1), one_step(site, 2)
+    assert site.deliver(second) is None
+    assert site.state(1, 0) == after()
+    assert isinstance(site.deliver(first), StepCopied)
+    assert isinstance(site.deliver(second), StepCopied)
+    assert site.state(1, 0) == site.state(0, 0)
+
+
+def test_a_promoted_replica_knows_what_is_in_its_slices() -> None:
+    """A contribution that its sender sends again, because its primary died, counts once."""
+    site = Site(COPIED, sync="asp")
+    site.give(0, 0, 1.0, sequence=1)
+    site.servers[1].reroute((Route(1, since=3), Route(1, since=3)), 3)
+    before = site.state(1, 0)
+    assert site.give(1, 0, 1.0, sequence=1) == Repeated(0, 1, 1)
+    assert site.state(1, 0) == before
+
+
+def test_a_demoted_primary_keeps_what_it_has() -> None:
+    """Its successor made the same steps, and so sends no state: only the word that it is the same."""
+    site = Site(COPIED)
+    for slice_ in (0, 1):
+        site.give(0, slice_, 1.0, sequence=1)
+    site.servers[0].fold(1, 0, 0)
+    site.reroute((Route(1, (0,), since=3),) * 2, 3)
+    site.teach(1, 0, [0, 1], 3)
+    assert site.state(0, 0) == site.state(1, 0) == after(1.0)
+
+
+def test_a_state_that_was_asked_of_another_primary_is_not_adopted() -> None:
+    """Server 2 asked server 0 for the slice; meanwhile server 1 has become its primary, and has made a
+    step that server 0 has not."""
+    site = Site((Route(0, (1,)), Route(0, (1,))), servers=3, sync="asp")
+    site.reroute((Route(0, (1,), (2,)), Route(0, (1,))), 3)
+    site.post = []
+    site.teach(0, 2, [0], 3)
+    stale, site.post = site.post, None
+    routes = (Route(1, (), (2,), since=4), Route(1, since=4))
+    for server in (1, 2):
+        site.servers[server].reroute(routes, 4)
+    site.give(1, 0, 1.0, sequence=1)
+    site.teach(1, 2, [0], 4)
+    for letter in stale:
+        site.deliver(letter)
+    assert site.state(2, 0) == site.state(1, 0)
+
+
+def test_contributions_keep_their_weight_when_slices_move() -> None:
+    """What was added before a change of routes is in the mean by its own points, not as one."""
+    site = Site(APART)
+    site.give(0, 0, 2.0, sequence=1, worker=0, weight=3.0)
+    site.servers[0].reroute((Route(0), Route(0, since=3)), 3)
+    site.give(0, 0, 6.0, sequence=1, worker=1, weight=1.0)
+    site.servers[0].fold(1, 0, 0)
+    assert site.state(0, 0) == pytest.approx(after(3.0))
+
+
+def test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold() -> None:
+    """Server 0 has folded round 1 of slice 0, and folds it again for slice 1, of which it is the
+    primary since then. What has come for slice 0 meanwhile belongs to round 2."""
+    site = Site(APART)
+    site.give(0, 0, 1.0, sequence=1)
+    site.servers[0].fold(1, 0, 0)
+    site.servers[0].reroute((Route(0), Route(0, since=3)), 3)
+    site.give(0, 0, 3.0, sequence=2)
+    site.give(0, 1, 1.0, sequence=1)
+    site.servers[0].fold(1, 0, 0)
+    assert site.state(0, 0) == after(1.0)
+    assert site.state(0, 1) == after(1.0)
+    site.servers[0].fold(2, 0, 0)
+    assert site.state(0, 0) == pytest.approx(after(1.0, 3.0))
+
+
+def test_what_a_learner_is_sent_stays_as_it_was() -> None:
+    """A learner is not waited for: it may read a step when the primary's memory is in use again."""
+    site = Site((Route(0, (1,)), Route(0, (1,))), servers=3)
+    site.reroute((Route(0, (1,), (2,)), Route(0, (1,), (2,))), 3)
+    site.teach(0, 2, [0, 1], 3)
+    letters: list[Letter] = []
+    for round_ in (1, 2, 3):
+        site.post = []
+        for slice_ in (0, 1):
+            site.give(0, slice_, float(round_), sequence=round_)
+        site.servers[0].fold(round_, 0, 0)
+        letters += [letter for letter in site.post if letter[0] == 2]
+    for letter in letters:
+        site.deliver(letter)
+    assert site.state(2, 0) == site.state(0, 0) == pytest.approx(after(1.0, 2.0, 3.0))

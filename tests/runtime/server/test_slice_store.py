@@ -1,0 +1,314 @@
+"""What a server holds: slices are checked before they are added, and versions stay apart."""
+
+import pytest
+import torch
+
+from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
+from polyrhythm.errors import LinkError, NotFinite
+from polyrhythm.io.segments import Segment
+from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.wire.messages import (
+    Contribution,
+    JobSpec,
+    MemberSpec,
+    ModelSpec,
+    OptimizerSpec,
+    Route,
+    Seed,
+    TensorSpec,
+)
+
+SPEC = ModelSpec(
+    (
+        TensorSpec("weight", (32,), "float32", 0, (1,)),
+        TensorSpec("mean", (4,), "float32", -1, (1,)),
+        TensorSpec("count", (), "int64", -1, ()),
+    ),
+    OptimizerSpec("SGD", ({"lr": 0.5},)),
+)
+ROUTES = (Route(0),) * 4
+EPOCH = 2
+
+
+def holdings(**job: object) -> Holdings:
+    made = Holdings(
+        0,
+        SPEC,
+        ROUTES,
+        EPOCH,
+        JobSpec(**{"job": "j", "slice_nbytes": 64, **job}),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
+    made.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 2, "bert")])
+    for slice_, held in zip(made.primary.slices, made.primary.held, strict=True):
+        data = torch.ones(slice_.length, dtype=held.parameters.dtype)
+        seed = Seed(slice=slice_.id, routing=EPOCH)
+        assert made.seed(seed, as_bytes(data)) == SliceSeeded(slice_.id, EPOCH)
+    return made
+
+
+def as_bytes(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.view(torch.uint8).numpy())
+
+
+def give(
+    made: Holdings,
+    slice_: int,
+    value: float,
+    *,
+    worker: int = 0,
+    sequence: int = 1,
+    **fields: object,
+) -> object:
+    held = made.primary.held[slice_]
+    data = torch.full((held.slice.length,), value).to(held.parameters.dtype)
+    message = Contribution(
+        **{
+            "worker": worker,
+            "incarnation": worker + 1,
+            "sequence": sequence,
+            "slice": slice_,
+            "weight": 2.0,
+            "slices": len(made.primary.slices),
+            "rate": 0.5,
+            **fields,
+        }
+    )
+    return made.add(message, as_bytes(data))
+
+
+def give_all(made: Holdings, value: float, **fields: object) -> object:
+    return [give(made, slice_.id, value, **fields) for slice_ in made.primary.slices][-1]
+
+
+def values(made: Holdings, slot: int) -> list[float]:
+    """The first element of every slice of a version."""
+    return [tensor[0].item() for tensor in made.primary.slots.at(slot).tensors]
+
+
+def test_a_dead_seeders_parameters_change_nothing() -> None:
+    made = holdings()
+    before = values(made, 0)
+    data = torch.full((made.primary.slices[0].length,), 100.0)
+    assert made.seed(Seed(slice=0, routing=EPOCH - 1), as_bytes(data)) is None
+    assert values(made, 0) == before
+
+
+def test_the_last_slice_completes_a_contribution() -> None:
+    made = holdings()
+    events = [give(made, slice_.id, 1.0) for slice_ in made.primary.slices]
+    assert events[:-1] == [None] * (len(events) - 1)
+    assert events[-1] == Contributed(0, 1, 1, 1)
+
+
+def test_repeated_slices_are_not_added() -> None:
+    made = holdings()
+    give_all(made, 1.0)
+    assert give(made, 0, 100.0) == Repeated(0, 1, 1)
+    made.fold(1, 0, 0)
+    assert values(made, 0)[0] == 0.5
+
+
+def test_a_fold_does_what_each_slice_needs() -> None:
+    """An optimizer step for parameters, the mean for buffers, the maximum for integers."""
+    made = holdings()
+    give_all(made, 1.0, worker=0, weight=1.0)
+    give_all(made, 5.0, worker=1, weight=3.0)
+    assert made.fold(1, 0, 0) == 4.0
+    assert values(made, 0) == [1 - 0.5 * 4.0, 1 - 0.5 * 4.0, 1 + 4.0, 5]
+
+
+def test_kind_local_averages_changes() -> None:
+    made = holdings(kind="local")
+    give_all(made, 1.0, worker=0, weight=1.0)
+    give_all(made, 5.0, worker=1, weight=3.0)
+    made.fold(1, 0, 0)
+    assert values(made, 0) == [5.0, 5.0, 5.0, 5]
+
+
+@pytest.mark.parametrize(("kind", "found"), [("gradient", 1 - 0.5 * 4.0 / 4), ("local", 1 + 1.0)])
+def test_a_share_of_a_step_moves_parameters_by_that_share(kind: str, found: float) -> None:
+    made = holdings(kind=kind)
+    give_all(made, 4.0, worker=0, weight=1.0)
+    made.fold(1, 0, 0, 0.25)
+    assert values(made, 0)[:2] == [found, found]
+
+
+def test_plain_addition_adds() -> None:
+    made = holdings(updater="addition")
+    give_all(made, 1.0, worker=0)
+    give_all(made, 5.0, worker=1)
+    made.fold(1, 1, 0)
+    assert values(made, 1)[:2] == [7.0, 7.0]
+
+
+def test_a_fold_into_a_spare_leaves_the_old_version() -> None:
+    made = holdings()
+    give_all(made, 1.0)
+    before = values(made, 0)
+    made.fold(1, 1, 1)
+    assert values(made, 0) == before
+    assert values(made, 1)[0] == 0.5
+
+
+def test_what_comes_after_the_fold_is_in_the_next_round() -> None:
+    made = holdings()
+    give(made, 0, 1.0)
+    made.fold(1, 0, 0)
+    last = None
+    for slice_ in made.primary.slices[1:]:
+        last = give(made, slice_.id, 1.0)
+    assert last == Contributed(0, 1, 1, 2)
+
+
+@pytest.mark.parametrize("order", [(7, 3), (3, 7)])
+def test_the_rate_of_the_highest_clock_counts(order: tuple[int, int]) -> None:
+    made = holdings()
+    for sequence in order:
+        worker, rate = (0, 0.25) if sequence == 7 else (1, 0.5)
+        give(made, 0, 1.0, worker=worker, sequence=sequence, rate=rate)
+    made.fold(1, 0, 0)
+    assert values(made, 0)[0] == 0.75
+
+
+def test_bf16_travels_and_float32_is_kept() -> None:
+    made = Holdings(
+        0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )  # fmt: skip
+    made.enlist([MemberSpec(0, 1, "anna")])
+    data = torch.full((made.primary.slices[0].length,), 1.0, dtype=torch.bfloat16)
+    made.seed(Seed(slice=0, routing=EPOCH), as_bytes(data))
+    step = torch.full_like(data, 2.0**-9)
+    part = Contribution(
+        worker=0, incarnation=1, sequence=1, slice=0, weight=1.0, slices=9, rate=1.0
+    )
+    made.add(part, as_bytes(step))
+    made.fold(1, 0, 0)
+    assert made.primary.held[0].parameters[0].item() == 1.0 - 2.0**-9
+    assert made.primary.slots.at(0).tensors[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_refused_and_not_added(bad: float) -> None:
+    made = holdings()
+    with pytest.raises(NotFinite, match="a contribution holds NaN or infinity in slice 0"):
+        give(made, 0, bad)
+    give(made, 0, 1.0, worker=1)
+    made.fold(1, 0, 0)
+    assert values(made, 0)[0] == 0.5
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_no_positive_number_is_refused(weight: float) -> None:
+    with pytest.raises(LinkError, match="must be a positive number"):
+        give(holdings(), 0, 1.0, weight=weight)
+
+
+def test_what_a_stranger_gives_is_not_added() -> None:
+    """It was evicted, perhaps, and does not know yet: its link is not closed for that."""
+    made = holdings()
+    for slice_ in range(len(made.primary.slices)):
+        assert give(made, slice_, 1.0, incarnation=9) is None
+    made.fold(1, 0, 0)
+    assert values(made, 0)[0] == 1.0, "as it was seeded"
+
+
+def test_a_slice_of_another_server_or_size_is_refused() -> None:
+    made = holdings()
+    with pytest.raises(LinkError, match="slice 99, which is not held here"):
+        made.add(Contribution(slice=99, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
+    with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
+        made.add(Contribution(slice=0, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
+    unseeded = Holdings(
+        *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
+    with pytest.raises(LinkError, match="1 bytes for slice 0"):
+        unseeded.seed(Seed(slice=0, routing=EPOCH), memoryview(b"x"))
+
+
+def test_a_seed_after_seeding_is_refused() -> None:
+    made = holdings()
+    before = values(made, 0)
+    data = torch.full((made.primary.slices[0].length,), 100.0)
+    for routing in (EPOCH, EPOCH + 1):
+        with pytest.raises(LinkError, match="initial parameters after training had begun"):
+            made.seed(Seed(slice=0, routing=routing), as_bytes(data))
+    assert values(made, 0) == before
+
+
+def test_the_first_seed_of_a_slice_counts() -> None:
+    """Before training begins, a second one changes nothing and ends no link."""
+    made = Holdings(
+        *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
+    length = made.primary.slices[0].length
+    message = Seed(slice=0, routing=EPOCH)
+    assert made.seed(message, as_bytes(torch.ones(length))) == SliceSeeded(0, EPOCH)
+    assert made.seed(message, as_bytes(torch.full((length,), 9.0))) is None
+    assert values(made, 0)[0] == 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
+    """torch raises in the middle of adding it, which would end the server."""
+    tensor = TensorSpec("weight", (32,), dtype, 0, (1,))
+    spec = ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.5},)))
+    made = Holdings(
+        *(0, spec, (Route(0),), EPOCH, JobSpec(job="j")),
+        lambda nbytes: Segment(nbytes, shared=False),
+    )
+    made.enlist([MemberSpec(0, 1, "anna")])
+    data = torch.ones(made.primary.slices[0].length, dtype=made.primary.held[0].parameters.dtype)
+    large = Contribution(slice=0, slices=1, weight=1e39, routing=EPOCH, worker=0, incarnation=1)
+    with pytest.raises(LinkError, match="cannot hold"):
+        made.add(large, as_bytes(data))
+
+
+def test_what_is_repeated_is_known_by_the_slices_own_number() -> None:
+    """This server holds slices 1 and 3 of four: their places here are 0 and 1."""
+    routes = [Route(server) for server in (1, 0, 1, 0)]
+    job = JobSpec(job="j", slice_nbytes=64)
+    made = Holdings(0, SPEC, routes, EPOCH, job, lambda nbytes: Segment(nbytes, shared=False))
+    made.enlist([MemberSpec(0, 1, "anna")])
+    parts = [
+        Contribution(worker=0, incarnation=1, sequence=1, slice=id_, weight=1.0, slices=2)
+        for id_ in made.primary.ids
+    ]
+    data = [as_bytes(torch.zeros_like(held.parameters)) for held in made.primary.held]
+    assert made.primary.ids == (1, 3)
+    for part, payload in zip(reversed(parts), reversed(data), strict=True):
+        assert not isinstance(made.add(part, payload), Repeated), "it comes for the first time"
+    for part, payload in zip(parts, data, strict=True):
+        assert made.add(part, payload) == Repeated(0, 1, 1)
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:2"])
+def test_each_of_fewer_members_makes_a_larger_step(sync: str) -> None:
+    made = holdings(sync=sync)
+    give(made, 0, 1.0, sequence=1)
+    assert values(made, 0)[0] == 1 - 0.5 / 2
+    made.enlist([MemberSpec(0, 1, "anna")])
+    give(made, 0, 1.0, sequence=2)
+    assert values(made, 0)[0] == 1 - 0.5 / 2 - 0.5
+
+
+def test_nothing_is_folded_after_the_freeze() -> None:
+    made = holdings(sync="asp")
+    give(made, 0, 1.0, sequence=1)
+    before = values(made, 0)
+    made.freeze()
+    assert give(made, 0, 1.0, sequence=2) is None
+    assert values(made, 0) == before
+
+
+def test_the_memory_of_many_slow_readers_is_given_back() -> None:
+    made = holdings(sync="asp")
+    readers = range(40)
+    for reader in readers:
+        made.lease(reader, 1)
+        give(made, 0, 1.0, sequence=reader + 1)
+    given_back = [segment for reader in readers for segment in made.unlease(reader, 1)]
+    assert len(given_back) > len(readers) / 2

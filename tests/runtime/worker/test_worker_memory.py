@@ -1,0 +1,72 @@
+"""Where a worker's contributions leave from, and where versions land."""
+
+import torch
+
+from polyrhythm.core.effects import Expect
+from polyrhythm.core.events import Landed
+from polyrhythm.core.placement.slices import Layout, lay_out
+from polyrhythm.io.link import Payload
+from polyrhythm.io.memory import memory_pair
+from polyrhythm.runtime.worker.landing import Landing
+from polyrhythm.runtime.worker.push import PushBuffers
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire.messages import (
+    EVERY_SLICE,
+    ModelSpec,
+    OptimizerSpec,
+    Parameters,
+    Route,
+    TensorSpec,
+)
+
+LENGTH = 16
+SPEC = ModelSpec(
+    (TensorSpec("w", (2 * LENGTH,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
+)
+
+
+def model_of(tensor: torch.Tensor) -> tuple[FlatModel, Layout]:
+    """Two slices."""
+    layout = lay_out(SPEC, 2, 4 * LENGTH)
+    assert len(layout.slices) == 2
+    return FlatModel(layout, [tensor], "same"), layout
+
+
+def test_a_push_buffer_is_not_filled_while_a_server_may_read_it() -> None:
+    buffers = PushBuffers()
+    buffers.make(*model_of(torch.zeros(2 * LENGTH)), shared=False)
+    lent: list[int] = []
+    for unacknowledged in (1, 2, 2, 2, 1, 2, 0, 1):
+        lent.append(buffers.lend({}))
+        buffers.turn_to_next(unacknowledged)
+        in_use = lent[len(lent) - unacknowledged :]
+        following = next(n for n in range(3) if buffers.turn is buffers[n].tensors)
+        assert following not in in_use, f"{unacknowledged} are unacknowledged"
+
+
+def test_two_push_buffers_are_used_in_turn_while_all_is_acknowledged() -> None:
+    buffers = PushBuffers()
+    buffers.make(*model_of(torch.zeros(2 * LENGTH)), shared=False)
+    lent = []
+    for _ in range(4):
+        lent.append(buffers.lend({}))
+        buffers.turn_to_next(0)
+    assert lent == [0, 1, 0, 1]
+
+
+def test_a_version_is_cut_by_what_its_server_says_it_holds() -> None:
+    """By the worker's routes the server holds both slices. It holds one of them since routes changed,
+    which the worker has not heard yet."""
+    told: list[object] = []
+    tensor = torch.zeros(2 * LENGTH)
+    model, layout = model_of(tensor)
+    landing = Landing(told.append)
+    landing.attach(model, layout, in_place=False)
+    landing.arrange([Route(0), Route(0)])
+    landing.expect(Expect(1, None))
+    link, _ = memory_pair("worker", "s0")
+    version = torch.full((LENGTH,), 7.0)
+    message = Parameters(server=0, round=1, slice=EVERY_SLICE, holds=(1,))
+    landing.take(link, message, Payload(memoryview(version.view(torch.uint8).numpy())))
+    assert [type(event) for event in told] == [Landed]
+    assert tensor.tolist() == [0.0] * LENGTH + [7.0] * LENGTH

@@ -1,0 +1,61 @@
+"""What a worker's node does with what its machine says, before the user's code goes on."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core.placement.slices import lay_out
+from polyrhythm.engines.inline import Hub
+from polyrhythm.runtime.options import NodeOptions
+from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
+
+LENGTH = 16
+SPEC = ModelSpec(
+    (TensorSpec("w", (LENGTH,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
+)
+
+
+@pytest.fixture
+def node() -> Iterator[WorkerNode]:
+    node = WorkerNode("worker-0", "j", Hub(), NodeOptions())
+    yield node
+    node.close()
+
+
+def say(node: WorkerNode, *effects: fx.Effect) -> None:
+    for effect in effects:
+        node._perform("worker", effect)
+
+
+def test_a_barrier_that_was_called_is_over_with_the_next_version(node: WorkerNode) -> None:
+    say(node, fx.Resume(1, stop=False), fx.Hurry())
+    assert node.hurried
+    say(node, fx.Resume(2, stop=False))
+    assert not node.hurried
+
+
+@pytest.mark.parametrize(("anew", "carried"), [(False, 0.5), (True, 0.0)])
+def test_a_worker_that_joined_again_carries_nothing_over(
+    node: WorkerNode, anew: bool, carried: float
+) -> None:
+    """It trained through: 1.0 was sent, and 0.5 was learned since. As somebody new it begins with the
+    version that it was given."""
+    tensor = torch.zeros(LENGTH)
+    layout = lay_out(SPEC, 1, 4 * LENGTH)
+    model = node._model = FlatModel(layout, [tensor], "same", aside=True)
+    node._pushing.attach(model, layout)
+    node._pushing.arrange()
+    model.remember(parameters=True)
+    tensor += 1.0
+    model.fill_changes(node.push)
+    node._push.lend({})
+    tensor += 0.5
+    version = torch.full((LENGTH,), 10.0)
+    model.land(layout.slices[0], memoryview(version.numpy()).cast("B"))
+    say(node, fx.Resume(2, stop=False, anew=anew))
+    node.rebase()
+    assert tensor.tolist() == [10.0 + carried] * LENGTH
