@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from polyrhythm.core.worker.machine import State
+from polyrhythm.core.worker.machine import Phase
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.scenario import parse_scenario
@@ -45,7 +45,7 @@ class Watched(Clock):
     def __init__(self) -> None:
         super().__init__()
         self.simulation: Simulation | None = None
-        self.spans: dict[str, list[tuple[State, int]]] = {}
+        self.spans: dict[str, list[tuple[Phase, int]]] = {}
         """Per worker, what it does and since when; a step that follows another is one of its own."""
         self._steps: dict[str, int] = {}
 
@@ -67,7 +67,7 @@ class Watched(Clock):
             self._steps[name] = step
 
 
-def watch(sync: str) -> dict[str, list[tuple[State, float, float]]]:
+def watch(sync: str) -> dict[str, list[tuple[Phase, float, float]]]:
     """What each worker did, from when to when, in seconds since the first step began."""
     workers = "".join(_WORKER.format(step=step) for step in STEPS_MS)
     scenario = parse_scenario(_SCENARIO.format(sync=sync) + workers, "timeline")
@@ -75,7 +75,7 @@ def watch(sync: str) -> dict[str, list[tuple[State, float, float]]]:
     job = scenario.job_spec("timeline")
     clock.simulation = Simulation(scenario, job, clock, MemoryJournal(clock.read))
     clock.simulation.run()
-    opened_ns = min(at for spans in clock.spans.values() for s, at in spans if s is State.COMPUTING)
+    opened_ns = min(at for spans in clock.spans.values() for s, at in spans if s is Phase.COMPUTING)
     found = {}
     for name, spans in clock.spans.items():
         ends = [at for _, at in spans[1:]] + [clock.now_ns]
@@ -104,9 +104,9 @@ def draw(sync: str) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _span(state: State, y: float, begin_s: float, end_s: float) -> str:
+def _span(state: Phase, y: float, begin_s: float, end_s: float) -> str:
     x, wide = _LEFT + begin_s * _SCALE, (end_s - begin_s) * _SCALE
-    if state is State.COMPUTING:
+    if state is Phase.COMPUTING:
         place = f'x="{x + 0.5:.1f}" y="{y}" width="{max(0.5, wide - 1):.1f}" height="{_BAR}"'
         return f'<rect {place} rx="2" fill="{_COMPUTING}"/>'
     place = f'x="{x:.1f}" y="{y + _BAR / 2 - 2}" width="{wide:.1f}" height="4"'

@@ -54,7 +54,7 @@ def foretell(run: Run, policy: str) -> float:
     scenario = scenario_of(run.state, run.job, policy)
     clock = Clock()
     journal = MemoryJournal(clock.read)
-    Simulation(scenario, scenario.job_spec("foretold"), clock, journal).run()
+    Simulation(scenario, scenario.job_spec("predicted"), clock, journal).run()
     return float(summarise(journal.lines)["resource_usage"]["overall"])
 
 
@@ -73,7 +73,7 @@ def measure(job: str, seconds: float, folder: Path) -> dict[str, Any]:
         "job": job,
         "seconds": seconds,
         "real": {policy: usage(run) for policy, run in runs.items()},
-        "foretold": {
+        "predicted": {
             source: {policy: foretell(run, policy) for policy in POLICIES}
             for source, run in runs.items()
         },
@@ -94,7 +94,7 @@ def table(found: dict[str, Any]) -> str:
     for source in POLICIES:
         cells = []
         for policy in POLICIES:
-            told = found["foretold"][source][policy]
+            told = found["predicted"][source][policy]
             off = f"{100 * told:.1f} ({100 * (told - real[policy]):+.1f})"
             cells.append(f"**{off}**" if abs(told - real[policy]) > ALLOWED else off)
         rows.append(f"| {source} | {' | '.join(cells)} |")

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from polyrhythm.learn.data.images import Images, read_mnist
-from polyrhythm.learn.evaluation import Examinations
+from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.jobs.images import accuracy
 from polyrhythm.learn.load import JOBS
 from polyrhythm.learn.staging import Pacer, Staging
@@ -111,7 +111,7 @@ class Examiner:
         self._task = task
         self._model = model
         self._images = images
-        self._times = Examinations(time.monotonic_ns(), awaited=True)
+        self._times = Evaluations(time.monotonic_ns(), awaited=True)
 
     def look(self) -> None:
         began_ns = time.monotonic_ns()

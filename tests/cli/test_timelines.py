@@ -2,14 +2,14 @@
 
 import pytest
 
-from polyrhythm.core.worker.machine import State
+from polyrhythm.core.worker.machine import Phase
 from tools.timelines import POLICIES, SHOWN_S, draw, watch
 
 
 def computing_s(sync: str) -> list[float]:
     """How long each worker computes of what is shown."""
     return [
-        sum(min(end, SHOWN_S) - at for s, at, end in spans if s is State.COMPUTING and at < SHOWN_S)
+        sum(min(end, SHOWN_S) - at for s, at, end in spans if s is Phase.COMPUTING and at < SHOWN_S)
         for spans in watch(sync).values()
     ]
 

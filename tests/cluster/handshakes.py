@@ -55,7 +55,7 @@ class Peer:
             if not nbytes:
                 return None
             self._decoder.landed(nbytes)
-        if isinstance(received.message, m.Greeting):
+        if isinstance(received.message, m.HelloReply):
             self._decoder.agree(Digest(received.message.digest))
         return received.message
 

@@ -85,11 +85,11 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
             assert most_threads <= threads + 3
             assert most_descriptors <= descriptors + MOST + 8
             with Peer(port) as peer:
-                hello = m.WorkerBonjour(
+                hello = m.WorkerHello(
                     name="member", job="", identity="", digests=(Digest.XXH3,), worker=41
                 )
                 peer.prove(hello, secret_of(command.run_dir))
-                assert isinstance(peer.receive(), m.Greeting)
+                assert isinstance(peer.receive(), m.HelloReply)
         finally:
             for sock in socks:
                 sock.close()
@@ -153,13 +153,13 @@ def test_without_any_descriptor_left_a_connection_is_refused_and_nothing_ends(
     """In a process of its own: all of its descriptors are used up behind the acceptor's back."""
     code = """
 import os, socket, threading
-from polyrhythm.runtime.net.acceptor import Door, Listeners
+from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret
 
 refused = []
 listeners = Listeners("127.0.0.1", 0)
-door = Door("s0", m.JobSpec(job="j"), listeners.address, "auto", Secret("x" * 32),
+door = ConnectionAcceptor("s0", m.JobSpec(job="j"), listeners.address, "auto", Secret("x" * 32),
     let_in=lambda link, hello: None, part=lambda link, error: None, turned_away=refused.append)
 clients = [socket.socket() for _ in range(4)]
 hogs = []

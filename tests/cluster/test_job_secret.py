@@ -214,8 +214,8 @@ def test_a_job_that_no_index_can_hold_says_how_to_join_it(
 # -- strangers -----------------------------------------------------------------------------------
 
 
-def hello(name: str = "stranger", **fields: object) -> m.WorkerBonjour:
-    return m.WorkerBonjour(name=name, job="", identity="", digests=(Digest.XXH3,), **fields)
+def hello(name: str = "stranger", **fields: object) -> m.WorkerHello:
+    return m.WorkerHello(name=name, job="", identity="", digests=(Digest.XXH3,), **fields)
 
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
@@ -243,7 +243,7 @@ def test_nothing_that_comes_before_the_proof_is_used(job: Command, server: int) 
         peer.send(said, leave, m.Stop(reason="stop"))
         heard = peer.rest()
     assert "has not proven that it knows the secret sent Leave" in reason_in(heard)
-    assert not any(isinstance(message, m.Greeting) for message in heard)
+    assert not any(isinstance(message, m.HelloReply) for message in heard)
 
 
 def as_nobody(code: str, *args: object) -> subprocess.Popen[str]:
@@ -343,7 +343,7 @@ def test_a_worker_gives_nothing_to_another_users_process_that_took_the_port(
         port = int(squatter.stdout.readline())
         address = m.Address(HOST, port, "", "")
         challenge = m.Challenge(nonce=bytes(32), name="s0", job="", proof=bytes(32))
-        greeting = m.Greeting(name="s0", digest=int(Digest.XXH3), address=address)
+        greeting = m.HelloReply(name="s0", digest=int(Digest.XXH3), address=address)
         squatter.stdin.write((frame(challenge) + frame(greeting)).hex() + "\n")
         squatter.stdin.flush()
         done = subprocess.run(

@@ -78,8 +78,8 @@ def lead_port(job: Command) -> int:
     return job.ports(job.servers()[0])[0]
 
 
-def bonjour(name: str = "stranger", job_id: str = "another", **fields: object) -> m.WorkerBonjour:
-    return m.WorkerBonjour(name=name, job=job_id, identity="", digests=(Digest.XXH3,), **fields)
+def hello(name: str = "stranger", job_id: str = "another", **fields: object) -> m.WorkerHello:
+    return m.WorkerHello(name=name, job=job_id, identity="", digests=(Digest.XXH3,), **fields)
 
 
 def answer_to(data: bytes, port: int) -> str:
@@ -89,7 +89,7 @@ def answer_to(data: bytes, port: int) -> str:
         return reason_in(peer.rest())
 
 
-def answer_to_member(job: Command, port: int, hello: m.WorkerBonjour, then: bytes = b"") -> str:
+def answer_to_member(job: Command, port: int, hello: m.WorkerHello, then: bytes = b"") -> str:
     """The same, of a peer that knows the job's secret."""
     with Peer(port) as peer:
         peer.prove(hello, secret_of(job.run_dir))
@@ -133,44 +133,44 @@ def test_a_web_browser(job: Command, port: int) -> None:
 
 
 def test_a_damaged_bonjour(job: Command, port: int) -> None:
-    data = bytearray(frame(bonjour()))
+    data = bytearray(frame(hello()))
     data[-1] ^= 1
     assert "damaged frame" in answer_to(bytes(data), port)
 
 
 def test_a_frame_that_claims_2_to_the_60_bytes(job: Command, port: int) -> None:
     before_kb = sum(resident_kb(pid) for pid in job.servers())
-    reason = answer_to(claiming(frame(bonjour()), 2**60), port)
+    reason = answer_to(claiming(frame(hello()), 2**60), port)
     assert "a frame claims" in reason and "are accepted here" in reason
     assert sum(resident_kb(pid) for pid in job.servers()) < before_kb + 64 * 1024
 
 
 def test_the_same_after_a_proper_handshake(job: Command, port: int) -> None:
-    hello = bonjour(job_id=job_id_of(job), name="greedy", worker=40)
+    greeting = hello(job_id=job_id_of(job), name="greedy", worker=40)
     too_much = frame(m.Contribution(worker=40, slices=1), hello=False)
-    reason = answer_to_member(job, port, hello, claiming(too_much, 2**60, hello=False))
+    reason = answer_to_member(job, port, greeting, claiming(too_much, 2**60, hello=False))
     assert "a frame claims a payload of" in reason
 
 
 def test_a_first_frame_that_is_no_bonjour(job: Command, port: int) -> None:
-    assert "must be a bonjour, not Stop" in answer_to(frame(m.Stop(reason="please")), port)
+    assert "must be a hello, not Stop" in answer_to(frame(m.Stop(reason="please")), port)
 
 
 @pytest.mark.parametrize("protocol", [1, 99])
 def test_another_protocol_version(job: Command, port: int, protocol: int) -> None:
     """The peer is told, in a frame whose layout every version can read."""
-    reason = answer_to(frame(bonjour(protocol=protocol)), port)
+    reason = answer_to(frame(hello(protocol=protocol)), port)
     assert f"speaks protocol {protocol}, this job speaks {m.PROTOCOL}" in reason
 
 
 def test_a_digest_nobody_knows(job: Command, port: int) -> None:
-    hello = m.WorkerBonjour(name="odd", job=job_id_of(job), identity="", digests=(77,))
-    assert "offers no digest" in answer_to_member(job, port, hello)
+    greeting = m.WorkerHello(name="odd", job=job_id_of(job), identity="", digests=(77,))
+    assert "offers no digest" in answer_to_member(job, port, greeting)
 
 
 def test_a_worker_of_another_job(job: Command, port: int) -> None:
     """It knows the secret, and names the job that it means."""
-    reason = answer_to_member(job, port, bonjour(name="lost", job_id="that-other-job"))
+    reason = answer_to_member(job, port, hello(name="lost", job_id="that-other-job"))
     assert "lost was refused: it belongs to another job" in reason
 
 
@@ -194,16 +194,16 @@ def test_a_second_worker_with_a_taken_name(job: Command, lead_port: int, link: s
 
 def test_a_second_link_of_a_linked_worker(job: Command) -> None:
     port = job.ports(job.servers()[1])[0]
-    hello = bonjour(name="worker-0", job_id=job_id_of(job), worker=0, incarnation=1)
-    assert "w0 is linked to s1 already" in answer_to_member(job, port, hello)
+    greeting = hello(name="worker-0", job_id=job_id_of(job), worker=0, incarnation=1)
+    assert "w0 is linked to s1 already" in answer_to_member(job, port, greeting)
 
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
-@pytest.mark.parametrize("greeted", [False, True], ids=["at once", "after bonjour"])
+@pytest.mark.parametrize("greeted", [False, True], ids=["at once", "after hello"])
 def test_a_segment_that_is_not_sealed(job: Command, server: int, greeted: bool) -> None:
     link = dial_local(job.local_names(job.servers()[server])[0], "s")
     if greeted:
-        introduce(link, bonjour(name="soft", job_id=job_id_of(job), worker=41))
+        introduce(link, hello(name="soft", job_id=job_id_of(job), worker=41))
     fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, 4096)
@@ -235,7 +235,7 @@ def test_a_silent_stranger_and_many_of_them(job: Command, lead_port: int) -> Non
     """They cost a link each until they are cut off, and nothing else."""
     silent = [socket.create_connection((HOST, lead_port)) for _ in range(30)]
     try:
-        assert "another job" in answer_to_member(job, lead_port, bonjour())
+        assert "another job" in answer_to_member(job, lead_port, hello())
     finally:
         for sock in silent:
             sock.close()

@@ -46,8 +46,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         assert not command.journal("server-lost")
 
 
-def hello(server: int, incarnation: int) -> m.ServerBonjour:
-    return m.ServerBonjour(
+def hello(server: int, incarnation: int) -> m.ServerHello:
+    return m.ServerHello(
         server=server,
         incarnation=incarnation,
         name=f"s{server}",
@@ -103,7 +103,7 @@ def test_its_states_are_not_read_and_it_is_refused(job: Command, fields: dict[st
     descriptors = len(list(folder.iterdir()))
     with Peer(job.ports(pid)[0]) as peer:
         peer.prove(hello(2, 9), secret_of(job.run_dir))
-        assert isinstance(peer.receive(), m.Greeting)
+        assert isinstance(peer.receive(), m.HelloReply)
         send_what_is_taken(peer, states(2, 150, **fields))
         assert "the lead has not named s2, incarnation 9" in reason_in(peer.rest())
     assert resident_kb(pid) < before_kb + 32 * 1024
@@ -130,4 +130,4 @@ def test_without_the_secret_not_even_a_greeting_comes(job: Command, server: int)
         assert isinstance(challenge, m.Challenge)
         send_what_is_taken(peer, states(2, 3))
         heard = peer.rest()
-    assert not any(isinstance(message, m.Greeting) for message in heard)
+    assert not any(isinstance(message, m.HelloReply) for message in heard)

@@ -50,13 +50,13 @@ class Stage:
         return effects
 
     def server(self, number: int, **fields: Any) -> list[Effect]:
-        bonjour = {"name": f"s{number}", "job": "j", "address": ADDRESS, "identity": "", **fields}
-        knock = m.ServerBonjour(server=number, **bonjour)
-        return self.tell(ev.ServerKnocked(f"link-s{number}", knock))
+        hello = {"name": f"s{number}", "job": "j", "address": ADDRESS, "identity": "", **fields}
+        knock = m.ServerHello(server=number, **hello)
+        return self.tell(ev.ServerHelloReceived(f"link-s{number}", knock))
 
     def knock(self, name: str, **fields: Any) -> list[Effect]:
-        bonjour = m.WorkerBonjour(**{"name": name, "job": "j", "identity": "", **fields})
-        return self.tell(ev.WorkerKnocked(f"link-{name}", bonjour))
+        hello = m.WorkerHello(**{"name": name, "job": "j", "identity": "", **fields})
+        return self.tell(ev.WorkerHelloReceived(f"link-{name}", hello))
 
     def attach(self, worker: int, model: m.ModelSpec | None = None) -> list[Effect]:
         return self.tell(m.Attach(**self.who(worker), spec=model or spec((64,))))
@@ -87,7 +87,7 @@ class Stage:
         worker: int,
         sequence: int,
         round_: int = 1,
-        progress: tuple[m.Progress, ...] = (),
+        progress: tuple[m.ChunkProgress, ...] = (),
         lease: int = 0,
     ) -> list[Effect]:
         trailer = m.Trailer(

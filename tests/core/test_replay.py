@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from polyrhythm.core.worker.assembly import Landing
+from polyrhythm.core.worker.assembly import Assembly
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.learn.worker import Worker
@@ -77,7 +77,7 @@ def test_a_changed_effect_is_found(traces: list[Path], tmp_path: Path) -> None:
 
 
 def test_a_changed_machine_is_found(traces: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Landing, "land", lambda self, *landed: None)
+    monkeypatch.setattr(Assembly, "land", lambda self, *landed: None)
     with pytest.raises(InvariantBroken):
         replay(traces[-1])
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from polyrhythm.core.supervision import Died, Loss, Respawn, Started, Verdict, loss_of
+from polyrhythm.core.supervision import (
+    Died,
+    ProcessLoss,
+    Respawn,
+    RespawnDecision,
+    Started,
+    loss_of,
+)
 
 SECOND = 10**9
 
@@ -15,7 +22,7 @@ class Life:
         self.now_ns = 0
         assert self.respawn.on(Started("worker-1"), 0) is None
 
-    def die(self, after_s: float) -> Verdict:
+    def die(self, after_s: float) -> RespawnDecision:
         self.now_ns += round(after_s * SECOND)
         verdict = self.respawn.on(Died("worker-1", "killed by SIGKILL"), self.now_ns)
         assert verdict is not None
@@ -76,15 +83,15 @@ def test_workers_have_lives_of_their_own() -> None:
 def test_a_server_that_dies_before_all_have_met_takes_nothing_along(replicas: int) -> None:
     for server, reported in ((0, False), (1, False), (1, True)):
         loss = loss_of(server, reported=reported, gathered=False, replicas=replicas)
-        assert loss is Loss.NOTHING
+        assert loss is ProcessLoss.NOTHING
 
 
 @pytest.mark.parametrize("gathered", [False, True])
 def test_the_lead_cannot_be_replaced_once_others_know_its_address(gathered: bool) -> None:
-    assert loss_of(0, reported=True, gathered=gathered, replicas=1) is Loss.LEAD
+    assert loss_of(0, reported=True, gathered=gathered, replicas=1) is ProcessLoss.LEAD
 
 
 def test_later_the_slices_of_a_server_are_lost_unless_there_are_copies() -> None:
-    assert loss_of(1, reported=True, gathered=True, replicas=0) is Loss.SLICES
+    assert loss_of(1, reported=True, gathered=True, replicas=0) is ProcessLoss.SLICES
     for reported in (True, False):
-        assert loss_of(1, reported=reported, gathered=True, replicas=1) is Loss.COPIES
+        assert loss_of(1, reported=reported, gathered=True, replicas=1) is ProcessLoss.COPIES

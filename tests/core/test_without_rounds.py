@@ -6,7 +6,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.core.stage import ADDRESS, Stage, of, sent, spec
 
@@ -22,8 +22,8 @@ def enrol(stage: Stage, *workers: int, points: int = 64) -> dict[int, m.Leased]:
     return leases
 
 
-def whole(lease: m.Leased, passes: int = 1) -> tuple[m.Progress, ...]:
-    return tuple(m.Progress(chunk.chunk, passes, 0) for chunk in lease.chunks)
+def whole(lease: m.Leased, passes: int = 1) -> tuple[m.ChunkProgress, ...]:
+    return tuple(m.ChunkProgress(chunk.chunk, passes, 0) for chunk in lease.chunks)
 
 
 # -- the lead: who goes on -------------------------------------------------------------------------
@@ -384,7 +384,7 @@ class Hand:
     def begin(self) -> "Hand":
         self.release()
         self.land(1)
-        assert self.worker.state is State.COMPUTING
+        assert self.worker.state is Phase.COMPUTING
         return self
 
     def compute(self) -> list[Effect]:
@@ -457,7 +457,7 @@ def test_read_ahead_sends_the_last_contribution_without_reading_anything_more() 
     effects = hand.compute()
     assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
     assert pulls(effects) == [] and of(effects, fx.Resume) == []
-    assert of(effects, fx.LetGo) == [fx.LetGo()]
+    assert of(effects, fx.StopWaiting) == [fx.StopWaiting()]
     hand.tell(ev.Skipped(0, 2, 1))
     hand.tell(ev.Skipped(1, 2, 1))
     assert hand.worker.unacknowledged == 0
@@ -505,7 +505,7 @@ def test_it_rests_and_comes_back_with_a_new_read() -> None:
     hand = Hand("asp").begin()
     effects = hand.tell(ev.Exhausted("nothing left", 6))
     assert [abstained.lease for abstained in sent(effects, m.Abstained)] == [6]
-    assert hand.worker.state is State.RESTING and pulls(effects) == []
+    assert hand.worker.state is Phase.RESTING and pulls(effects) == []
     assert pulls(hand.release()) == [(2, 0), (2, 0)]
     assert of(hand.land(2), fx.Resume) == [fx.Resume(2, False)]
 
@@ -532,12 +532,12 @@ def test_who_is_told_to_leave_between_two_slices_reads_the_others_from_who_has_t
     hand = Hand("ssp:1").begin()
     hand.compute()
     hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1))
-    assert of(hand.tell(ev.LeaveAsked()), fx.LetGo) == []
+    assert of(hand.tell(ev.LeaveAsked()), fx.StopWaiting) == []
     here = (m.ServerSpec(0, ADDRESS, 1),)
     effects = hand.tell(m.Routing(**WHO, routing=2, routes=(m.Route(0), m.Route(0)), servers=here))
     assert pulls(effects) == [(3, 1)]
     effects = hand.tell(ev.Landed(0, m.EVERY_SLICE, 3, 1, 2, holds=(0, 1)))
-    assert of(effects, fx.LetGo) == [fx.LetGo()]
+    assert of(effects, fx.StopWaiting) == [fx.StopWaiting()]
 
 
 def test_who_is_told_to_leave_and_loses_a_server_in_the_middle_of_an_answer_comes_back() -> None:
@@ -548,4 +548,4 @@ def test_who_is_told_to_leave_and_loses_a_server_in_the_middle_of_an_answer_come
     hand.tell(ev.LeaveAsked())
     hand.tell(ev.LinkClosed("s1", "cut"))
     effects = list(hand.worker.handle(ev.Tick(), 60 * 10**9))
-    assert len(of(effects, fx.Rejoin)) == 1 and of(effects, fx.LetGo) == []
+    assert len(of(effects, fx.Rejoin)) == 1 and of(effects, fx.StopWaiting) == []

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.sync.interval.base import Interval, Measured, Terms
+from polyrhythm.core.sync.interval.base import Interval, IntervalTerms, Measured
 
 MS = 10**6
 
@@ -25,7 +25,7 @@ class Training:
     noise: Callable[[], float] = lambda: 0.0
     """What a reading differs from the objective by."""
 
-    def round(self, interval: Interval) -> tuple[Terms, Reason | None]:
+    def round(self, interval: Interval) -> tuple[IntervalTerms, Reason | None]:
         terms = interval.next()
         read = self.objective if terms.probe else None
         read = None if read is None else read + self.noise()
@@ -44,7 +44,9 @@ class Training:
         )
         return terms, interval.closed(told)
 
-    def until(self, interval: Interval, code: str, most: int = 500) -> tuple[list[Terms], Reason]:
+    def until(
+        self, interval: Interval, code: str, most: int = 500
+    ) -> tuple[list[IntervalTerms], Reason]:
         rounds = []
         for _ in range(most):
             terms, reason = self.round(interval)

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from polyrhythm.engines.exits import Fates
-from polyrhythm.engines.requests import Fate, pack_line
+from polyrhythm.engines.exits import Exits
+from polyrhythm.engines.requests import Exit, pack_line
 from polyrhythm.errors import JobFailed
 
-Ends = tuple[socket.socket, Fates]
+Ends = tuple[socket.socket, Exits]
 
 
 @pytest.fixture
@@ -17,12 +17,12 @@ def ends() -> Iterator[Ends]:
     nursery, engine = socket.socketpair()
     engine.settimeout(5)
     with nursery, engine:
-        yield nursery, Fates(engine, lambda: "killed by SIGKILL")
+        yield nursery, Exits(engine, lambda: "killed by SIGKILL")
 
 
 def test_who_died_while_another_was_started_is_at_hand(ends: Ends) -> None:
     nursery, fates = ends
-    nursery.sendall(pack_line(Fate(started=8)) + pack_line(Fate(exited=7, status=-9)))
+    nursery.sendall(pack_line(Exit(started=8)) + pack_line(Exit(exited=7, status=-9)))
     assert fates.next().started == 8
     assert [fate.exited for fate in fates.at_hand()] == [7]
     assert list(fates.at_hand()) == []
@@ -30,7 +30,7 @@ def test_who_died_while_another_was_started_is_at_hand(ends: Ends) -> None:
 
 def test_half_a_line_waits_for_its_rest(ends: Ends) -> None:
     nursery, fates = ends
-    line = pack_line(Fate(exited=7))
+    line = pack_line(Exit(exited=7))
     nursery.sendall(line[:5])
     assert list(fates.read()) == []
     nursery.sendall(line[5:] + line)

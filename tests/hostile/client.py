@@ -16,7 +16,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.proof import Secret
 
-Hello = m.WorkerBonjour | m.ServerBonjour
+Hello = m.WorkerHello | m.ServerHello
 TIMEOUT_S = 30.0
 
 
@@ -93,12 +93,12 @@ def dial_node(welcome: Callable[[Link], None]) -> Wire:
     return Wire(local_link(ours, "server"), ours)
 
 
-def hello_of(name: str, job: str, **fields: Any) -> m.WorkerBonjour:
-    return m.WorkerBonjour(name=name, job=job, identity="", digests=(Digest.XXH3,), **fields)
+def hello_of(name: str, job: str, **fields: Any) -> m.WorkerHello:
+    return m.WorkerHello(name=name, job=job, identity="", digests=(Digest.XXH3,), **fields)
 
 
-def server_hello(server: int, incarnation: int, job: str, **fields: Any) -> m.ServerBonjour:
-    return m.ServerBonjour(
+def server_hello(server: int, incarnation: int, job: str, **fields: Any) -> m.ServerHello:
+    return m.ServerHello(
         server=server, name=f"s{server}", job=job, identity="", digests=(Digest.XXH3,),
         incarnation=incarnation, address=m.Address("127.0.0.1", 1, "", ""), **fields,
     )  # fmt: skip

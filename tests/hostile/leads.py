@@ -68,17 +68,17 @@ class HostileLead:
         self._due: deque[m.Message] = deque()
         self._held: set[int] = set()
         for server in range(SERVERS):
-            bonjour = m.ServerBonjour(
+            hello = m.ServerHello(
                 server=server, name=f"s{server}", job="j", address=ADDRESS, identity=""
             )
-            self.tell(ev.ServerKnocked(f"link-s{server}", bonjour))
+            self.tell(ev.ServerHelloReceived(f"link-s{server}", hello))
         for name in ("anna", "bert", "mallory"):
             self.knock(name)
         self.go_on(200)
 
     def knock(self, name: str) -> None:
-        bonjour = m.WorkerBonjour(name=name, job="j", identity="")
-        self.tell(ev.WorkerKnocked(f"link-{name}", bonjour))
+        hello = m.WorkerHello(name=name, job="j", identity="")
+        self.tell(ev.WorkerHelloReceived(f"link-{name}", hello))
 
     # -- the lead ------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class HostileLead:
         if kind is m.Trailer and rng.random() < 0.8:
             fields["weight"] = rng.choice((1.0, 4.0, 1e-300, float(2**53)))
             fields["progress"] = tuple(
-                m.Progress(
+                m.ChunkProgress(
                     chunk, rng.choice((0, 1, 1, 2, 10**6, 2**53)), rng.choice((0, 1, 2, 3, 2**53))
                 )
                 for chunk in rng.sample(range(60), rng.choice((0, 1, 20)))

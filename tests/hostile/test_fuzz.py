@@ -91,7 +91,7 @@ def test_the_fuzzer_finds_a_decoder_that_does_not_catch_deep_nesting(
     with pytest.raises(Uncaught):
         for number in range(2_000):
             inputs = Inputs(random.Random(number))
-            decode(inputs.odd_frame(m.WorkerBonjour), MEMBER, Digest.XXH3)
+            decode(inputs.odd_frame(m.WorkerHello), MEMBER, Digest.XXH3)
 
 
 class _Decoding:

@@ -104,7 +104,7 @@ class Attack:
 
     def _input(self) -> bytes:
         rng, inputs = self.rng, self.inputs
-        kind = rng.choice((*KINDS, m.Proof, m.WorkerBonjour, m.ServerBonjour))
+        kind = rng.choice((*KINDS, m.Proof, m.WorkerHello, m.ServerHello))
         layout = {"hello": self.greeted is (rng.random() < 0.05)}
         data = inputs.odd_frame(kind, **layout)
         if rng.random() < 0.6:
@@ -211,7 +211,7 @@ def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: 
     head = b"\xdc" + (fields[2] + 256 * fields[1] + 1).to_bytes(2, "big") + fields[3:] + nested
     for pid in job.servers():
         wire = dial_port(job.ports(pid)[0])
-        wire.send(Inputs(random.Random(0)).with_head(m.WorkerBonjour, head, hello=True))
+        wire.send(Inputs(random.Random(0)).with_head(m.WorkerHello, head, hello=True))
         assert "nested too deeply" in (wire.await_end() or "")
         wire.close()
     (job.cwd / "go").touch()

@@ -92,7 +92,7 @@ def train(policy: str, value: float) -> Stage:
                 micro_ns=2**53 if worker else 0,
                 batch=1 if worker else 2**53,
                 steps=2**53 if worker else 0,
-                progress=tuple(m.Progress(chunk, sequence, 0) for chunk in range(8)),
+                progress=tuple(m.ChunkProgress(chunk, sequence, 0) for chunk in range(8)),
             )
             stage.tell(decoded(trailer))
             arrived = {**stage.who(worker), "sequence": sequence, "round": sequence}
@@ -129,8 +129,8 @@ def test_a_rate_that_an_optimizer_cannot_multiply_is_refused(rate: float) -> Non
 @pytest.mark.parametrize("name", ["x" * (MOST_NAME + 1), "a\x1b[2J", "a\nb", "\u202e", " ", ""])
 def test_a_name_that_cannot_be_shown_is_refused_and_not_journalled(name: str) -> None:
     stage = Stage(workers=2)
-    hello = m.WorkerBonjour(name=name, job="j", identity="")
-    effects = stage.tell(ev.WorkerKnocked("link-1", hello))
+    hello = m.WorkerHello(name=name, job="j", identity="")
+    effects = stage.tell(ev.WorkerHelloReceived("link-1", hello))
     assert sent(effects, m.Refusal) and not sent(effects, m.Admitted)
     assert not [effect for effect in effects if len(name) > 1 and name in repr(effect)]
 

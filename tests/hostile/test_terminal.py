@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "observe"))
 from polyrhythm.core.text import shown
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import FileJournal
-from polyrhythm.observe.progress import Progress
+from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import tell
 from polyrhythm.wire.messages import JobSpec
@@ -65,7 +65,9 @@ def test_progress_shows_names_as_text(name: str, tmp_path: Path) -> None:
     journal = FileJournal(tmp_path / "journal.jsonl")
     output = io.StringIO()
     console = Console(file=output, width=200, highlight=False, soft_wrap=True)
-    with Progress(tmp_path / "journal.jsonl", quiet=False, job=JOB, console=console) as progress:
+    with ProgressDisplay(
+        tmp_path / "journal.jsonl", quiet=False, job=JOB, console=console
+    ) as progress:
         for each in journal_of(name):
             fields = {key: value for key, value in each.items() if key not in ("at_s", "what")}
             journal.note(str(each["what"]), **fields)

@@ -14,7 +14,7 @@ from polyrhythm.io.local import local_link
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net import link_readers as turns
-from polyrhythm.runtime.net.link_readers import FRAMES_PER_TURN, Reading
+from polyrhythm.runtime.net.link_readers import FRAMES_PER_TURN, LinkReaders
 from polyrhythm.wire import frames
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
@@ -62,7 +62,7 @@ class Server:
         self.taken = 0
         self.over = threading.Event()
         self._ended = threading.Semaphore(0)
-        self.reading = Reading(
+        self.reading = LinkReaders(
             self._take, self.driver.run, self.driver.catch_up, self._part, lambda link: threads
         )
 
@@ -182,7 +182,7 @@ def most_queued(driver: Driver, go_on: threading.Event, *, threads: bool) -> int
         driver.catch_up()
 
     waits, ended = threading.Event(), threading.Event()
-    reading = Reading(
+    reading = LinkReaders(
         take, driver.run, catch_up, lambda link, error: ended.set(), lambda link: threads
     )
     sender = threading.Thread(target=lambda: ours.sendall(ALIVE * ENOUGH))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from polyrhythm.engines.inline import run_inline
-from polyrhythm.learn.evaluation import Examinations
+from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
@@ -37,7 +37,7 @@ def loop(worker: Worker, *, accuracy: float) -> None:
 def test_an_examination_takes_at_most_a_tenth_or_a_fiftieth(
     awaited: bool, took_ms: int, rest_ms: int
 ) -> None:
-    times = Examinations(0, awaited=awaited)
+    times = Evaluations(0, awaited=awaited)
     assert not times.due(249 * MS)
     assert times.due(250 * MS)
     ended = 250 + took_ms
@@ -57,7 +57,7 @@ def test_a_job_ends_when_what_one_worker_reports_is_enough() -> None:
 
 def test_its_time_is_not_booked_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     aside: list[int] = []
-    monkeypatch.setattr(WorkerNode, "pass_over", lambda node, took_ns: aside.append(took_ns))
+    monkeypatch.setattr(WorkerNode, "exclude_time", lambda node, took_ns: aside.append(took_ns))
     job = JobSpec(job="x", workers=1, servers=1, target_accuracy=0.9)
     run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
     assert aside and min(aside) > 0

@@ -18,17 +18,17 @@ ROUNDS = 20
 
 
 def attack_in_the_middle(
-    server: int, bonjour: Callable[[str], m.WorkerBonjour | m.ServerBonjour], message: m.Message
+    server: int, hello: Callable[[str], m.WorkerHello | m.ServerHello], message: m.Message
 ) -> list[m.Message]:
     """Run a job whose worker-0 opens a second link in round 5, as somebody else, and says
     `message` on it. Returns what it heard there; the job must reach its goal unharmed."""
     heard: list[m.Message] = []
 
     def knock(link: Link, job: str) -> None:
-        link.send(bonjour(job))
+        link.send(hello(job))
         answer, _ = link.receive()
         heard.append(answer)
-        if isinstance(answer, m.Greeting):
+        if isinstance(answer, m.HelloReply):
             link.agree(Digest(answer.digest), MEMBER)
             link.send(message)
             try:
@@ -58,15 +58,15 @@ def attack_in_the_middle(
     return heard
 
 
-def as_server(job: str) -> m.ServerBonjour:
+def as_server(job: str) -> m.ServerHello:
     address = m.Address("memory", 9, "", "")
-    return m.ServerBonjour(
+    return m.ServerHello(
         server=9, name="s9", job=job, address=address, identity="", digests=(Digest.NONE,)
     )
 
 
-def as_worker(job: str) -> m.WorkerBonjour:
-    return m.WorkerBonjour(worker=9, name="nine", job=job, identity="", digests=(Digest.NONE,))
+def as_worker(job: str) -> m.WorkerHello:
+    return m.WorkerHello(worker=9, name="nine", job=job, identity="", digests=(Digest.NONE,))
 
 
 ORDERS = [
@@ -77,11 +77,11 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
-@pytest.mark.parametrize("bonjour", [as_server, as_worker])
+@pytest.mark.parametrize("hello", [as_server, as_worker])
 def test_orders_of_the_lead_are_refused_from_others(
-    bonjour: Callable[[str], m.WorkerBonjour | m.ServerBonjour], order: m.Message
+    hello: Callable[[str], m.WorkerHello | m.ServerHello], order: m.Message
 ) -> None:
-    heard = attack_in_the_middle(1, bonjour, order)
+    heard = attack_in_the_middle(1, hello, order)
     assert isinstance(heard[-1], m.Refusal)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core.placement.slices import lay_out
-from polyrhythm.core.sync.barrier.measurement import Reading
+from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime.options import NodeOptions
@@ -225,13 +225,13 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
 ) -> None:
     """Not the mean loss of a round, which local steps have lowered on each worker alone."""
     trailers: list[Trailer] = []
-    count = Reading.count
+    count = RoundMeasurement.count
 
-    def spy(self: Reading, trailer: Trailer, *, first: bool = False) -> None:
+    def spy(self: RoundMeasurement, trailer: Trailer, *, first: bool = False) -> None:
         trailers.append(trailer)
         count(self, trailer, first=first)
 
-    monkeypatch.setattr(Reading, "count", spy)
+    monkeypatch.setattr(RoundMeasurement, "count", spy)
     shared = Shared(rate=0.2, batch=4, count=2000)
     job = JobSpec(job="j", workers=2, sync="fsp", kind="local", interval="auto", rounds=40)
     run_inline(job, shared.main, timeout_s=60)

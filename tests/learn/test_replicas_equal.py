@@ -18,8 +18,8 @@ from polyrhythm.io.link import Link
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.server.primary import Primary
-from polyrhythm.runtime.server.replica_memory import Copies, SliceState
-from polyrhythm.runtime.server.replica_send import Replicas
+from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
+from polyrhythm.runtime.server.replica_send import ReplicaSender
 from polyrhythm.wire.messages import Copy, JobSpec, Stamp
 from tests.learn import twin_job as tj
 
@@ -94,23 +94,23 @@ class Witness:
                     self.different.append(f"{stamp}: {', '.join(sorted(wrong))}")
 
     def _watch_forwarding(self, patch: pytest.MonkeyPatch) -> None:
-        forward, fold_too = Replicas.forward, Replicas.fold_too
+        forward, fold_too = ReplicaSender.forward, ReplicaSender.fold_too
 
-        def note(replicas: Replicas, slice_: int) -> None:
+        def note(replicas: ReplicaSender, slice_: int) -> None:
             with replicas._ledger_lock:
                 self._made.__dict__[str(slice_)] = replicas._ledger.stamp(slice_)
 
-        def forward_noted(replicas: Replicas, message: Any, *rest: Any) -> Any:
+        def forward_noted(replicas: ReplicaSender, message: Any, *rest: Any) -> Any:
             result = forward(replicas, message, *rest)
             note(replicas, message.slice)
             return result
 
-        def fold_too_noted(replicas: Replicas, slice_: int, *rest: Any) -> None:
+        def fold_too_noted(replicas: ReplicaSender, slice_: int, *rest: Any) -> None:
             fold_too(replicas, slice_, *rest)
             note(replicas, slice_)
 
-        patch.setattr(Replicas, "forward", forward_noted)
-        patch.setattr(Replicas, "fold_too", fold_too_noted)
+        patch.setattr(ReplicaSender, "forward", forward_noted)
+        patch.setattr(ReplicaSender, "fold_too", fold_too_noted)
 
     def _watch_primaries(self, patch: pytest.MonkeyPatch) -> None:
         fold, fold_slice = Primary.fold, Primary.fold_slice
@@ -129,13 +129,13 @@ class Witness:
         patch.setattr(Primary, "fold_slice", fold_slice_seen)
 
     def _watch_copies(self, patch: pytest.MonkeyPatch) -> None:
-        step = Copies.step
+        step = ReplicaMemory.step
 
-        def step_seen(copies: Copies, message: Copy, data: Any) -> None:
+        def step_seen(copies: ReplicaMemory, message: Copy, data: Any) -> None:
             step(copies, message, data)
             self.see(message.stamp, copies.export(message.slice))
 
-        patch.setattr(Copies, "step", step_seen)
+        patch.setattr(ReplicaMemory, "step", step_seen)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from polyrhythm.engines.inline import run_inline
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.worker import _Visits
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import JobSpec, Progress
+from polyrhythm.wire.messages import ChunkProgress, JobSpec
 
 POINTS = 60
 DATA = (torch.arange(float(POINTS)).reshape(POINTS, 1) / POINTS, torch.ones(POINTS, 1))
@@ -90,12 +90,12 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
 def test_points_that_are_taken_back_are_not_reported() -> None:
     visits = _Visits()
     visits.put_back = lambda: None
-    visits.note(4, [Progress(0, 0, 4)])
-    visits.note(8, [Progress(0, 0, 10), Progress(1, 0, 2)])
+    visits.note(4, [ChunkProgress(0, 0, 4)])
+    visits.note(8, [ChunkProgress(0, 0, 10), ChunkProgress(1, 0, 2)])
     visits.take_back()
     points, progress, _ = visits.collect()
     assert points == 4.0
-    assert progress == (Progress(0, 0, 4),)
+    assert progress == (ChunkProgress(0, 0, 4),)
 
 
 def test_a_contribution_under_psp_has_the_steps_that_were_predicted(

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from polyrhythm import Worker
-from polyrhythm.core.lead.accounting import Tally
-from polyrhythm.core.lead.plan import Plan
-from polyrhythm.core.sync.barrier.measurement import Reading
+from polyrhythm.core.lead.accounting import Accounting
+from polyrhythm.core.lead.plan import DataPlan
+from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.points import Points
 from polyrhythm.learn.probe import Probe
@@ -286,15 +286,15 @@ def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchan
 def test_the_objective_and_the_probe_of_a_round_are_weighted_by_points() -> None:
     few = Trailer(worker=0, weight=1.0, objective=8.0, probe=4.0, probe_points=10)
     many = Trailer(worker=1, weight=3.0, objective=4.0, probe=1.0, probe_points=30)
-    reading = Reading()
+    reading = RoundMeasurement()
     reading.count(few)
     reading.count(many)
     assert reading.objective == pytest.approx((4.0 * 10 + 1.0 * 30) / 40)
-    bare = Reading()
+    bare = RoundMeasurement()
     for trailer in (few, many):
         bare.count(Trailer(weight=trailer.weight, objective=trailer.objective))
     assert bare.objective == pytest.approx((8.0 * 1 + 4.0 * 3) / 4)
-    tally = Tally()
+    tally = Accounting()
     for trailer in (few, many):
         tally.count(trailer, int(trailer.weight), 1)
     assert tally.line(1, "all-arrived", 0, 2)["objective"] == pytest.approx(5.0)
@@ -304,7 +304,7 @@ def test_the_objective_and_the_probe_of_a_round_are_weighted_by_points() -> None
 
 
 def test_chunks_and_the_points_in_them_have_another_order_in_every_pass() -> None:
-    plan = Plan(800, 1, 3, None, 2)
+    plan = DataPlan(800, 1, 3, None, 2)
     plan.share([(0, 1)])
     lease = plan.lease((0, 1))
     points = Points(lease, 2)

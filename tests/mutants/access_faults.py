@@ -86,7 +86,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "local-listener-takes-any-user",
         "Another user of this machine joins over the local socket.",
-        "runtime:Door._receive",
+        "runtime:ConnectionAcceptor._receive",
         "local and not same_user(sock)",
         "False",
         f"{_PROCESSES}::test_a_local_socket_takes_no_other_user",
@@ -146,7 +146,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "unnamed-server-is-bound",
         "A peer is a server because it says so.",
-        "core:Callers._settle",
+        "core:PeerAdmission._settle",
         "incarnation == named and named > 0",
         "True",
         "tests/core/server/test_admission.py::test_another_incarnation_than_the_named_one_is_not_bound",
@@ -154,7 +154,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "dialled-server-may-call",
         "A member that calls as the lead's server gets what is meant for it.",
-        "core:Callers._settle",
+        "core:PeerAdmission._settle",
         "server < self._server",
         "False",
         "tests/core/server/test_admission.py::test_a_server_that_this_one_dials_itself_is_refused_at_once",
@@ -162,7 +162,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "unnamed-server-waits-for-ever",
         "Links of servers that are never named stay open.",
-        "core:Callers.overdue",
+        "core:PeerAdmission.overdue",
         "until_ns <= now_ns",
         "False",
         "tests/core/server/test_admission.py::test_it_is_refused_after_five_seconds",
@@ -170,7 +170,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "unnamed-servers-without-limit",
         "Any number of links waits to be named.",
-        "core:Callers.call",
+        "core:PeerAdmission.call",
         "len(self._waiting) >= MOST_WAITING",
         "False",
         "tests/core/server/test_admission.py::test_links_that_wait_have_a_limit_and_go_with_their_peer",
@@ -178,7 +178,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "state-of-a-stranger-is-kept",
         "Parts of states are kept before the server looks who sent them.",
-        "runtime:Follower.adopt",
+        "runtime:ReplicaApply.adopt",
         "not awaited",
         "False",
         f"{_LEARNING}::test_a_state_of_a_sender_that_was_not_asked_is_neither_looked_at_nor_kept",
@@ -186,7 +186,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "state-is-not-checked",
         "A state of a wrong dtype or shape ends the server.",
-        "runtime:Copies.checked",
+        "runtime:ReplicaMemory.checked",
         "fault is not None",
         "False",
         f"{_LEARNING}::test_a_state_that_the_slice_cannot_have_ends_the_link_of_its_primary",
@@ -194,7 +194,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "half-a-state-outlives-its-link",
         "What has come of a state is kept when its sender is gone.",
-        "runtime:Follower.forget",
+        "runtime:ReplicaApply.forget",
         "key[0] == primary",
         "False",
         f"{_LEARNING}::test_what_has_come_of_a_state_is_freed_when_its_link_ends",
@@ -202,7 +202,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "links-end-unnoticed-by-states",
         "The end of a server's link frees nothing.",
-        "runtime:Mesh.part",
+        "runtime:ServerLinks.part",
         "self._gone(link.peer)",
         "None",
         "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_frees_what_its_peer_made_us_keep",
@@ -210,7 +210,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "confirmations-without-limit",
         "A server keeps whatever another one confirms in epochs that never come.",
-        "core:Early.keep",
+        "core:EarlyAcks.keep",
         "len(kept) >= MOST_RUNS",
         "False",
         "tests/core/server/test_early_acks.py::test_a_server_that_names_ever_more_epochs_is_not_believed",
@@ -243,7 +243,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "no-descriptors-in-reserve",
         "Silent connections take the descriptors that a failover needs.",
-        "io:Gate.scarce",
+        "io:AcceptLimit.scarce",
         "fd >= most - min(RESERVE, most // 4)",
         "False",
         "tests/cluster/test_floods.py"
@@ -253,7 +253,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "connections-wait-for-descriptors",
         "Where no descriptor is left, connections are neither taken nor refused.",
-        "io:Gate.accept",
+        "io:AcceptLimit.accept",
         "error.errno in _NONE_LEFT",
         "False",
         "tests/cluster/test_floods.py"

@@ -26,7 +26,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "replicas-accept-any-sender",
         "A replica makes the steps of a server that is not its primary any more.",
-        "core:Ledger.heeds",
+        "core:Ledger.accepts",
         "self._primaries.get(slice_) == server and slice_ in self._fresh",
         "True",
         "tests/properties/test_ledger.py"
@@ -35,7 +35,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "simulated-replica-folds-twice",
         "A replica of the simulator folds every contribution twice.",
-        "sim:Memory.copy",
+        "sim:SimSliceStore.copy",
         "list(message.cargo)",
         "list(message.cargo) * 2",
         STORM,
@@ -45,7 +45,7 @@ CORE: tuple[Mutant, ...] = (
         "An acknowledgement counts for slices that its server became the primary of later.",
         (
             Change("core:Outstanding.acknowledge", "max(parts) > routing", "False"),
-            Change("core:Contributing.acknowledge", "routing > self._post.routing", "False"),
+            Change("core:Pushes.acknowledge", "routing > self._post.routing", "False"),
         ),
         (STORM,),
         slow=True,
@@ -69,7 +69,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "promoted-server-keeps-what-it-acknowledged",
         "A server that takes over slices believes that they hold all that it has acknowledged.",
-        "core:Receipts.take_over",
+        "core:Acks.take_over",
         "least if anew else min(before, least)",
         "before",
         "tests/core/server/test_acks.py::test_who_is_promoted_has_acknowledged_what_every_slice_has",
@@ -114,7 +114,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "counted-when-sent",
         "A contribution counts when its trailer comes, whatever the servers report.",
-        "core:Arrivals._complete",
+        "core:Contributions._complete",
         "trailer is None or len(coming.reports) < len(reigns) or coming.lacks(reigns)",
         "trailer is None",
         STORM,

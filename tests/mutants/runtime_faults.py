@@ -59,7 +59,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "replica-steps-in-full",
         "Without rounds a replica makes full steps where its primary makes scaled ones.",
-        "runtime:Copies.step",
+        "runtime:ReplicaMemory.step",
         "[message.step]",
         "[type(message.step)(message.step.weight, message.step.rate, per_round=message.step.per_round)]",
         "tests/runtime/server/test_moving_slices.py::test_a_replica_makes_the_scaled_steps_of_its_primary",
@@ -68,7 +68,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "step-is-computed-twice",
         "The primary's step and the one that it forwards are computed apart, and a view change in"
         " between makes them differ.",
-        "runtime:Holdings._fold_slice",
+        "runtime:SliceStore._fold_slice",
         "primary.fold_slice(index, latest, step)",
         "primary.fold_slice(index, latest, self._stepping.step(step.weight, step.rate, step.clock))",
         "tests/tensors/test_replica_steps.py"
@@ -86,7 +86,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "replica-makes-a-step-twice",
         "A replica makes a step again that is sent to it again.",
-        "runtime:Follower.step",
+        "runtime:ReplicaApply.step",
         "if new:\n    self.copies.step(message, data)",
         "self.copies.step(message, data)",
         "tests/runtime/server/test_moving_slices.py::test_a_step_that_comes_twice_is_made_once",
@@ -94,7 +94,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "replica-confirms-what-it-lacks",
         "A replica enters and confirms a step that it could not make.",
-        "runtime:Follower.step",
+        "runtime:ReplicaApply.step",
         "if new:\n    self._ledger.copied(message.stamp, message.rows)",
         "self._ledger.copied(message.stamp, message.rows)",
         "tests/runtime/server/test_moving_slices.py::test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed",
@@ -102,7 +102,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "state-of-old-routes-is-adopted",
         "A replica adopts a state that it asked another primary for, in an earlier routing epoch.",
-        "runtime:Follower.adopt",
+        "runtime:ReplicaApply.adopt",
         "self._ledger.awaits(primary, slice_, message.routing)",
         "True",
         "tests/runtime/server/test_moving_slices.py::test_a_state_that_was_asked_of_another_primary_is_not_adopted",
@@ -111,7 +111,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "row-is-one-behind",
         "A replica remembers the contribution before the one it made: once it is promoted, that"
         " one counts twice.",
-        "runtime:Replicas.forward",
+        "runtime:ReplicaSender.forward",
         "Row(message.worker, message.incarnation, message.sequence)",
         "Row(message.worker, message.incarnation, message.sequence - 1)",
         "tests/runtime/server/test_moving_slices.py::test_a_promoted_replica_knows_what_is_in_its_slices",
@@ -120,7 +120,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "learner-reads-where-it-is-written",
         "A learner, which is not waited for, is sent a reference to an aggregate that the next"
         " round overwrites.",
-        "runtime:Replicas.fold_too",
+        "runtime:ReplicaSender.fold_too",
         "peer in route.learners",
         "False",
         "tests/runtime/server/test_moving_slices.py::test_what_a_learner_is_sent_stays_as_it_was",
@@ -128,7 +128,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "demoted-primary-begins-at-zero",
         "A primary that becomes a replica forgets the slice, and believes that it has it.",
-        "runtime:Holdings.reroute",
+        "runtime:SliceStore.reroute",
         "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, states)",
         "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, {})",
         "tests/runtime/server/test_moving_slices.py::test_a_demoted_primary_keeps_what_it_has",
@@ -137,7 +137,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "nan-is-added",
         "A server adds NaN that came as bytes to its aggregate.",
-        "runtime:Holdings.add",
+        "runtime:SliceStore.add",
         "verify and not all_finite(incoming)",
         "False",
         "tests/runtime/server/test_slice_store.py::test_what_is_not_finite_is_refused_and_not_added",
@@ -145,7 +145,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "row-under-the-wrong-slice",
         "The dedupe row is entered under the slice's place in this server, not under its number.",
-        "runtime:Holdings._enter",
+        "runtime:SliceStore._enter",
         "self.ledger.add(*whose, message.slice, message.slices)",
         "self.ledger.add(*whose, index, message.slices)",
         "tests/runtime/server/test_slice_store.py::test_what_is_repeated_is_known_by_the_slices_own_number",
@@ -153,7 +153,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "folds-after-the-freeze",
         "Without rounds a server goes on to fold after it was told to freeze.",
-        "runtime:Holdings.freeze",
+        "runtime:SliceStore.freeze",
         "self._frozen = True",
         "pass",
         "tests/runtime/server/test_slice_store.py::test_nothing_is_folded_after_the_freeze",
@@ -161,7 +161,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "surplus-memory-is-kept",
         "The memory that a slow reader needed is never given back.",
-        "runtime:Holdings.unlease",
+        "runtime:SliceStore.unlease",
         "self.primary.slots.free(latest.surplus())",
         "[]",
         "tests/runtime/server/test_slice_store.py::test_the_memory_of_many_slow_readers_is_given_back",
@@ -195,7 +195,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "lead-keeps-the-end-of-a-link-to-itself",
         "The lead's own server does not learn that a reader's link has ended: its lease stays.",
-        "runtime:Mesh.part",
+        "runtime:ServerLinks.part",
         "self._driver.post(self._name, closed)",
         "self._leads or self._driver.post(self._name, closed)",
         "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs",

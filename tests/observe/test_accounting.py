@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core.lead.accounting import Tally
+from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.summary import described, summarise, summary_text
 from polyrhythm.observe.worker import Totals
@@ -27,7 +27,7 @@ def trailer(worker: int, compute_s: float, weight: float = 10.0) -> Trailer:
 
 
 def test_eq_1_is_the_mean_over_rounds() -> None:
-    tally = Tally()
+    tally = Accounting()
     for round_, times in enumerate([(1.0, 2.0, 3.0), (2.0, 2.0, 2.0)], start=1):
         for worker, seconds in enumerate(times):
             tally.count(trailer(worker, seconds), 10)
@@ -37,14 +37,14 @@ def test_eq_1_is_the_mean_over_rounds() -> None:
 
 
 def test_without_rounds_there_is_no_eq_1() -> None:
-    tally = Tally()
+    tally = Accounting()
     tally.count(trailer(0, 1.0), 10)
     line = tally.close(1, "on-arrival", 0, 2 * S, False)
     assert line is not None and line["usage"] is None
 
 
 def test_what_was_not_counted_is_done_again() -> None:
-    tally = Tally()
+    tally = Accounting()
     tally.count(trailer(0, 8.0, weight=100.0), 75)
     tally.count(trailer(0, 1.0, weight=100.0), 100)
     assert tally.workers[0].redone_ns == 2 * S

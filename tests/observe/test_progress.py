@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from polyrhythm.observe import tables
-from polyrhythm.observe.progress import Progress
+from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.state import fold
 from polyrhythm.wire.messages import JobSpec
 from tests.observe.journals import Line, joined, line, opened, rounds, totals, waiting
@@ -25,7 +25,7 @@ def write(path: Path, lines: list[Line]) -> Path:
 def shown(path: Path, *, quiet: bool = False, terminal: bool = False) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=80, highlight=False)
-    with Progress(path, quiet=quiet, job=JOB, console=console) as progress:
+    with ProgressDisplay(path, quiet=quiet, job=JOB, console=console) as progress:
         progress.tick()
         progress.say("worker-1 failed: killed")
     return out.getvalue()

@@ -28,10 +28,10 @@ from tests.papers.simulated import Simulated
 PAYLOAD = b"gradient"
 ADDRESS = m.Address("127.0.0.1", 1, "", "")
 SAMPLES: dict[type[m.Message], m.Message] = {
-    m.ServerBonjour: m.ServerBonjour(name="s1", job="j", address=ADDRESS, identity=""),
+    m.ServerHello: m.ServerHello(name="s1", job="j", address=ADDRESS, identity=""),
     m.Alive: m.Alive(worker=3, incarnation=2),
     m.Seed: m.Seed(worker=1, slice=4),
-    m.WorkerBonjour: m.WorkerBonjour(name="w", job="j", identity=""),
+    m.WorkerHello: m.WorkerHello(name="w", job="j", identity=""),
     m.Contribution: m.Contribution(worker=1, sequence=2, slices=1),
 }
 MESSAGE = m.Contribution(worker=1, sequence=2, slices=1)
@@ -55,10 +55,10 @@ def test_preamble() -> None:
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
-        ("SRV_BONJOUR", m.ServerBonjour),
+        ("SRV_BONJOUR", m.ServerHello),
         ("ALIVE", m.Alive),
         ("BONJOUR_MDES", m.Seed),
-        ("WRK_BONJOUR", m.WorkerBonjour),
+        ("WRK_BONJOUR", m.WorkerHello),
         ("WRK_UPDATE", m.Contribution),
     ],
 )
@@ -147,9 +147,9 @@ def test_the_server_goes_on_without_those_who_are_late() -> None:
     for worker in (0, 1):
         policy.on(sync.Joined(worker), 0)
     policy.on(sync.Opened(0), 0)
-    assert not policy.on(sync.Arrived(0, 1), SECOND).fold
-    assert not policy.on(sync.Tick(), 30 * SECOND - 1).fold
-    fired = policy.on(sync.Tick(), 30 * SECOND)
+    assert not policy.on(sync.MemberContributed(0, 1), SECOND).fold
+    assert not policy.on(sync.TimePassed(), 30 * SECOND - 1).fold
+    fired = policy.on(sync.TimePassed(), 30 * SECOND)
     assert fired.fold and fired.reason.code == "timer"
 
 

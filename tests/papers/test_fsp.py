@@ -16,7 +16,12 @@ from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.barrier.abandoning import abandons
 from polyrhythm.core.sync.barrier.batch_size import BatchSize, MeasuredBatch
 from polyrhythm.core.sync.barrier.lateness import Lateness
-from polyrhythm.core.sync.interval.fixed import AutoInterval, BinaryInterval, Measured, Terms
+from polyrhythm.core.sync.interval.fixed import (
+    AutoInterval,
+    BinaryInterval,
+    IntervalTerms,
+    Measured,
+)
 from polyrhythm.core.sync.interval.gain import Line, best_interval
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.engines.inline import InlineRun, run_inline
@@ -74,8 +79,8 @@ def test_the_coordinator_initiates_the_barrier() -> None:
     policy = choose_policy(JobSpec(job="j", sync="fsp", interval="50ms", coordination="central"))
     policy.on(sync.Joined(0), 0)
     assert policy.on(sync.Opened(0), 0).wake_at == 50 * MS
-    assert not policy.on(sync.Tick(), 49 * MS).pause
-    assert policy.on(sync.Tick(), 50 * MS).pause
+    assert not policy.on(sync.TimePassed(), 49 * MS).pause
+    assert policy.on(sync.TimePassed(), 50 * MS).pause
 
 
 @pytest.mark.parametrize("coordination", ["central", "semi"])
@@ -211,7 +216,7 @@ WARM_UP, MEASURING = 5, 4 * (4 + 2) + 4 + 1
 
 def search(
     interval: AutoInterval | BinaryInterval, rates: dict[int, float], rounds: int
-) -> list[Terms]:
+) -> list[IntervalTerms]:
     """The objective falls by `rates[interval in ms]` per second of work; barriers take 10 ms."""
     objective, told = 1000.0, []
     for _ in range(rounds):
@@ -306,7 +311,7 @@ def test_binary_is_fixed_afterwards() -> None:
     interval = BinaryInterval()
     search(interval, {1600: 1.0, 800: 2.0, 400: 1.0}, rounds=7)
     later = search(interval, {}, rounds=50)
-    assert set(later) == {Terms(800 * MS, probe=False)}
+    assert set(later) == {IntervalTerms(800 * MS, probe=False)}
 
 
 # -- coordination and baselines --------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from polyrhythm.core.lead.plan import Plan
+from polyrhythm.core.lead.plan import DataPlan
 from polyrhythm.core.placement.ring import Ring
 from polyrhythm.learn.points import Points
 from tests.papers.simulated import Simulated
@@ -29,7 +29,7 @@ def primaries(servers: list[int], current: dict[int, int] | None = None) -> dict
 def test_data_is_distributed_evenly() -> None:
     """ "By doing so, we ensure an even distribution of data among the workers, mitigating the risk of
     any individual worker becoming a performance bottleneck." """
-    plan = Plan(points=1000, workers=3, seed=0, epochs=1)
+    plan = DataPlan(points=1000, workers=3, seed=0, epochs=1)
     members = [(worker, 1) for worker in range(3)]
     plan.share(members)
     shares = [sum(chunk.points for chunk in plan.chunks if chunk.holder == m) for m in members]
@@ -40,7 +40,7 @@ def test_data_is_distributed_evenly() -> None:
 def test_shards_are_sampled_randomly() -> None:
     """ "This scheme involves randomly sampling a sub-dataset for each worker.": a worker's points come
     from everywhere, also where the data set is sorted."""
-    plan = Plan(points=1000, workers=2, seed=5, epochs=1)
+    plan = DataPlan(points=1000, workers=2, seed=5, epochs=1)
     plan.share([(0, 1), (1, 1)])
     lease = plan.lease((0, 1))
     points = Points(lease)

@@ -23,7 +23,7 @@ from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import has_rounds
-from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.learn.points import Points
 from polyrhythm.wire import messages as m
 
@@ -232,10 +232,10 @@ class Ensemble:
         self.links.setdefault(link, deque()).appendleft(what)
 
     def _knock_server(self, server: int) -> None:
-        bonjour = m.ServerBonjour(
+        hello = m.ServerHello(
             server=server, name=f"s{server}", job=self.job.job, address=ADDRESS, identity=""
         )
-        self.put((f"s{server}", LEAD), "lead", ev.ServerKnocked(f"link-s{server}", bonjour))
+        self.put((f"s{server}", LEAD), "lead", ev.ServerHelloReceived(f"link-s{server}", hello))
 
     def _start_worker(self, name: str) -> None:
         life = Life(name, WorkerMachine(name), f"link-{len(self.alias) + 1}")
@@ -244,8 +244,8 @@ class Ensemble:
 
     def _knock(self, life: Life) -> None:
         self.alias[life.link] = life.link
-        bonjour = m.WorkerBonjour(name=life.name, job=self.job.job, identity="")
-        self.put((life.link, LEAD), "lead", ev.WorkerKnocked(life.link, bonjour))
+        hello = m.WorkerHello(name=life.name, job=self.job.job, identity="")
+        self.put((life.link, LEAD), "lead", ev.WorkerHelloReceived(life.link, hello))
 
     def _life_at(self, peer: str) -> Life | None:
         for life in reversed(self.lives):
@@ -693,7 +693,7 @@ class Ensemble:
                     self._close(life, lose=False, reason="it left")
         self._check_acknowledged(life)
         if life.doing == "enrolling" and life.lease is not None:
-            life.doing = "compute" if life.machine.state is State.COMPUTING else "enrolling"
+            life.doing = "compute" if life.machine.state is Phase.COMPUTING else "enrolling"
 
     def _push(self, life: Life, effect: fx.PushSlices) -> None:
         given = (life.machine.worker, life.machine.incarnation, effect.sequence)

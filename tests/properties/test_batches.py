@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.batches import least_of, steps_of, too_few, wanted
-from polyrhythm.core.lead.plan import Plan
+from polyrhythm.core.lead.plan import DataPlan
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.points import Points
-from polyrhythm.sim.model.points import Points as SimulatedPoints
+from polyrhythm.sim.model.points import SimPoints
 
 
 @given(
@@ -27,7 +27,7 @@ def test_no_batch_is_smaller_than_the_minimum(
     """Workers take batches of any size in any order, put some back, and leave; what they leave is
     leased to the others."""
     random, epochs = Random(seed), 2
-    plan = Plan(points, workers, 3, epochs, least)
+    plan = DataPlan(points, workers, 3, epochs, least)
     members = [(worker, 1) for worker in range(workers)]
     plan.share(members)
     cursors = {member: Points(plan.lease(member), least) for member in members}
@@ -65,10 +65,10 @@ def test_simulated_workers_cut_no_batch_below_the_minimum(
     points: int, workers: int, least: int, counts: list[int]
 ) -> None:
     """Sizes only: the simulator visits chunks in their own order."""
-    plan = Plan(points, workers, 0, 2, least)
+    plan = DataPlan(points, workers, 0, 2, least)
     plan.share([(worker, 1) for worker in range(workers)])
     lease = plan.lease((0, 1))
-    simulated = SimulatedPoints(least)
+    simulated = SimPoints(least)
     simulated.take(lease)
     left = 2 * sum(chunk.last - chunk.first for chunk in lease.chunks)
     for count in counts:
@@ -85,10 +85,10 @@ def test_simulated_workers_cut_no_batch_below_the_minimum(
 
 
 def test_one_chunk_is_cut_alike_in_both() -> None:
-    plan = Plan(16 * 33, 1, 0, 1, 2)
+    plan = DataPlan(16 * 33, 1, 0, 1, 2)
     plan.share([(0, 1)])
     lease = plan.lease((0, 1))
-    real, simulated = Points(lease, 2), SimulatedPoints(2)
+    real, simulated = Points(lease, 2), SimPoints(2)
     simulated.take(lease)
     sizes = []
     while count := simulated.visit(32):

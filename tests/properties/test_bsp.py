@@ -96,13 +96,13 @@ class Barrier(RuleBasedStateMachine):
         self.computing.discard(worker)
         if abstains:
             self.arrived.add(worker)
-            self.tell(sync.Abstained(worker))
+            self.tell(sync.MemberAbstained(worker))
         elif not self.open and in_time:
             self.late_but_in.add(worker)
-            self.tell(sync.Arrived(worker, self.folded + 1))
+            self.tell(sync.MemberContributed(worker, self.folded + 1))
         else:
             self.arrived.add(worker)
-            self.tell(sync.Arrived(worker, self.folded + (1 if self.open else 2)))
+            self.tell(sync.MemberContributed(worker, self.folded + (1 if self.open else 2)))
 
     @precondition(lambda self: not self.open)
     @rule()
@@ -113,7 +113,7 @@ class Barrier(RuleBasedStateMachine):
     @rule()
     def time_passes(self) -> None:
         self.now_ns += 3 * SECOND_NS
-        self.tell(sync.Tick())
+        self.tell(sync.TimePassed())
 
     @precondition(lambda self: self.open and self.timed and self.arrived)
     @rule()
@@ -121,7 +121,7 @@ class Barrier(RuleBasedStateMachine):
         until_ns = self.policy.why().until_ns
         assert until_ns is not None, "members are awaited without a timer"
         self.now_ns = max(self.now_ns, until_ns)
-        self.tell(sync.Tick())
+        self.tell(sync.TimePassed())
         assert not self.open, "the timer fired and the missing are still waited for"
 
     @precondition(lambda self: self.open and self.timed and self.arrived and self.computing)
@@ -131,7 +131,7 @@ class Barrier(RuleBasedStateMachine):
         self.the_timer_fires()
         self.computing.discard(worker)
         (self.late_but_in if in_time else self.arrived).add(worker)
-        self.tell(sync.Arrived(worker, self.folded + (1 if in_time else 2)))
+        self.tell(sync.MemberContributed(worker, self.folded + (1 if in_time else 2)))
 
     @invariant()
     def nobody_waits_for_nobody(self) -> None:
@@ -151,7 +151,7 @@ class Barrier(RuleBasedStateMachine):
                 if self.open:
                     self.computing.discard(worker)
                     self.arrived.add(worker)
-                    self.tell(sync.Arrived(worker, self.folded + 1))
+                    self.tell(sync.MemberContributed(worker, self.folded + 1))
             self.nobody_waits_for_nobody()
 
 
@@ -164,7 +164,7 @@ def test_it_hangs_when_those_who_left_are_waited_for(monkeypatch) -> None:
         Bsp,
         "on",
         lambda self, event, now_ns: honest(
-            self, sync.Tick() if isinstance(event, sync.Left) else event, now_ns
+            self, sync.TimePassed() if isinstance(event, sync.Left) else event, now_ns
         ),
     )
     with pytest.raises(AssertionError, match=r"no fold|still waited for|forgotten"):
@@ -177,7 +177,7 @@ def late_but_in() -> None:
     barrier.begin(workers=2, timer="5s")
     barrier.computing.discard(0)
     barrier.arrived.add(0)
-    barrier.tell(sync.Arrived(0, 1))
+    barrier.tell(sync.MemberContributed(0, 1))
     barrier.somebody_is_late(in_time=True)
     barrier.folded_everywhere()
     barrier.nobody_waits_for_nobody()
@@ -191,8 +191,8 @@ def test_it_hangs_when_the_late_who_are_in_are_waited_for(monkeypatch) -> None:
     honest = Bsp.on
 
     def forgetful(self: Bsp, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        late = isinstance(event, sync.Arrived) and event.round <= self._decided
-        return honest(self, sync.Tick() if late else event, now_ns)
+        late = isinstance(event, sync.MemberContributed) and event.round <= self._decided
+        return honest(self, sync.TimePassed() if late else event, now_ns)
 
     monkeypatch.setattr(Bsp, "on", forgetful)
     with pytest.raises(AssertionError, match="not released"):

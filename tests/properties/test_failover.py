@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.events import Computed
-from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.server.replication import Replication
 from polyrhythm.core.worker.outstanding import Outstanding
 from polyrhythm.wire import messages as m
@@ -18,8 +18,8 @@ SPEC = m.ModelSpec(
 COMPUTED = Computed(0, 1.0, (0.1,), None, 0, 0, 0, ())
 
 
-def placed(servers: int, replicas: int) -> Placing:
-    placing = Placing(servers, 64, replicas)
+def placed(servers: int, replicas: int) -> Routing:
+    placing = Routing(servers, 64, replicas)
     for server in range(servers):
         placing.come(server, ADDRESS)
     placing.place(SPEC)
@@ -30,7 +30,7 @@ def placed(servers: int, replicas: int) -> Placing:
     return placing
 
 
-def follow(placing: Placing) -> None:
+def follow(placing: Routing) -> None:
     """Every server goes by the new routes."""
     for server in placing.servers:
         done = placing.placed(m.Placed(routing=placing.epoch, server=server))

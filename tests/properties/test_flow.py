@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
-from polyrhythm.core.lead.contributions import Arrivals
-from polyrhythm.core.lead.plan import Holder, Plan
+from polyrhythm.core.lead.contributions import Contributions
+from polyrhythm.core.lead.plan import DataPlan, Holder
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
@@ -143,21 +143,21 @@ def test_workers_end_with_different_parameters_when_nothing_is_frozen(monkeypatc
 
 
 def test_points_are_visited_twice_when_chunks_of_the_living_move_at_once(monkeypatch) -> None:
-    honest = Plan.share
+    honest = DataPlan.share
 
-    def at_once(self: Plan, members: list[Holder]) -> set[Holder]:
+    def at_once(self: DataPlan, members: list[Holder]) -> set[Holder]:
         changed = honest(self, members)
         for member in members:
             changed |= self.confirm(member, 10**9)
         return changed
 
-    monkeypatch.setattr(Plan, "share", at_once)
+    monkeypatch.setattr(DataPlan, "share", at_once)
     with pytest.raises(AssertionError, match="not every point"):
         search(points=40, joins=3)
 
 
 def test_a_job_is_idle_too_early_when_what_is_on_its_way_is_not_looked_at(monkeypatch) -> None:
-    monkeypatch.setattr(Arrivals, "any", False)
+    monkeypatch.setattr(Contributions, "any", False)
     with pytest.raises(AssertionError, match="nobody had anything to contribute"):
         for seed in range(200):
             check_finished(play(seed, AHEAD, points=40, joins=2))

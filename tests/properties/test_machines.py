@@ -10,11 +10,11 @@ import pytest
 from hypothesis import settings
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.worker.assembly import Landing
+from polyrhythm.core.worker.assembly import Assembly
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.properties.ensemble import Ensemble, Store
@@ -104,13 +104,13 @@ def search(**chances: object) -> None:
 
 
 def test_versions_mix_when_a_worker_does_not_look_at_them(monkeypatch) -> None:
-    land = Landing.land
+    land = Assembly.land
 
-    def land_blindly(landing: Landing, *landed: Any) -> None:
+    def land_blindly(landing: Assembly, *landed: Any) -> None:
         land(landing, *landed)
         landing.whole, landing.version = True, landing.newest
 
-    monkeypatch.setattr(Landing, "land", land_blindly)
+    monkeypatch.setattr(Assembly, "land", land_blindly)
     monkeypatch.setattr(WorkerMachine, "check", lambda self: None)
     with pytest.raises(AssertionError, match=r"goes on with \d, but reads"):
         search()
@@ -139,12 +139,12 @@ def test_seeds_are_missing_when_a_server_does_not_look_at_the_routing_epoch(monk
 
 
 def test_seeds_are_missing_when_the_lead_does_not_look_at_the_routing_epoch(monkeypatch) -> None:
-    def seeded(placing: Placing, said: m.Seeded) -> None:
+    def seeded(placing: Routing, said: m.Seeded) -> None:
         placing._seeded.add(said.server)
         placing._begun = placing._begun or placing._seeded >= placing._keepers
 
-    monkeypatch.setattr(Placing, "seeded", seeded)
-    monkeypatch.setattr(Placing, "check", lambda self: None)
+    monkeypatch.setattr(Routing, "seeded", seeded)
+    monkeypatch.setattr(Routing, "check", lambda self: None)
     with pytest.raises(AssertionError, match="were not seeded"):
         search(seeder_deaths=2, joins=4)
 

@@ -7,7 +7,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from polyrhythm.core.minimum_tracker import Slowest
+from polyrhythm.core.minimum_tracker import MinimumTracker
 
 HUNT = settings(
     max_examples=500, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
@@ -16,11 +16,11 @@ keys = st.integers(0, 4)
 
 
 class Twins(RuleBasedStateMachine):
-    slowest_class: ClassVar[type[Slowest]] = Slowest
+    slowest_class: ClassVar[type[MinimumTracker]] = MinimumTracker
 
     def __init__(self) -> None:
         super().__init__()
-        self.slowest: Slowest[int] = self.slowest_class()
+        self.slowest: MinimumTracker[int] = self.slowest_class()
         self.plain: dict[int, int] = {}
 
     @rule(key=keys, number=st.integers(0, 12))
@@ -51,7 +51,7 @@ class Twins(RuleBasedStateMachine):
 TestTwins = Twins.TestCase
 
 
-class StandsStill(Slowest[int]):
+class StandsStill(MinimumTracker[int]):
     """The least is only looked for when somebody enters below it."""
 
     @property
@@ -59,7 +59,7 @@ class StandsStill(Slowest[int]):
         return self._least if self._at else 0
 
 
-class Remembers(Slowest[int]):
+class Remembers(MinimumTracker[int]):
     """What was dropped still counts."""
 
     def drop(self, key: int) -> None:
@@ -67,7 +67,7 @@ class Remembers(Slowest[int]):
 
 
 @pytest.mark.parametrize("mutant", [StandsStill, Remembers])
-def test_they_differ_with_a_rule_switched_off(mutant: type[Slowest]) -> None:
+def test_they_differ_with_a_rule_switched_off(mutant: type[MinimumTracker]) -> None:
     machine = type("Mutant", (Twins,), {"slowest_class": mutant})
     with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(machine, settings=HUNT)

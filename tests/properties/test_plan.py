@@ -10,8 +10,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from polyrhythm.core.lead.plan import Holder, Plan
-from polyrhythm.wire.messages import Leased, Progress
+from polyrhythm.core.lead.plan import DataPlan, Holder
+from polyrhythm.wire.messages import ChunkProgress, Leased
 
 groups = st.sets(st.integers(0, 6), max_size=5).map(lambda found: [(w, 1) for w in sorted(found)])
 
@@ -27,7 +27,7 @@ def most_that_can_stay(due: Counter[Holder | None], members: list[Holder], chunk
 
 @given(st.integers(1, 500), st.integers(0, 6))
 def test_chunks_partition_the_points(points, workers) -> None:
-    plan = Plan(points, workers, 0, None)
+    plan = DataPlan(points, workers, 0, None)
     plan.check()
     numbers = [n for chunk in plan.chunks for n in range(chunk.first, chunk.last)]
     assert numbers == list(range(points))
@@ -36,7 +36,7 @@ def test_chunks_partition_the_points(points, workers) -> None:
 
 @given(st.integers(1, 300), st.lists(groups, min_size=1, max_size=6))
 def test_shares_are_even_and_move_as_few_as_that_allows(points, changes) -> None:
-    plan = Plan(points, 3, 0, None)
+    plan = DataPlan(points, 3, 0, None)
     for members in changes:
         plan.release({chunk.holder for chunk in plan.chunks if chunk.holder} - set(members))
         before = [chunk.due for chunk in plan.chunks]
@@ -60,22 +60,24 @@ def test_shares_are_even_and_move_as_few_as_that_allows(points, changes) -> None
 
 @given(st.integers(1, 40), st.integers(1, 3))
 def test_the_goal_is_every_point_so_many_times(points, epochs) -> None:
-    plan = Plan(points, 1, 0, epochs)
+    plan = DataPlan(points, 1, 0, epochs)
     plan.share([(0, 1)])
     for lease in plan.lease((0, 1)).chunks:
         assert not plan.done
-        plan.commit((0, 1), (Progress(lease.chunk, epochs, 0),))
+        plan.commit((0, 1), (ChunkProgress(lease.chunk, epochs, 0),))
     assert plan.done
     assert plan.passes == epochs
 
 
 @given(st.integers(1, 40))
 def test_progress_on_what_is_not_held_is_void(points) -> None:
-    plan = Plan(points, 1, 0, None)
+    plan = DataPlan(points, 1, 0, None)
     plan.share([(0, 1)])
-    assert plan.commit((1, 1), (Progress(0, 1, 0),)) == 0
-    assert plan.commit((0, 2), (Progress(0, 1, 0),)) == 0, "one who came back is somebody else"
-    assert plan.commit((0, 1), (Progress(len(plan.chunks), 1, 0), Progress(-1, 1, 0))) == 0
+    assert plan.commit((1, 1), (ChunkProgress(0, 1, 0),)) == 0
+    assert plan.commit((0, 2), (ChunkProgress(0, 1, 0),)) == 0, "one who came back is somebody else"
+    assert (
+        plan.commit((0, 1), (ChunkProgress(len(plan.chunks), 1, 0), ChunkProgress(-1, 1, 0))) == 0
+    )
     assert plan.passes == 0
 
 
@@ -91,7 +93,7 @@ class Visitor:
     letters: deque[Leased] = field(default_factory=deque)
     lease: Leased | None = None
     been: dict[int, int] = field(default_factory=dict)
-    sent: deque[tuple[int, Progress, set[tuple[int, int]]]] = field(default_factory=deque)
+    sent: deque[tuple[int, ChunkProgress, set[tuple[int, int]]]] = field(default_factory=deque)
 
 
 class Churn(RuleBasedStateMachine):
@@ -102,7 +104,7 @@ class Churn(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plan = Plan(60, 1, 0, None)
+        self.plan = DataPlan(60, 1, 0, None)
         self.visitors: dict[Holder, Visitor] = {}
         self.gone: dict[Holder, Visitor] = {}
         self.visited: Counter[tuple[int, int]] = Counter()
@@ -161,7 +163,9 @@ class Churn(RuleBasedStateMachine):
         visitor.been[chunk.chunk] = begin + points
         passes, cursor = divmod(begin + points, size)
         places = {(chunk.chunk, at) for at in range(begin, begin + points)}
-        visitor.sent.append((visitor.lease.number, Progress(chunk.chunk, passes, cursor), places))
+        visitor.sent.append(
+            (visitor.lease.number, ChunkProgress(chunk.chunk, passes, cursor), places)
+        )
         if self.counted_at_send:
             self.plan.commit(visitor.key, (visitor.sent[-1][1],))
 

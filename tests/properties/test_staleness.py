@@ -21,7 +21,7 @@ from polyrhythm.core.sync.arrival.clocks import Clocks
 from polyrhythm.core.sync.arrival.on_arrival import OnArrival
 from polyrhythm.core.sync.arrival.restart import Restart
 from polyrhythm.core.sync.arrival.staleness import Staleness
-from polyrhythm.core.sync.arrival.view_change import Turning
+from polyrhythm.core.sync.arrival.view_change import ViewChange
 
 SEARCH = settings(stateful_step_count=40)
 HUNT = settings(
@@ -35,7 +35,7 @@ class Gate(RuleBasedStateMachine):
 
     gate: ClassVar[type[Staleness | Restart]]
     clocks_class: ClassVar[type[Clocks]] = Clocks
-    turning_class: ClassVar[type[Turning]] = Turning
+    turning_class: ClassVar[type[ViewChange]] = ViewChange
     bounds: ClassVar[tuple[int | None, ...]]
     asks = True
     """A worker that has contributed waits for the lead's word."""
@@ -116,7 +116,7 @@ class Gate(RuleBasedStateMachine):
         if self.asks:
             self.going.remove(worker)
             self.waiting.add(worker)
-        self.tell(sync.Arrived(worker, 0))
+        self.tell(sync.MemberContributed(worker, 0))
 
     @precondition(lambda self: self.going)
     @rule(data=st.data())
@@ -124,7 +124,7 @@ class Gate(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(sorted(self.going)))
         self.going.remove(worker)
         self.resting.add(worker)
-        self.tell(sync.Abstained(worker))
+        self.tell(sync.MemberAbstained(worker))
 
     @precondition(lambda self: self.resting)
     @rule(data=st.data())
@@ -143,7 +143,7 @@ class Gate(RuleBasedStateMachine):
 
     @rule()
     def time_passes(self) -> None:
-        self.tell(sync.Tick())
+        self.tell(sync.TimePassed())
 
     # -- what must hold --------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class SspRestart(Gate):
     bounds = (0, 1, 3)
 
     def tell(self, event: sync.PolicyEvent) -> sync.Decision:
-        arriving = {event.worker} if isinstance(event, sync.Arrived) else set()
+        arriving = {event.worker} if isinstance(event, sync.MemberContributed) else set()
         stopped = self.waiting - arriving - (self.turn or set())
         others = (self.going | self.entering | self.joining) - arriving
         decision = super().tell(event)
@@ -276,7 +276,7 @@ def test_the_gap_grows_when_one_who_rested_comes_back_where_it_was() -> None:
         hunt(Ssp, clocks_class=ComesBackWhereItWas)
 
 
-class ForgetfulTurning(Turning):
+class ForgetfulTurning(ViewChange):
     def join(self, worker: int) -> None:
         self._joining.add(worker)
 
@@ -333,7 +333,7 @@ def test_a_joiner_begins_at_the_members_minimum() -> None:
     policy.on(sync.Opened(0), 0)
     for _ in range(5):
         for worker in (0, 1):
-            policy.on(sync.Arrived(worker, 1), 1)
+            policy.on(sync.MemberContributed(worker, 1), 1)
     policy.on(sync.Joined(2), 2)
     policy.on(sync.Opened(1), 3)
-    assert 0 in policy.on(sync.Arrived(0, 1), 4).release
+    assert 0 in policy.on(sync.MemberContributed(0, 1), 4).release

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from polyrhythm.core.lead.contributions import Arrivals, Complete
+from polyrhythm.core.lead.contributions import Complete, Contributions
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.sync.registry import has_rounds
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.outstanding import Outstanding
-from polyrhythm.sim.model.link import Way
-from polyrhythm.sim.server.slice_store import Given, Memory
+from polyrhythm.sim.model.link import Channel
+from polyrhythm.sim.server.slice_store import Given, SimSliceStore
 from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
 from tests.sim.staged_run import Run
 
@@ -80,7 +80,7 @@ class Books:
                 assert not missing, f"{where} lacks what was counted: {dict(missing)}"
 
 
-class Blocks(Memory):
+class Blocks(SimSliceStore):
     """A server's slices with a block in every slot, and no opinion of what may be in it. What goes to
     a copy carries its elements as they are, so that a copy's faults are its own."""
 
@@ -148,7 +148,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
     books, rng = Books(), random.Random(seed)
     contribute, acknowledge = WorkerMachine._contribute, Outstanding.acknowledge
     reroute = Outstanding.reroute
-    count, excuse, send = LeadMachine._count, Arrivals.excuse, Way.send
+    count, excuse, send = LeadMachine._count, Contributions.excuse, Channel.send
 
     def contribute_booked(machine: WorkerMachine, event: Any, now_ns: int) -> None:
         books.send((machine.worker, machine.incarnation, machine._contributing.sequence + 1))
@@ -186,11 +186,11 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         books.counted[trailer.worker, trailer.incarnation, trailer.sequence] = complete.round
         count(lead, complete, member, now_ns)
 
-    def excuse_booked(arrivals: Arrivals, worker: int, incarnation: int) -> None:
+    def excuse_booked(arrivals: Contributions, worker: int, incarnation: int) -> None:
         books.excused |= {given for given in arrivals.owed if given[:2] == (worker, incarnation)}
         excuse(arrivals, worker, incarnation)
 
-    def send_again(way: Way, message: Message, nbytes: int = 0) -> int:
+    def send_again(way: Channel, message: Message, nbytes: int = 0) -> int:
         left_ns = send(way, message, nbytes)
         if isinstance(message, Contribution) and rng.random() < repeated:
             left_ns = send(way, message, nbytes)
@@ -201,8 +201,8 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(Outstanding, "acknowledge", acknowledge_booked)
         patch.setattr(Outstanding, "reroute", reroute_booked)
         patch.setattr(LeadMachine, "_count", count_booked)
-        patch.setattr(Arrivals, "excuse", excuse_booked)
-        patch.setattr(Way, "send", send_again)
+        patch.setattr(Contributions, "excuse", excuse_booked)
+        patch.setattr(Channel, "send", send_again)
         patch.setattr(
             "polyrhythm.sim.server.node.Memory", type("Booked", (Blocks,), {"books": books})
         )

@@ -101,8 +101,8 @@ class Decisions:
     def takes(self, lead: LeadMachine, event: Any) -> None:
         """Before the lead has handled it."""
         match event:
-            case ev.WorkerKnocked(bonjour=bonjour):
-                number = int(bonjour.name.removeprefix("worker-"))
+            case ev.WorkerHelloReceived(hello=hello):
+                number = int(hello.name.removeprefix("worker-"))
                 self.score.append(("join", number, len(self.made)))
             case m.Attach(worker=worker):  # then it has joined, and the next may come
                 self.done["join", worker] += 1

@@ -66,9 +66,9 @@ def test_a_policy_s_usage_is_predicted_from_another_s_run(
     scenario = scenario_of(fold(known.journal.lines), known.simulation.job, other)
     clock = Clock()
     journal = MemoryJournal(clock.read)
-    Simulation(scenario, scenario.job_spec("foretold"), clock, journal).run()
-    foretold = summarise(journal.lines)["resource_usage"]["overall"]
-    assert foretold == pytest.approx(usage(real), abs=within)
+    Simulation(scenario, scenario.job_spec("predicted"), clock, journal).run()
+    predicted = summarise(journal.lines)["resource_usage"]["overall"]
+    assert predicted == pytest.approx(usage(real), abs=within)
     assert abs(usage(known) - usage(real)) > 0.1, "they differ, so it was not easy"
 
 
@@ -80,15 +80,15 @@ def test_with_rounds_the_way_is_what_who_comes_last_waits() -> None:
     assert state.way_s is not None
     means_s = [w.totals.wait_s / (w.totals.contributions - 1) for w in state.workers.values()]
     assert state.way_s < 0.8 * min(means_s)
-    foretold = scenario_of(state, known.simulation.job, "bsp")
-    delays = [group.link.delay for group in foretold.workers if group.link is not None]
+    predicted = scenario_of(state, known.simulation.job, "bsp")
+    delays = [group.link.delay for group in predicted.workers if group.link is not None]
     assert delays == pytest.approx([state.way_s / 2 * 1e9] * 4, abs=1)
 
 
 def delays_ns(state: RunState, job: JobSpec, near: str = "tcp") -> list[float]:
     state.links = dict.fromkeys(state.links, near)
-    foretold = scenario_of(state, job, "bsp")
-    return [group.link.delay for group in foretold.workers if group.link is not None]
+    predicted = scenario_of(state, job, "bsp")
+    return [group.link.delay for group in predicted.workers if group.link is not None]
 
 
 def test_who_came_late_says_little_of_the_way() -> None:
@@ -174,7 +174,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     runs = tmp_path / "runs"
     simulate(path, name="known", runs_dir=runs, quiet=True)
     capsys.readouterr()
-    simulate(from_run="known", sync="asp", name="foretold", runs_dir=runs, json_=True)
+    simulate(from_run="known", sync="asp", name="predicted", runs_dir=runs, json_=True)
     result = json.loads(capsys.readouterr().out)
     assert (result["job"], result["sync"]) == ("known", "asp")
     assert result["resource_usage"]["overall"] > 0.5

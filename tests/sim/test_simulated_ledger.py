@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrhythm.core.lead.contributions import Arrivals, Complete
+from polyrhythm.core.lead.contributions import Complete, Contributions
 from polyrhythm.core.server.leases import SliceVersions, Versions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.errors import InvariantBroken, JobFailed
@@ -70,7 +70,7 @@ def test_what_is_counted_when_it_is_sent_may_never_arrive(
     sync: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Arrivals, "trailer", lambda _, message, __: Complete(message, message.round)
+        Contributions, "trailer", lambda _, message, __: Complete(message, message.round)
     )
-    monkeypatch.setattr(Arrivals, "arrived", lambda *_: None)
+    monkeypatch.setattr(Contributions, "arrived", lambda *_: None)
     assert "lacks what was counted" in failure(sync)

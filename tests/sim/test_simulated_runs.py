@@ -170,17 +170,17 @@ def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:
 def test_a_contribution_added_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the ledger's word a repetition would be folded twice: the memory shows it."""
     from polyrhythm.core.server.ledger import Ledger, Verdict
-    from polyrhythm.sim.model.link import Way
+    from polyrhythm.sim.model.link import Channel
     from polyrhythm.wire.messages import Contribution
 
-    send = Way.send
+    send = Channel.send
 
-    def send_twice(way: Way, message: object, nbytes: int = 0) -> int:
+    def send_twice(way: Channel, message: object, nbytes: int = 0) -> int:
         if isinstance(message, Contribution):
             send(way, message, nbytes)
         return send(way, message, nbytes)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Way, "send", send_twice)
+    monkeypatch.setattr(Channel, "send", send_twice)
     assert Run(PLAIN).result["points"] == 2000, "the ledger knows what it has"
     monkeypatch.setattr(Ledger, "judge", lambda *_: Verdict.NEW)
     with pytest.raises(InvariantBroken, match="twice"):
@@ -212,34 +212,34 @@ def test_a_version_overwritten_under_its_reader_is_noticed(
 
 
 def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyrhythm.sim.server.slice_store import Memory
+    from polyrhythm.sim.server.slice_store import SimSliceStore
 
-    add = Memory.add
+    add = SimSliceStore.add
 
-    def lose_it(memory: Memory, message: object) -> object:
+    def lose_it(memory: SimSliceStore, message: object) -> object:
         event = add(memory, message)  # type: ignore[arg-type]
         for added in memory._added.values():
             added.clear()
         return event
 
-    monkeypatch.setattr(Memory, "add", lose_it)
+    monkeypatch.setattr(SimSliceStore, "add", lose_it)
     with pytest.raises(InvariantBroken, match="does not have it"):
         Run(PLAIN)
 
 
 def test_a_promise_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold that leaves something behind for the next one, though it was complete."""
-    from polyrhythm.sim.server.slice_store import Memory
+    from polyrhythm.sim.server.slice_store import SimSliceStore
 
-    fold = Memory._fold_slice
+    fold = SimSliceStore._fold_slice
 
-    def fold_all_but_one(memory: Memory, slice_: int, slot: int, step: SliceStep) -> None:
+    def fold_all_but_one(memory: SimSliceStore, slice_: int, slot: int, step: SliceStep) -> None:
         left = memory._added[slice_][1:]
         del memory._added[slice_][1:]
         fold(memory, slice_, slot, step)
         memory._added[slice_].extend(left)
 
-    monkeypatch.setattr(Memory, "_fold_slice", fold_all_but_one)
+    monkeypatch.setattr(SimSliceStore, "_fold_slice", fold_all_but_one)
     with pytest.raises(InvariantBroken, match="complete when round 1 was decided"):
         Run(PLAIN)
 

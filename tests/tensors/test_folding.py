@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core import effects as fx
-from polyrhythm.runtime.server.adding import Folding, added_by_lanes
+from polyrhythm.runtime.server.adding import Adding, added_by_lanes
 
 CORES = 2
 SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
@@ -24,7 +24,7 @@ class Stage:
         self._done = threading.Event()
         holdings = SimpleNamespace(primary=SimpleNamespace(nbytes=nbytes), fold=self._fold)
         driver = SimpleNamespace(post=lambda name, event: self._done.set())
-        self.folding = Folding(
+        self.folding = Adding(
             "s0",
             lambda: holdings,
             driver,

@@ -7,7 +7,7 @@ import torch
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.wire.messages import (
     JobSpec,
     ModelSpec,
@@ -26,14 +26,16 @@ JOB = JobSpec(job="j", servers=3, replicas=1, slice_nbytes=1024)
 NUMBERS = torch.arange(16.0)
 
 
-def learner(routing: int) -> Holdings:
+def learner(routing: int) -> SliceStore:
     routes = (Route(0, (2,), (1,)),)
-    made = Holdings(1, SPEC, routes, routing, JOB, lambda n: Segment(n, shared=False), fresh=False)
+    made = SliceStore(
+        1, SPEC, routes, routing, JOB, lambda n: Segment(n, shared=False), fresh=False
+    )
     made.follower.fetch((0,), routing)
     return made
 
 
-def tell(made: Holdings, routing: int, name: str, tensor: torch.Tensor) -> object:
+def tell(made: SliceStore, routing: int, name: str, tensor: torch.Tensor) -> object:
     message = State(
         routing=routing,
         server=0,

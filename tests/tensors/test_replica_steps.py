@@ -9,7 +9,7 @@ import torch
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.primary import Primary
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.tensors.updaters import Held, updaters_for
 from polyrhythm.wire.messages import (
     Contribution,
@@ -47,7 +47,7 @@ class Pair:
         )
         made = JobSpec(job="j", servers=1, replicas=1, **job)
         self.primary, self.replica = (
-            Holdings(
+            SliceStore(
                 server,
                 spec,
                 (Route(0, (1,)),),

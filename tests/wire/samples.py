@@ -44,15 +44,15 @@ JOB = m.JobSpec(
 
 def messages() -> list[m.Message]:
     return [
-        m.WorkerBonjour(
+        m.WorkerHello(
             **IDENTITY, name="w", job="j", identity="i", protocol=9, digests=(1, 0), nonce=b"n"
         ),
-        m.ServerBonjour(
+        m.ServerHello(
             **IDENTITY, name="s", job="j", address=ADDRESS, identity="i", digests=(2,), nonce=b"o"
         ),
         m.Challenge(**IDENTITY, nonce=bytes(range(32)), name="s0", job="j", proof=b"p" * 32),
         m.Proof(**IDENTITY, proof=b"q" * 32),
-        m.Greeting(**IDENTITY, name="s0", digest=1, address=ADDRESS, protocol=2),
+        m.HelloReply(**IDENTITY, name="s0", digest=1, address=ADDRESS, protocol=2),
         m.Refusal(**IDENTITY, reason="no: ünïcode"),
         m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),
         m.SegmentWithdrawn(**IDENTITY, segment=3),
@@ -79,7 +79,7 @@ def messages() -> list[m.Message]:
             compute_ns=1,
             wait_ns=2,
             transfer_ns=3,
-            progress=(m.Progress(1, 2, 3),),
+            progress=(m.ChunkProgress(1, 2, 3),),
             lease=4,
             steps=6,
             probe=0.25,

@@ -76,7 +76,7 @@ def protocol_1(message: m.Message) -> bytes:
 
 
 HELLOS = [
-    m.WorkerBonjour(name="w", job="j", identity="i", digests=(1, 0)),
+    m.WorkerHello(name="w", job="j", identity="i", digests=(1, 0)),
     m.Refusal(reason="this job speaks protocol 2"),
 ]
 
@@ -352,7 +352,7 @@ def test_a_damaged_payload_names_the_digest(digest: Digest) -> None:
 
 def test_a_name_that_is_not_text_is_refused() -> None:
     """Checksums are right, the head is not: whoever sends that must not end the one who reads it."""
-    head = m.encode_head(m.WorkerBonjour(name="abc", job="j", identity="")).replace(
+    head = m.encode_head(m.WorkerHello(name="abc", job="j", identity="")).replace(
         b"abc", b"\xff\xfe\xfd"
     )
     fixed = frames._FIXED.pack(

@@ -13,10 +13,10 @@ from tests.wire.samples import ADDRESS
 
 SECRET, OTHER = Secret("0123456789abcdef" * 4), Secret("fedcba9876543210" * 4)
 NEAR, FAR = b"n" * NONCE_NBYTES, b"f" * NONCE_NBYTES
-WORKER = m.WorkerBonjour(
+WORKER = m.WorkerHello(
     worker=0, incarnation=1, name="worker-0", job="j", identity="i", digests=(1,), nonce=NEAR
 )
-SERVER = m.ServerBonjour(
+SERVER = m.ServerHello(
     server=2, incarnation=3, name="s2", job="j", address=ADDRESS, identity="i", nonce=NEAR
 )
 
@@ -25,7 +25,7 @@ def far(secret: Secret | None = SECRET) -> Acceptor:
     return Acceptor("s1", "j", secret, FAR)
 
 
-def challenge_to(acceptor: Acceptor, hello: m.WorkerBonjour | m.ServerBonjour) -> m.Challenge:
+def challenge_to(acceptor: Acceptor, hello: m.WorkerHello | m.ServerHello) -> m.Challenge:
     challenge = acceptor.take(hello)
     assert challenge is not None
     return challenge
@@ -103,10 +103,10 @@ def test_a_hello_that_was_changed_on_its_way_is_refused(change: dict[str, Any]) 
 
 
 def test_a_proof_counts_for_the_role_in_which_it_was_made() -> None:
-    as_worker = m.WorkerBonjour(name="s2", job="j", identity="i", nonce=NEAR)
+    as_worker = m.WorkerHello(name="s2", job="j", identity="i", nonce=NEAR)
     acceptor = far()
     challenge_to(acceptor, as_worker)
-    as_server = m.ServerBonjour(name="s2", job="j", address=ADDRESS, identity="i", nonce=NEAR)
+    as_server = m.ServerHello(name="s2", job="j", address=ADDRESS, identity="i", nonce=NEAR)
     proof = Opener(SECRET, as_server).answer(challenge_to(far(), as_server))
     with pytest.raises(FrameError, match="does not know this job's secret"):
         acceptor.take(proof)
@@ -148,7 +148,7 @@ def test_the_hello_of_an_older_version_can_still_be_read() -> None:
     """It ends before the nonce."""
     fields = msgspec.msgpack.decode(m.encode_head(WORKER))
     older = msgspec.msgpack.encode(fields[:-1])
-    decoded = m.DECODERS[m.EVENT_TYPES[m.WorkerBonjour]].decode(older)
+    decoded = m.DECODERS[m.EVENT_TYPES[m.WorkerHello]].decode(older)
     assert decoded == msgspec.structs.replace(WORKER, nonce=b"")
 
 

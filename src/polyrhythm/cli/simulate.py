@@ -11,7 +11,7 @@ from polyrhythm.cli import flags
 from polyrhythm.cli.folders import make_run_dir, writing
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
 from polyrhythm.observe.journal import FileJournal, Journal, read_journal
-from polyrhythm.observe.progress import Progress
+from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.runs import (
     JOURNAL,
     find_run,
@@ -74,7 +74,7 @@ def simulate(
         write_process(run_dir)
         write_job(run_dir, spec)
         journal = FileJournal(run_dir / JOURNAL, clock.read)
-    progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
+    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
     simulation = Simulation(
         script, spec, clock, _Watched(journal, progress), seed=seed, check=check
     )
@@ -126,7 +126,7 @@ def _script(
 class _Watched:
     """A journal whose readers look up at every line: there is no other thread to follow it."""
 
-    def __init__(self, journal: Journal, progress: Progress) -> None:
+    def __init__(self, journal: Journal, progress: ProgressDisplay) -> None:
         self._journal = journal
         self._progress = progress
 

@@ -24,7 +24,7 @@ from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
-from polyrhythm.observe.progress import Progress
+from polyrhythm.observe.progress import ProgressDisplay
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.summary import described
@@ -376,7 +376,7 @@ def train(
         debug=debug,
         secret_file=run_dir / SECRET,
     )
-    progress = Progress(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
+    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
 
     def invite(address: Address) -> None:
         for line in () if quiet or json_ else here.invitation(spec, address, run_dir / SECRET):

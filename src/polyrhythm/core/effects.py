@@ -262,11 +262,11 @@ class Resume(Effect, frozen=True):
     anew: bool = False
 
 
-class LetGo(Effect, frozen=True):
+class StopWaiting(Effect, frozen=True):
     """The user's code, which was told to leave, need not wait for a version."""
 
 
-class Hurry(Effect, frozen=True):
+class ContributeNow(Effect, frozen=True):
     """The interval is over: let the user's code contribute what it has."""
 
 

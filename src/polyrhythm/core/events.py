@@ -1,23 +1,23 @@
 """What happens inside a process, in the past tense. Messages of peers are events as they are."""
 
 from polyrhythm.core.machine import Event
-from polyrhythm.wire.messages import ModelSpec, Progress, Row, ServerBonjour, WorkerBonjour
+from polyrhythm.wire.messages import ChunkProgress, ModelSpec, Row, ServerHello, WorkerHello
 
 
 class Tick(Event, frozen=True):
     """The time that a machine asked for in `wake_at` has come."""
 
 
-class WorkerKnocked(Event, frozen=True):
+class WorkerHelloReceived(Event, frozen=True):
     """A stranger's first frame came over `link`; its reply goes there until it is bound to a peer."""
 
     link: str
-    bonjour: WorkerBonjour
+    hello: WorkerHello
 
 
-class ServerKnocked(Event, frozen=True):
+class ServerHelloReceived(Event, frozen=True):
     link: str
-    bonjour: ServerBonjour
+    hello: ServerHello
 
 
 class LinkClosed(Event, frozen=True):
@@ -155,7 +155,7 @@ class Computed(Event, frozen=True):
     compute_ns: int
     wait_ns: int
     transfer_ns: int
-    progress: tuple[Progress, ...]
+    progress: tuple[ChunkProgress, ...]
     lease: int = 0
     steps: int = 1
     probe: float | None = None

@@ -7,7 +7,7 @@ for `--lead-timeout` is given up.*
 """
 
 from polyrhythm.core.effects import Note
-from polyrhythm.core.lead.pause_detector import Wakefulness
+from polyrhythm.core.lead.pause_detector import PauseDetector
 from polyrhythm.core.liveness import Pulse
 from polyrhythm.core.machine import Reason, Waiting
 
@@ -49,7 +49,7 @@ class LeadWatch:
     def __init__(self) -> None:
         self._pulse: Pulse | None = None
         """None: there is no link to the lead yet."""
-        self._wakefulness = Wakefulness(0.0)
+        self._wakefulness = PauseDetector(0.0)
         self._timeout_ns = 0
         self._suspected = False
         self.beats = 0
@@ -59,7 +59,7 @@ class LeadWatch:
         """The link to the lead is up, for the first time or again."""
         note = self.hear(now_ns)
         self._pulse = Pulse(round(heartbeat_s * 1e9), now_ns)
-        self._wakefulness = Wakefulness(heartbeat_s)
+        self._wakefulness = PauseDetector(heartbeat_s)
         self._wakefulness.begin(now_ns)
         self._timeout_ns = round(timeout_s * 1e9)
         self.beats = 0
@@ -126,7 +126,7 @@ class LeadWatch:
     def _pass_over(self, pulse: Pulse, now_ns: int) -> None:
         paused_ns = self._wakefulness.away_ns(now_ns)
         if paused_ns:
-            pulse.pass_over(paused_ns, now_ns)
+            pulse.exclude_time(paused_ns, now_ns)
 
     def _fields(self, pulse: Pulse, now_ns: int) -> dict[str, float | str]:
         return {

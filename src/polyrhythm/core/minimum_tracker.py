@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Slowest(Generic[Key]):
+class MinimumTracker(Generic[Key]):
     def __init__(self) -> None:
         self._at: dict[Key, int] = {}
         self._counts: Counter[int] = Counter()

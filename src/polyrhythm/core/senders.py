@@ -1,10 +1,9 @@
 """Who says what to whom: which messages are for the lead's machine, and who may send them."""
 
 from polyrhythm.core.effects import LEAD, server_name, worker_name
-from polyrhythm.core.events import ServerKnocked, WorkerKnocked
+from polyrhythm.core.events import ServerHelloReceived, WorkerHelloReceived
 from polyrhythm.wire import messages as m
-
-Bonjour = m.WorkerBonjour | m.ServerBonjour
+from polyrhythm.wire.proof import Hello
 
 _WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave)
 _SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable)
@@ -39,15 +38,15 @@ def is_to_lead(message: m.Message) -> bool:
     return kind in TO_LEAD
 
 
-def caller(bonjour: Bonjour) -> str:
-    """By which name a server that does not lead knows who says bonjour."""
-    if isinstance(bonjour, m.WorkerBonjour):
-        return worker_name(bonjour.worker)
-    return server_name(bonjour.server)
+def caller(hello: Hello) -> str:
+    """By which name a server that does not lead knows who says hello."""
+    if isinstance(hello, m.WorkerHello):
+        return worker_name(hello.worker)
+    return server_name(hello.server)
 
 
-def knocked(link: str, bonjour: Bonjour) -> WorkerKnocked | ServerKnocked:
-    """What the lead hears of who says bonjour."""
-    if isinstance(bonjour, m.WorkerBonjour):
-        return WorkerKnocked(link, bonjour)
-    return ServerKnocked(link, bonjour)
+def hello_event(link: str, hello: Hello) -> WorkerHelloReceived | ServerHelloReceived:
+    """What the lead hears of who says hello."""
+    if isinstance(hello, m.WorkerHello):
+        return WorkerHelloReceived(link, hello)
+    return ServerHelloReceived(link, hello)

@@ -33,7 +33,7 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RespawnDecision:
     """`at_ns` is when to start it again; None: not any more."""
 
     at_ns: int | None
@@ -52,7 +52,7 @@ class Respawn:
     def __init__(self) -> None:
         self._past: dict[str, _Past] = {}
 
-    def on(self, event: Started | Died, now_ns: int) -> Verdict | None:
+    def on(self, event: Started | Died, now_ns: int) -> RespawnDecision | None:
         past = self._past.setdefault(event.name, _Past(now_ns))
         if isinstance(event, Started):
             past.since_ns = now_ns
@@ -63,12 +63,14 @@ class Respawn:
         fields = {"name": event.name, "detail": event.how}
         if past.quick >= _QUICK_DEATHS:
             quick = {"deaths": past.quick, "within_s": _QUICK_NS / 1e9}
-            return Verdict(None, Reason("given-up", {**fields, **quick}))
+            return RespawnDecision(None, Reason("given-up", {**fields, **quick}))
         after_ns = min(_MOST_NS, _FIRST_NS << min(past.deaths - 1, 8))
-        return Verdict(now_ns + after_ns, Reason("respawn", {**fields, "after_s": after_ns / 1e9}))
+        return RespawnDecision(
+            now_ns + after_ns, Reason("respawn", {**fields, "after_s": after_ns / 1e9})
+        )
 
 
-class Loss(Enum):
+class ProcessLoss(Enum):
     """What the death of a server process means for the job."""
 
     LEAD = auto()
@@ -81,11 +83,11 @@ class Loss(Enum):
     """The lead decides whether other servers have all that it held."""
 
 
-def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> Loss:
+def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> ProcessLoss:
     """`reported`: it has told where it can be reached; `gathered`: all servers of the job have met
     at some time, so that it may hold slices."""
     if server == 0 and reported:
-        return Loss.LEAD
+        return ProcessLoss.LEAD
     if not gathered:
-        return Loss.NOTHING
-    return Loss.COPIES if replicas else Loss.SLICES
+        return ProcessLoss.NOTHING
+    return ProcessLoss.COPIES if replicas else ProcessLoss.SLICES

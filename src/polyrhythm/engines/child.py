@@ -16,7 +16,7 @@ from typing import IO
 import msgspec
 import torch
 
-from polyrhythm.engines.requests import ChildRequest, Note, Told, pack_line
+from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
 from polyrhythm.io.jobindex import Entry, Index
@@ -51,7 +51,7 @@ class _Control:
             os._exit(1)
         return msgspec.json.decode(line, type=Told)
 
-    def watch(self, note: Callable[[Note], None] = lambda note: None) -> None:
+    def watch(self, note: Callable[[ReportLine], None] = lambda note: None) -> None:
         """End this process when the engine ends, however it ends; `note` is handed what the engine
         wants in the journal."""
 
@@ -94,7 +94,7 @@ def _options(request: ChildRequest, control: _Control) -> NodeOptions:
         fold_pause_s=Staging.parse(request.job.staging).fold_pause_s(request.number)
         if server
         else 0,
-        report=lambda note: control.tell(Told(note=Note(note.what, note.fields))),
+        report=lambda note: control.tell(Told(note=ReportLine(note.what, note.fields))),
         secret=request.secret,
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from polyrhythm.engines.requests import Fate
+from polyrhythm.engines.requests import Exit
 from polyrhythm.errors import JobFailed
 
 
@@ -20,26 +20,26 @@ def ending(status: int) -> str:
     return f"exit status {status}"
 
 
-class Fates:
+class Exits:
     def __init__(self, nursery: socket.socket, how: Callable[[], str]) -> None:
         """`how` is asked how the nursery ended, once its socket is closed."""
         self.nursery = nursery
         self._how = how
         self._unread = b""
 
-    def next(self) -> Fate:
+    def next(self) -> Exit:
         """Waits for it."""
         while b"\n" not in self._unread:
             self._read()
         line, _, self._unread = self._unread.partition(b"\n")
-        return msgspec.json.decode(line, type=Fate)
+        return msgspec.json.decode(line, type=Exit)
 
-    def at_hand(self) -> Iterator[Fate]:
+    def at_hand(self) -> Iterator[Exit]:
         """Those that were read already, without waiting."""
         while b"\n" in self._unread:
             yield self.next()
 
-    def read(self) -> Iterator[Fate]:
+    def read(self) -> Iterator[Exit]:
         """There is something to read: those that are whole by then."""
         self._read()
         yield from self.at_hand()

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from polyrhythm.engines.child import run_child
-from polyrhythm.engines.requests import ChildRequest, Fate, pack_line
+from polyrhythm.engines.requests import ChildRequest, Exit, pack_line
 from polyrhythm.learn.load import JOBS, load_module
 
 _MOST_NBYTES = 1 << 20
@@ -71,7 +71,7 @@ def _fork(
         os._exit(code)
     os.close(control_fd)
     children.add(pid)
-    _tell(engine, Fate(started=pid), children)
+    _tell(engine, Exit(started=pid), children)
 
 
 def _reap(engine: socket.socket, children: set[int]) -> None:
@@ -83,10 +83,10 @@ def _reap(engine: socket.socket, children: set[int]) -> None:
         if pid == 0:
             return
         children.discard(pid)
-        _tell(engine, Fate(exited=pid, status=os.waitstatus_to_exitcode(status)), children)
+        _tell(engine, Exit(exited=pid, status=os.waitstatus_to_exitcode(status)), children)
 
 
-def _tell(engine: socket.socket, fate: Fate, children: set[int]) -> None:
+def _tell(engine: socket.socket, fate: Exit, children: set[int]) -> None:
     try:
         engine.sendall(pack_line(fate))
     except OSError:  # it is gone

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.supervision import Died, Loss, Respawn, Started, loss_of
+from polyrhythm.core.supervision import Died, ProcessLoss, Respawn, Started, loss_of
 from polyrhythm.engines.environment import environment
-from polyrhythm.engines.exits import Fates, ending
+from polyrhythm.engines.exits import Exits, ending
 from polyrhythm.engines.reports import Reports
-from polyrhythm.engines.requests import ChildRequest, Fate, Note, Told, pack_line
+from polyrhythm.engines.requests import ChildRequest, Exit, ReportLine, Told, pack_line
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.observe.members import Members
 from polyrhythm.observe.runs import FolderWatch
@@ -128,7 +128,7 @@ class LocalEngine:
         self._unsaid: dict[str, str] = {}
         self._unsaid_since = 0.0
         self._nursery: subprocess.Popen[bytes] | None = None
-        self._fates: Fates | None = None
+        self._fates: Exits | None = None
 
     def run(self) -> LocalRun:
         with self._signals():
@@ -161,7 +161,7 @@ class LocalEngine:
             env={**environment(threads), "PYTHONUNBUFFERED": "1"},
         )
         theirs.close()
-        self._fates = Fates(ours, self._nursery_end)
+        self._fates = Exits(ours, self._nursery_end)
         self._selector.register(ours, selectors.EVENT_READ, None)
         if self._run.interrupted:
             raise _StoppedWhileStarting
@@ -277,7 +277,7 @@ class LocalEngine:
             self._lead_lost = failed
             self._lead_lost_since = time.monotonic()
 
-    def _note_exit(self, fate: Fate) -> None:
+    def _note_exit(self, fate: Exit) -> None:
         child = self._children.get(fate.exited or -1)
         if child is None:
             return
@@ -312,19 +312,19 @@ class LocalEngine:
         loss = loss_of(
             request.number, reported=child.reported, gathered=gathered, replicas=replicas
         )
-        if loss is Loss.LEAD:
+        if loss is ProcessLoss.LEAD:
             self._run.failed = f"{died}; the job ends: the lead ran in it"
             self._stop()
         elif child.orphaned:  # the lead's end, or its refusal, is said when it is known
             if self._respawns and not over:
                 self._plan_again(child)
-        elif loss is Loss.NOTHING and not over:
+        elif loss is ProcessLoss.NOTHING and not over:
             if child.failure is not None and not child.reported:
                 self._run.failed = child.failure  # it says itself why it cannot start
                 self._stop()
             else:
                 self._plan_again(child, needed=True)
-        elif loss is Loss.SLICES:
+        elif loss is ProcessLoss.SLICES:
             self._run.failed = f"{died}; the job ends: its slices are lost"
             self._stop()
         elif not over:
@@ -353,7 +353,7 @@ class LocalEngine:
         """A line for the journal, which the lead's process writes."""
         for child in self._children.values():
             if child.request.role == "server" and not child.request.number and child.alive:
-                self._tell(child, Told(note=Note(what, fields)))
+                self._tell(child, Told(note=ReportLine(what, fields)))
 
     def _start_again(self) -> None:
         if self._stopping_since is not None or self._run.ended is not None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from polyrhythm.engines.requests import Note
+from polyrhythm.engines.requests import ReportLine
 from polyrhythm.observe.watch import WATCH, WatchWriter, in_words
 
 _GATHER_S = 0.3
@@ -15,11 +15,11 @@ class Reports:
     def __init__(self, run_dir: Path, say: Callable[[str], None]) -> None:
         self._watch = WatchWriter(run_dir / WATCH)
         self._say = say
-        self._unsaid: dict[str, tuple[Note, list[str]]] = {}
+        self._unsaid: dict[str, tuple[ReportLine, list[str]]] = {}
         """Per kind of report: the first of them, and the names of all who reported it."""
         self._since_s = 0.0
 
-    def take(self, name: str, note: Note) -> None:
+    def take(self, name: str, note: ReportLine) -> None:
         self._watch.note(name, note.what, note.fields)
         if not self._unsaid:
             self._since_s = time.monotonic()

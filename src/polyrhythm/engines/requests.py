@@ -8,8 +8,8 @@ from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.proof import Secret
 
 
-class Note(msgspec.Struct, frozen=True):
-    """What a process without a journal reports: a machine's `Note`, as it travels to the engine."""
+class ReportLine(msgspec.Struct, frozen=True):
+    """A machine's `Note` on its way to the engine, from a process without a journal."""
 
     what: str
     fields: dict[str, Any]
@@ -53,11 +53,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A server that ends because the lead is gone, or has let go of it."""
     lead_lost: bool = False
     """`failed` because the lead was silent for --lead-timeout."""
-    note: Note | None = None
+    note: ReportLine | None = None
     """A child's report while it runs; from the engine to the lead's process: a line for the journal."""
 
 
-class Fate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Exit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The nursery's word: a child was started, or has exited."""
 
     started: int | None = None

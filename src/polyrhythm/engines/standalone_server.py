@@ -90,7 +90,7 @@ def _enter(
     link: StreamLink, address: m.Address, job: str, digest: str, secret: Secret
 ) -> m.Admitted:
     """Ask for a number, and be told what the job is."""
-    bonjour = m.ServerBonjour(
+    hello = m.ServerHello(
         name=f"a server on {socket.gethostname()} (process {os.getpid()})",
         job=job,
         address=address,
@@ -98,7 +98,7 @@ def _enter(
         digests=offers(digest, link.kind),
     )
     with patience(link):
-        introduce(link, bonjour, secret)
+        introduce(link, hello, secret)
     answer, _ = link.receive()
     while isinstance(answer, m.Alive):  # the lead beats to whoever is linked
         answer, _ = link.receive()

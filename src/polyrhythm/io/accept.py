@@ -16,7 +16,7 @@ RESERVE = 32
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Gate:
+class AcceptLimit:
     """Accepts from listening sockets that do not block. It holds one spare descriptor, which it gives
     up to accept, and close, a connection for which there is no other."""
 

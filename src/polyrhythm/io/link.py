@@ -57,7 +57,7 @@ class Link(Protocol):
         """The next message, waiting for it. Its payload is valid until the next call."""
 
     def agree(self, digest: Digest, limits: Limits) -> None:
-        """What bonjour settled, for all frames from now on."""
+        """What hello settled, for all frames from now on."""
 
     def outlast(self, seconds: float) -> None:
         """End the link only after so long without any sign of the peer's machine: a network may

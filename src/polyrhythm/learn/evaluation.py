@@ -9,7 +9,7 @@ _AWAITED = (250_000_000, 9)
 _SHOWN = (1_000_000_000, 49)
 
 
-class Examinations:
+class Evaluations:
     """The times of one worker's examinations; `awaited`: the job may end with what they find."""
 
     def __init__(self, now_ns: int, *, awaited: bool) -> None:

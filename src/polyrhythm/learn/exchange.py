@@ -18,7 +18,7 @@ from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.wire.messages import Progress
+from polyrhythm.wire.messages import ChunkProgress
 
 _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 
@@ -39,7 +39,7 @@ class Visits(Protocol):
     def take_back(self) -> None:
         """What was visited last will be visited again."""
 
-    def collect(self) -> tuple[float, tuple[Progress, ...], int]:
+    def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
         """The points, the progress through chunks that they make, and the number of the lease
         that the first of them was visited under; begins anew."""
 
@@ -243,7 +243,7 @@ class Exchange(torch.optim.Optimizer):
             self._visits.drop()
             self.resume_pace()
         elif self._pacer is not None:
-            self._pacer.pass_over(took_ns)
+            self._pacer.exclude_time(took_ns)
 
     def settle(self) -> None:
         """Nothing is left to train on: if a version is still to come, wait for it, unless this
@@ -251,7 +251,7 @@ class Exchange(torch.optim.Optimizer):
         if self._on_its_way:
             took_ns = self._node.await_version()
             if self._pacer is not None:
-                self._pacer.pass_over(took_ns)
+                self._pacer.exclude_time(took_ns)
             if self._node.look():
                 self._rebase()
 
@@ -265,11 +265,11 @@ class Exchange(torch.optim.Optimizer):
         """Steps were taken that no contribution has counted."""
         return self._step > 0
 
-    def pass_over(self, nanoseconds: int) -> None:
+    def exclude_time(self, nanoseconds: int) -> None:
         """So long the user's code did something else than computing a step."""
-        self._node.pass_over(nanoseconds)
+        self._node.exclude_time(nanoseconds)
         if self._pacer is not None:
-            self._pacer.pass_over(nanoseconds)
+            self._pacer.exclude_time(nanoseconds)
 
     def contribute_rest(self) -> None:
         """Nothing more comes: contribute what was visited since the last contribution. Who was told
@@ -357,7 +357,7 @@ class Exchange(torch.optim.Optimizer):
         self._micro_ns = 0
         self._gathered = 0.0
         if self.probe is not None and self._node.terms.probe[1]:
-            self.pass_over(self.probe.evaluate(*self._node.terms.probe))
+            self.exclude_time(self.probe.evaluate(*self._node.terms.probe))
         self._node.begin_interval()
 
     def _check_numbers(self) -> None:

@@ -1,14 +1,14 @@
 """The points a worker visits: leased chunks, in an order that is reshuffled every pass.
 
 Points are dealt to chunks by a seeded permutation, so that a file sorted by label does not break
-independence. Progress is what a contribution will commit when it counts.
+independence. ChunkProgress is what a contribution will commit when it counts.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from polyrhythm.core.batches import take
-from polyrhythm.wire.messages import ChunkLease, Leased, Progress
+from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 Indices = npt.NDArray[np.int64]
 
@@ -48,7 +48,7 @@ class Points:
         }
         return anew
 
-    def next(self, count: int) -> tuple[Indices, tuple[Progress, ...]]:
+    def next(self, count: int) -> tuple[Indices, tuple[ChunkProgress, ...]]:
         """A batch of about `count` points of one pass, and the progress they make. It has fewer at the
         end of a pass, and a few more where too small a batch would be left. None are left: empty."""
         if not self._at:
@@ -58,7 +58,7 @@ class Points:
             return np.empty(0, np.int64), ()
         count = max(count, self._least)
         parts: list[Indices] = []
-        progress: list[Progress] = []
+        progress: list[ChunkProgress] = []
         self._before = {}
         for number in self._order(this_pass):
             if count <= 0:
@@ -76,7 +76,7 @@ class Points:
             if cursor >= chunk.last - chunk.first:
                 passes, cursor = passes + 1, 0
             self._at[number] = self._been[number] = (passes, cursor)
-            progress.append(Progress(number, passes, cursor))
+            progress.append(ChunkProgress(number, passes, cursor))
         return np.concatenate(parts), tuple(progress)
 
     def put_back(self) -> None:

@@ -158,7 +158,7 @@ class Pacer:
         self._since_ns = time.monotonic_ns()
         self._overslept_ns = min(pad_ns, self._since_ns - until_ns) if pad_ns else 0
 
-    def pass_over(self, nanoseconds: int) -> None:
+    def exclude_time(self, nanoseconds: int) -> None:
         """So much of the time since `resume` was not computing."""
         self._since_ns += nanoseconds
 

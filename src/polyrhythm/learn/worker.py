@@ -19,14 +19,14 @@ from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
-from polyrhythm.learn.evaluation import Examinations
+from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.exchange import Exchange
 from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.points import Indices, Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import MOST_NUMBER, JobSpec, Progress
+from polyrhythm.wire.messages import MOST_NUMBER, ChunkProgress, JobSpec
 
 _EXAMINER = "worker-0"
 """One worker examines for all: the first, which is there again when it is started again."""
@@ -38,9 +38,9 @@ class _Visits:
     def __init__(self) -> None:
         self.points = 0.0
         self.everything = 0
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, ChunkProgress] = {}
         self._lease = 0
-        self._before: tuple[float, dict[int, Progress]] = (0.0, {})
+        self._before: tuple[float, dict[int, ChunkProgress]] = (0.0, {})
         self.put_back: Callable[[], None] | None = None
         """What makes the points that were handed out last the next again."""
 
@@ -49,7 +49,7 @@ class _Visits:
         if not self.pending:
             self._lease = lease
 
-    def note(self, points: int, progress: Sequence[Progress]) -> None:
+    def note(self, points: int, progress: Sequence[ChunkProgress]) -> None:
         if self.put_back is not None:
             self._before = (self.points, dict(self._progress))
         self.points += points
@@ -69,7 +69,7 @@ class _Visits:
         """Points were visited that no contribution has counted."""
         return self.points > 0
 
-    def collect(self) -> tuple[float, tuple[Progress, ...], int]:
+    def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
         points, progress = self.points, tuple(self._progress.values())
         self.drop()
         return points, progress, self._lease
@@ -90,7 +90,7 @@ class Worker:
         self._left_out: set[str] = set()
         """Measures that were not finite, and that this worker has spoken of."""
         self._points: Points | None = None
-        self._examinations = Examinations(
+        self._examinations = Evaluations(
             time.monotonic_ns(), awaited=job.target_accuracy is not None
         )
 
@@ -253,7 +253,7 @@ class Worker:
         now_ns = time.monotonic_ns()
         self._examinations.done(began_ns, now_ns)
         if self._exchange is not None:
-            self._exchange.pass_over(now_ns - began_ns)
+            self._exchange.exclude_time(now_ns - began_ns)
 
 
 def _count(dataset: Any) -> int:

@@ -21,7 +21,7 @@ _LINE_EVERY_S = 3.0
 _REDRAW_EVERY_S = 0.25
 
 
-class Progress:
+class ProgressDisplay:
     """Follows the journal of one run. A context manager: it leaves the terminal as it was."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Progress:
     def state(self) -> RunState:
         return self._teller.state
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressDisplay":
         if self._console.is_terminal and not self._quiet:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()

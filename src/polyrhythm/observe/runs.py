@@ -26,7 +26,7 @@ JOURNAL = "journal.jsonl"
 _PROCESS, _RESULT, _JOB = "process.json", "result.json", "job.json"
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The command that trains. `started` is the kernel's word, in ticks; None where it has none."""
 
     pid: int
@@ -40,7 +40,7 @@ class Run:
     path: Path
     job: JobSpec | None
     state: RunState
-    process: Process | None
+    process: RunProcess | None
     result: dict[str, Any] | None
     alive: bool | None
     """None: it is on another machine, so nobody here knows."""
@@ -86,7 +86,7 @@ def write_job(run_dir: Path, job: JobSpec) -> None:
 
 def write_process(run_dir: Path) -> None:
     """This process is the one that the run lives with."""
-    process = Process(
+    process = RunProcess(
         pid=os.getpid(), host=socket.gethostname(), began=time.time(), started=_started(os.getpid())
     )
     (run_dir / _PROCESS).write_bytes(msgspec.json.encode(process))
@@ -149,7 +149,7 @@ def run_dirs(runs_dir: Path) -> Iterator[Path]:
 
 def load_run(path: Path) -> Run:
     journal = path / JOURNAL
-    process = _decode(path / _PROCESS, Process)
+    process = _decode(path / _PROCESS, RunProcess)
     alive = False if process is None else is_alive(process)  # asked before the journal is read
     state = fold(read_journal(journal)) if journal.is_file() else RunState()
     written = journal.stat().st_mtime if journal.is_file() else time.time()
@@ -165,7 +165,7 @@ def load_run(path: Path) -> Run:
     )
 
 
-def is_alive(process: Process) -> bool | None:
+def is_alive(process: RunProcess) -> bool | None:
     if process.host != socket.gethostname():
         return None
     if process.started is not None:

@@ -5,15 +5,15 @@ was decided is wholly in that round's version: in every slice, on every server.*
 """
 
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.sim.server.slice_store import Given, Memory
+from polyrhythm.sim.server.slice_store import Given, SimSliceStore
 from polyrhythm.wire import messages as m
 
 
-class Witness:
+class Checker:
     def __init__(self, *, promises: bool = True) -> None:
         """`promises`: servers stay what they are, so what was complete can be held against them."""
         self._promises = promises
-        self.memories: dict[int, Memory] = {}
+        self.memories: dict[int, SimSliceStore] = {}
         self._trailers: set[Given] = set()
         self._arrived: dict[Given, set[int]] = {}
         self._promised: dict[int, list[Given]] = {}

@@ -13,9 +13,9 @@ from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
-from polyrhythm.sim.checker import Witness
+from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.model.link import Way, link
+from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.scenario import Happening, LinkTable, Scenario, WorkerSpec
@@ -50,7 +50,7 @@ class Simulation:
         self._check = check
         self._model = _model_of(scenario.job.model)
         self.objective = Objective(scenario.objective) if scenario.objective else None
-        self._witness = Witness(promises=not job.replicas) if check else None
+        self._witness = Checker(promises=not job.replicas) if check else None
         self._journal = journal
         self._lives: Counter[int] = Counter()
         """How often a server of each number was started."""
@@ -108,7 +108,7 @@ class Simulation:
 
     # -- starting ------------------------------------------------------------------------------
 
-    def _link(self, near: ServerProcess, far: ServerProcess, table: LinkTable) -> Way:
+    def _link(self, near: ServerProcess, far: ServerProcess, table: LinkTable) -> Channel:
         return link(self._clock, self._rng, table, near, far, (near.name, fx.LEAD))
 
     def _start(self, spec: WorkerSpec) -> None:
@@ -130,14 +130,14 @@ class Simulation:
             self.workers[spec.name] = worker
         worker.knock()
 
-    def _dial_server(self, near: ServerProcess, spec: m.ServerSpec) -> Way | None:
+    def _dial_server(self, near: ServerProcess, spec: m.ServerSpec) -> Channel | None:
         far = self.servers[spec.server]
         if not far.alive or far.address != spec.address:
             return None
         names = (near.name, far.name)
         return link(self._clock, self._rng, self.scenario.link, near, far, names)
 
-    def _dial(self, worker: WorkerProcess, server: int, at: m.Address | None) -> Way | None:
+    def _dial(self, worker: WorkerProcess, server: int, at: m.Address | None) -> Channel | None:
         far = self.servers[server]
         if not far.alive or at not in (None, far.address):
             return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Place, Slice
+from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.tensors.buffers import parts_length, pieces_of
 from polyrhythm.tensors.dtypes import tensor_over
@@ -23,7 +23,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclass(slots=True)
 class _Buffer:
-    place: Place
+    place: TensorPlace
     parts: list[tuple[int, int, int, int]]
     """Where it lies in slices: the slice, the number of the part there, and its first and last
     element counted from the beginning of the buffer."""
@@ -55,7 +55,7 @@ class BufferChanges:
             if place.space in self._flat and place.length
         ]
 
-    def _parts_of(self, place: Place) -> list[tuple[int, int, int, int]]:
+    def _parts_of(self, place: TensorPlace) -> list[tuple[int, int, int, int]]:
         found = []
         for slice_ in self._slices.values():
             for number, (first, end) in enumerate(slice_.parts):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout, Place, Slice
+from polyrhythm.core.placement.slices import Layout, Slice, TensorPlace
 from polyrhythm.errors import LinkError, NotFinite, UsageError
 from polyrhythm.tensors.absent import NO_GRADIENT
 from polyrhythm.tensors.changes import BufferChanges
@@ -264,18 +264,20 @@ def _allocate(layout: Layout) -> tuple[list[memoryview], list[torch.Tensor]]:
     return memory, flat
 
 
-def _in_order(layout: Layout, count: int) -> list[Place]:
+def _in_order(layout: Layout, count: int) -> list[TensorPlace]:
     """The layout groups tensors by space; the model has them in the spec's order."""
     assert count == len(layout.places)
     return sorted(layout.places, key=lambda place: place.index)
 
 
-def _view(flat: torch.Tensor, place: Place) -> torch.Tensor:
+def _view(flat: torch.Tensor, place: TensorPlace) -> torch.Tensor:
     part = flat[place.offset : place.offset + place.length]
     return part.as_strided(place.tensor.shape, place.tensor.strides)
 
 
-def _lay(push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.Tensor) -> None:
+def _lay(
+    push: torch.Tensor, view: torch.Tensor, place: TensorPlace, gradient: torch.Tensor
+) -> None:
     """Into its place, if it does not lie there already. Nothing leaves before all was found finite."""
     if gradient.data_ptr() == view.data_ptr():
         finite = all_finite(view)
@@ -288,12 +290,12 @@ def _lay(push: torch.Tensor, view: torch.Tensor, place: Place, gradient: torch.T
         raise NotFinite(_not_finite(place))
 
 
-def _as_it_is(push: torch.Tensor, place: Place, gradient: torch.Tensor) -> bool:
+def _as_it_is(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
     """Its bytes are those that travel."""
     return gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
 
 
-def _lay_hot(push: torch.Tensor, place: Place, gradient: torch.Tensor) -> bool:
+def _lay_hot(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
     """In pieces that stay in the cache between the check and the copy: whether all are finite."""
     flat = push[place.offset : place.offset + place.length]
     source = gradient.as_strided((place.length,), (1,))
@@ -305,7 +307,7 @@ def _lay_hot(push: torch.Tensor, place: Place, gradient: torch.Tensor) -> bool:
     return True
 
 
-def _not_finite(place: Place) -> str:
+def _not_finite(place: TensorPlace) -> str:
     return (
         f"the gradient of {place.tensor.name!r} holds NaN or infinity; nothing was sent:"
         " lower the learning rate or clip the gradients"

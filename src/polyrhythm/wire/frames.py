@@ -41,7 +41,7 @@ Land: TypeAlias = Callable[[Message, int], memoryview | None]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may make us allocate. A link starts with STRANGER and widens after bonjour."""
+    """What a peer may make us allocate. A link starts with STRANGER and widens after hello."""
 
     head_nbytes: int
     payload_nbytes: int

@@ -129,7 +129,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
     the slice over, and how many steps it has made. Equal stamps mean equal copies."""
 
     slice: Count
-    reign: Count = 0
+    primary_since: Count = 0
     number: Count = 0
 
 
@@ -154,7 +154,7 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
         return same and self.per_round == other.per_round
 
 
-class Progress(msgspec.Struct, frozen=True, array_like=True):
+class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):
     """Points of a chunk visited in its current pass, up to `cursor`. Commits with its trailer."""
 
     chunk: Count
@@ -236,7 +236,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 # -- the link ----------------------------------------------------------------------------------
 
 
-class WorkerBonjour(Message, frozen=True, kw_only=True):
+class WorkerHello(Message, frozen=True, kw_only=True):
     """The first frame of a worker: to a server with its incarnation, to the lead with the one that
     it had before, if any."""
 
@@ -250,7 +250,7 @@ class WorkerBonjour(Message, frozen=True, kw_only=True):
     """Over TCP: random bytes, for the proofs of both ends (`wire/proof.py`)."""
 
 
-class ServerBonjour(Message, frozen=True, kw_only=True):
+class ServerHello(Message, frozen=True, kw_only=True):
     name: str
     job: str
     address: Address
@@ -276,8 +276,8 @@ class Proof(Message, frozen=True, kw_only=True):
     proof: bytes
 
 
-class Greeting(Message, frozen=True, kw_only=True):
-    """The answer to a bonjour: the digest of all later frames, and who answered."""
+class HelloReply(Message, frozen=True, kw_only=True):
+    """The answer to a hello: the digest of all later frames, and who answered."""
 
     name: str
     digest: int
@@ -396,7 +396,7 @@ class Trailer(Message, frozen=True, kw_only=True):
     compute_ns: Amount = 0
     wait_ns: Amount = 0
     transfer_ns: Amount = 0
-    progress: tuple[Progress, ...] = ()
+    progress: tuple[ChunkProgress, ...] = ()
     lease: Amount = 0
     """The number of the lease under which the first of these points was visited."""
     steps: Amount = 1
@@ -585,12 +585,12 @@ class Adopted(Message, frozen=True, kw_only=True):
 
 
 EVENT_TYPES: dict[type[Message], EventType] = {
-    ServerBonjour: EventType.SRV_BONJOUR,
+    ServerHello: EventType.SRV_BONJOUR,
     Alive: EventType.ALIVE,
     Seed: EventType.BONJOUR_MDES,
-    WorkerBonjour: EventType.WRK_BONJOUR,
+    WorkerHello: EventType.WRK_BONJOUR,
     Contribution: EventType.WRK_UPDATE,
-    Greeting: EventType.GREETING,
+    HelloReply: EventType.GREETING,
     Challenge: EventType.CHALLENGE,
     Proof: EventType.PROOF,
     Refusal: EventType.REFUSED,

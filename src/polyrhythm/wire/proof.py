@@ -30,7 +30,7 @@ FEWEST_CHARACTERS = 16
 """Of a secret. A stranger receives an HMAC under it, and could try all short ones."""
 _PURPOSE = "polyrhythm link"
 
-Hello = m.WorkerBonjour | m.ServerBonjour
+Hello = m.WorkerHello | m.ServerHello
 
 
 class Secret(msgspec.Struct, frozen=True, array_like=True):
@@ -128,7 +128,7 @@ class Acceptor:
     def _take_hello(self, message: m.Message) -> m.Challenge | None:
         if not isinstance(message, Hello):
             raise FrameError(
-                f"the first frame of a link must be a bonjour, not {type(message).__name__}"
+                f"the first frame of a link must be a hello, not {type(message).__name__}"
             )
         if message.protocol != m.PROTOCOL:
             raise FrameError(

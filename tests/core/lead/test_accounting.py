@@ -1,6 +1,6 @@
 """One journal line for many routine rounds."""
 
-from polyrhythm.core.lead.accounting import Tally
+from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.wire.messages import Trailer
 
 SECOND_NS = 10**9
@@ -11,7 +11,7 @@ def trailer(worker: int = 0, **fields: object) -> Trailer:
 
 
 def test_routine_rounds_are_rolled_up() -> None:
-    tally = Tally()
+    tally = Accounting()
     assert tally.close(0, "opened", 0, SECOND_NS, final=False)
     for round_ in (1, 2, 3):
         tally.count(trailer(objective=float(round_)), 2)
@@ -24,14 +24,14 @@ def test_routine_rounds_are_rolled_up() -> None:
 
 
 def test_an_unusual_or_final_round_has_a_line_at_once() -> None:
-    tally = Tally()
+    tally = Accounting()
     tally.close(0, "opened", 0, SECOND_NS, final=False)
     assert tally.close(1, "timer", 0, SECOND_NS + 1, final=False) is not None
     assert tally.close(2, "all-arrived", 0, SECOND_NS + 2, final=True) is not None
 
 
 def test_the_objective_is_weighted_and_may_be_missing() -> None:
-    tally = Tally()
+    tally = Accounting()
     line = tally.close(1, "timer", 0, 1, final=False)
     assert line is not None and line["objective"] is None
     tally.count(Trailer(worker=0, weight=1.0, objective=4.0), 1)
@@ -41,7 +41,7 @@ def test_the_objective_is_weighted_and_may_be_missing() -> None:
 
 
 def test_workers_totals_are_since_the_beginning() -> None:
-    tally = Tally()
+    tally = Accounting()
     for round_ in (1, 2):
         tally.count(trailer(5, compute_ns=3, wait_ns=2, transfer_ns=1), 4)
         line = tally.close(round_, "timer", 0, round_, final=False)
@@ -57,7 +57,7 @@ def test_workers_totals_are_since_the_beginning() -> None:
 
 
 def test_from_a_rounds_first_arrival_to_its_last() -> None:
-    tally = Tally()
+    tally = Accounting()
     tally.close(0, "opened", 0, SECOND_NS, final=False)
     at_ns = SECOND_NS
     for round_, spread_ms in enumerate((4, 30, 6), start=1):
@@ -76,7 +76,7 @@ Came = dict[int, tuple[int, int]]
 
 def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
     """What is written of the way where rounds close for these reasons, a line for each."""
-    tally, ways = Tally(), []
+    tally, ways = Accounting(), []
     for round_, (reason, came) in enumerate(given, start=1):
         for worker, (sequence, wait_ms) in came.items():
             tally.count(trailer(worker, sequence=sequence, wait_ns=wait_ms * 10**6), 2)
@@ -106,7 +106,7 @@ def test_who_came_last_and_joined_again_waited_for_something_else() -> None:
 
 
 def test_without_rounds_nobody_comes_last() -> None:
-    tally = Tally()
+    tally = Accounting()
     for sequence in (1, 2, 3):
         tally.count(trailer(sequence=sequence, wait_ns=5), 2)
         line = tally.close(sequence, "on-arrival", 0, SECOND_NS, final=True)

@@ -5,7 +5,7 @@ import pytest
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
-from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.core.stage import SECOND_NS, Stage, of, sent
 
@@ -177,8 +177,8 @@ def test_the_end_of_its_old_link_may_be_noticed_after_it_came_back() -> None:
     stage = begin(workers=1, sync="asp")
     before = stage.incarnations[0]
     silence(stage)
-    again = m.WorkerBonjour(name="worker-0", job="j", identity="")
-    stage.tell(ev.WorkerKnocked("link-again", again))
+    again = m.WorkerHello(name="worker-0", job="j", identity="")
+    stage.tell(ev.WorkerHelloReceived("link-again", again))
     late = ev.LinkClosed("w0", "it hung up", before)
     assert stage.tell(late) == []
     assert len(stage.lead.view) == 1
@@ -226,7 +226,7 @@ def worker(sync: str = "asp") -> WorkerMachine:
         ev.Landed(0, m.EVERY_SLICE, 0 if sync == "bsp" else 1, 0),
     ):
         made.handle(event, 1)
-    assert made.state is State.COMPUTING
+    assert made.state is Phase.COMPUTING
     return made
 
 
@@ -243,7 +243,7 @@ def test_the_evicted_rejoins_when_the_users_code_lets_go_of_the_parameters(
     effects = list(made.handle(after, 3))
     assert of(effects, fx.Rejoin) == [fx.Rejoin("silent", WHO["incarnation"])]
     assert of(effects, fx.PushSlices) == [], "what it computed is dropped"
-    assert made.state is State.JOINING and made.incarnation == 0
+    assert made.state is Phase.JOINING and made.incarnation == 0
     assert str(made.why().reason) == "it joins again: silent"
 
 
@@ -291,7 +291,7 @@ def test_what_was_read_before_it_rejoined_is_nothing_to_it() -> None:
     ):
         assert made.handle(late, 4) == []
         made.check()
-    assert made.state is State.JOINING
+    assert made.state is Phase.JOINING
     assert not made._reading.stop and not made._reading.allowed
 
 

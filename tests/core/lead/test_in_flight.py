@@ -1,10 +1,10 @@
 """Whose window is full, and since when."""
 
-from polyrhythm.core.lead.in_flight import Windows
+from polyrhythm.core.lead.in_flight import InFlight
 
 
 def test_a_window_is_full_from_its_last_place_on() -> None:
-    windows = Windows(2)
+    windows = InFlight(2)
     windows.sent(1, 4, 1, 10)
     assert windows.full() is None
     windows.sent(1, 4, 2, 20)
@@ -16,7 +16,7 @@ def test_a_window_is_full_from_its_last_place_on() -> None:
 
 
 def test_the_first_that_is_full_counts_and_who_is_gone_does_not() -> None:
-    windows = Windows(1)
+    windows = InFlight(1)
     windows.sent(1, 4, 1, 10)
     windows.sent(2, 5, 1, 15)
     assert windows.full() == ({1, 2}, 10)

@@ -57,11 +57,11 @@ def test_servers_are_refused_for_the_same_reasons() -> None:
 
 def test_servers_that_leave_their_number_open_get_one_from_the_top() -> None:
     lead = LeadMachine(m.JobSpec(job="j", servers=3))
-    bonjour = {"job": "", "address": ADDRESS, "identity": ""}
+    hello = {"job": "", "address": ADDRESS, "identity": ""}
 
     def knock(link: str, server: int) -> list:
-        knocked = m.ServerBonjour(server=server, name=link, **bonjour)
-        return list(lead.handle(ev.ServerKnocked(link, knocked), 1))
+        hello_event = m.ServerHello(server=server, name=link, **hello)
+        return list(lead.handle(ev.ServerHelloReceived(link, hello_event), 1))
 
     assert not sent(knock("its own", 0), m.Admitted), "it knows its number"
     (admitted,) = sent(knock("first", -1), m.Admitted, "s2")
@@ -528,7 +528,7 @@ def test_a_joiner_gets_its_share_at_the_fold() -> None:
 def test_points_count_with_their_contribution() -> None:
     stage = Stage(workers=1, epochs=1).begin()
     (lease,) = sent(stage.tell(m.Enrol(**stage.who(0), points=32)), m.Leased)
-    done = tuple(m.Progress(chunk.chunk, 1, 0) for chunk in lease.chunks)
+    done = tuple(m.ChunkProgress(chunk.chunk, 1, 0) for chunk in lease.chunks)
     trailer = m.Trailer(**stage.who(0), sequence=1, weight=32.0, progress=done)
     stage.tell(trailer)
     assert stage.lead._sharing.passes == 0
@@ -558,7 +558,7 @@ def test_the_goal_by_epochs() -> None:
     stage = Stage(workers=1, epochs=2).begin()
     (lease,) = sent(stage.tell(m.Enrol(**stage.who(0), points=20)), m.Leased)
     for epoch in (1, 2):
-        progress = tuple(m.Progress(chunk.chunk, epoch, 0) for chunk in lease.chunks)
+        progress = tuple(m.ChunkProgress(chunk.chunk, epoch, 0) for chunk in lease.chunks)
         stage.contribute(0, epoch, epoch, progress)
         (release,) = sent(stage.folded(epoch), m.Release)
         assert release.stop == (epoch == 2)
@@ -619,8 +619,8 @@ def test_stop_on_request_reaches_everybody() -> None:
 
 def test_those_who_wait_at_the_door_are_told_of_the_end() -> None:
     lead = LeadMachine(m.JobSpec(job="j", servers=1))
-    bonjour = m.WorkerBonjour(name="anna", job="j", identity="")
-    lead.handle(ev.WorkerKnocked("link-1", bonjour), 0)
+    hello = m.WorkerHello(name="anna", job="j", identity="")
+    lead.handle(ev.WorkerHelloReceived("link-1", hello), 0)
     assert "stopped" in refusal(list(lead.handle(ev.StopAsked("x"), 1)), "link-1")
 
 

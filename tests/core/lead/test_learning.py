@@ -5,7 +5,7 @@ import random
 import pytest
 
 from polyrhythm.core.lead.learning import FAULTS, Learning, LearningState
-from polyrhythm.core.lead.passes import Mean
+from polyrhythm.core.lead.passes import RunningMean
 
 FALLING, SETTLED, STALLED = LearningState.FALLING, LearningState.SETTLED, LearningState.STALLED
 RISING, NOT_FINITE = LearningState.RISING, LearningState.NOT_FINITE
@@ -18,7 +18,7 @@ def states(*losses: float, first: float | None = None, error: float = 0.01) -> l
     learning.count(0, losses[0] if first is None else first, 96.0)
     learning.folded()
     for number, loss in enumerate(losses, 1):
-        learning.passed(number, Mean(loss, error, 1440.0))
+        learning.passed(number, RunningMean(loss, error, 1440.0))
         found.append(learning.finding.state)
     return found
 
@@ -120,11 +120,11 @@ def test_losses_that_are_not_finite_are_found_at_once() -> None:
 def test_a_pass_of_finite_losses_ends_the_alarm(value: float) -> None:
     learning = Learning()
     learning.count(1, value, 1.0)
-    learning.passed(1, Mean(value, NAN, 2.0))
+    learning.passed(1, RunningMean(value, NAN, 2.0))
     assert learning.finding.state is NOT_FINITE
     learning.count(1, 1.0, 1.0)
     assert not learning.unfinished and learning.finding.state is NOT_FINITE
-    learning.passed(2, Mean(1.0, 0.1, 2.0))
+    learning.passed(2, RunningMean(1.0, 0.1, 2.0))
     assert learning.finding.state is FALLING
 
 
@@ -147,7 +147,7 @@ def test_a_finding_carries_numbers() -> None:
     learning.count(0, 3.0, 1.0)
     learning.folded()
     for number, loss in enumerate((1.0, 2.0), 1):
-        learning.passed(number, Mean(loss, 0.0, 10.0))
+        learning.passed(number, RunningMean(loss, 0.0, 10.0))
     finding = learning.news()
     assert finding is not None
     assert finding.fields() == {

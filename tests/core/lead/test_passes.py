@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrhythm.core.lead.passes import Passes, PassObjective
-from polyrhythm.core.lead.plan import Plan
-from polyrhythm.wire.messages import Progress, Trailer
+from polyrhythm.core.lead.plan import DataPlan
+from polyrhythm.wire.messages import ChunkProgress, Trailer
 
 POINTS = 100
 
@@ -154,7 +154,7 @@ def test_half_a_pass_is_enough_for_a_last_check(points: int, due: bool) -> None:
 @given(st.data())
 def test_every_check_covers_a_full_pass_whoever_visits_the_points(data: st.DataObject) -> None:
     """Workers of any speed that join and leave, against a plain list of all that was visited."""
-    plan = Plan(POINTS, 3, seed=0, epochs=None)
+    plan = DataPlan(POINTS, 3, seed=0, epochs=None)
     members = [(worker, worker) for worker in range(3)]
     plan.share(members)
     passes, since, checked, before = Passes(), [], 0, None
@@ -174,7 +174,7 @@ def test_every_check_covers_a_full_pass_whoever_visits_the_points(data: st.DataO
         if not lease.chunks:
             continue
         chunk = min(lease.chunks, key=lambda chunk: (chunk.passes, -chunk.cursor))
-        visited = plan.commit(member, (Progress(chunk.chunk, chunk.passes + 1, 0),))
+        visited = plan.commit(member, (ChunkProgress(chunk.chunk, chunk.passes + 1, 0),))
         loss = data.draw(st.floats(0, 10))
         passes.count(contribution(loss, float(visited)), visited)
         since.append((loss, visited))

@@ -3,7 +3,7 @@
 import pytest
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.lead.pause_detector import Wakefulness
+from polyrhythm.core.lead.pause_detector import PauseDetector
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
 from tests.core.stage import SECOND_NS, Stage, of, sent
@@ -92,7 +92,7 @@ def test_it_may_be_away_before_a_model_is_placed() -> None:
     assert sent(stage.sleep(60.0), m.Evicted) == []
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
-    assert not stage.lead._rounds.open, "worker-1 may have knocked meanwhile"
+    assert not stage.lead._rounds.open, "worker-1 may have hello_event meanwhile"
     beats(stage, 0, times=20)
     assert stage.lead._rounds.open
 
@@ -119,12 +119,12 @@ def test_servers_are_not_lost_either() -> None:
 
 
 def test_without_the_rule_everybody_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Wakefulness, "away_ns", lambda self, now_ns: 0)
+    monkeypatch.setattr(PauseDetector, "away_ns", lambda self, now_ns: 0)
     assert {told.worker for told in sent(begin().sleep(60.0), m.Evicted)} == {0, 1}
 
 
 def test_a_little_late_is_nothing() -> None:
-    wakefulness = Wakefulness(BEAT_S)
+    wakefulness = PauseDetector(BEAT_S)
     assert wakefulness.away_ns(10 * SECOND_NS) == 0, "it has not begun"
     wakefulness.begin(10 * SECOND_NS)
     assert wakefulness.wake_ns == 10 * SECOND_NS + SECOND_NS // 2

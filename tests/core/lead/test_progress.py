@@ -1,10 +1,10 @@
 import pytest
 
 from polyrhythm.core.lead.members import View
-from polyrhythm.core.lead.outbox import Dispatch
-from polyrhythm.core.lead.progress import IDLE_ROUNDS, Outlook
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.wire.messages import JobSpec, Trailer
@@ -14,10 +14,10 @@ class Job:
     def __init__(self, *, by_rounds: bool = True, **job: object) -> None:
         spec = JobSpec(job="j", **job)
         self.rounds = Rounds()
-        dispatch = Dispatch(View(), Placing(1, 64))
+        dispatch = LeadOutbox(View(), Routing(1, 64))
         self.effects: list[Effect] = dispatch.begin()
         sharing = Sharing(0, spec.epochs)
-        self.outlook = Outlook(spec, by_rounds, self.rounds, sharing, dispatch)
+        self.outlook = JobProgress(spec, by_rounds, self.rounds, sharing, dispatch)
 
     def fold(self, code: str = "all-arrived", contributions: int = 1) -> Reason | None:
         for _ in range(contributions):

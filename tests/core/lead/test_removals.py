@@ -1,12 +1,12 @@
 """Who is gone, and whether a job without members still has somebody to wait for."""
 
-from polyrhythm.core.lead.removals import Departures
+from polyrhythm.core.lead.removals import Removals
 
 SECOND_NS = 10**9
 
 
 def test_one_who_was_evicted_may_wake_until_its_link_ends() -> None:
-    departures = Departures(0.0)
+    departures = Removals(0.0)
     departures.falls_asleep(3, 7)
     assert not departures.deserted(1000 * SECOND_NS)
     assert departures.hung_up(3, 7, 0)
@@ -15,14 +15,14 @@ def test_one_who_was_evicted_may_wake_until_its_link_ends() -> None:
 
 
 def test_the_end_of_an_earlier_link_says_nothing_of_one_who_sleeps() -> None:
-    departures = Departures(0.0)
+    departures = Removals(0.0)
     departures.falls_asleep(3, 7)
     assert not departures.hung_up(3, 5, 0)
     assert not departures.deserted(1000 * SECOND_NS)
 
 
 def test_without_anybody_asleep_it_is_deserted_after_the_grace() -> None:
-    departures = Departures(2.0)
+    departures = Removals(2.0)
     assert not departures.deserted(0)
     assert departures.wake_ns == 2 * SECOND_NS
     assert departures.deserted(2 * SECOND_NS)

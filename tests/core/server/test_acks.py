@@ -1,9 +1,9 @@
-from polyrhythm.core.server.acks import Receipts
+from polyrhythm.core.server.acks import Acks
 from polyrhythm.wire.messages import MemberSpec, Row
 
 
-def receipts(members: int = 3) -> Receipts:
-    made = Receipts()
+def receipts(members: int = 3) -> Acks:
+    made = Acks()
     made.enlist([MemberSpec(worker, 1, "") for worker in range(members)])
     return made
 

@@ -1,6 +1,6 @@
 """Confirmations of an epoch that is still to come: kept in little space, and as long as their link."""
 
-from polyrhythm.core.server.early_acks import MOST_RUNS, Early
+from polyrhythm.core.server.early_acks import MOST_RUNS, EarlyAcks
 from polyrhythm.wire.messages import Adopted, Copied, Row
 
 
@@ -9,7 +9,7 @@ def copied(sequence: int, routing: int = 2, server: int = 1) -> Copied:
 
 
 def test_a_run_of_confirmations_is_kept_as_the_last_of_each_worker() -> None:
-    early = Early()
+    early = EarlyAcks()
     for sequence in range(100_000):
         assert early.keep(copied(sequence))
     assert early.keep(Copied(server=1, routing=2, rows=(Row(8, 1, 3),)))
@@ -20,7 +20,7 @@ def test_a_run_of_confirmations_is_kept_as_the_last_of_each_worker() -> None:
 
 def test_what_was_confirmed_before_a_state_was_adopted_stays_before_it() -> None:
     """Adopting starts the count anew, so that the two must not be joined."""
-    early = Early()
+    early = EarlyAcks()
     adopted = Adopted(server=1, routing=2, rows=(Row(7, 1, 4),))
     for message in (copied(9), adopted, copied(5)):
         early.keep(message)
@@ -28,14 +28,14 @@ def test_what_was_confirmed_before_a_state_was_adopted_stays_before_it() -> None
 
 
 def test_a_server_that_names_ever_more_epochs_is_not_believed() -> None:
-    early = Early()
+    early = EarlyAcks()
     believed = [early.keep(copied(1, routing)) for routing in range(MOST_RUNS + 5)]
     assert believed == [True] * MOST_RUNS + [False] * 5
     assert early.keep(copied(1, server=2))
 
 
 def test_what_a_server_said_goes_with_its_link() -> None:
-    early = Early()
+    early = EarlyAcks()
     early.keep(copied(1))
     early.keep(copied(1, server=2))
     early.forget(1)

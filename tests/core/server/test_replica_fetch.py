@@ -1,6 +1,6 @@
 from polyrhythm.core.effects import FetchState
 from polyrhythm.core.events import StateAdopted
-from polyrhythm.core.server.replica_fetch import Copying
+from polyrhythm.core.server.replica_fetch import ReplicaFetch
 from polyrhythm.wire.messages import Place, Route
 from tests.core.stage import spec
 
@@ -10,14 +10,14 @@ def place(routing: int, *routes: Route, fresh: bool = False) -> Place:
 
 
 def test_what_is_seeded_everywhere_is_not_fetched() -> None:
-    copying = Copying(1)
+    copying = ReplicaFetch(1)
     routes = Route(0, (1,)), Route(1, (0,))
     copying.begin(place(1, *routes, fresh=True))
     assert copying.fetch(place(2, *routes)) == []
 
 
 def test_a_primary_is_asked_once_for_what_is_missing() -> None:
-    copying = Copying(1)
+    copying = ReplicaFetch(1)
     wanted = place(2, Route(0, (), (1,)), Route(0, (1,)))
     copying.begin(place(1, *wanted.routes))
     assert copying.fetch(wanted) == [FetchState(0, (0, 1), 2)]
@@ -27,7 +27,7 @@ def test_a_primary_is_asked_once_for_what_is_missing() -> None:
 
 
 def test_an_answer_to_an_earlier_question_is_not_the_last() -> None:
-    copying = Copying(1)
+    copying = ReplicaFetch(1)
     copying.fetch(place(2, Route(0, (1,)), Route(0)))
     assert copying.fetch(place(3, Route(0, (1,)), Route(0, (1,)))) == [FetchState(0, (0, 1), 3)]
     assert not copying.adopted(StateAdopted(0, 2, ()))
@@ -35,7 +35,7 @@ def test_an_answer_to_an_earlier_question_is_not_the_last() -> None:
 
 
 def test_a_copy_of_another_primary_is_fetched_anew() -> None:
-    copying = Copying(1)
+    copying = ReplicaFetch(1)
     before, after = place(2, Route(0, (1,))), place(3, Route(2, (1,)))
     copying.fetch(before)
     copying.adopted(StateAdopted(0, 2, ()))

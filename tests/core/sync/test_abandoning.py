@@ -22,8 +22,8 @@ def fsp(**fields: str) -> SyncPolicy:
     return policy
 
 
-def arrived(worker: int, round_: int = 1) -> sync.Arrived:
-    return sync.Arrived(worker, round_, Trailer(worker=worker, weight=1.0))
+def arrived(worker: int, round_: int = 1) -> sync.MemberContributed:
+    return sync.MemberContributed(worker, round_, Trailer(worker=worker, weight=1.0))
 
 
 def test_the_patience_begins_when_the_interval_is_over() -> None:
@@ -31,8 +31,8 @@ def test_the_patience_begins_when_the_interval_is_over() -> None:
     policy.on(arrived(0), 99 * MS)
     decision = policy.on(arrived(1), 101 * MS)
     assert not decision.fold and decision.wake_at == 150 * MS
-    assert not policy.on(sync.Tick(), 149 * MS).fold
-    decision = policy.on(sync.Tick(), 150 * MS)
+    assert not policy.on(sync.TimePassed(), 149 * MS).fold
+    decision = policy.on(sync.TimePassed(), 150 * MS)
     assert decision.fold and decision.release == {0, 1}
     assert str(decision.reason) == ("round 1 closes 0.050 s after its interval; not waited for: w2")
 
@@ -41,7 +41,7 @@ def test_who_comes_after_that_goes_on_with_the_version_that_there_is() -> None:
     policy = fsp()
     policy.on(arrived(0), 99 * MS)
     policy.on(arrived(1), 99 * MS)
-    policy.on(sync.Tick(), 150 * MS)
+    policy.on(sync.TimePassed(), 150 * MS)
     policy.on(sync.Opened(1), 151 * MS)
     decision = policy.on(arrived(2, round_=1), 160 * MS)
     assert decision.release == {2} and not decision.fold
@@ -51,17 +51,17 @@ def test_a_round_that_was_called_off_counts_from_then() -> None:
     policy = fsp(interval="10s")
     assert policy.on(sync.Asked(0), 300 * MS).pause
     policy.on(arrived(0), 301 * MS)
-    assert not policy.on(sync.Tick(), 350 * MS).fold
-    assert policy.on(sync.Tick(), 351 * MS).fold
+    assert not policy.on(sync.TimePassed(), 350 * MS).fold
+    assert policy.on(sync.TimePassed(), 351 * MS).fold
 
 
 def test_with_nobody_here_there_is_nobody_whose_patience_ends() -> None:
     policy = fsp()
-    assert not policy.on(sync.Tick(), 200 * MS).fold
+    assert not policy.on(sync.TimePassed(), 200 * MS).fold
     decision = policy.on(arrived(1), 210 * MS)
     assert not decision.fold and decision.wake_at == 260 * MS
     assert not policy.on(arrived(0), 211 * MS).fold, "the first one's patience counts"
-    decision = policy.on(sync.Tick(), 260 * MS)
+    decision = policy.on(sync.TimePassed(), 260 * MS)
     assert decision.fold and decision.release == {0, 1}
 
 
@@ -69,11 +69,11 @@ def test_who_is_late_but_in_waits_for_nobody() -> None:
     policy = fsp()
     policy.on(arrived(0), 99 * MS)
     policy.on(arrived(1), 99 * MS)
-    assert policy.on(sync.Tick(), 150 * MS).fold
+    assert policy.on(sync.TimePassed(), 150 * MS).fold
     policy.on(sync.Opened(1), 151 * MS)
     assert policy.on(arrived(2, round_=1), 160 * MS).release == {2}
     assert not policy.on(arrived(0, round_=2), 310 * MS).fold
-    assert policy.on(sync.Tick(), 360 * MS).fold
+    assert policy.on(sync.TimePassed(), 360 * MS).fold
 
 
 def test_who_came_and_left_waits_for_nobody() -> None:
@@ -81,7 +81,7 @@ def test_who_came_and_left_waits_for_nobody() -> None:
     policy.on(arrived(0), 10 * MS)
     policy.on(sync.Left(0), 20 * MS)
     assert not policy.on(arrived(1), 210 * MS).fold
-    assert policy.on(sync.Tick(), 260 * MS).fold
+    assert policy.on(sync.TimePassed(), 260 * MS).fold
 
 
 def test_a_round_that_reads_the_objective_waits_for_all_shares() -> None:
@@ -92,13 +92,13 @@ def test_a_round_that_reads_the_objective_waits_for_all_shares() -> None:
     policy.on(sync.Opened(1), 200 * MS)
     assert policy.terms(0).probe
     policy.on(arrived(0, 2), 400 * MS)
-    assert not policy.on(sync.Tick(), 900 * MS).fold
+    assert not policy.on(sync.TimePassed(), 900 * MS).fold
 
 
 def test_without_a_patience_all_are_waited_for() -> None:
     policy = fsp(abandon="off", timer="off")
     policy.on(arrived(0), 99 * MS)
-    decision = policy.on(sync.Tick(), 5_000 * MS)
+    decision = policy.on(sync.TimePassed(), 5_000 * MS)
     assert not decision.fold and decision.wake_at is None
 
 

@@ -11,15 +11,15 @@ from polyrhythm.core.sync.interval.fixed import (
     BinaryInterval,
     FixedInterval,
     Interval,
+    IntervalTerms,
     Measured,
-    Terms,
     parse_interval,
 )
 from polyrhythm.errors import UsageError
 from tests.core.training import MS, Training, line, peak
 
 
-def lengths_ms(rounds: list[Terms]) -> list[float]:
+def lengths_ms(rounds: list[IntervalTerms]) -> list[float]:
     return [terms.interval_ns / MS for terms in rounds]
 
 
@@ -243,7 +243,7 @@ def test_binary_halves_from_a_full_pass_and_goes_back_at_the_reversal() -> None:
     gains = {ms: training.rate(ms / 1e3, 0) * ms / (ms + 100) for ms in (2000, 1000, 500, 250)}
     assert max(gains, key=lambda ms: gains[ms]) == 500
     assert lengths_ms(rounds) == [200, 2000, 1000, 1000, 500, 500, 250, 250, 125]
-    assert interval.next() == Terms(500 * MS, probe=False)
+    assert interval.next() == IntervalTerms(500 * MS, probe=False)
     assert reason.fields["gain"] == pytest.approx(gains[500])
 
 
@@ -283,9 +283,9 @@ def test_binary_mistakes_the_trend_of_training_for_the_interval_and_auto_does_no
 
 def test_a_fixed_interval_stays_as_asked() -> None:
     interval = FixedInterval(250 * MS)
-    assert interval.next() == Terms(250 * MS, probe=False)
+    assert interval.next() == IntervalTerms(250 * MS, probe=False)
     assert interval.closed(Measured(250 * MS, 20 * MS)) is None
-    assert interval.next() == Terms(250 * MS, probe=False)
+    assert interval.next() == IntervalTerms(250 * MS, probe=False)
 
 
 def test_a_fixed_interval_below_the_barriers_cost_is_raised_and_comes_back() -> None:

@@ -133,7 +133,7 @@ def test_a_cap_below_the_ratio_of_speeds_is_raised_and_that_is_said() -> None:
     policy.on(sync.Opened(0), 0)
     for worker, step_ns in ((0, 10**6), (1, 10 * 10**6)):
         trailer = Trailer(worker=worker, compute_ns=step_ns)
-        decision = policy.on(sync.Arrived(worker, 1, trailer), 20 * 10**6)
+        decision = policy.on(sync.MemberContributed(worker, 1, trailer), 20 * 10**6)
     assert decision.fold and decision.said is not None
     assert "--most-steps 3 is raised to 10" in str(decision.said)
     assert policy.terms(0).steps == 10
@@ -157,17 +157,17 @@ def bsp(*members: int, timer: str = "off") -> Bsp:
 
 def test_it_folds_with_the_last_member() -> None:
     policy = bsp(0, 1)
-    assert not policy.on(sync.Arrived(0, 1), 1).fold
-    decision = policy.on(sync.Arrived(1, 1), 2)
+    assert not policy.on(sync.MemberContributed(0, 1), 1).fold
+    decision = policy.on(sync.MemberContributed(1, 1), 2)
     assert decision.fold and decision.release == {0, 1}
     assert str(decision.reason) == "every member has contributed to round 1 or abstained"
 
 
 def test_a_fold_by_the_timer_names_the_missing() -> None:
     policy = bsp(0, 1, 2, timer="5s")
-    decision = policy.on(sync.Arrived(0, 1), SECOND_NS)
+    decision = policy.on(sync.MemberContributed(0, 1), SECOND_NS)
     assert decision.wake_at == 5 * SECOND_NS
-    decision = policy.on(sync.Tick(), 6 * SECOND_NS)
+    decision = policy.on(sync.TimePassed(), 6 * SECOND_NS)
     assert decision.fold and decision.release == {0}
     assert str(decision.reason) == (
         "the timer fired 6.0 s after round 1 opened; not waited for: w1, w2"
@@ -176,7 +176,7 @@ def test_a_fold_by_the_timer_names_the_missing() -> None:
 
 def test_a_timer_with_nothing_to_fold_starts_again() -> None:
     policy = bsp(0, timer="5s")
-    decision = policy.on(sync.Tick(), 6 * SECOND_NS)
+    decision = policy.on(sync.TimePassed(), 6 * SECOND_NS)
     assert not decision.fold and decision.wake_at == 11 * SECOND_NS
     assert str(decision.reason) == "the timer fired, but nobody has contributed to round 1 yet"
 
@@ -191,7 +191,7 @@ def test_without_members_the_first_to_come_open_a_round() -> None:
 
 def test_why_says_who_is_missing_and_until_when() -> None:
     policy = bsp(0, 1, timer="5s")
-    policy.on(sync.Arrived(1, 1), 1)
+    policy.on(sync.MemberContributed(1, 1), 1)
     waiting = policy.why()
     assert str(waiting.reason) == "round 1 waits for w0"
     assert (waiting.since_ns, waiting.until_ns) == (0, 5 * SECOND_NS)

@@ -4,7 +4,7 @@ import pytest
 
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.barrier.prediction import Prediction
-from polyrhythm.core.sync.barrier.warmup import Newcomers
+from polyrhythm.core.sync.barrier.warmup import WarmUp
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
 from polyrhythm.wire.messages import JobSpec, Trailer
@@ -52,7 +52,7 @@ class Training:
                 probe=self.objective,
                 probe_points=10,
             )
-            arrived = sync.Arrived(worker, self._round, trailer)
+            arrived = sync.MemberContributed(worker, self._round, trailer)
             decision = self.policy.on(arrived, self.now_ns + late_ms * MS)
             self._steps[worker] += 1
         assert decision.fold
@@ -111,7 +111,7 @@ def test_steps_are_predicted_from_the_second_on() -> None:
 
 
 def test_who_left_and_comes_again_is_new() -> None:
-    newcomers = Newcomers()
+    newcomers = WarmUp()
     assert newcomers.arrived(1) and newcomers.came and not newcomers.came_before
     newcomers.close()
     assert not newcomers.arrived(1) and not newcomers.came and newcomers.came_before

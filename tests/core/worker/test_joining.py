@@ -1,6 +1,6 @@
 from polyrhythm.core.effects import Dial, SeedSlices, Send
 from polyrhythm.core.worker.joining import Joining
-from polyrhythm.core.worker.outbox import Post
+from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 from tests.core.stage import ADDRESS, spec
 
@@ -8,14 +8,14 @@ FIRST, SECOND = m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 1)
 JOB = m.JobSpec(job="j")
 
 
-def admitted(post: Post) -> Joining:
+def admitted(post: WorkerOutbox) -> Joining:
     joining = Joining(post)
     joining.admitted(m.Admitted(worker=3, incarnation=7, job=JOB, servers=(FIRST, SECOND)))
     return joining
 
 
 def test_the_model_is_handed_in_once_and_when_all_are_linked() -> None:
-    post = Post()
+    post = WorkerOutbox()
     joining, effects = admitted(post), post.begin()
     joining.link(0, 1)
     joining.attach(spec())
@@ -29,7 +29,7 @@ def test_the_model_is_handed_in_once_and_when_all_are_linked() -> None:
 
 
 def test_routes_are_followed_when_all_whom_they_name_are_linked() -> None:
-    post = Post()
+    post = WorkerOutbox()
     joining = admitted(post)
     joining.link(0, 1)
     assert joining.dial((FIRST, SECOND)) == [0, 1]
@@ -42,7 +42,7 @@ def test_routes_are_followed_when_all_whom_they_name_are_linked() -> None:
 
 
 def test_who_comes_back_as_another_is_dialed_again() -> None:
-    post = Post()
+    post = WorkerOutbox()
     joining, again = admitted(post), m.ServerSpec(1, ADDRESS, 4)
     joining.dial((FIRST, SECOND))
     effects = post.begin()
@@ -51,7 +51,7 @@ def test_who_comes_back_as_another_is_dialed_again() -> None:
 
 
 def test_every_keeper_is_seeded_with_what_it_keeps() -> None:
-    post = Post()
+    post = WorkerOutbox()
     joining, effects = admitted(post), post.begin()
     routes = m.Route(1, (0,)), m.Route(1)
     joining.seed(m.Routing(routing=1, routes=routes, seed=False))
@@ -61,7 +61,7 @@ def test_every_keeper_is_seeded_with_what_it_keeps() -> None:
 
 
 def test_the_lead_is_given_time_to_say_what_becomes_of_a_server() -> None:
-    joining = admitted(Post())
+    joining = admitted(WorkerOutbox())
     joining.wait_for_word(0, 1, "first", 0)
     joining.wait_for_word(1, 1, "second", 1)
     assert joining.parted is not None and joining.parted.reason == "first"
@@ -71,7 +71,7 @@ def test_the_lead_is_given_time_to_say_what_becomes_of_a_server() -> None:
 
 
 def test_the_end_of_a_link_to_a_server_that_was_given_up_is_nothing() -> None:
-    joining = admitted(Post())
+    joining = admitted(WorkerOutbox())
     joining.link(0, 1)
     joining.link(1, 1)
     joining.reroute(m.Routing(routing=2, routes=(m.Route(0),), servers=(FIRST,)))

@@ -1,15 +1,15 @@
 import pytest
 
 from polyrhythm.core.effects import Resume, Send
-from polyrhythm.core.worker.assembly import Landing
-from polyrhythm.core.worker.outbox import Post
-from polyrhythm.core.worker.pulls import Manner, Reading
+from polyrhythm.core.worker.assembly import Assembly
+from polyrhythm.core.worker.outbox import WorkerOutbox
+from polyrhythm.core.worker.pulls import Pulls, ReadMode
 from polyrhythm.wire import messages as m
 
 
-def reading(post: Post | None = None, **manner: bool) -> Reading:
-    made = Reading(post or Post(), Manner(**manner))
-    made.landing = Landing((m.Route(0), m.Route(1)))
+def reading(post: WorkerOutbox | None = None, **manner: bool) -> Pulls:
+    made = Pulls(post or WorkerOutbox(), ReadMode(**manner))
+    made.landing = Assembly((m.Route(0), m.Route(1)))
     return made
 
 
@@ -33,7 +33,7 @@ def test_with_rounds_it_goes_on_with_one_version_that_was_released() -> None:
 
 
 def test_a_server_that_is_behind_is_asked_once() -> None:
-    post = Post()
+    post = WorkerOutbox()
     made = reading(post)
     made.landing.land(0, 0, 2)
     effects = post.begin()
@@ -63,7 +63,7 @@ def test_without_rounds_it_goes_on_with_the_answers_to_its_last_question_and_whe
 
 
 def test_without_a_bound_the_answer_must_contain_the_last_contribution_too() -> None:
-    post = Post()
+    post = WorkerOutbox()
     made = reading(post, rounds=False, asks=False)
     effects = post.begin()
     made.pull_after(3)
@@ -84,7 +84,7 @@ def test_only_read_ahead_takes_an_answer_before_the_next_contribution(small: boo
 
 
 def test_who_rejoins_begins_anew() -> None:
-    post = Post()
+    post = WorkerOutbox()
     effects = post.begin()
     made = reading(post)
     made.resume()

@@ -1,14 +1,14 @@
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
-from polyrhythm.core.worker.assembly import Landing
-from polyrhythm.core.worker.outbox import Post
-from polyrhythm.core.worker.pushes import Contributing
+from polyrhythm.core.worker.assembly import Assembly
+from polyrhythm.core.worker.outbox import WorkerOutbox
+from polyrhythm.core.worker.pushes import Pushes
 from polyrhythm.wire.messages import Route
 
 ROUTES = Route(0), Route(1)
 
 
-def contribute(contributing: Contributing, landing: Landing) -> None:
+def contribute(contributing: Pushes, landing: Assembly) -> None:
     contributing.sequence += 1
     contributing.send(Computed(0, 1.0, (), None, 0, 0, 0, ()), landing)
 
@@ -18,7 +18,7 @@ def pushes(effects: list) -> list[tuple[int, int]]:
 
 
 def test_a_contribution_is_kept_until_every_server_has_acknowledged_it() -> None:
-    contributing, landing = Contributing(Post()), Landing(ROUTES)
+    contributing, landing = Pushes(WorkerOutbox()), Assembly(ROUTES)
     contribute(contributing, landing)
     contribute(contributing, landing)
     assert contributing.full and contributing.acknowledged == 0
@@ -29,7 +29,7 @@ def test_a_contribution_is_kept_until_every_server_has_acknowledged_it() -> None
 
 
 def test_what_was_acknowledged_in_an_epoch_to_come_is_looked_at_again() -> None:
-    contributing, landing = Contributing(Post()), Landing(ROUTES)
+    contributing, landing = Pushes(WorkerOutbox()), Assembly(ROUTES)
     contribute(contributing, landing)
     assert not contributing.acknowledge(0, 1, 5)
     assert not contributing.acknowledge(0, 0, 5)
@@ -39,8 +39,8 @@ def test_what_was_acknowledged_in_an_epoch_to_come_is_looked_at_again() -> None:
 
 
 def test_nothing_new_goes_to_a_server_before_what_it_must_be_sent_again() -> None:
-    post = Post()
-    contributing, landing = Contributing(post), Landing(ROUTES)
+    post = WorkerOutbox()
+    contributing, landing = Pushes(post), Assembly(ROUTES)
     contribute(contributing, landing)
     contributing.relinking.add(1)
     effects = post.begin()

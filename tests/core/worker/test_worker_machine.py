@@ -2,7 +2,7 @@
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.worker.machine import SETTLE_NS, State, WorkerMachine
+from polyrhythm.core.worker.machine import SETTLE_NS, Phase, WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.core.stage import ADDRESS, of, sent, spec
 
@@ -35,7 +35,7 @@ class Hand:
         self.join()
         self.release(0)
         self.land(0)
-        assert self.worker.state is State.COMPUTING
+        assert self.worker.state is Phase.COMPUTING
         return self
 
     def release(self, round_: int, *, pushed: bool = True, stop: bool = False) -> list:
@@ -47,7 +47,7 @@ class Hand:
         return self.tell(ev.Landed(1, m.EVERY_SLICE, round_, sequence))
 
     def compute(self) -> list:
-        return self.tell(ev.Computed(0, 8.0, (0.1,), 0.5, 1, 2, 3, (m.Progress(0, 0, 8),)))
+        return self.tell(ev.Computed(0, 8.0, (0.1,), 0.5, 1, 2, 3, (m.ChunkProgress(0, 0, 8),)))
 
     def why(self) -> str:
         return str(self.worker.why().reason)
@@ -113,7 +113,7 @@ def test_a_contribution_goes_to_all_servers_and_its_trailer_to_the_lead() -> Non
     ]
     (trailer,) = sent(effects, m.Trailer, "lead")
     assert (trailer.sequence, trailer.weight, trailer.objective) == (1, 8.0, 0.5)
-    assert trailer.progress == (m.Progress(0, 0, 8),)
+    assert trailer.progress == (m.ChunkProgress(0, 0, 8),)
 
 
 def test_at_most_two_contributions_are_unacknowledged() -> None:
@@ -209,7 +209,7 @@ def test_who_is_told_to_leave_contributes_and_is_let_go() -> None:
     hand = Hand().begin()
     assert hand.tell(ev.LeaveAsked()) == [], "its user's code computes"
     effects = hand.compute()
-    assert of(effects, fx.PushSlices) and of(effects, fx.LetGo)
+    assert of(effects, fx.PushSlices) and of(effects, fx.StopWaiting)
     assert of(effects, fx.Expect)[-1] == fx.Expect(None), "nothing lands under the user's code"
     assert hand.why() == "it was told to leave, and ends its work"
 
@@ -221,7 +221,7 @@ def test_who_waits_is_let_go_but_not_in_the_middle_of_a_version() -> None:
     assert hand.tell(ev.LeaveAsked()) == []
     hand.tell(ev.Landed(0, 0, 1, 1))
     effects = hand.tell(ev.Landed(0, 2, 1, 1))
-    assert of(effects, fx.LetGo) and of(effects, fx.Resume) == []
+    assert of(effects, fx.StopWaiting) and of(effects, fx.Resume) == []
 
 
 def leaving() -> Hand:
@@ -265,7 +265,7 @@ def test_who_is_told_to_leave_does_not_come_back_after_an_eviction() -> None:
     hand.tell(ev.LeaveAsked())
     hand.tell(m.Evicted(**WHO, reason="it was silent"))
     effects = hand.compute()
-    assert of(effects, fx.LetGo) and of(effects, fx.Rejoin) == []
+    assert of(effects, fx.StopWaiting) and of(effects, fx.Rejoin) == []
     assert of(hand.tell(ev.Leaving("told")), fx.End)
 
 
@@ -329,7 +329,7 @@ def test_what_was_sent_to_it_in_an_earlier_life_is_not_its_own() -> None:
 def test_the_job_ends_while_it_leaves_and_what_was_pushed_meanwhile_is_asked_for() -> None:
     hand = Hand().begin()
     hand.compute()
-    assert of(hand.tell(ev.LeaveAsked()), fx.LetGo) == [fx.LetGo()]
+    assert of(hand.tell(ev.LeaveAsked()), fx.StopWaiting) == [fx.StopWaiting()]
     for server in (0, 1):
         hand.tell(ev.Skipped(server, 1, 1))
     hand.release(1, stop=True)

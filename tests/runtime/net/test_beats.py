@@ -17,8 +17,8 @@ def test_a_lead_that_is_busy_still_beats() -> None:
     hub.servers.append(lead)
     try:
         link = hub.dial(hub.address(0), "lead")
-        bonjour = m.WorkerBonjour(name="w", job="j", identity="", digests=tuple(Digest))
-        greeting = introduce(link, bonjour)
+        hello = m.WorkerHello(name="w", job="j", identity="", digests=tuple(Digest))
+        greeting = introduce(link, hello)
         assert (greeting.heartbeat_s, greeting.lead_timeout_s) == (0.02, 7.0)
         while not isinstance(link.receive()[0], m.Admitted):
             pass

@@ -11,7 +11,7 @@ from polyrhythm.errors import LinkEnded
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.net.server_links import Mesh
+from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.wire import messages as m
 
 
@@ -52,8 +52,8 @@ def test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs(leads:
     machines = {"s0": Ears(), **({fx.LEAD: Ears()} if leads else {})}
     driver, peers = Driver(machines, lambda name, effect: None), Peers()
     address = m.Address("memory", 0, "", "")
-    me = m.ServerBonjour(server=0, name="s0", job="j", address=address, identity="")
-    mesh = Mesh(
+    me = m.ServerHello(server=0, name="s0", job="j", address=address, identity="")
+    mesh = ServerLinks(
         me,
         peers,
         driver,
@@ -81,8 +81,8 @@ def test_the_end_of_a_link_frees_what_its_peer_made_us_keep() -> None:
     gone: list[str] = []
     driver, peers = Driver({"s1": Ears()}, lambda name, effect: None), Peers()
     address = m.Address("memory", 1, "", "")
-    mesh = Mesh(
-        m.ServerBonjour(server=1, name="s1", job="j", address=address, identity=""),
+    mesh = ServerLinks(
+        m.ServerHello(server=1, name="s1", job="j", address=address, identity=""),
         peers,
         driver,
         job=m.JobSpec(job="j"),

@@ -15,7 +15,7 @@ from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
 from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.server.publishing import Publishing
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import MEMBER, nbytes_of
@@ -91,10 +91,10 @@ def receive_all(links: Sequence[Link], count: int) -> list[dict[int, bytes]]:
     return got
 
 
-def holdings(*, replicas: int = 0, tell: Any = None, **job: Any) -> Holdings:
+def holdings(*, replicas: int = 0, tell: Any = None, **job: Any) -> SliceStore:
     spec = m.JobSpec(job="j", workers=READERS, replicas=replicas, slice_nbytes=NBYTES, **job)
     route = m.Route(0, tuple(range(1, replicas + 1)))
-    made = Holdings(
+    made = SliceStore(
         0,
         SPEC,
         [route] * SLICES,
@@ -110,7 +110,7 @@ def holdings(*, replicas: int = 0, tell: Any = None, **job: Any) -> Holdings:
     return made
 
 
-def contribute(held: Holdings, sequence: int, worker: int = 0) -> None:
+def contribute(held: SliceStore, sequence: int, worker: int = 0) -> None:
     for slice_ in range(SLICES):
         value = torch.full((LENGTH,), float(sequence + slice_), dtype=held.primary.slots.dtypes[0])
         message = m.Contribution(
@@ -126,7 +126,7 @@ def contribute(held: Holdings, sequence: int, worker: int = 0) -> None:
         held.add(message, memoryview(value.view(torch.uint8).numpy()))
 
 
-def fold(held: Holdings, round_: int) -> int:
+def fold(held: SliceStore, round_: int) -> int:
     """The slot of the version: it is used again three rounds later."""
     slot = round_ % SLOTS
     held.fold(round_, slot, (round_ + 1) % SLOTS)

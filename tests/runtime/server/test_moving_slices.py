@@ -13,7 +13,7 @@ import torch
 
 from polyrhythm.core.events import Repeated, StepCopied
 from polyrhythm.io.segments import Piece, Segment
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,
@@ -49,7 +49,7 @@ class Site:
         self.post: list[Letter] | None = None
         spec = JobSpec(job="j", servers=servers, replicas=1, slice_nbytes=4 * LENGTH, **job)
         self.servers = [
-            Holdings(
+            SliceStore(
                 server,
                 SPEC,
                 routes,

@@ -6,7 +6,7 @@ import torch
 from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.wire.messages import (
     Contribution,
     JobSpec,
@@ -30,8 +30,8 @@ ROUTES = (Route(0),) * 4
 EPOCH = 2
 
 
-def holdings(**job: object) -> Holdings:
-    made = Holdings(
+def holdings(**job: object) -> SliceStore:
+    made = SliceStore(
         0,
         SPEC,
         ROUTES,
@@ -52,7 +52,7 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def give(
-    made: Holdings,
+    made: SliceStore,
     slice_: int,
     value: float,
     *,
@@ -77,11 +77,11 @@ def give(
     return made.add(message, as_bytes(data))
 
 
-def give_all(made: Holdings, value: float, **fields: object) -> object:
+def give_all(made: SliceStore, value: float, **fields: object) -> object:
     return [give(made, slice_.id, value, **fields) for slice_ in made.primary.slices][-1]
 
 
-def values(made: Holdings, slot: int) -> list[float]:
+def values(made: SliceStore, slot: int) -> list[float]:
     """The first element of every slice of a version."""
     return [tensor[0].item() for tensor in made.primary.slots.at(slot).tensors]
 
@@ -172,7 +172,7 @@ def test_the_rate_of_the_highest_clock_counts(order: tuple[int, int]) -> None:
 
 
 def test_bf16_travels_and_float32_is_kept() -> None:
-    made = Holdings(
+    made = SliceStore(
         0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
         lambda nbytes: Segment(nbytes, shared=False),
     )  # fmt: skip
@@ -220,7 +220,7 @@ def test_a_slice_of_another_server_or_size_is_refused() -> None:
         made.add(Contribution(slice=99, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
         made.add(Contribution(slice=0, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
-    unseeded = Holdings(
+    unseeded = SliceStore(
         *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
         lambda nbytes: Segment(nbytes, shared=False),
     )
@@ -240,7 +240,7 @@ def test_a_seed_after_seeding_is_refused() -> None:
 
 def test_the_first_seed_of_a_slice_counts() -> None:
     """Before training begins, a second one changes nothing and ends no link."""
-    made = Holdings(
+    made = SliceStore(
         *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
         lambda nbytes: Segment(nbytes, shared=False),
     )
@@ -256,7 +256,7 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
     """torch raises in the middle of adding it, which would end the server."""
     tensor = TensorSpec("weight", (32,), dtype, 0, (1,))
     spec = ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.5},)))
-    made = Holdings(
+    made = SliceStore(
         *(0, spec, (Route(0),), EPOCH, JobSpec(job="j")),
         lambda nbytes: Segment(nbytes, shared=False),
     )
@@ -271,7 +271,7 @@ def test_what_is_repeated_is_known_by_the_slices_own_number() -> None:
     """This server holds slices 1 and 3 of four: their places here are 0 and 1."""
     routes = [Route(server) for server in (1, 0, 1, 0)]
     job = JobSpec(job="j", slice_nbytes=64)
-    made = Holdings(0, SPEC, routes, EPOCH, job, lambda nbytes: Segment(nbytes, shared=False))
+    made = SliceStore(0, SPEC, routes, EPOCH, job, lambda nbytes: Segment(nbytes, shared=False))
     made.enlist([MemberSpec(0, 1, "anna")])
     parts = [
         Contribution(worker=0, incarnation=1, sequence=1, slice=id_, weight=1.0, slices=2)

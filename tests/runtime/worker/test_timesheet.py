@@ -83,5 +83,5 @@ def test_a_worker_that_joined_again_begins_anew(clock: Clock) -> None:
 def test_time_that_is_passed_over_is_not_computing(clock: Clock) -> None:
     sheet = Timesheet()
     clock.go_on(50)
-    sheet.pass_over(20)
+    sheet.exclude_time(20)
     assert sheet.computed_ns() == 30

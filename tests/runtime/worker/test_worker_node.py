@@ -32,7 +32,7 @@ def say(node: WorkerNode, *effects: fx.Effect) -> None:
 
 
 def test_a_barrier_that_was_called_is_over_with_the_next_version(node: WorkerNode) -> None:
-    say(node, fx.Resume(1, stop=False), fx.Hurry())
+    say(node, fx.Resume(1, stop=False), fx.ContributeNow())
     assert node.hurried
     say(node, fx.Resume(2, stop=False))
     assert not node.hurried

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from polyrhythm.sim.clock import BEGINNING_NS, Clock
-from polyrhythm.sim.model.link import HEAD_NBYTES, Way, link
+from polyrhythm.sim.model.link import HEAD_NBYTES, Channel, link
 from polyrhythm.sim.quantities import Duration, Rate
 from polyrhythm.sim.scenario import LinkTable
 from polyrhythm.wire.messages import Message, Pull
@@ -21,12 +21,12 @@ class Ear:
         self.parcels = 0
         self.ended: list[tuple[int, str]] = []
 
-    def receive(self, way: Way, parcel: Sequence[Message]) -> None:
+    def receive(self, way: Channel, parcel: Sequence[Message]) -> None:
         self.parcels += 1
         for message in parcel:
             self.heard.append((message.round, self.clock.now_ns - BEGINNING_NS))
 
-    def closed(self, way: Way, reason: str) -> None:
+    def closed(self, way: Channel, reason: str) -> None:
         self.ended.append((self.clock.now_ns - BEGINNING_NS, reason))
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.lead.plan import Plan
-from polyrhythm.sim.model.points import Points
+from polyrhythm.core.lead.plan import DataPlan
+from polyrhythm.sim.model.points import SimPoints
 from polyrhythm.wire.messages import ChunkLease, Leased
 
 
@@ -15,12 +15,12 @@ from polyrhythm.wire.messages import ChunkLease, Leased
     batch=st.integers(1, 64),
 )
 def test_a_plan_is_visited_exactly(points: int, workers: int, epochs: int, batch: int) -> None:
-    plan = Plan(points, workers, 0, epochs)
+    plan = DataPlan(points, workers, 0, epochs)
     holders = [(worker, worker + 1) for worker in range(workers)]
     plan.share(holders)
     visited = committed = 0
     for holder in holders:
-        cursor = Points()
+        cursor = SimPoints()
         cursor.take(plan.lease(holder))
         while True:
             expected = cursor.left(batch)
@@ -36,7 +36,7 @@ def test_a_plan_is_visited_exactly(points: int, workers: int, epochs: int, batch
 
 
 def test_a_batch_does_not_cross_into_the_next_pass() -> None:
-    cursor = Points()
+    cursor = SimPoints()
     chunks = (ChunkLease(0, 0, 10, 0, 0),)
     cursor.take(Leased(points=10, seed=0, chunks=chunks, epochs=None))
     assert [cursor.visit(4) for _ in range(6)] == [4, 4, 2, 4, 4, 2]
@@ -47,7 +47,7 @@ def lease(*chunks: ChunkLease, incarnation: int = 1) -> Leased:
 
 
 def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
-    cursor = Points()
+    cursor = SimPoints()
     chunks = (ChunkLease(0, 0, 10, 0, 0), ChunkLease(1, 10, 20, 0, 0))
     cursor.take(lease(*chunks))
     assert cursor.visit(14) == 14
@@ -59,7 +59,7 @@ def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
 
 
 def test_another_chunk_begins_where_its_lease_says() -> None:
-    cursor = Points()
+    cursor = SimPoints()
     cursor.take(lease(ChunkLease(0, 0, 10, 0, 0)))
     assert cursor.visit(20) == 10
     cursor.take(lease(ChunkLease(2, 20, 30, 0, 7)))
@@ -67,7 +67,7 @@ def test_another_chunk_begins_where_its_lease_says() -> None:
 
 
 def test_a_chunk_that_comes_back_begins_where_this_worker_had_been() -> None:
-    cursor = Points()
+    cursor = SimPoints()
     chunk = ChunkLease(0, 0, 10, 0, 0)
     cursor.take(lease(chunk))
     assert cursor.visit(4) == 4
@@ -78,7 +78,7 @@ def test_a_chunk_that_comes_back_begins_where_this_worker_had_been() -> None:
 
 
 def test_who_was_evicted_has_been_nowhere() -> None:
-    cursor = Points()
+    cursor = SimPoints()
     chunk = ChunkLease(0, 0, 10, 0, 0)
     cursor.take(lease(chunk))
     assert cursor.visit(4) == 4

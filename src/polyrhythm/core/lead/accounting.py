@@ -67,7 +67,7 @@ class _Span:
 
 
 @dataclass(slots=True)
-class Tally:
+class Accounting:
     workers: dict[int, WorkerTotals] = field(default_factory=dict)
     _span: _Span = field(default_factory=_Span)
     _line_ns: int = 0

@@ -6,32 +6,32 @@ admitted.*
 """
 
 from polyrhythm.core.text import name_fault
-from polyrhythm.wire.messages import PROTOCOL, ServerBonjour, WorkerBonjour
+from polyrhythm.wire.messages import PROTOCOL, ServerHello, WorkerHello
 
 
-class Door:
+class Admission:
     def __init__(self, job: str) -> None:
         self.job = job
-        self.waiting: list[tuple[str, WorkerBonjour]] = []
-        """Links that knocked, with what they said."""
+        self.waiting: list[tuple[str, WorkerHello]] = []
+        """The links of processes that wait, with their hellos."""
 
-    def fault(self, bonjour: WorkerBonjour | ServerBonjour) -> str | None:
+    def fault(self, hello: WorkerHello | ServerHello) -> str | None:
         """Why this stranger cannot come in, whatever goes on inside."""
-        if (fault := name_fault(bonjour.name)) is not None:
+        if (fault := name_fault(hello.name)) is not None:
             return fault
-        if bonjour.protocol != PROTOCOL:
-            return f"it speaks protocol {bonjour.protocol}, this job speaks {PROTOCOL}"
-        if bonjour.job and bonjour.job != self.job:
+        if hello.protocol != PROTOCOL:
+            return f"it speaks protocol {hello.protocol}, this job speaks {PROTOCOL}"
+        if hello.job and hello.job != self.job:
             return "it belongs to another job"
         return None
 
-    def wait(self, link: str, bonjour: WorkerBonjour) -> None:
-        self.waiting.append((link, bonjour))
+    def wait(self, link: str, hello: WorkerHello) -> None:
+        self.waiting.append((link, hello))
 
     def leave(self, link: str) -> None:
         self.waiting = [knock for knock in self.waiting if knock[0] != link]
 
-    def open(self) -> list[tuple[str, WorkerBonjour]]:
-        """Those who waited, in the order in which they knocked."""
+    def open(self) -> list[tuple[str, WorkerHello]]:
+        """The hellos that waited, in the order of their arrival."""
         waiting, self.waiting = self.waiting, []
         return waiting

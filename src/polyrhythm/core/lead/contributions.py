@@ -48,7 +48,7 @@ class _Coming(msgspec.Struct, gc=False):
         return {server for server, since in reigns.items() if reports.get(server, -1) < since}
 
 
-class Arrivals:
+class Contributions:
     """`keeps`: what is complete is remembered until it is folded, because it may be owed again."""
 
     def __init__(self, *, keeps: bool = False) -> None:

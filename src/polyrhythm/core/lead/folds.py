@@ -6,27 +6,27 @@ promoted; and who has become a primary since it was told may not have heard it.*
 
 from collections.abc import Mapping
 
-from polyrhythm.core.lead.contributions import Arrivals
+from polyrhythm.core.lead.contributions import Contributions
 from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.outbox import TERM, Dispatch
-from polyrhythm.core.lead.removals import Departures
+from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.removals import Removals
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire import messages as m
 
 
-class Decisions:
+class Folds:
     def __init__(
         self,
         policy: sync.SyncPolicy,
         view: View,
-        placing: Placing,
-        arrivals: Arrivals,
-        departures: Departures,
+        placing: Routing,
+        arrivals: Contributions,
+        departures: Removals,
         rounds: Rounds,
-        dispatch: Dispatch,
+        dispatch: LeadOutbox,
     ) -> None:
         self._policy = policy
         self._view = view
@@ -59,7 +59,7 @@ class Decisions:
         elif decision.release:
             # without rounds, who passes the gate as it arrives has asked for its parameters already
             asked = sync.NOBODY
-            if isinstance(event, sync.Arrived) and not self._policy.rounds:
+            if isinstance(event, sync.MemberContributed) and not self._policy.rounds:
                 asked = frozenset((event.worker,))
             self.release(decision.release, asked)
 

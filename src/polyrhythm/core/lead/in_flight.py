@@ -4,7 +4,7 @@ The lead knows one by its trailer, and that it is acknowledged, or about to be, 
 """
 
 
-class Windows:
+class InFlight:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[tuple[int, int], set[int]] = {}

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from polyrhythm.core.lead.passes import Mean
+from polyrhythm.core.lead.passes import RunningMean
 
 _OF_GAIN = 0.1
 _OF_LEVEL = 0.05
@@ -96,9 +96,9 @@ class Trend:
 
     def __init__(self) -> None:
         self.state = LearningState.FALLING
-        self.first: Mean | None = None
-        self.last: Mean | None = None
-        self.best: Mean | None = None
+        self.first: RunningMean | None = None
+        self.last: RunningMean | None = None
+        self.best: RunningMean | None = None
         self.best_pass = 0
         self.rises = 0
         self._back = 0
@@ -106,18 +106,18 @@ class Trend:
         self._bests: list[float] = []
         """The best after each of the last passes."""
 
-    def begin(self, first: Mean) -> None:
+    def begin(self, first: RunningMean) -> None:
         """The objective before training: the mean loss of the first round."""
         self.first = first
 
-    def passed(self, loss: Mean, passes: int) -> None:
+    def passed(self, loss: RunningMean, passes: int) -> None:
         first = self.first
         if first is None:
             first = self.first = loss
         if self.best is None:
             # the losses of one round do not show how much they vary: the first pass does
             error = loss.error * math.sqrt(loss.points / first.points)
-            self.best = Mean(first.value, error, first.points)
+            self.best = RunningMean(first.value, error, first.points)
             self._bests = [first.value]
         above, margin = loss.value - self.best.value, self._margin(loss, first, self.best)
         self._judge_rise(above, margin)
@@ -128,7 +128,7 @@ class Trend:
         if self.state is not LearningState.RISING:
             self.state = self._judge_fall(first, self.best, above <= margin)
 
-    def _margin(self, loss: Mean, first: Mean, best: Mean) -> float:
+    def _margin(self, loss: RunningMean, first: RunningMean, best: RunningMean) -> float:
         gained = max(0.0, first.value - best.value)
         noise = min(_ERRORS * math.hypot(loss.error, best.error), _MOST_NOISE * abs(first.value))
         return max(_OF_GAIN * gained, _OF_LEVEL * abs(best.value), noise)
@@ -143,7 +143,7 @@ class Trend:
             if self._back >= self.rises:
                 self.state = LearningState.FALLING
 
-    def _judge_fall(self, first: Mean, best: Mean, level: bool) -> LearningState:
+    def _judge_fall(self, first: RunningMean, best: RunningMean, level: bool) -> LearningState:
         scale = abs(first.value)
         learned = first.value - best.value >= _LEARNED * scale
         flat = LearningState.SETTLED if learned else LearningState.STALLED
@@ -191,9 +191,9 @@ class Learning:
         if self._opening and self._first_weight:
             self._opening = False
             first = self._first_sum / self._first_weight
-            self._trend.begin(Mean(first, 0.0, self._first_weight))
+            self._trend.begin(RunningMean(first, 0.0, self._first_weight))
 
-    def passed(self, passes: int, loss: Mean | None) -> None:
+    def passed(self, passes: int, loss: RunningMean | None) -> None:
         """A full pass is over. Its losses count unless one of them is not finite."""
         self._passes = passes
         if loss is None:

@@ -12,23 +12,23 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import End, server_number, worker_name, worker_number
-from polyrhythm.core.lead.admission import Door
-from polyrhythm.core.lead.contributions import Arrivals, Complete
-from polyrhythm.core.lead.folds import Decisions
-from polyrhythm.core.lead.in_flight import Windows
+from polyrhythm.core.lead.admission import Admission
+from polyrhythm.core.lead.contributions import Complete, Contributions
+from polyrhythm.core.lead.folds import Folds
+from polyrhythm.core.lead.in_flight import InFlight
 from polyrhythm.core.lead.measurements import in_range
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.opening import Opening
-from polyrhythm.core.lead.outbox import Dispatch
-from polyrhythm.core.lead.pause_detector import Wakefulness
-from polyrhythm.core.lead.presence import Presence
-from polyrhythm.core.lead.progress import IDLE_ROUNDS, NOT_FINITE, Outlook
-from polyrhythm.core.lead.removals import Departures
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.pause_detector import PauseDetector
+from polyrhythm.core.lead.presence import Members
+from polyrhythm.core.lead.progress import IDLE_ROUNDS, NOT_FINITE, JobProgress
+from polyrhythm.core.lead.removals import Removals
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Placing
-from polyrhythm.core.lead.servers import Site
+from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
-from polyrhythm.core.lead.waiting import Awaited
+from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.sync import policy as sync
@@ -46,21 +46,21 @@ class LeadMachine:
         self.job = job
         self.view = View()
         self._policy = choose_policy(job)
-        self._door = Door(job.job)
-        self._placing = Placing(job.servers, job.slice_nbytes, job.replicas)
+        self._door = Admission(job.job)
+        self._placing = Routing(job.servers, job.slice_nbytes, job.replicas)
         self._opening = Opening(job.workers, job.start_timeout_s)
-        self._arrivals = Arrivals(keeps=self._policy.rounds and job.replicas > 0)
-        self._windows = Windows(m.WINDOW)
+        self._arrivals = Contributions(keeps=self._policy.rounds and job.replicas > 0)
+        self._windows = InFlight(m.WINDOW)
         self._rounds = Rounds()
-        self._departures = Departures(job.start_timeout_s if job.respawn else 0.0)
+        self._departures = Removals(job.start_timeout_s if job.respawn else 0.0)
         self._sharing = Sharing(job.seed, job.epochs, job.min_batch)
-        self._dispatch = Dispatch(self.view, self._placing)
-        self._presence = Presence(job, self.view, self._departures, self._dispatch)
-        self._site = Site(job, self._placing, self._rounds, self._dispatch)
-        self._outlook = Outlook(
+        self._dispatch = LeadOutbox(self.view, self._placing)
+        self._presence = Members(job, self.view, self._departures, self._dispatch)
+        self._site = Servers(job, self._placing, self._rounds, self._dispatch)
+        self._outlook = JobProgress(
             job, self._policy.rounds, self._rounds, self._sharing, self._dispatch
         )
-        self._decisions = Decisions(
+        self._decisions = Folds(
             self._policy,
             self.view,
             self._placing,
@@ -69,7 +69,7 @@ class LeadMachine:
             self._rounds,
             self._dispatch,
         )
-        self._awaited = Awaited(
+        self._awaited = WaitReport(
             self._policy,
             self.view,
             self._placing,
@@ -78,7 +78,7 @@ class LeadMachine:
             self._windows,
             self._rounds,
         )
-        self._wakefulness = Wakefulness(job.heartbeat_s)
+        self._wakefulness = PauseDetector(job.heartbeat_s)
         self._sleepers = (
             self._presence.suspicion,
             self._site.suspicion,
@@ -117,44 +117,44 @@ class LeadMachine:
     def check(self) -> None:
         self._sharing.check()
         self._placing.check()
-        self._arrivals.check(self._presence.heeds)
+        self._arrivals.check(self._presence.accepts)
         if not self._placing.moving:
             self._rounds.check(self._placing.holders)
 
     # -- the door ------------------------------------------------------------------------------
 
-    def _on_server_knock(self, event: ev.ServerKnocked, now_ns: int) -> None:
-        fault = self._door.fault(event.bonjour)
+    def _on_server_hello(self, event: ev.ServerHelloReceived, now_ns: int) -> None:
+        fault = self._door.fault(event.hello)
         if fault is not None:
-            self._dispatch.refuse(event.link, refusal(event.bonjour.name, fault))
-        elif self._site.come(event.link, event.bonjour, now_ns) and self._placing.gathered:
+            self._dispatch.refuse(event.link, refusal(event.hello.name, fault))
+        elif self._site.come(event.link, event.hello, now_ns) and self._placing.gathered:
             for waiting, worker in self._door.open():
                 self._admit(waiting, worker, now_ns)
 
-    def _on_worker_knock(self, event: ev.WorkerKnocked, now_ns: int) -> None:
-        fault = self._door.fault(event.bonjour)
+    def _on_worker_hello(self, event: ev.WorkerHelloReceived, now_ns: int) -> None:
+        fault = self._door.fault(event.hello)
         if fault is not None:
-            self._dispatch.refuse(event.link, refusal(event.bonjour.name, fault))
+            self._dispatch.refuse(event.link, refusal(event.hello.name, fault))
         elif self._placing.gathered:
-            self._admit(event.link, event.bonjour, now_ns)
+            self._admit(event.link, event.hello, now_ns)
         else:
-            self._door.wait(event.link, event.bonjour)
+            self._door.wait(event.link, event.hello)
 
-    def _admit(self, link: str, bonjour: m.WorkerBonjour, now_ns: int) -> None:
-        holder = self.view.holder(bonjour.name)
-        if holder is not None and holder.incarnation == bonjour.incarnation:
+    def _admit(self, link: str, hello: m.WorkerHello, now_ns: int) -> None:
+        holder = self.view.holder(hello.name)
+        if holder is not None and holder.incarnation == hello.incarnation:
             self._departures.falls_asleep(*holder.key)
             self._remove(holder, "it came back over another link", now_ns)
         elif holder is not None:
             fault = "a worker with this name is in the job; give another with --name"
-            self._dispatch.refuse(link, f"{bonjour.name} was refused: {fault}")
+            self._dispatch.refuse(link, f"{hello.name} was refused: {fault}")
             return
         if self._ending is not None:
-            self._dispatch.refuse(link, f"{bonjour.name} was refused: the job is ending")
+            self._dispatch.refuse(link, f"{hello.name} was refused: the job is ending")
             return
         self._opening.admitted(now_ns)
         self._wakefulness.begin(now_ns)
-        self._presence.admit(link, bonjour.name, self._placing.specs, now_ns)
+        self._presence.admit(link, hello.name, self._placing.specs, now_ns)
 
     # -- members come and go -------------------------------------------------------------------
 
@@ -325,10 +325,10 @@ class LeadMachine:
 
     def _pass_over(self, away_ns: int, now_ns: int) -> None:
         if away_ns:
-            self._presence.suspicion.pass_over(away_ns, now_ns)
-            self._site.suspicion.pass_over(away_ns, now_ns)
-            self._departures.pass_over(away_ns)
-            self._opening.pass_over(away_ns)
+            self._presence.suspicion.exclude_time(away_ns, now_ns)
+            self._site.suspicion.exclude_time(away_ns, now_ns)
+            self._departures.exclude_time(away_ns)
+            self._opening.exclude_time(away_ns)
             self._dispatch.note("lead-away", seconds=away_ns / 1e9)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
@@ -341,7 +341,7 @@ class LeadMachine:
         if self._departures.overdue(now_ns):
             self._end_if_deserted(now_ns)
         if self._rounds.open:
-            self._ask(sync.Tick(), now_ns)
+            self._ask(sync.TimePassed(), now_ns)
         else:
             self._opening.tick(now_ns)
             self._open_if_ready(now_ns)
@@ -353,7 +353,7 @@ class LeadMachine:
 
     def _on_trailer(self, message: m.Trailer, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is None and not self._presence.heeds(message.worker, message.incarnation):
+        if member is None and not self._presence.accepts(message.worker, message.incarnation):
             return
         if member is not None and not member.entered:
             return  # it has nothing to contribute to before it takes part
@@ -376,7 +376,7 @@ class LeadMachine:
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
-        if member is None and not self._presence.heeds(message.worker, message.incarnation):
+        if member is None and not self._presence.accepts(message.worker, message.incarnation):
             return
         if not self._policy.rounds:
             self._rounds.folded_one(message.server)
@@ -406,7 +406,7 @@ class LeadMachine:
                 lease, member.confirms = member.confirms, 0
             if self._sharing.moving:
                 self._confirm_lease(member, lease, now_ns)
-            self._ask(sync.Arrived(trailer.worker, complete.round, trailer), now_ns)
+            self._ask(sync.MemberContributed(trailer.worker, complete.round, trailer), now_ns)
         if not self._policy.rounds:
             self._advance(now_ns)
             self._end_if_idle(now_ns)
@@ -432,7 +432,7 @@ class LeadMachine:
             return
         member.resting = True
         self._rounds.abstained(message.worker)
-        self._ask(sync.Abstained(message.worker), now_ns)
+        self._ask(sync.MemberAbstained(message.worker), now_ns)
         if self._arrivals.awaits(*member.key):
             member.confirms = message.lease  # what it visited before is not counted yet
         else:
@@ -571,8 +571,8 @@ class LeadMachine:
         self._remove(member, reason, now_ns)
 
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {
-        ev.WorkerKnocked: _on_worker_knock,
-        ev.ServerKnocked: _on_server_knock,
+        ev.WorkerHelloReceived: _on_worker_hello,
+        ev.ServerHelloReceived: _on_server_hello,
         ev.LinkClosed: _on_link_closed,
         ev.StopAsked: _on_stop_asked,
         ev.Tick: _on_tick,

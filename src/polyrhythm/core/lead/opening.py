@@ -18,7 +18,7 @@ class Opening:
         if self.until_ns is None:
             self.since_ns, self.until_ns = now_ns, now_ns + self._timeout_ns
 
-    def pass_over(self, away_ns: int) -> None:
+    def exclude_time(self, away_ns: int) -> None:
         """So long nobody could be heard to come."""
         if self.until_ns is not None:
             self.until_ns += away_ns

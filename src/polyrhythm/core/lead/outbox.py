@@ -9,7 +9,7 @@ from typing import Any
 
 from polyrhythm.core.effects import Drop, Note, Send, server_name, worker_name
 from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
@@ -17,8 +17,8 @@ from polyrhythm.wire import messages as m
 TERM = 1
 
 
-class Dispatch:
-    def __init__(self, view: View, placing: Placing) -> None:
+class LeadOutbox:
+    def __init__(self, view: View, placing: Routing) -> None:
         self._view = view
         self._placing = placing
         self._out: list[Effect] = []

@@ -15,7 +15,7 @@ _REST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class RunningMean:
     """A mean loss over so many points, and its standard error."""
 
     value: float
@@ -30,7 +30,7 @@ class PassObjective:
     is nothing to compare with yet."""
 
     passes: int
-    loss: Mean | None
+    loss: RunningMean | None
     change: float | None
 
 
@@ -67,8 +67,8 @@ class _Losses:
             self._pairs += 1
         self._before = (loss, weight)
 
-    def mean(self) -> Mean | None:
-        return Mean(self._mean, self._error(), self._weight) if self._weight else None
+    def mean(self) -> RunningMean | None:
+        return RunningMean(self._mean, self._error(), self._weight) if self._weight else None
 
     def _error(self) -> float:
         """Few differences estimate it badly: it is wider then, about as Student's t is."""
@@ -84,7 +84,7 @@ class Passes:
         """Full passes at the last check."""
         self._visited = self._since = 0
         """Points visited in the whole job, and at the last check."""
-        self._last: Mean | None = None
+        self._last: RunningMean | None = None
         self._share = (0.0, 0)
         """The probe sample in the open round: the sum of its losses, over how many points."""
         self._probed: _Probed | None = None

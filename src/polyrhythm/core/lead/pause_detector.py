@@ -8,7 +8,7 @@ _SLACK_NS = 250_000_000
 """On top of a heartbeat: less is an ordinary delay. Both are less than anybody may be silent for."""
 
 
-class Wakefulness:
+class PauseDetector:
     def __init__(self, heartbeat_s: float) -> None:
         self._beat_ns = round(heartbeat_s * 1e9)
         self.wake_ns: int | None = None

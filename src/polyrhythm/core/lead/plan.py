@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from polyrhythm.core.minimum_tracker import Slowest
+from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.wire.messages import ChunkLease, Leased, Progress
+from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 CHUNKS_PER_WORKER = 16
 _MOST_PASSES = 10_000
@@ -42,7 +42,7 @@ class Chunk:
         return self.heir or self.holder
 
 
-class Plan:
+class DataPlan:
     def __init__(
         self, points: int, workers: int, seed: int, epochs: int | None, least: int = 1
     ) -> None:
@@ -58,7 +58,7 @@ class Plan:
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
         """Chunks that wait for their holders to give them up."""
-        self._passes: Slowest[int] = Slowest()
+        self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(count):
             self._passes.put(index, 0)
 
@@ -168,7 +168,7 @@ class Plan:
             number=self._numbers.get(holder, 0),
         )
 
-    def commit(self, holder: Holder, progress: tuple[Progress, ...]) -> int:
+    def commit(self, holder: Holder, progress: tuple[ChunkProgress, ...]) -> int:
         """Enter what a counted contribution visited; returns how many points that were. Progress
         on a chunk that this worker does not hold is void, and so is progress that no worker can have
         made."""

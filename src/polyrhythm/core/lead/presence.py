@@ -6,16 +6,16 @@ and is told to rejoin.*
 
 from polyrhythm.core.effects import Bind, worker_name
 from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.outbox import Dispatch
-from polyrhythm.core.lead.removals import Departures
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.removals import Removals
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire import messages as m
 
 
-class Presence:
+class Members:
     def __init__(
-        self, job: m.JobSpec, view: View, departures: Departures, dispatch: Dispatch
+        self, job: m.JobSpec, view: View, departures: Removals, dispatch: LeadOutbox
     ) -> None:
         self._job = job
         self._view = view
@@ -23,7 +23,7 @@ class Presence:
         self._dispatch = dispatch
         self.suspicion = Suspicion(job.heartbeat_s)
 
-    def heeds(self, worker: int, incarnation: int) -> bool:
+    def accepts(self, worker: int, incarnation: int) -> bool:
         """What this one sent counts: it is a member, or not all servers know yet that it left."""
         if self._view.get(worker, incarnation) is not None:
             return True

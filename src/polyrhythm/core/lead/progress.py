@@ -4,11 +4,11 @@
 an end with a reason is better than none.*
 """
 
-from polyrhythm.core.lead.accounting import Tally
+from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.core.lead.course import Course
 from polyrhythm.core.lead.goals import Goals
 from polyrhythm.core.lead.learning import Learning
-from polyrhythm.core.lead.outbox import Dispatch
+from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.sharing import Sharing
@@ -21,15 +21,15 @@ IDLE_ROUNDS = 3
 """So many rounds in which everybody abstains: chunks have been shared again, and it did not help."""
 
 
-class Outlook:
+class JobProgress:
     """`by_rounds`: the policy has rounds."""
 
     def __init__(
-        self, job: JobSpec, by_rounds: bool, rounds: Rounds, sharing: Sharing, dispatch: Dispatch
+        self, job: JobSpec, by_rounds: bool, rounds: Rounds, sharing: Sharing, dispatch: LeadOutbox
     ) -> None:
         self.goals = Goals(job)
         self.learning = Learning()
-        self.tally = Tally()
+        self.tally = Accounting()
         self._passes = Passes()
         self._job = job
         self._by_rounds = by_rounds

@@ -11,7 +11,7 @@ _COMES_BACK_NS = 5 * 10**9
 """For one who was evicted, whose link has ended, to knock again: it hangs up before it does."""
 
 
-class Departures:
+class Removals:
     def __init__(self, grace_s: float) -> None:
         self._grace_ns = round(grace_s * 1e9)
         self._leaving: set[Holder] = set()
@@ -66,7 +66,7 @@ class Departures:
             self.wake_ns = max(now_ns + self._grace_ns, self._back_until_ns)
         return now_ns >= self.wake_ns
 
-    def pass_over(self, away_ns: int) -> None:
+    def exclude_time(self, away_ns: int) -> None:
         """So long nobody could be heard to come."""
         self._back_until_ns += away_ns
         if self.wake_ns is not None:

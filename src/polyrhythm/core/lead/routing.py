@@ -28,7 +28,7 @@ from polyrhythm.wire.messages import (
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class SliceLoss:
     """What is gone for good."""
 
     slices: int
@@ -45,7 +45,7 @@ class Change:
     """Per server, how many slices it is the primary of that it was not before."""
 
 
-class Placing:
+class Routing:
     def __init__(self, servers: int, slice_nbytes: int, replicas: int = 0) -> None:
         self.addresses: dict[int, Address] = {}
         self.incarnations: dict[int, int] = {}
@@ -199,7 +199,7 @@ class Placing:
 
     # -- servers come and go while the job runs ------------------------------------------------
 
-    def would_lose(self, server: int) -> Loss | None:
+    def would_lose(self, server: int) -> SliceLoss | None:
         """What would be gone for good without this server; None: nothing."""
         if not self._replicas:
             gone = [s for s, route in enumerate(self.routes) if route.primary == server]
@@ -208,10 +208,10 @@ class Placing:
         else:
             return None  # no parameters are there yet: the others begin anew
         if self._layout is None or (not gone and self._replicas):
-            return None if self._replicas else Loss(0, 0)
+            return None if self._replicas else SliceLoss(0, 0)
         spaces = self._layout.spaces
         slices = [self._layout.slices[slice_] for slice_ in gone]
-        return Loss(len(slices), sum(s.length * spaces[s.space].item_nbytes for s in slices))
+        return SliceLoss(len(slices), sum(s.length * spaces[s.space].item_nbytes for s in slices))
 
     def lose_server(self, server: int, now_ns: int) -> bool:
         """A server is gone, and nothing with it. True if the servers must begin anew, because no

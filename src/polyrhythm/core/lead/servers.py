@@ -8,9 +8,9 @@ What is where is `placing`'s to know; here servers are told of it, and the journ
 from collections.abc import Mapping
 
 from polyrhythm.core.effects import Bind, Drop, Send, server_name
-from polyrhythm.core.lead.outbox import TERM, Dispatch
+from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Change, Placing
+from polyrhythm.core.lead.routing import Change, Routing
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.text import plain
@@ -22,9 +22,9 @@ _OWN = 0
 """The server that the lead runs in."""
 
 
-class Site:
+class Servers:
     def __init__(
-        self, job: m.JobSpec, placing: Placing, rounds: Rounds, dispatch: Dispatch
+        self, job: m.JobSpec, placing: Routing, rounds: Rounds, dispatch: LeadOutbox
     ) -> None:
         self._job = job
         self._placing = placing
@@ -36,20 +36,20 @@ class Site:
 
     # -- servers come --------------------------------------------------------------------------
 
-    def come(self, link: str, bonjour: m.ServerBonjour, now_ns: int) -> bool:
+    def come(self, link: str, hello: m.ServerHello, now_ns: int) -> bool:
         """One of this job knocks; True if there is a seat for it."""
         placing = self._placing
-        server = placing.seat(bonjour.server)
+        server = placing.seat(hello.server)
         if server is None:
-            taken = bonjour.server in placing.addresses
-            full = f"{bonjour.name} was refused: the job has its {self._job.servers} server(s)"
+            taken = hello.server in placing.addresses
+            full = f"{hello.name} was refused: the job has its {self._job.servers} server(s)"
             self._dispatch.refuse(
-                link, f"server s{bonjour.server} is in this job already" if taken else full
+                link, f"server s{hello.server} is in this job already" if taken else full
             )
             return False
-        placing.come(server, bonjour.address)
+        placing.come(server, hello.address)
         self._dispatch.do(Bind(link, server_name(server), placing.incarnations[server]))
-        if bonjour.server < 0:
+        if hello.server < 0:
             admitted = m.Admitted(term=TERM, server=server, job=self._job, servers=())
             self._dispatch.do(Send(server_name(server), admitted))
         self._dispatch.note("server-joined", server=server)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.members import Member, View
-from polyrhythm.core.lead.plan import Holder, Plan
+from polyrhythm.core.lead.plan import DataPlan, Holder
 from polyrhythm.wire.messages import Leased, Trailer
 
 
@@ -18,7 +18,7 @@ class Sharing:
         self._min_batch = min_batch
         self._seed = seed
         self._epochs = epochs
-        self._plan: Plan | None = None
+        self._plan: DataPlan | None = None
         self._members: list[Holder] = []
         self.moving: Collection[int] = ()
         """Chunks that are about to change hands."""
@@ -47,7 +47,7 @@ class Sharing:
         if self._plan is None:
             self._members = _entered(view.members())
             least = min(self._min_batch, batch or self._min_batch)
-            self._plan = Plan(points, len(self._members), self._seed, self._epochs, least)
+            self._plan = DataPlan(points, len(self._members), self._seed, self._epochs, least)
             self.moving = self._plan.moving
             self._plan.share(self._members)
         elif points != self._plan.points:

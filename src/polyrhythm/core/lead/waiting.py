@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from polyrhythm.core.effects import server_name, worker_name
-from polyrhythm.core.lead.contributions import Arrivals
-from polyrhythm.core.lead.in_flight import Windows
+from polyrhythm.core.lead.contributions import Contributions
+from polyrhythm.core.lead.in_flight import InFlight
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.opening import Opening
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.routing import Placing
+from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.policy import SyncPolicy
 
@@ -21,15 +21,15 @@ _WORTH_SAYING_NS = 10**9
 _LOOK_EVERY_NS = 250 * 10**6
 
 
-class Awaited:
+class WaitReport:
     def __init__(
         self,
         policy: SyncPolicy,
         view: View,
-        placing: Placing,
+        placing: Routing,
         opening: Opening,
-        arrivals: Arrivals,
-        windows: Windows,
+        arrivals: Contributions,
+        windows: InFlight,
         rounds: Rounds,
     ) -> None:
         self._policy = policy

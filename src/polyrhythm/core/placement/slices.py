@@ -31,7 +31,7 @@ BUFFERS = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor begins in its space, in elements."""
 
     tensor: TensorSpec
@@ -72,7 +72,7 @@ class Space:
 @dataclass(frozen=True, slots=True)
 class Layout:
     spaces: tuple[Space, ...]
-    places: tuple[Place, ...]
+    places: tuple[TensorPlace, ...]
     slices: tuple[Slice, ...]
 
     @property
@@ -96,7 +96,7 @@ def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
             first = end
             for index, tensor in ((i, t) for i, t in members if t.group == group):
                 length = math.prod(tensor.shape)
-                places.append(Place(tensor, index, space, end, length))
+                places.append(TensorPlace(tensor, index, space, end, length))
                 end += -(-length // align) * align
             if end > first:
                 runs.append((space, group, first, end, align, ITEM_NBYTES[dtype]))
@@ -106,7 +106,7 @@ def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
 
 def _cut(
     runs: list[tuple[int, int, int, int, int, int]],
-    places: list[Place],
+    places: list[TensorPlace],
     servers: int,
     slice_nbytes: int,
 ) -> tuple[Slice, ...]:
@@ -119,7 +119,7 @@ def _cut(
 
 
 def _cut_at(
-    runs: list[tuple[int, int, int, int, int, int]], places: list[Place], limit_nbytes: int
+    runs: list[tuple[int, int, int, int, int, int]], places: list[TensorPlace], limit_nbytes: int
 ) -> tuple[Slice, ...]:
     slices: list[Slice] = []
     ends = [(place.space, place.offset + place.length) for place in places]
@@ -135,7 +135,7 @@ def _cut_at(
 
 
 def _parts(
-    places: list[Place], ends: list[tuple[int, int]], space: int, first: int, end: int
+    places: list[TensorPlace], ends: list[tuple[int, int]], space: int, first: int, end: int
 ) -> tuple[tuple[int, int], ...]:
     """The tensors that lie in [first, end) of a space, as far as they do. Places are in order."""
     parts = []

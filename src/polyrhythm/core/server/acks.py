@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from polyrhythm.wire.messages import MemberSpec, Row
 
 
-class Receipts:
+class Acks:
     def __init__(self) -> None:
         self.members: dict[int, int] = {}
         """Per worker that may contribute, its incarnation."""

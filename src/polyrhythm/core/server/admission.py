@@ -18,7 +18,7 @@ MOST_WAITING = 64
 """Links of servers that are not named yet. A member could open any number of them."""
 
 
-class Callers:
+class PeerAdmission:
     def __init__(self, server: int) -> None:
         self._server = server
         self._me = server_name(server)

@@ -12,7 +12,7 @@ from polyrhythm.wire.messages import Adopted, Copied
 MOST_RUNS = 64
 
 
-class Early:
+class EarlyAcks:
     def __init__(self) -> None:
         self._kept: dict[int, list[Copied | Adopted]] = {}
         """Per server, in the order in which they came."""

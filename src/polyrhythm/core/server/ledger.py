@@ -242,15 +242,15 @@ class Ledger:
         """A step comes from the slice's primary and follows the last one that was made here. One
         that was made already is not made again, and one with others missing before it never."""
         follows = stamp.number == self.number(stamp.slice) + 1
-        return self.heeds(server, stamp.slice) and follows
+        return self.accepts(server, stamp.slice) and follows
 
-    def heeds(self, server: int, slice_: int) -> bool:
+    def accepts(self, server: int, slice_: int) -> bool:
         """`server` is the slice's primary, and this one's copy is a copy of what that one has."""
         return self._primaries.get(slice_) == server and slice_ in self._fresh
 
     def copied(self, stamp: Stamp, rows: Iterable[Row]) -> None:
         """The step was made here."""
-        self._stamps[stamp.slice] = (stamp.reign, stamp.number)
+        self._stamps[stamp.slice] = (stamp.primary_since, stamp.number)
         mine = self._rows.setdefault(stamp.slice, {})
         mine.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
 

@@ -42,14 +42,14 @@ from polyrhythm.core.heartbeat import Heartbeat
 from polyrhythm.core.lead_watch import LeadWatch
 from polyrhythm.core.links import Links
 from polyrhythm.core.machine import Effect, Reason, Waiting
-from polyrhythm.core.server.acks import Receipts
-from polyrhythm.core.server.admission import Callers
-from polyrhythm.core.server.early_acks import Early
+from polyrhythm.core.server.acks import Acks
+from polyrhythm.core.server.admission import PeerAdmission
+from polyrhythm.core.server.early_acks import EarlyAcks
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.readers import Readers
-from polyrhythm.core.server.replica_fetch import Copying
+from polyrhythm.core.server.replica_fetch import ReplicaFetch
 from polyrhythm.core.server.replication import Replication, Step, fold_step
-from polyrhythm.core.server.routing_epoch import Following
+from polyrhythm.core.server.routing_epoch import RoutingEpoch
 from polyrhythm.core.sync.registry import has_rounds
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
@@ -63,21 +63,21 @@ class ServerMachine:
         self._readers = Readers(
             rotating=self._rounds and job.updater == "addition", replicas=job.replicas > 0
         )
-        self._receipts = Receipts()
+        self._receipts = Acks()
         self.replication = Replication()
-        self._copying = Copying(server)
+        self._copying = ReplicaFetch(server)
         self._partners = Links()
         """Servers that slices are copied to or from."""
-        self._callers = Callers(server)
+        self._callers = PeerAdmission(server)
         self._term = 0
         self._view = 0
         self._mine: frozenset[int] = frozenset()
         self._fetches: dict[int, m.Fetch] = {}
         """Per server, what it asked for and cannot have yet."""
-        self._early = Early()
+        self._early = EarlyAcks()
         self._meanwhile: list[Step] = []
         """What was settled while the slices changed their places."""
-        self._following = Following()
+        self._following = RoutingEpoch()
         self._built = False
         self._unseeded: set[int] = set()
         self._frozen = False

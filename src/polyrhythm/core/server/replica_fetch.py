@@ -9,7 +9,7 @@ from polyrhythm.core.events import StateAdopted
 from polyrhythm.wire.messages import Place
 
 
-class Copying:
+class ReplicaFetch:
     def __init__(self, server: int) -> None:
         self._server = server
         self._copies: dict[int, int] = {}

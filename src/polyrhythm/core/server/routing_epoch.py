@@ -9,7 +9,7 @@ from polyrhythm.core.events import Rerouted
 from polyrhythm.wire.messages import MemberSpec, Place
 
 
-class Following:
+class RoutingEpoch:
     def __init__(self) -> None:
         self.routing = 0
         """The epoch that others can rely on."""

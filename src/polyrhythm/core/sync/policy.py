@@ -22,7 +22,7 @@ class Left(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
-class Arrived(msgspec.Struct, frozen=True, gc=False):
+class MemberContributed(msgspec.Struct, frozen=True, gc=False):
     """A contribution is complete on all its servers, in `round`; the trailer says what it cost."""
 
     worker: int
@@ -30,7 +30,7 @@ class Arrived(msgspec.Struct, frozen=True, gc=False):
     trailer: Trailer | None = None
 
 
-class Abstained(msgspec.Struct, frozen=True, gc=False):
+class MemberAbstained(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
@@ -53,7 +53,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
     round: int
 
 
-class Tick(msgspec.Struct, frozen=True, gc=False):
+class TimePassed(msgspec.Struct, frozen=True, gc=False):
     pass
 
 
@@ -72,7 +72,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """What the policy changed about itself, for the journal."""
 
 
-class Terms(msgspec.Struct, frozen=True, gc=False):
+class RoundTerms(msgspec.Struct, frozen=True, gc=False):
     """When a worker that is released contributes next: after so many steps, after so long, after so
     many points; 0: as its user's loop says. `probe`: evaluate the probe sample first."""
 
@@ -82,12 +82,14 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
     probe: bool = False
 
 
-AS_IT_LIKES = Terms()
+AS_IT_LIKES = RoundTerms()
 EVERYTHING = -1
 """In place of a number of points: all that the worker has."""
 
 
-PolicyEvent: TypeAlias = Joined | Left | Arrived | Abstained | Returned | Asked | Opened | Tick
+PolicyEvent: TypeAlias = (
+    Joined | Left | MemberContributed | MemberAbstained | Returned | Asked | Opened | TimePassed
+)
 
 
 class SyncPolicy(Protocol):
@@ -98,7 +100,7 @@ class SyncPolicy(Protocol):
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision: ...
 
-    def terms(self, worker: int) -> Terms:
+    def terms(self, worker: int) -> RoundTerms:
         """For a worker that goes on now."""
 
     def why(self) -> Waiting: ...

@@ -11,7 +11,7 @@ from polyrhythm.wire.messages import EVERY_SLICE, Route
 NOTHING = -1
 
 
-class Landing:
+class Assembly:
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.routes = routes
         self.slices = _by_primary(routes)

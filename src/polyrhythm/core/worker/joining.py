@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from polyrhythm.core.effects import Arrange, Dial, SeedSlices
 from polyrhythm.core.links import Links
-from polyrhythm.core.worker.outbox import Post
+from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 
 _LAST_WORD_NS = 5 * 10**9
@@ -26,7 +26,7 @@ class Parted:
 
 
 class Joining:
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: WorkerOutbox) -> None:
         self._post = post
         self._links = Links()
         """To every server of the job."""

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import (
     Beat,
+    ContributeNow,
     End,
     Fail,
-    Hurry,
-    LetGo,
     Note,
     Rejoin,
+    StopWaiting,
     TakeChunks,
     server_name,
     server_number,
@@ -26,11 +26,11 @@ from polyrhythm.core.effects import (
 from polyrhythm.core.heartbeat import Heartbeat
 from polyrhythm.core.lead_watch import LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
-from polyrhythm.core.worker.assembly import Landing
+from polyrhythm.core.worker.assembly import Assembly
 from polyrhythm.core.worker.joining import Joining, Parted
-from polyrhythm.core.worker.outbox import Post
-from polyrhythm.core.worker.pulls import Manner, Reading
-from polyrhythm.core.worker.pushes import Contributing
+from polyrhythm.core.worker.outbox import WorkerOutbox
+from polyrhythm.core.worker.pulls import Pulls, ReadMode
+from polyrhythm.core.worker.pushes import Pushes
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
@@ -39,7 +39,7 @@ SETTLE_NS = 5 * 10**9
 too; what has arrived by then counts all the same."""
 
 
-class State(Enum):
+class Phase(Enum):
     JOINING = "joining"
     ADMITTED = "admitted"
     PLACING = "placing"
@@ -52,17 +52,17 @@ class State(Enum):
 
 
 # what events ask for: to look up a member of an Enum takes a call
-_WAITING, _RESTING, _COMPUTING = State.WAITING, State.RESTING, State.COMPUTING
-_LEAVING, _ENDED = State.LEAVING, State.ENDED
-_AWAITING = (_WAITING, State.PLACING)
+_WAITING, _RESTING, _COMPUTING = Phase.WAITING, Phase.RESTING, Phase.COMPUTING
+_LEAVING, _ENDED = Phase.LEAVING, Phase.ENDED
+_AWAITING = (_WAITING, Phase.PLACING)
 
 
 class WorkerMachine:
     def __init__(self, name: str) -> None:
         self.name = name
         self.job: m.JobSpec | None = None
-        self._post = Post()
-        self._manner = Manner()
+        self._post = WorkerOutbox()
+        self._manner = ReadMode()
         self._spec: m.ModelSpec | None = None
         self._points: int | None = None
         self._batch = 0
@@ -82,15 +82,15 @@ class WorkerMachine:
         """When it leaves at the latest, once it is leaving."""
         self._since_ns = 0
         self._lead = LeadWatch()
-        self._begin(State.JOINING, 0)
+        self._begin(Phase.JOINING, 0)
 
-    def _begin(self, state: State, now_ns: int, ticket: int = 0) -> None:
+    def _begin(self, state: Phase, now_ns: int, ticket: int = 0) -> None:
         """Nobody, as yet: what belongs to an incarnation."""
         self._post.nobody()
         self._enter(state, now_ns)
         self._joining = Joining(self._post)
-        self._reading = Reading(self._post, self._manner, ticket)
-        self._contributing = Contributing(self._post)
+        self._reading = Pulls(self._post, self._manner, ticket)
+        self._contributing = Pushes(self._post)
         self._leased = False
         self._heartbeat = Heartbeat()
         self._part_if_asked()
@@ -119,43 +119,43 @@ class WorkerMachine:
         return wake_ns
 
     def why(self) -> Waiting:
-        if self.state is not State.ENDED and (waiting := self._lead.waiting()) is not None:
+        if self.state is not Phase.ENDED and (waiting := self._lead.waiting()) is not None:
             return waiting
         match self.state:
-            case State.JOINING | State.ADMITTED if self._left_because:
+            case Phase.JOINING | Phase.ADMITTED if self._left_because:
                 reason = Reason("rejoining", {"detail": self._left_because})
-            case State.JOINING | State.ADMITTED:
+            case Phase.JOINING | Phase.ADMITTED:
                 reason = Reason("joining")
-            case State.PLACING:
+            case Phase.PLACING:
                 reason = Reason("placing")
-            case State.WAITING if self._joining.parted is not None:
+            case Phase.WAITING if self._joining.parted is not None:
                 server = server_name(self._joining.parted.server)
                 reason = Reason("parted", {"server": server})
-            case State.WAITING if (
+            case Phase.WAITING if (
                 self._contributing.held is not None and not self._reading.reads_first
             ):
                 servers = ", ".join(map(server_name, self._contributing.outstanding.servers()))
                 reason = Reason("window", {"held": self.name, "servers": servers})
-            case State.WAITING if not self._manner.rounds:
+            case Phase.WAITING if not self._manner.rounds:
                 reason = Reason("reading" if self._reading.allowed else "gate")
-            case State.WAITING:
+            case Phase.WAITING:
                 reason = Reason("waits", {"round": self._reading.landing.version + 1})
-            case State.RESTING:
+            case Phase.RESTING:
                 reason = Reason("resting")
-            case State.COMPUTING:
+            case Phase.COMPUTING:
                 reason = Reason("computing", {"round": self._reading.landing.version})
-            case State.PARTING:
+            case Phase.PARTING:
                 reason = Reason("parting")
-            case State.LEAVING:
+            case Phase.LEAVING:
                 settling = Reason("settling", {"unacknowledged": self.unacknowledged})
                 return Waiting(settling, self._since_ns, self._settled_ns)
-            case State.ENDED:
+            case Phase.ENDED:
                 reason = Reason("none")
         return Waiting(reason, self._since_ns)
 
     def check(self) -> None:
         self._contributing.check()
-        if self.state is State.COMPUTING and not self._reading.landing.whole:
+        if self.state is Phase.COMPUTING and not self._reading.landing.whole:
             raise InvariantBroken("computing on a mixture of versions")
 
     @property
@@ -187,7 +187,7 @@ class WorkerMachine:
             self._post.do(Beat(alive))
         if (parted := self._joining.overdue(now_ns)) is not None:
             self._miss(parted, now_ns)
-        elif self.state is State.LEAVING and now_ns >= self._settled_ns:
+        elif self.state is Phase.LEAVING and now_ns >= self._settled_ns:
             self._depart(now_ns)
         self._look_at_lead(now_ns)
 
@@ -205,8 +205,8 @@ class WorkerMachine:
     def _look_at_lead(self, now_ns: int) -> None:
         self._note(self._lead.look(now_ns))
         lost = self._lead.lost(now_ns)
-        if lost is not None and self.state is not State.ENDED:
-            self._enter(State.ENDED, now_ns)
+        if lost is not None and self.state is not Phase.ENDED:
+            self._enter(Phase.ENDED, now_ns)
             self._post.do(Fail(lost, stopped=True))
 
     def _note(self, note: Note | None) -> None:
@@ -221,7 +221,7 @@ class WorkerMachine:
         self._part_if_asked()
         self._joining.admitted(message)
         self._heartbeat.begin(message.job.heartbeat_s, now_ns)
-        self._enter(State.ADMITTED, now_ns)
+        self._enter(Phase.ADMITTED, now_ns)
         self._joining.dial(message.servers)
 
     def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
@@ -252,9 +252,9 @@ class WorkerMachine:
         """The first routes. The lead may have released it while a link was on its way."""
         self._joining.routed = True
         self._contributing.relinking.clear()
-        self._reading.landing = Landing(message.routes)
+        self._reading.landing = Assembly(message.routes)
         self._reading.expect(0 if self._manner.rounds else None)
-        self._enter(State.PLACING, now_ns)
+        self._enter(Phase.PLACING, now_ns)
         if self._points is not None:
             self._enrol(self._points)
         self._joining.seed(message)
@@ -288,9 +288,9 @@ class WorkerMachine:
             self._parts and (self._user_computes or reading.landing.whole)
         ):
             return  # what it has is enough to leave with
-        elif self.state in _AWAITING or (self.state is State.RESTING and reading.reads_first):
+        elif self.state in _AWAITING or (self.state is Phase.RESTING and reading.reads_first):
             reading.pull_after(sequence)
-        elif self.state is State.COMPUTING and reading.reads_first:
+        elif self.state is Phase.COMPUTING and reading.reads_first:
             reading.pull_after(sequence, awaited=False)
             reading.expect(None, keep=reading.ticket)
 
@@ -309,7 +309,7 @@ class WorkerMachine:
         if message.incarnation != self.incarnation:
             return
         self._leased = True
-        self._user_computes = self._user_computes or self.state is State.COMPUTING
+        self._user_computes = self._user_computes or self.state is Phase.COMPUTING
         self._post.do(TakeChunks(message))
         self._resume_if_whole(now_ns)
 
@@ -364,16 +364,16 @@ class WorkerMachine:
             self._come_back(self._gone, now_ns)
             return
         if self._reading.stop:
-            self._enter(State.WAITING, now_ns)
+            self._enter(Phase.WAITING, now_ns)
             self._read_final(now_ns)
             return
         reading = self._reading
         if self._manner.rounds:
-            self._enter(State.WAITING, now_ns)
+            self._enter(Phase.WAITING, now_ns)
             self._expect_next(now_ns)
             reading.say_pulled()
         else:
-            self._enter(State.RESTING, now_ns)
+            self._enter(Phase.RESTING, now_ns)
             reading.allowed = False
             if reading.reads_first:
                 reading.expect(reading.ticket)
@@ -429,16 +429,16 @@ class WorkerMachine:
             self._contributing.held = None
             self._part_if_asked()
         if not self._manner.rounds:
-            if self.state is State.RESTING:
-                self._enter(State.WAITING, now_ns)
+            if self.state is Phase.RESTING:
+                self._enter(Phase.WAITING, now_ns)
             idle = self.state in _AWAITING and self._contributing.held is None
             if idle and (message.stop or not message.pushed):
                 self._reading.pull_after(self._contributing.sequence)
         self._resume_if_whole(now_ns)
 
     def _on_pause(self, message: m.Pause, now_ns: int) -> None:
-        if self.state is State.COMPUTING and message.round == self._reading.resumed + 1:
-            self._post.do(Hurry())
+        if self.state is Phase.COMPUTING and message.round == self._reading.resumed + 1:
+            self._post.do(ContributeNow())
 
     def _on_passed_all(self, event: ev.PassedAll, now_ns: int) -> None:
         self._post.tell_lead(
@@ -497,11 +497,11 @@ class WorkerMachine:
         if self._user_computes or not self._reading.landing.whole:
             return False
         self._user_computes = True
-        self._enter(State.PARTING, now_ns)
+        self._enter(Phase.PARTING, now_ns)
         # should the job end first, then it pulls what it does not take from now on
         self._reading.must_pull = True
         self._reading.expect(None)
-        self._post.do(LetGo())
+        self._post.do(StopWaiting())
         return True
 
     def _on_leaving(self, event: ev.Leaving, now_ns: int) -> None:
@@ -509,8 +509,8 @@ class WorkerMachine:
         at_once = event.at_once or event.failed or self._reading.stop or self._gone is not None
         if at_once or not self.unacknowledged:
             self._depart(now_ns)
-        elif self.state is not State.LEAVING:
-            self._enter(State.LEAVING, now_ns)
+        elif self.state is not Phase.LEAVING:
+            self._enter(Phase.LEAVING, now_ns)
             self._settled_ns = now_ns + SETTLE_NS
             self._reading.expect(None)
 
@@ -518,7 +518,7 @@ class WorkerMachine:
         assert self._leaving is not None
         reason, failed = self._leaving.reason, self._leaving.failed
         self._post.tell_lead(m.Leave(**self._post.identity(), reason=reason, failed=failed))
-        self._enter(State.ENDED, now_ns)
+        self._enter(Phase.ENDED, now_ns)
         self._post.do(End(Reason("refused", {"detail": reason})))
 
     def _on_stop(self, message: m.Stop, now_ns: int) -> None:
@@ -538,12 +538,12 @@ class WorkerMachine:
             if not self._joining.part(server, event.incarnation):
                 return
             self._contributing.relinking.add(server)
-        if self.state is State.LEAVING and (server is None or not self._survives):
+        if self.state is Phase.LEAVING and (server is None or not self._survives):
             self._depart(now_ns)  # nobody is left to acknowledge what that one has
             return
         begun = self._reading.resumed >= 0 and not self._reading.stop
         waits = server is not None and (begun or self._survives)
-        if self.state is State.JOINING and self._left_because:
+        if self.state is Phase.JOINING and self._left_because:
             self._fail(f"{self._left_because}; {event.reason}", now_ns)
         elif server is not None and waits:
             self._joining.wait_for_word(server, event.incarnation, reason, now_ns)
@@ -570,7 +570,7 @@ class WorkerMachine:
 
     def _lose_place(self, reason: str, now_ns: int) -> None:
         """This incarnation is over. Not before the user's code has stopped using the parameters."""
-        if self.state is State.LEAVING:
+        if self.state is Phase.LEAVING:
             self._depart(now_ns)
         elif self._user_computes:
             self._gone = reason
@@ -589,17 +589,17 @@ class WorkerMachine:
         self._gone = None
         self._left_because = reason
         before = self.incarnation
-        self._begin(State.JOINING, now_ns, self._reading.ticket)
+        self._begin(Phase.JOINING, now_ns, self._reading.ticket)
         self._reading.expect(None)
         self._post.do(Rejoin(reason, before))
 
     def _fail(self, detail: str, now_ns: int, *, stopped: bool = False) -> None:
-        self._enter(State.ENDED, now_ns)
+        self._enter(Phase.ENDED, now_ns)
         self._post.do(Fail(Reason("refused", {"detail": detail}), stopped))
 
     # -- small words ---------------------------------------------------------------------------
 
-    def _enter(self, state: State, now_ns: int) -> None:
+    def _enter(self, state: Phase, now_ns: int) -> None:
         self.state = state
         self._since_ns = now_ns
 

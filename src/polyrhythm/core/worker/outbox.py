@@ -11,7 +11,7 @@ from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
 
 
-class Post:
+class WorkerOutbox:
     def __init__(self) -> None:
         self.do: Callable[[Effect], None]
         """Gather an effect."""

@@ -16,7 +16,7 @@ Owed = Mapping[int, Mapping[int, tuple[int, ...]]]
 """Per primary and the routing epoch since when it is that, the slices. Never changed, but replaced."""
 
 
-class Sent(msgspec.Struct, eq=False):
+class SentContribution(msgspec.Struct, eq=False):
     sequence: int
     round: int
     computed: Computed
@@ -25,7 +25,7 @@ class Sent(msgspec.Struct, eq=False):
 
 class Outstanding:
     def __init__(self) -> None:
-        self._sent: list[Sent] = []
+        self._sent: list[SentContribution] = []
         """The oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
@@ -44,10 +44,10 @@ class Outstanding:
 
     def send(
         self, sequence: int, round_: int, computed: Computed, routes: tuple[Route, ...]
-    ) -> Sent:
+    ) -> SentContribution:
         if routes is not self._routes:
             self._routes, self._whole = routes, _owed_by(routes)
-        sent = Sent(sequence, round_, computed, self._whole)
+        sent = SentContribution(sequence, round_, computed, self._whole)
         self._sent.append(sent)
         return sent
 
@@ -71,7 +71,7 @@ class Outstanding:
 
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
-    ) -> list[tuple[Sent, dict[int, tuple[int, ...]]]]:
+    ) -> list[tuple[SentContribution, dict[int, tuple[int, ...]]]]:
         """Other servers are primaries now: what must be sent again, oldest first, per server. Of what
         was on its way to those in `relinked`, nobody knows what has come."""
         again = []

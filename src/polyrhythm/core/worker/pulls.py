@@ -14,8 +14,8 @@ worker says so with `Pulled`, or, where the model is small, with its next reques
 from polyrhythm.core.effects import Expect, Resume
 from polyrhythm.core.model import nbytes_of
 from polyrhythm.core.sync.registry import asks_before_steps, has_rounds
-from polyrhythm.core.worker.assembly import NOTHING, Landing
-from polyrhythm.core.worker.outbox import Post
+from polyrhythm.core.worker.assembly import NOTHING, Assembly
+from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 2 * 2**20
@@ -23,7 +23,7 @@ _SMALL_NBYTES = 2 * 2**20
 this takes costs less than a message that ends the lease."""
 
 
-class Manner:
+class ReadMode:
     """How the workers of this job read."""
 
     def __init__(
@@ -48,14 +48,14 @@ class Manner:
         self.small = nbytes_of(spec) <= _SMALL_NBYTES
 
 
-class Reading:
+class Pulls:
     """`ticket`: the last one of the incarnation before this one."""
 
-    def __init__(self, post: Post, manner: Manner, ticket: int = 0) -> None:
+    def __init__(self, post: WorkerOutbox, manner: ReadMode, ticket: int = 0) -> None:
         self._post = post
         self._manner = manner
         self.ticket = ticket
-        self.landing = Landing()
+        self.landing = Assembly()
         self.resumed = NOTHING
         """The version that it went on with last."""
         self.allowed = False

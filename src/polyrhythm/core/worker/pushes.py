@@ -10,15 +10,15 @@ from msgspec.structs import replace
 
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
-from polyrhythm.core.worker.assembly import NOTHING, Landing
-from polyrhythm.core.worker.outbox import Post
-from polyrhythm.core.worker.outstanding import Outstanding, Sent
+from polyrhythm.core.worker.assembly import NOTHING, Assembly
+from polyrhythm.core.worker.outbox import WorkerOutbox
+from polyrhythm.core.worker.outstanding import Outstanding, SentContribution
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
 
-class Contributing:
-    def __init__(self, post: Post) -> None:
+class Pushes:
+    def __init__(self, post: WorkerOutbox) -> None:
         self._post = post
         self.sequence = 0
         """Of the last contribution that was begun."""
@@ -42,7 +42,7 @@ class Contributing:
         return self.outstanding.first(self.sequence + 1) - 1
 
     def send(
-        self, computed: Computed, landing: Landing, pull: int = 0, pulled: int = NOTHING
+        self, computed: Computed, landing: Assembly, pull: int = 0, pulled: int = NOTHING
     ) -> None:
         """The contribution whose sequence was taken last, computed on what has landed. `pull`: ask
         for the parameters with this ticket; `pulled`: those of this ticket were copied."""
@@ -86,7 +86,7 @@ class Contributing:
         self,
         server: int,
         slices: tuple[int, ...],
-        sent: Sent,
+        sent: SentContribution,
         pull: int = 0,
         pulled: int = NOTHING,
     ) -> None:

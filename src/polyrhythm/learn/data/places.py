@@ -13,7 +13,7 @@ DATA_DIR = "data_dir"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DataFolder:
     """A folder of data sets, and how people name it. None: it was not given."""
 
     label: str
@@ -24,19 +24,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    place: Place
+    place: DataFolder
     folder: Path
     form: Form
 
 
-def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[Place, ...]:
+def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[DataFolder, ...]:
     """All places, given or not, first choice first."""
     named = environ.get(VARIABLE)
     return (
-        Place("--data-dir", Path(data_dir).expanduser() if data_dir else None),
-        Place(f"${VARIABLE}", Path(named).expanduser() if named else None),
-        Place("the cache", _cache(environ)),
-        Place("Debian's data sets", DEBIAN, ours=False),
+        DataFolder("--data-dir", Path(data_dir).expanduser() if data_dir else None),
+        DataFolder(f"${VARIABLE}", Path(named).expanduser() if named else None),
+        DataFolder("the cache", _cache(environ)),
+        DataFolder("Debian's data sets", DEBIAN, ours=False),
     )
 
 
@@ -48,7 +48,7 @@ def _cache(environ: Mapping[str, str]) -> Path:
     return base / "polyrhythm"
 
 
-def find(dataset: DataSet, where: Sequence[Place]) -> Found | None:
+def find(dataset: DataSet, where: Sequence[DataFolder]) -> Found | None:
     """The first place that holds one of the set's forms, the complete one before the others."""
     for place in where:
         if place.path is None:
@@ -60,12 +60,12 @@ def find(dataset: DataSet, where: Sequence[Place]) -> Found | None:
     return None
 
 
-def home(where: Sequence[Place]) -> Path:
+def home(where: Sequence[DataFolder]) -> Path:
     """Where a fetched set is put: the first place that was given."""
     return next(place.path for place in where if place.ours and place.path is not None)
 
 
-def nowhere(dataset: DataSet, where: Sequence[Place], why_not_fetched: str) -> str:
+def nowhere(dataset: DataSet, where: Sequence[DataFolder], why_not_fetched: str) -> str:
     looked = ", ".join(
         f"{place.label} ({place.path / dataset.name if place.path else 'not given'})"
         for place in where

@@ -15,7 +15,7 @@ from functools import partial
 
 from polyrhythm.core.server.strangers import Strangers
 from polyrhythm.errors import FrameError, LinkEnded, LinkError
-from polyrhythm.io.accept import Gate
+from polyrhythm.io.accept import AcceptLimit
 from polyrhythm.io.link import Link
 from polyrhythm.io.local import AVAILABLE, host_identity, listen_local, local_link, same_user
 from polyrhythm.io.poll import Poller
@@ -57,7 +57,7 @@ class _Caller:
     acceptor: Acceptor
 
 
-class Door:
+class ConnectionAcceptor:
     """`let_in` is handed each greeted link with its hello, on a thread of the link's own, and reads
     on. `part` ends the link of a peer that is known and asks for what cannot be; `turned_away` is told
     why an unknown one was refused."""
@@ -86,7 +86,7 @@ class Door:
         self._numbering = threading.Lock()
         self._callers: dict[int, _Caller] = {}
         self._strangers = Strangers()
-        self._gate = Gate()
+        self._gate = AcceptLimit()
         self._poller = Poller()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

@@ -55,7 +55,7 @@ def must_prove(link: Link) -> bool:
 # -- the end that dialled ----------------------------------------------------------------------
 
 
-def introduce(link: Link, hello: Hello, secret: Secret | None = None) -> m.Greeting:
+def introduce(link: Link, hello: Hello, secret: Secret | None = None) -> m.HelloReply:
     """Say hello and take the answer; the link is agreed on when this returns, and closed if this
     fails."""
     try:
@@ -66,7 +66,7 @@ def introduce(link: Link, hello: Hello, secret: Secret | None = None) -> m.Greet
         raise
 
 
-def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.Greeting:
+def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.HelloReply:
     if must_prove(link):
         hello = msgspec.structs.replace(hello, nonce=secrets.token_bytes(NONCE_NBYTES))
         _prove(link, hello, secret)
@@ -75,7 +75,7 @@ def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.Greeting:
     answer, _ = link.receive()
     if isinstance(answer, m.Refusal):
         raise Refused(answer.reason)
-    if not isinstance(answer, m.Greeting):
+    if not isinstance(answer, m.HelloReply):
         raise LinkError(f"{link.peer} did not greet: it sent {type(answer).__name__}")
     if answer.digest not in hello.digests:
         raise LinkError(f"{link.peer} chose digest {answer.digest}, which was not offered")
@@ -130,7 +130,7 @@ def greet(
         known = [offer for offer in known if offer == Digest.named(digest)]
     if not known:
         raise FrameError(f"{hello.name} offers no digest that {name} accepts ({digest})")
-    greeting = m.Greeting(
+    greeting = m.HelloReply(
         name=name,
         digest=known[0],
         address=address,

@@ -25,7 +25,7 @@ class Take(Protocol):
     ) -> None: ...
 
 
-class Reading:
+class LinkReaders:
     def __init__(
         self,
         take: Take,

@@ -9,7 +9,7 @@ import msgspec
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
-from polyrhythm.core.senders import Bonjour, caller, knocked
+from polyrhythm.core.senders import caller, hello_event
 from polyrhythm.core.text import plain
 from polyrhythm.errors import LinkEnded, LinkError, Refused
 from polyrhythm.io.link import Link
@@ -18,10 +18,10 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
-from polyrhythm.runtime.net.link_readers import Reading, Take
+from polyrhythm.runtime.net.link_readers import LinkReaders, Take
 from polyrhythm.runtime.net.peers import Peers, hang_up
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.proof import Secret
+from polyrhythm.wire.proof import Hello, Secret
 
 _LEADS = 0
 """The server that the lead runs in, and its incarnation: it was there first."""
@@ -30,10 +30,10 @@ _TELL_EVERY_S = 1.0
 _LONGEST_REASON = 200
 
 
-class Mesh:
+class ServerLinks:
     def __init__(
         self,
-        me: m.ServerBonjour,
+        me: m.ServerHello,
         peers: Peers,
         driver: Driver,
         *,
@@ -46,7 +46,7 @@ class Mesh:
         needs_thread: Callable[[Link], bool],
         gone: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`me`: how this server says bonjour; `take` is handed what comes over the links, and `gone`
+        """`me`: how this server says hello; `take` is handed what comes over the links, and `gone`
         is told the name of a peer whose link has ended."""
         self._me = me
         self._name = me.name
@@ -65,7 +65,7 @@ class Mesh:
         self._gone = gone
         self._unread: set[Link] = set()
         """Links of servers that the lead has not named yet."""
-        self.reading = Reading(take, driver.run, driver.catch_up, self.part, needs_thread)
+        self.reading = LinkReaders(take, driver.run, driver.catch_up, self.part, needs_thread)
 
     def server(self, number: int) -> Link | None:
         """The lead's own server is reached over the lead's link."""
@@ -78,14 +78,14 @@ class Mesh:
 
     # -- beginnings ----------------------------------------------------------------------------
 
-    def let_in(self, link: Link, hello: Bonjour) -> None:
+    def let_in(self, link: Link, hello: Hello) -> None:
         """A peer was greeted. The lead's machine decides about every peer; another server's machine
         decides about servers, and knows workers by the incarnation that the lead gave them."""
         link.outlast(self._link_timeout_s)
         if self._leads:
             self._peers.add(link)
-            self._driver.post(fx.LEAD, knocked(link.peer, hello))
-        elif isinstance(hello, m.ServerBonjour):
+            self._driver.post(fx.LEAD, hello_event(link.peer, hello))
+        elif isinstance(hello, m.ServerHello):
             self._peers.add(link)
             self._unread.add(link)
             called = ev.ServerCalled(link.peer, hello.server, hello.incarnation)
@@ -180,9 +180,9 @@ class Mesh:
 
     def _introduce(self, link: Link, incarnation: int) -> None:
         digests = offers(self._digest, link.kind)
-        bonjour = msgspec.structs.replace(self._me, incarnation=incarnation, digests=digests)
+        hello = msgspec.structs.replace(self._me, incarnation=incarnation, digests=digests)
         with patience(link):
-            introduce(link, bonjour, self._secret)
+            introduce(link, hello, self._secret)
 
     # -- ends ----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from polyrhythm.wire.proof import Secret
 _LEADS_SERVER = fx.server_name(0)
 
 
-class Links:
+class WorkerLinks:
     def __init__(
         self,
         dialer: Dialer,
@@ -84,14 +84,14 @@ class Links:
     # -- beginnings and ends -------------------------------------------------------------------
 
     def reach(
-        self, address: m.Address, peer: str, bonjour: m.WorkerBonjour, incarnation: int = 0
-    ) -> m.Greeting:
+        self, address: m.Address, peer: str, hello: m.WorkerHello, incarnation: int = 0
+    ) -> m.HelloReply:
         """`incarnation` is the peer's."""
         began_ns = time.monotonic_ns()
         link = self._dialer.dial(address, peer)
         digests = offers(self._digest, link.kind)
         with patience(link):
-            hello = msgspec.structs.replace(bonjour, digests=digests)
+            hello = msgspec.structs.replace(hello, digests=digests)
             greeting = introduce(link, hello, self._secret)
         self._reaching_ns += time.monotonic_ns() - began_ns
         link.incarnation = incarnation

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Lanes(Generic[Item]):
+class Adders(Generic[Item]):
     def __init__(
         self, count: int, prepare: Callable[[], None], work: Callable[[list[Item]], None]
     ) -> None:

@@ -15,8 +15,8 @@ from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.boundary import fault_of
-from polyrhythm.runtime.server.adders import Lanes
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.adders import Adders
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.tensors.threads import work_with, working_with
 from polyrhythm.wire import messages as m
 
@@ -33,7 +33,7 @@ _MOST_LANES = 8
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
 
-def is_large(holdings: Holdings) -> bool:
+def is_large(holdings: SliceStore) -> bool:
     return holdings.primary.nbytes > _SMALL_NBYTES
 
 
@@ -42,11 +42,11 @@ def added_by_lanes(nbytes: int, cores: int) -> bool:
     return nbytes > (_LANES_NBYTES_ON_FEW if cores <= _FEW_CORES else _LANES_NBYTES)
 
 
-class Folding:
+class Adding:
     def __init__(
         self,
         name: str,
-        placed: Callable[[], Holdings],
+        placed: Callable[[], SliceStore],
         driver: Driver,
         *,
         rounds: bool,
@@ -63,21 +63,21 @@ class Folding:
         self._pause_s = pause_s
         self._polls = polls
         self._cores = cores
-        self._lanes: Lanes[_Slice] | None = None
-        self._fold_lane: Lanes[fx.StartFold] | None = None
+        self._lanes: Adders[_Slice] | None = None
+        self._fold_lane: Adders[fx.StartFold] | None = None
 
-    def make_lanes(self, holdings: Holdings) -> None:
+    def make_lanes(self, holdings: SliceStore) -> None:
         """Those that are missing, of what is worth it for what is held now."""
         slow = self._pause_s > 0
         if self._rounds:
             if self._fold_lane is None and (is_large(holdings) or slow):
-                self._fold_lane = Lanes(1, lambda: work_with(self._cores), self._fold_all)
+                self._fold_lane = Adders(1, lambda: work_with(self._cores), self._fold_all)
             many = added_by_lanes(holdings.primary.nbytes, self._cores)
             if self._lanes is None and (many or slow):
                 count = min(self._cores, _MOST_LANES)
-                self._lanes = Lanes(count, lambda: work_with(1), self._add_gathered)
+                self._lanes = Adders(count, lambda: work_with(1), self._add_gathered)
         elif self._lanes is None and (is_large(holdings) or slow):
-            self._lanes = Lanes(1, lambda: work_with(self._cores), self._add_gathered)
+            self._lanes = Adders(1, lambda: work_with(self._cores), self._add_gathered)
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
         """`wait`: its memory is the link's, and is read into again after this."""

@@ -26,16 +26,16 @@ from polyrhythm.io.segments import Segment
 from polyrhythm.observe.journal import Journal
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
-from polyrhythm.runtime.net.acceptor import Door, Listeners
+from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
 from polyrhythm.runtime.net.authorise import for_the_lead
 from polyrhythm.runtime.net.beats import Beats
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.net.server_links import Mesh
+from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.server.adding import Folding, is_large
+from polyrhythm.runtime.server.adding import Adding, is_large
 from polyrhythm.runtime.server.publishing import Publishing
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.optimizers import check_optimizer
 from polyrhythm.wire import messages as m
@@ -67,7 +67,7 @@ class ServerNode:
         self._report = options.report
         self._ear = Ear()
         self._beats = Beats(self._peers)
-        self._holdings: Holdings | None = None
+        self._holdings: SliceStore | None = None
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
             machines[fx.LEAD] = LeadMachine(job)
@@ -79,14 +79,14 @@ class ServerNode:
             trace=self._trace,
             check=options.check,
         )
-        me = m.ServerBonjour(
+        me = m.ServerHello(
             server=server,
             name=self.name,
             job=job.job,
             address=address,
             identity=address.identity,
         )
-        self._mesh = Mesh(
+        self._mesh = ServerLinks(
             me,
             self._peers,
             self._driver,
@@ -99,7 +99,7 @@ class ServerNode:
             needs_thread=self._needs_thread,
             gone=self._free_states,
         )
-        self._folding = Folding(
+        self._folding = Adding(
             self.name,
             self._placed,
             self._driver,
@@ -117,7 +117,7 @@ class ServerNode:
             workers=job.workers,
         )
         mesh = self._mesh
-        self._door = Door(
+        self._door = ConnectionAcceptor(
             self.name,
             job,
             address,
@@ -132,8 +132,8 @@ class ServerNode:
         if lead:
             self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
             self._pacemaker.post(PACEMAKER, ev.Tick())
-            bonjour = msgspec.structs.replace(me, identity="")
-            self._driver.post(fx.LEAD, ev.ServerKnocked(self.name, bonjour))
+            hello = msgspec.structs.replace(me, identity="")
+            self._driver.post(fx.LEAD, ev.ServerHelloReceived(self.name, hello))
 
     # -- links ---------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class ServerNode:
             crashpoint.reach(self.name, "took", message)
             self._driver.put(self.name, message)
 
-    def _placed(self) -> Holdings:
+    def _placed(self) -> SliceStore:
         if self._holdings is None:
             raise LinkError("slices came before this server was told to hold any")
         return self._holdings
@@ -241,7 +241,7 @@ class ServerNode:
     def _build(self, effect: fx.Build) -> None:
         if self._holdings is not None:  # the seeder died; no version of these has been published
             self._holdings.close()
-        self._holdings = Holdings(
+        self._holdings = SliceStore(
             self._server,
             effect.spec,
             effect.routes,

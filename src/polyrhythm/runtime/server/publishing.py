@@ -9,7 +9,7 @@ from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.peers import Peers
-from polyrhythm.runtime.server.slice_store import Holdings
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.wire import messages as m
 
 
@@ -17,7 +17,7 @@ class Publishing:
     def __init__(
         self,
         server: int,
-        placed: Callable[[], Holdings],
+        placed: Callable[[], SliceStore],
         peers: Peers,
         driver: Driver,
         *,

@@ -14,7 +14,7 @@ from polyrhythm.core.server import ledger_events
 from polyrhythm.core.server.ledger import Ledger
 from polyrhythm.errors import LinkError
 from polyrhythm.runtime.server.primary import check_size
-from polyrhythm.runtime.server.replica_memory import PARAMETERS, Copies, SliceState
+from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, SliceState
 from polyrhythm.tensors.dtypes import tensor_over
 from polyrhythm.wire.messages import Copy, Fetch, Seed, State
 
@@ -22,11 +22,11 @@ Put = Callable[[Event], None]
 Told = TypeVar("Told", bound=Event)
 
 
-class Follower:
+class ReplicaApply:
     def __init__(
         self,
         server: int,
-        copies: Copies,
+        copies: ReplicaMemory,
         ledger: Ledger,
         ledger_lock: threading.Lock,
         put: Put,
@@ -51,7 +51,7 @@ class Follower:
         """Make a step that a primary made; an event once that is made in all that is copied."""
         with self.lock:
             with self._ledger_lock:
-                if not self._ledger.heeds(message.server, message.slice):
+                if not self._ledger.accepts(message.server, message.slice):
                     return None  # it is not the primary, or not yet copied: it does not count
                 new = self._ledger.may_copy(message.server, message.stamp)
             if new:

@@ -45,7 +45,7 @@ def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
         updater.adopt(held, rest)
 
 
-class Copies:
+class ReplicaMemory:
     """`grows`: what is folded is the next version itself."""
 
     def __init__(self, layout: Layout, job: JobSpec, spec: ModelSpec, *, grows: bool) -> None:

@@ -29,7 +29,7 @@ from polyrhythm.wire.messages import (
 Tell = Callable[[int, Message, Sequence[Sendable]], None]
 
 
-class Replicas:
+class ReplicaSender:
     def __init__(
         self, server: int, ledger: Ledger, ledger_lock: threading.Lock, tell: Tell
     ) -> None:

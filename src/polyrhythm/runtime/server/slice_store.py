@@ -25,9 +25,9 @@ from polyrhythm.core.sync.registry import has_rounds
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.primary import Primary
-from polyrhythm.runtime.server.replica_apply import Follower, Put
-from polyrhythm.runtime.server.replica_memory import Copies, SliceState
-from polyrhythm.runtime.server.replica_send import Replicas, Tell
+from polyrhythm.runtime.server.replica_apply import Put, ReplicaApply
+from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
+from polyrhythm.runtime.server.replica_send import ReplicaSender, Tell
 from polyrhythm.runtime.server.slots import Allocate
 from polyrhythm.tensors.finite import all_finite
 from polyrhythm.tensors.updaters import Held
@@ -46,7 +46,7 @@ from polyrhythm.wire.messages import (
 _Told = TypeVar("_Told", bound=Event)
 
 
-class Holdings:
+class SliceStore:
     def __init__(
         self,
         server: int,
@@ -86,12 +86,12 @@ class Holdings:
         if self._copying:
             (self.ledger.begin if fresh else self.ledger.reroute)(server, kept, routing)
         grows = job.updater == "addition" and self._rounds
-        copies = Copies(self._layout, job, spec, grows=grows)
+        copies = ReplicaMemory(self._layout, job, spec, grows=grows)
         copies.hold(kept.keys() - {s.id for s in mine}, {})
-        self.follower = Follower(server, copies, self.ledger, self._ledger_lock, put)
+        self.follower = ReplicaApply(server, copies, self.ledger, self._ledger_lock, put)
         if fresh:
             self.ledger.await_seeds(kept)
-        self._replicas = Replicas(server, self.ledger, self._ledger_lock, tell)
+        self._replicas = ReplicaSender(server, self.ledger, self._ledger_lock, tell)
         self.primary = self._hold(mine, {})
 
     def _mine(self, routes: Sequence[Route]) -> tuple[Slice, ...]:

@@ -1,4 +1,4 @@
-"""How a worker comes into the job: it says bonjour to the lead and to every server; after an eviction,
+"""How a worker comes into the job: it says hello to the lead and to every server; after an eviction,
 again."""
 
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Event
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import FrameError, LinkError, Refused
-from polyrhythm.runtime.net.worker_links import Links
+from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.wire import messages as m
 
 _LEADS_SERVER = fx.server_name(0)
 _UNREACHABLE = (LinkError, FrameError, Refused)
 
 
-class Joining:
+class Joiner:
     def __init__(
         self,
         name: str,
         job: str,
         machine: WorkerMachine,
-        links: Links,
+        links: WorkerLinks,
         put: Callable[[Event], None],
     ) -> None:
         """`job`: which one, if that is known. The machine knows who this worker is in it."""
@@ -51,8 +51,8 @@ class Joining:
             name = fx.server_name(spec.server)
             try:
                 if name != _LEADS_SERVER:
-                    bonjour = self._bonjour(spec.address)
-                    self._links.reach(spec.address, name, bonjour, spec.incarnation)
+                    hello = self._bonjour(spec.address)
+                    self._links.reach(spec.address, name, hello, spec.incarnation)
             except _UNREACHABLE as error:
                 self._put(ev.LinkClosed(name, str(error), spec.incarnation))
             else:
@@ -66,9 +66,9 @@ class Joining:
         except _UNREACHABLE as error:
             self._put(ev.LinkClosed(fx.LEAD, f"it could not join again: {error}"))
 
-    def _bonjour(self, address: m.Address, before: int = 0) -> m.WorkerBonjour:
+    def _bonjour(self, address: m.Address, before: int = 0) -> m.WorkerHello:
         """`before`: this worker's own incarnation, when it joins again."""
-        return m.WorkerBonjour(
+        return m.WorkerHello(
             worker=self._machine.worker,
             incarnation=self._machine.incarnation or before,
             name=self._name,

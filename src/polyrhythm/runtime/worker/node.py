@@ -17,15 +17,15 @@ from polyrhythm.core.lead_watch import Ear
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.sync.registry import trains_through
-from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.dial import Dialer
-from polyrhythm.runtime.net.worker_links import Links
+from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.trace import Origin, Trace
-from polyrhythm.runtime.worker.joining import Joining
+from polyrhythm.runtime.worker.joining import Joiner
 from polyrhythm.runtime.worker.landing import Landing
 from polyrhythm.runtime.worker.pushing import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
@@ -65,7 +65,7 @@ class WorkerNode:
         )
         put = partial(self._driver.put, _ME)
         self._landing = Landing(put)
-        self._links = Links(
+        self._links = WorkerLinks(
             dialer,
             options.digest,
             options.secret,
@@ -74,7 +74,7 @@ class WorkerNode:
             run=self._driver.run,
             post=partial(self._driver.post, _ME),
         )
-        self._joining = Joining(name, job, self._machine, self._links, put)
+        self._joining = Joiner(name, job, self._machine, self._links, put)
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
@@ -129,7 +129,7 @@ class WorkerNode:
         this worker must first join again, for that too."""
         self.lease = None
         self._driver.post(_ME, ev.Enrolling(points, batch))
-        self._begin(lambda: self.lease is not None and self._machine.state is State.COMPUTING)
+        self._begin(lambda: self.lease is not None and self._machine.state is Phase.COMPUTING)
         assert self.lease is not None
         return self.lease
 
@@ -140,7 +140,7 @@ class WorkerNode:
     @property
     def displaced(self) -> bool:
         """It has lost its place in the job, and joins again."""
-        return self._machine.state in (State.JOINING, State.ADMITTED, State.PLACING)
+        return self._machine.state in (Phase.JOINING, Phase.ADMITTED, Phase.PLACING)
 
     @property
     def acknowledged(self) -> int:
@@ -159,7 +159,7 @@ class WorkerNode:
         weight: float,
         rates: tuple[float, ...],
         objective: float | None,
-        progress: tuple[m.Progress, ...],
+        progress: tuple[m.ChunkProgress, ...],
         lease: int,
         began_ns: int,
         steps: int = 1,
@@ -235,9 +235,9 @@ class WorkerNode:
         assert self._model is not None
         self._model.set_apart(self._push.sent)
 
-    def pass_over(self, nanoseconds: int) -> None:
+    def exclude_time(self, nanoseconds: int) -> None:
         """So much of the time since it resumed was not computing."""
-        self._time.pass_over(nanoseconds)
+        self._time.exclude_time(nanoseconds)
 
     def computed_ns(self) -> int:
         """How long the user's code has had the parameters."""
@@ -283,7 +283,7 @@ class WorkerNode:
     def leave(self, reason: str, *, failed: bool = False, at_once: bool = False) -> None:
         """Leave when what was sent is acknowledged, or has been waited for long enough."""
         self._driver.post(_ME, ev.Leaving(reason, failed, at_once))
-        while self._machine.state is not State.ENDED and not at_once:
+        while self._machine.state is not Phase.ENDED and not at_once:
             self._links.poll(1.0)
 
     def ask_to_leave(self) -> None:
@@ -340,10 +340,10 @@ class WorkerNode:
         self.stopped = self.stopped or effect.stop
         self._resumed = True
 
-    def _allow_to_go(self, effect: fx.LetGo) -> None:
+    def _allow_to_go(self, effect: fx.StopWaiting) -> None:
         self._let_go = True
 
-    def _hurry(self, effect: fx.Hurry) -> None:
+    def _hurry(self, effect: fx.ContributeNow) -> None:
         self.hurried = True
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
@@ -384,8 +384,8 @@ _EFFECTS: dict[type[Effect], Callable[[WorkerNode, Any], None]] = {
     fx.PushSlices: lambda node, effect: node._pushing.push(effect),
     fx.Expect: lambda node, effect: node._landing.expect(effect),
     fx.Resume: WorkerNode._resume,
-    fx.LetGo: WorkerNode._allow_to_go,
-    fx.Hurry: WorkerNode._hurry,
+    fx.StopWaiting: WorkerNode._allow_to_go,
+    fx.ContributeNow: WorkerNode._hurry,
     fx.TakeChunks: WorkerNode._take_chunks,
     fx.Fail: WorkerNode._fail,
     fx.End: WorkerNode._end,

@@ -4,13 +4,13 @@ from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.worker.machine import WorkerMachine
-from polyrhythm.runtime.net.worker_links import Links
+from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.runtime.worker.push import PushBuffers
 from polyrhythm.tensors.flat import FlatModel
 
 
 class Pushing:
-    def __init__(self, machine: WorkerMachine, links: Links, *, shared: bool) -> None:
+    def __init__(self, machine: WorkerMachine, links: WorkerLinks, *, shared: bool) -> None:
         """`shared`: servers can map the buffers. The machine knows who this worker is."""
         self.buffers = PushBuffers()
         self._machine = machine

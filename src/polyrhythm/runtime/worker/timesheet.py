@@ -68,7 +68,7 @@ class Timesheet:
         had_ns = (time.monotonic_ns() if until_ns is None else until_ns) - self.resumed_ns
         return max(0, had_ns - (self._pauses.total_ns - self._stopped_ns))
 
-    def pass_over(self, nanoseconds: int) -> None:
+    def exclude_time(self, nanoseconds: int) -> None:
         """So much of the time since it resumed was not computing."""
         self.resumed_ns += nanoseconds
 

@@ -22,14 +22,14 @@ HEAD_NBYTES = 128
 
 
 class Receiver(Protocol):
-    def receive(self, way: "Way", parcel: Sequence[Message]) -> None: ...
-    def closed(self, way: "Way", reason: str) -> None: ...
+    def receive(self, way: "Channel", parcel: Sequence[Message]) -> None: ...
+    def closed(self, way: "Channel", reason: str) -> None: ...
 
 
-class Way:
+class Channel:
     """From one process to `receiver`, which knows the sender as `peer`."""
 
-    back: "Way"
+    back: "Channel"
     """The same link in the other direction."""
 
     def __init__(
@@ -142,9 +142,9 @@ def link(
     near: Receiver,
     far: Receiver,
     names: tuple[str, str],
-) -> Way:
+) -> Channel:
     """The way from `near` to `far`; `names`: what each of them is called at the other end."""
-    out = Way(clock, rng, table, far, names[0])
-    out.back = Way(clock, rng, table, near, names[1])
+    out = Channel(clock, rng, table, far, names[0])
+    out.back = Channel(clock, rng, table, near, names[1])
     out.back.back = out
     return out

@@ -5,12 +5,12 @@ the chunk that is open has points enough, so it is kept apart from the others.
 """
 
 from polyrhythm.core.batches import take
-from polyrhythm.wire.messages import Leased, Progress
+from polyrhythm.wire.messages import ChunkProgress, Leased
 
 _NONE = -1
 
 
-class Points:
+class SimPoints:
     def __init__(self, least: int = 1) -> None:
         self.least = least
         """The fewest points of a batch."""
@@ -78,13 +78,13 @@ class Points:
                 self._close()
         return visited
 
-    def collect(self) -> tuple[Progress, ...]:
+    def collect(self) -> tuple[ChunkProgress, ...]:
         """Where this worker has come in every chunk that it was in since the last time."""
         if self._cursor != self._told:
             self._told = self._cursor
             self._moved[self._open] = (self._passes, self._cursor)
         moved, self._moved = self._moved, {}
-        return tuple([Progress(number, *at) for number, at in moved.items()])
+        return tuple([ChunkProgress(number, *at) for number, at in moved.items()])
 
     def _open_next(self, *, begin: bool) -> bool:
         """`begin`: another pass if this one is over."""

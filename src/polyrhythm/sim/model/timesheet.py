@@ -1,7 +1,7 @@
 """Where a simulated worker's time goes: computing, waiting and transferring, for the trailer to say."""
 
 
-class Timesheet:
+class SimTimesheet:
     def __init__(self) -> None:
         self.resumed_ns = 0
         """Since when the user's code has the parameters; what was not computing is passed over."""

@@ -11,7 +11,7 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.wire.messages import Contribution
 
 
-class Folding:
+class SimAdding:
     def __init__(
         self,
         clock: Clock,

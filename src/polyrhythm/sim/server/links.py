@@ -9,28 +9,29 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.senders import Bonjour, caller, knocked
+from polyrhythm.core.senders import caller, hello_event
 from polyrhythm.observe.journal import Journal
-from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.process import Process
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.proof import Hello
 
 _LEADS = fx.server_name(0)
 _FIRST = 1
 """The incarnation of a server that was there from the beginning."""
 
 
-class Mesh:
+class SimServerLinks:
     def __init__(
         self,
         process: Process,
-        me: m.ServerBonjour,
+        me: m.ServerHello,
         journal: Journal | None,
-        dial: Callable[[m.ServerSpec], Way | None],
+        dial: Callable[[m.ServerSpec], Channel | None],
     ) -> None:
-        """`me`: how this server says bonjour. `journal`: only the server that runs the lead has one.
+        """`me`: how this server says hello. `journal`: only the server that runs the lead has one.
         `dial` gives the way to another server, if that is there."""
-        self.peers: dict[str, Way] = {}
+        self.peers: dict[str, Channel] = {}
         self._process = process
         self._me = me
         self._name = me.name
@@ -38,39 +39,39 @@ class Mesh:
         self._dial = dial
         self._strangers = 0
 
-    def to(self, peer: str) -> Way | None:
+    def to(self, peer: str) -> Channel | None:
         """The lead's own server is reached over the lead's link."""
         way = self.peers.get(peer)
         return self.peers.get(fx.LEAD) if way is None and peer == _LEADS else way
 
     # -- beginnings ----------------------------------------------------------------------------
 
-    def knock(self, lead: Way | None) -> None:
+    def knock(self, lead: Channel | None) -> None:
         """Come into the job: over a link to the lead, or at once where the lead runs here."""
         if lead is None:
-            self._process.post(fx.LEAD, ev.ServerKnocked(self._name, self._me))
+            self._process.post(fx.LEAD, ev.ServerHelloReceived(self._name, self._me))
         else:
             self.peers[fx.LEAD] = lead
             lead.send(self._me)
             self._process.put(self._name, ev.Linked(0, _FIRST))
 
-    def hear_bonjour(self, way: Way, bonjour: Bonjour) -> None:
+    def hear_hello(self, way: Channel, hello: Hello) -> None:
         if self._journal is not None:
             self._take_stranger(way)
-            self._process.put(fx.LEAD, knocked(way.peer, bonjour))
-        elif isinstance(bonjour, m.ServerBonjour):
+            self._process.put(fx.LEAD, hello_event(way.peer, hello))
+        elif isinstance(hello, m.ServerHello):
             self._take_stranger(way)
-            called = ev.ServerCalled(way.peer, bonjour.server, bonjour.incarnation)
+            called = ev.ServerCalled(way.peer, hello.server, hello.incarnation)
             self._process.put(self._name, called)
         else:
-            self._greet(way, caller(bonjour), bonjour.incarnation)
+            self._greet(way, caller(hello), hello.incarnation)
 
-    def _take_stranger(self, way: Way) -> None:
+    def _take_stranger(self, way: Channel) -> None:
         self._strangers += 1
         way.peer = f"link-{self._strangers}"
         self.peers[way.peer] = way.back
 
-    def _greet(self, way: Way, peer: str, incarnation: int) -> bool:
+    def _greet(self, way: Channel, peer: str, incarnation: int) -> bool:
         """Whether the peer has the link now; not if it is linked already."""
         way.peer, way.incarnation = peer, incarnation
         before = self.peers.get(peer)
@@ -80,7 +81,7 @@ class Mesh:
         self._replace(before)
         self.peers[peer] = way.back
         me = self._me
-        greeting = m.Greeting(server=me.server, name=me.name, digest=0, address=me.address)
+        greeting = m.HelloReply(server=me.server, name=me.name, digest=0, address=me.address)
         way.back.send(greeting)
         return True
 
@@ -114,13 +115,13 @@ class Mesh:
 
     # -- ends ----------------------------------------------------------------------------------
 
-    def part(self, way: Way, fault: str) -> None:
+    def part(self, way: Channel, fault: str) -> None:
         """The peer did what cannot be: it is told why, and the link is over."""
         way.back.send(m.Refusal(reason=f"{self._name}: {fault}"))
         way.back.hang_up(fault)
         self.forget(way, fault)
 
-    def forget(self, way: Way, reason: str) -> None:
+    def forget(self, way: Channel, reason: str) -> None:
         if self._journal is not None:
             self._journal.note("link-closed", peer=way.peer, reason=reason)
         if self.peers.get(way.peer) is not way.back:
@@ -129,7 +130,7 @@ class Mesh:
         for name in reversed(self._process.machines):  # the lead hears it first
             self._process.put(name, ev.LinkClosed(way.peer, reason, way.incarnation))
 
-    def _replace(self, before: Way | None) -> None:
+    def _replace(self, before: Channel | None) -> None:
         """Its peer came back over another link: this one has ended without our noticing."""
         if before is not None:
             way = before.back

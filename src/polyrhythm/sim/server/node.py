@@ -19,16 +19,16 @@ from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import has_rounds
 from polyrhythm.errors import LinkError
 from polyrhythm.observe.journal import Journal
-from polyrhythm.sim.checker import Witness
+from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.sizes import slice_sizes
 from polyrhythm.sim.process import Process
-from polyrhythm.sim.server.adding import Folding
-from polyrhythm.sim.server.links import Mesh
-from polyrhythm.sim.server.publishing import Publishing
-from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, Memory
+from polyrhythm.sim.server.adding import SimAdding
+from polyrhythm.sim.server.links import SimServerLinks
+from polyrhythm.sim.server.publishing import SimPublishing
+from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
 from polyrhythm.wire import messages as m
 
 
@@ -42,8 +42,8 @@ class ServerProcess(Process):
         journal: Journal | None,
         fold_ns_per_byte: float,
         objective: Objective | None,
-        witness: Witness | None,
-        dial: Callable[["ServerProcess", m.ServerSpec], Way | None],
+        witness: Checker | None,
+        dial: Callable[["ServerProcess", m.ServerSpec], Channel | None],
         life: int = 0,
     ) -> None:
         """`life`: how many had its number before, none of which listens where this one does.
@@ -58,7 +58,7 @@ class ServerProcess(Process):
         super().__init__(clock, machines, check=witness is not None)
         self.address = m.Address("simulated", life, "", "")
         self.outcome: fx.End | None = None
-        self.memory: Memory | None = None
+        self.memory: SimSliceStore | None = None
         self.reports: list[tuple[int, fx.Note]] = []
         """What it said to whoever started it, and when; the lead's server has the journal."""
         self._server = server
@@ -68,12 +68,12 @@ class ServerProcess(Process):
         self._objective = objective
         self._witness = witness
         self._rounds = has_rounds(job.sync)
-        me = m.ServerBonjour(
+        me = m.ServerHello(
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
         self._ear = Ear()
-        self._mesh = Mesh(self, me, journal, lambda spec: dial(self, spec))
-        self._folding = Folding(
+        self._mesh = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
+        self._folding = SimAdding(
             clock,
             self._add,
             self._fold,
@@ -81,11 +81,13 @@ class ServerProcess(Process):
             rounds=self._rounds,
             ns_per_byte=fold_ns_per_byte,
         )
-        self._publishing = Publishing(self, server, self._mesh, self._placed, self._slept_through)
+        self._publishing = SimPublishing(
+            self, server, self._mesh, self._placed, self._slept_through
+        )
         self._missed: deque[Callable[[], None]] = deque()
         """What came and what was due while the process was stopped."""
 
-    def knock(self, lead: Way | None) -> None:
+    def knock(self, lead: Channel | None) -> None:
         """Come into the job: over a link to the lead, or at once where the lead runs here."""
         self._mesh.knock(lead)
         if self._leads:
@@ -123,7 +125,7 @@ class ServerProcess(Process):
 
     # -- what comes in -------------------------------------------------------------------------
 
-    def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
+    def receive(self, way: Channel, parcel: Sequence[m.Message]) -> None:
         if self.frozen:
             self._missed.append(lambda: self.receive(way, parcel))
             return
@@ -136,7 +138,7 @@ class ServerProcess(Process):
                 break  # who sends such things is not listened to
         self.run()
 
-    def _take(self, way: Way, message: m.Message) -> None:
+    def _take(self, way: Channel, message: m.Message) -> None:
         kind = type(message)
         if kind is m.Contribution:
             self._take_contribution(way, message)  # type: ignore[arg-type]
@@ -144,25 +146,25 @@ class ServerProcess(Process):
             self._queue.append((fx.LEAD, message))
             if self._witness is not None:
                 self._witness.told_lead(message)
-        elif kind is m.WorkerBonjour or kind is m.ServerBonjour:
-            self._mesh.hear_bonjour(way, message)  # type: ignore[arg-type]
+        elif kind is m.WorkerHello or kind is m.ServerHello:
+            self._mesh.hear_hello(way, message)  # type: ignore[arg-type]
         elif kind is m.Seed:
             self._take_seed(way, message)  # type: ignore[arg-type]
         elif kind is CarriedCopy or kind is CarriedState:
             self._take_copy(message)
-        elif kind is m.Greeting:
+        elif kind is m.HelloReply:
             self.put(self.name, ev.Linked(message.server, way.incarnation))
         else:
             self.put(self.name, message)
 
-    def closed(self, way: Way, reason: str) -> None:
+    def closed(self, way: Channel, reason: str) -> None:
         if self.frozen:
             self._missed.append(lambda: self.closed(way, reason))
             return
         self._mesh.forget(way, reason)
         self.run()
 
-    def _take_seed(self, way: Way, message: m.Seed) -> None:
+    def _take_seed(self, way: Channel, message: m.Seed) -> None:
         try:
             event = self._placed().seed(message)
         except LinkError as error:
@@ -171,7 +173,7 @@ class ServerProcess(Process):
         if event is not None:
             self.put(self.name, event)
 
-    def _take_contribution(self, way: Way, message: m.Contribution) -> None:
+    def _take_contribution(self, way: Channel, message: m.Contribution) -> None:
         try:
             nbytes = self._placed().nbytes_of(message.slice, message.routing)
         except LinkError as error:
@@ -215,7 +217,7 @@ class ServerProcess(Process):
         if self._objective is not None and (weight := self._placed().weights.get(0)) is not None:
             self._objective.folded(weight)
 
-    def _placed(self) -> Memory:
+    def _placed(self) -> SimSliceStore:
         if self.memory is None:
             raise LinkError("slices came before this server was told to hold any")
         return self.memory
@@ -251,7 +253,7 @@ class ServerProcess(Process):
             self._mesh.hang_up(f"{self.name} ended: {effect.reason}")
 
     def _build(self, effect: fx.Build) -> None:
-        self.memory = Memory(
+        self.memory = SimSliceStore(
             self._server,
             slice_sizes(effect.spec, self._job),
             effect.routes,

@@ -7,23 +7,23 @@ from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.process import Process
-from polyrhythm.sim.server.links import Mesh
-from polyrhythm.sim.server.slice_store import Memory
+from polyrhythm.sim.server.links import SimServerLinks
+from polyrhythm.sim.server.slice_store import SimSliceStore
 
 _Slots: TypeAlias = tuple[int, ...]
-_Sending: TypeAlias = tuple[Way, int, _Slots, list[int] | None]
+_Sending: TypeAlias = tuple[Channel, int, _Slots, list[int] | None]
 """Over which way, to which worker, from which slots, and what lay in them if that is watched."""
 
 
-class Publishing:
+class SimPublishing:
     def __init__(
         self,
         process: Process,
         server: int,
-        mesh: Mesh,
-        placed: Callable[[], Memory],
+        mesh: SimServerLinks,
+        placed: Callable[[], SimSliceStore],
         slept_through: Callable[[Callable[[], None]], bool],
     ) -> None:
         """`placed`: what the server holds. `slept_through`: the process is stopped, and does this
@@ -37,7 +37,7 @@ class Publishing:
         self._leaving: dict[tuple[int, int], list[_Sending]] = {}
         """By the moment at which they will have left, and the version or ticket."""
 
-    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Way | None:
+    def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
         way = self._mesh.peers.get(fx.worker_name(effect.worker))
         return way if way is not None and way.back.incarnation == effect.incarnation else None
 
@@ -58,8 +58,8 @@ class Publishing:
 
     def _send(
         self,
-        way: Way,
-        memory: Memory,
+        way: Channel,
+        memory: SimSliceStore,
         slots: _Slots,
         round_: int,
         effect: fx.Publish | fx.PublishLatest,
@@ -91,7 +91,7 @@ class Publishing:
             sent.append(worker)
         self._process.post(self._name, ev.Sent(tuple(sent), key[1]))
 
-    def _see_unwritten(self, way: Way, slots: _Slots, stamps: list[int]) -> None:
+    def _see_unwritten(self, way: Channel, slots: _Slots, stamps: list[int]) -> None:
         memory = self._placed()
         moved = stamps[0] != memory.moves  # what was read before lies where nobody writes
         if not moved and memory.stamps(slots) != stamps[1:]:

@@ -56,7 +56,7 @@ class CarriedState(State, frozen=True, kw_only=True):
     total: float = 0.0
 
 
-class Memory:
+class SimSliceStore:
     def __init__(
         self,
         server: int,
@@ -253,7 +253,7 @@ class Memory:
     def copy(self, message: CarriedCopy) -> StepCopied | None:
         """Make a step that a primary made; an event once that is made in all that is copied."""
         slice_, primary = message.slice, message.server
-        if not self._ledger.heeds(primary, slice_):
+        if not self._ledger.accepts(primary, slice_):
             return None  # it is not the primary, or not yet copied: what it says does not count
         if self._ledger.may_copy(primary, message.stamp):
             self._added[slice_] = list(message.cargo)

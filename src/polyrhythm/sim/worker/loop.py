@@ -20,9 +20,9 @@ from polyrhythm.sim.model.computing import Computing
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.stretch import Stretch
-from polyrhythm.sim.model.timesheet import Timesheet
+from polyrhythm.sim.model.timesheet import SimTimesheet
 from polyrhythm.sim.process import Process
-from polyrhythm.sim.worker.visits import Visits
+from polyrhythm.sim.worker.visits import SimVisits
 from polyrhythm.wire import messages as m
 
 TOLD = "it was told to leave"
@@ -50,7 +50,7 @@ class Loop:
         looked at."""
         self.pace = pace
         self.contributions = 0
-        self.time = Timesheet()
+        self.time = SimTimesheet()
         self.computing = Computing(process, self._computed)
         self.ready = False
         """The user's code is handed back control."""
@@ -84,7 +84,7 @@ class Loop:
         """That version has landed."""
         self._awaiting_ns: int | None = None
         """Since when it has nothing to do until then."""
-        self._visits = Visits()
+        self._visits = SimVisits()
         self._least = 1
         self._size = batch
         """Points of a step."""

@@ -12,9 +12,9 @@ from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import Ear
-from polyrhythm.core.worker.machine import State, WorkerMachine
+from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.sim.clock import Clock
-from polyrhythm.sim.model.link import Way
+from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.sizes import slice_sizes
@@ -38,7 +38,7 @@ class WorkerProcess(Process):
         pace: Pace,
         objective: Objective | None,
         clock: Clock,
-        dial: Callable[["WorkerProcess", int, m.Address | None], Way | None],
+        dial: Callable[["WorkerProcess", int, m.Address | None], Channel | None],
         lead_linked: ev.LeadLinked,
         *,
         check: bool,
@@ -60,7 +60,7 @@ class WorkerProcess(Process):
         self._model = model
         self._nbytes: dict[int, int] = {}
         self._dial = dial
-        self._ways: dict[int, Way] = {}
+        self._ways: dict[int, Channel] = {}
         self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
@@ -85,7 +85,7 @@ class WorkerProcess(Process):
         if server == _LEADS:
             self.put(_ME, self._lead_linked)
         way.send(
-            m.WorkerBonjour(
+            m.WorkerHello(
                 worker=self.machine.worker,
                 incarnation=self.machine.incarnation or before,
                 name=self.name,
@@ -96,7 +96,7 @@ class WorkerProcess(Process):
 
     # -- what comes in -------------------------------------------------------------------------
 
-    def receive(self, way: Way, parcel: Sequence[m.Message]) -> None:
+    def receive(self, way: Channel, parcel: Sequence[m.Message]) -> None:
         if self._computing.on or self.frozen or self._backlog:
             self._lead_unread = self._lead_unread or way.peer == fx.LEAD
             self._put_off(lambda: self._take(way, parcel))
@@ -104,10 +104,10 @@ class WorkerProcess(Process):
             self._take(way, parcel)
             self.run()
 
-    def closed(self, way: Way, reason: str) -> None:
+    def closed(self, way: Channel, reason: str) -> None:
         self._put_off(lambda: self._lose_link(way, reason))
 
-    def _lose_link(self, way: Way, reason: str) -> None:
+    def _lose_link(self, way: Channel, reason: str) -> None:
         server = fx.server_number(way.peer)
         if server is not None and self._ways.get(server) is not way.back:
             return  # another link to it, or to who is in its place, is up
@@ -122,20 +122,20 @@ class WorkerProcess(Process):
         elif self._loop.looks:
             self._computing.look_up()
 
-    def _take(self, way: Way, parcel: Sequence[m.Message]) -> None:
+    def _take(self, way: Channel, parcel: Sequence[m.Message]) -> None:
         if way.peer == fx.LEAD and self._ear.due(self.clock.now_ns):
             self.put(_ME, ev.LeadHeard())
         for message in parcel:
             kind = type(message)
             if kind is m.Parameters:
                 self._take_slice(way, message)  # type: ignore[arg-type]
-            elif kind is m.Greeting:
+            elif kind is m.HelloReply:
                 incarnation = self._incarnations.get(message.server, 0)
                 self.put(_ME, ev.Linked(message.server, incarnation))
             else:
                 self._queue.append((_ME, message))
 
-    def _take_slice(self, way: Way, message: m.Parameters) -> None:
+    def _take_slice(self, way: Channel, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
             self.put(_ME, builders.skipped(message))
             return
@@ -266,14 +266,14 @@ class WorkerProcess(Process):
     def _resume(self, effect: fx.Resume) -> None:
         self._loop.resume(effect)
 
-    def _let_go(self, effect: fx.LetGo) -> None:
+    def _let_go(self, effect: fx.StopWaiting) -> None:
         self._loop.let_go()
 
-    def _hurry(self, effect: fx.Hurry) -> None:
+    def _hurry(self, effect: fx.ContributeNow) -> None:
         self._loop.hurry()
 
     def _take_chunks(self, effect: fx.TakeChunks) -> None:
-        computing = self.machine.state is State.COMPUTING
+        computing = self.machine.state is Phase.COMPUTING
         self._loop.take_lease(effect.lease, computing=computing)
 
     def _fail(self, effect: fx.Fail) -> None:
@@ -294,8 +294,8 @@ class WorkerProcess(Process):
         fx.PushSlices: _push_slices,
         fx.Expect: _expect,
         fx.Resume: _resume,
-        fx.LetGo: _let_go,
-        fx.Hurry: _hurry,
+        fx.StopWaiting: _let_go,
+        fx.ContributeNow: _hurry,
         fx.TakeChunks: _take_chunks,
         fx.Fail: _fail,
         fx.End: _end,

@@ -1,10 +1,10 @@
 """What a simulated worker has visited of its lease, and since when it has not contributed it."""
 
-from polyrhythm.sim.model.points import Points
-from polyrhythm.wire.messages import Leased, Progress
+from polyrhythm.sim.model.points import SimPoints
+from polyrhythm.wire.messages import ChunkProgress, Leased
 
 
-class Visits:
+class SimVisits:
     def __init__(self) -> None:
         self.lease: Leased | None = None
         self.lease_number = 0
@@ -12,7 +12,7 @@ class Visits:
         """Since the last contribution; so are the points."""
         self.points = 0
         self.ever = 0
-        self._cursor = Points()
+        self._cursor = SimPoints()
 
     def take_lease(self) -> None:
         if self.lease is None:
@@ -42,7 +42,7 @@ class Visits:
         self.points += points
         self.ever += points
 
-    def collect(self) -> tuple[int, int, tuple[Progress, ...]]:
+    def collect(self) -> tuple[int, int, tuple[ChunkProgress, ...]]:
         """Points, steps and progress for a contribution; nothing is left of them after this."""
         points, steps = self.points, self.steps
         self.steps = self.points = 0

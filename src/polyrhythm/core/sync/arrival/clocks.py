@@ -4,12 +4,12 @@
 nobody back, and comes back with the clock that it had, or at the minimum if that is ahead.*
 """
 
-from polyrhythm.core.minimum_tracker import Slowest
+from polyrhythm.core.minimum_tracker import MinimumTracker
 
 
 class Clocks:
     def __init__(self) -> None:
-        self._at: Slowest[int] = Slowest()
+        self._at: MinimumTracker[int] = MinimumTracker()
         self._floor = 0
         """The members' minimum, and what it was when the last of them went to rest."""
         self._resting: dict[int, int] = {}

@@ -7,7 +7,7 @@ from typing import Protocol
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.arrival.clocks import Clocks
-from polyrhythm.core.sync.arrival.view_change import Turning
+from polyrhythm.core.sync.arrival.view_change import ViewChange
 
 GOING = Reason("going")
 
@@ -31,12 +31,12 @@ class OnArrival:
     def __init__(self, gate: Gate) -> None:
         self.clocks = Clocks()
         self._gate = gate
-        self._turning = Turning()
+        self._turning = ViewChange()
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         clocks, back = self.clocks, sync.NOBODY
         match event:
-            case sync.Arrived():
+            case sync.MemberContributed():
                 if event.worker in clocks:
                     clocks.advance(event.worker)
                     self._gate.arrive(event.worker, clocks, now_ns)
@@ -46,14 +46,14 @@ class OnArrival:
                 self._turning.leave(worker)
                 clocks.leave(worker)
                 self._gate.leave(worker)
-            case sync.Abstained(worker):
+            case sync.MemberAbstained(worker):
                 clocks.rest(worker)
             case sync.Returned(worker):
                 if clocks.come_back(worker):
                     back = frozenset((worker,))
             case sync.Opened(_):
                 clocks.enter(self._turning.opened())
-            case sync.Tick() | sync.Asked():
+            case sync.TimePassed() | sync.Asked():
                 pass
         passed, reason = self._gate.open(clocks, now_ns)
         released = back | passed if back else passed
@@ -64,7 +64,7 @@ class OnArrival:
         turn = Reason("turn", {"members": clocks.members})
         return sync.Decision(True, released | entering, None, turn)
 
-    def terms(self, worker: int) -> sync.Terms:
+    def terms(self, worker: int) -> sync.RoundTerms:
         return sync.AS_IT_LIKES
 
     def why(self) -> Waiting:

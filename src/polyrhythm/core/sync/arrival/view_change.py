@@ -5,7 +5,7 @@ in the next one.*
 """
 
 
-class Turning:
+class ViewChange:
     def __init__(self) -> None:
         self.begun = False
         """The first members are in."""

@@ -6,17 +6,17 @@ from msgspec.structs import replace
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.barrier.batch_size import WHOLE, BatchSize, MeasuredBatch
 from polyrhythm.core.sync.barrier.bsp import Bsp
-from polyrhythm.core.sync.barrier.measurement import Reading
+from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.core.sync.barrier.timer import Timer
-from polyrhythm.core.sync.barrier.warmup import Newcomers
+from polyrhythm.core.sync.barrier.warmup import WarmUp
 from polyrhythm.core.sync.policy import (
     EVERYTHING,
-    Arrived,
     Decision,
     Left,
+    MemberContributed,
     Opened,
     PolicyEvent,
-    Terms,
+    RoundTerms,
 )
 
 
@@ -30,15 +30,15 @@ class Batched:
         self._size = size
         self._terms = WHOLE if size is None else size.next()
         self._opened_ns = 0
-        self._reading = Reading()
+        self._reading = RoundMeasurement()
         self._most = 0.0
-        self._newcomers = Newcomers()
+        self._newcomers = WarmUp()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
             case Opened(_):
                 self._opened_ns = now_ns
-            case Arrived(worker, _, trailer):
+            case MemberContributed(worker, _, trailer):
                 self._newcomers.arrived(worker)
                 if trailer is not None:
                     self._reading.count(trailer)
@@ -54,7 +54,7 @@ class Batched:
         asked = self._terms.points or 0
         most = round(self._most) if self._most < asked else 2 * asked
         measured = MeasuredBatch(now_ns - self._opened_ns, self._reading.objective, most)
-        self._reading, self._most = Reading(), 0.0
+        self._reading, self._most = RoundMeasurement(), 0.0
         cold = self._newcomers.came
         self._newcomers.close()
         if cold:  # how long it took says nothing: the size is tried once more
@@ -63,8 +63,8 @@ class Batched:
         self._terms = size.next()
         return said
 
-    def terms(self, worker: int) -> Terms:
-        return Terms(points=self._terms.points or EVERYTHING, probe=self._terms.probe)
+    def terms(self, worker: int) -> RoundTerms:
+        return RoundTerms(points=self._terms.points or EVERYTHING, probe=self._terms.probe)
 
     def why(self) -> Waiting:
         return self._barrier.why()

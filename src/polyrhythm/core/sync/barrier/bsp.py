@@ -9,14 +9,14 @@ from polyrhythm.core.sync.barrier.timer import Timer
 from polyrhythm.core.sync.policy import (
     AS_IT_LIKES,
     NOBODY,
-    Abstained,
-    Arrived,
     Decision,
     Joined,
     Left,
+    MemberAbstained,
+    MemberContributed,
     Opened,
     PolicyEvent,
-    Terms,
+    RoundTerms,
 )
 
 _WAITING = Reason("waiting")
@@ -45,9 +45,9 @@ class Bsp:
         self._waiting = Decision(False, NOBODY, None, _WAITING)
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
-        if isinstance(event, Arrived) and event.round <= self._decided:
+        if isinstance(event, MemberContributed) and event.round <= self._decided:
             self._late_but_in.add(event.worker)
-        elif isinstance(event, (Arrived, Abstained)):
+        elif isinstance(event, (MemberContributed, MemberAbstained)):
             if not self._arrived:
                 self.here_ns = now_ns
             self._arrived.add(event.worker)
@@ -128,7 +128,7 @@ class Bsp:
     def _decide(self, release: frozenset[int], reason: Reason, *, fold: bool) -> Decision:
         return Decision(fold, release, self._until_ns, reason)
 
-    def terms(self, worker: int) -> Terms:
+    def terms(self, worker: int) -> RoundTerms:
         return AS_IT_LIKES
 
     def why(self) -> Waiting:

@@ -13,23 +13,23 @@ from msgspec.structs import replace
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.barrier.bsp import Bsp
 from polyrhythm.core.sync.barrier.lateness import Lateness
-from polyrhythm.core.sync.barrier.measurement import Reading
+from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.core.sync.barrier.timer import Timer
-from polyrhythm.core.sync.barrier.warmup import Newcomers
+from polyrhythm.core.sync.barrier.warmup import WarmUp
 from polyrhythm.core.sync.interval.fixed import Interval, Measured
 from polyrhythm.core.sync.policy import (
-    Arrived,
     Asked,
     Decision,
     Left,
+    MemberContributed,
     Opened,
     PolicyEvent,
-    Terms,
-    Tick,
+    RoundTerms,
+    TimePassed,
 )
 
 _PAUSE = Reason("interval-over")
-_MAY_PAUSE = (Tick, Asked)
+_MAY_PAUSE = (TimePassed, Asked)
 
 
 class Fsp:
@@ -54,15 +54,15 @@ class Fsp:
         self._worked_ns = 0
         self._pass_ns: int | None = None
         """What the fastest needed for all of its points, when it last asked for the barrier."""
-        self._reading = Reading()
+        self._reading = RoundMeasurement()
         self._phi_ns = 0
         """Of the last barrier that nobody came to late from reading the objective or a first step."""
         self._probed = False
         """The round before this one read it."""
-        self._newcomers = Newcomers()
+        self._newcomers = WarmUp()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
-        if isinstance(event, Arrived):
+        if isinstance(event, MemberContributed):
             self._measure(event, now_ns)
         elif isinstance(event, Opened):
             self._open(now_ns)
@@ -80,7 +80,7 @@ class Fsp:
         wake_ns = self._wake_ns(decision.wake_at, now_ns)
         return decision if wake_ns == decision.wake_at else replace(decision, wake_at=wake_ns)
 
-    def _measure(self, event: Arrived, now_ns: int) -> None:
+    def _measure(self, event: MemberContributed, now_ns: int) -> None:
         trailer = event.trailer
         if not self._asked:
             probe_ns = 0 if trailer is None else trailer.probe_ns
@@ -134,7 +134,7 @@ class Fsp:
     def _close(self) -> Reason | None:
         """The fold is decided: what this round measured decides over the next one's interval."""
         self._pause_ns = self._over_ns = None
-        reading, self._reading = self._reading, Reading()
+        reading, self._reading = self._reading, RoundMeasurement()
         usual = not self._probed and not self._newcomers.came_before
         if usual:
             self._phi_ns = reading.phi_ns
@@ -156,11 +156,11 @@ class Fsp:
         self._terms = self._interval.next()
         return said
 
-    def terms(self, worker: int) -> Terms:
+    def terms(self, worker: int) -> RoundTerms:
         interval_ns = self._terms.interval_ns
         if self._semi:
             interval_ns = self._lateness.own_interval(worker, interval_ns, probe=self._terms.probe)
-        return Terms(interval_ns=interval_ns, probe=self._terms.probe)
+        return RoundTerms(interval_ns=interval_ns, probe=self._terms.probe)
 
     def why(self) -> Waiting:
         return self._barrier.why()

@@ -3,7 +3,7 @@
 from polyrhythm.wire.messages import Trailer
 
 
-class Reading:
+class RoundMeasurement:
     def __init__(self) -> None:
         self._visited = self._batch = 0.0
         self.probe_ns = 0

@@ -37,7 +37,7 @@ def overall_usage(compute: Collection[float], total: Collection[float]) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     steps: dict[int, int]
     horizon: float
     """When the last of them arrives, in the unit of the times."""
@@ -49,13 +49,13 @@ class Plan:
     """Steps of the fastest that were allowed: raised where the slowest takes longer than that."""
 
 
-def plan_steps(times: Mapping[int, float], cap: int = CAP) -> Plan:
+def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
     """`times` is what one step takes, per worker, in any unit."""
     for worker, time in times.items():
         if not 0 < time < math.inf:
             raise ValueError(f"a step of w{worker} cannot take {time}")
     if not times:
-        return Plan({}, 0.0, 1.0, 1.0, cap)
+        return StepPlan({}, 0.0, 1.0, 1.0, cap)
     rounded = _rounded(times)
     fastest, slowest = min(rounded.values()), max(rounded.values())
     cap = max(cap, -(-slowest // fastest))
@@ -65,7 +65,7 @@ def plan_steps(times: Mapping[int, float], cap: int = CAP) -> Plan:
     horizon = next(end for end, usage in zip(ends, usages, strict=True) if usage >= enough)
     steps = {worker: horizon // time for worker, time in rounded.items()}
     lengths = _lengths(steps, times)
-    return Plan(steps, max(lengths), resource_usage(lengths), best, cap)
+    return StepPlan(steps, max(lengths), resource_usage(lengths), best, cap)
 
 
 def _rounded(times: Mapping[int, float]) -> dict[int, int]:
@@ -118,7 +118,7 @@ class Prediction:
         self._recent_ns: dict[int, deque[int]] = {}
         self._cold: set[int] = set()
         """Who was measured once."""
-        self.plan: Plan | None = None
+        self.plan: StepPlan | None = None
         """The plan in force; None while somebody has not been measured."""
 
     def expect(self, worker: int) -> None:
@@ -151,7 +151,7 @@ class Prediction:
             self.plan = fresh
         return dict(self.plan.steps)
 
-    def _holds(self, kept: Plan, fresh: Plan, times: Mapping[int, float]) -> bool:
+    def _holds(self, kept: StepPlan, fresh: StepPlan, times: Mapping[int, float]) -> bool:
         if kept.steps.keys() != times.keys():
             return False
         lengths = _lengths(kept.steps, times)

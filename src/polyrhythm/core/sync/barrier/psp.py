@@ -10,9 +10,16 @@ from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.barrier.bsp import Bsp
-from polyrhythm.core.sync.barrier.prediction import Plan, Prediction
+from polyrhythm.core.sync.barrier.prediction import Prediction, StepPlan
 from polyrhythm.core.sync.barrier.timer import Timer
-from polyrhythm.core.sync.policy import Arrived, Decision, Joined, Left, PolicyEvent, Terms
+from polyrhythm.core.sync.policy import (
+    Decision,
+    Joined,
+    Left,
+    MemberContributed,
+    PolicyEvent,
+    RoundTerms,
+)
 
 _NAMED = 5
 """So many workers that make the same number of steps are named; of more, how many there are."""
@@ -29,7 +36,7 @@ class Psp:
         self._steps: dict[int, int] = {}
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
-        if isinstance(event, Arrived):
+        if isinstance(event, MemberContributed):
             trailer = event.trailer
             if trailer is not None and trailer.steps:
                 self._prediction.measured(event.worker, trailer.compute_ns // trailer.steps)
@@ -46,14 +53,14 @@ class Psp:
             return decision
         return replace(decision, said=_told(plan, self._cap))
 
-    def terms(self, worker: int) -> Terms:
-        return Terms(steps=self._steps.get(worker, 1))
+    def terms(self, worker: int) -> RoundTerms:
+        return RoundTerms(steps=self._steps.get(worker, 1))
 
     def why(self) -> Waiting:
         return self._barrier.why()
 
 
-def _told(plan: Plan, cap: int) -> Reason:
+def _told(plan: StepPlan, cap: int) -> Reason:
     groups: dict[int, list[int]] = {}
     for worker, steps in sorted(plan.steps.items()):
         groups.setdefault(steps, []).append(worker)

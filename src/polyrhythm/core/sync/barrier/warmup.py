@@ -6,7 +6,7 @@ cost is told with the next round.*
 """
 
 
-class Newcomers:
+class WarmUp:
     def __init__(self) -> None:
         self._known: set[int] = set()
         self._came = False

@@ -23,7 +23,7 @@ _ASK_EVERY = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class IntervalTerms:
     interval_ns: int
     probe: bool
     """Read the objective before the interval begins."""
@@ -65,7 +65,7 @@ class Measured:
 
 
 class Interval(Protocol):
-    def next(self) -> Terms:
+    def next(self) -> IntervalTerms:
         """The terms of the coming round."""
         ...
 

@@ -5,7 +5,7 @@
 
 from polyrhythm.core.durations import parse_duration
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.sync.interval.base import Bounds, Interval, Measured, Terms, changed
+from polyrhythm.core.sync.interval.base import Bounds, Interval, IntervalTerms, Measured, changed
 from polyrhythm.core.sync.interval.gain import best_interval
 from polyrhythm.core.sync.interval.halving import BinaryInterval
 from polyrhythm.core.sync.interval.staged import AutoInterval
@@ -16,8 +16,8 @@ __all__ = [
     "BinaryInterval",
     "FixedInterval",
     "Interval",
+    "IntervalTerms",
     "Measured",
-    "Terms",
     "best_interval",
     "parse_interval",
 ]
@@ -35,8 +35,8 @@ class FixedInterval:
         self._interval_ns = interval_ns
         self._bounds = Bounds()
 
-    def next(self) -> Terms:
-        return Terms(self._interval_ns, False)
+    def next(self) -> IntervalTerms:
+        return IntervalTerms(self._interval_ns, False)
 
     def closed(self, measured: Measured) -> Reason | None:
         self._bounds.measured(measured)

@@ -10,8 +10,8 @@ from polyrhythm.core.sync.interval.base import (
     FIRST_NS,
     Blind,
     Bounds,
+    IntervalTerms,
     Measured,
-    Terms,
     changed,
     raised,
 )
@@ -29,10 +29,10 @@ class BinaryInterval:
         self._climb: Climb | None = None
         self._blind: Blind | None = None
 
-    def next(self) -> Terms:
+    def next(self) -> IntervalTerms:
         if self._blind is not None:
-            return Terms(self._blind.interval_ns, self._blind.probe)
-        return Terms(self._interval_ns, self._climb is not None and self._climb.probe)
+            return IntervalTerms(self._blind.interval_ns, self._blind.probe)
+        return IntervalTerms(self._interval_ns, self._climb is not None and self._climb.probe)
 
     def closed(self, measured: Measured) -> Reason | None:
         unread = self.next().probe and measured.reading is None

@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.sync.interval.base import Blind, Bounds, Measured, Terms, changed, raised
+from polyrhythm.core.sync.interval.base import (
+    Blind,
+    Bounds,
+    IntervalTerms,
+    Measured,
+    changed,
+    raised,
+)
 from polyrhythm.core.sync.interval.gain import Line
 
 _FIRST_NS = 10 * 10**6
@@ -88,15 +95,15 @@ class AutoInterval:
         self._rarity = 1
         """How many times rarer checks are than they could be."""
 
-    def next(self) -> Terms:
+    def next(self) -> IntervalTerms:
         if self._blind is not None:
-            return Terms(self._blind.interval_ns, self._blind.probe)
+            return IntervalTerms(self._blind.interval_ns, self._blind.probe)
         if self._trial is not None:
             times, probe = self._trial.plan[len(self._trial.rounds)]
-            return Terms(times * self._interval_ns, probe)
+            return IntervalTerms(times * self._interval_ns, probe)
         if self._stage is not None:
-            return Terms(self._interval_ns, self._stage.rounds % self._stage.span == 0)
-        return Terms(self._interval_ns, self._warmed == 1)
+            return IntervalTerms(self._interval_ns, self._stage.rounds % self._stage.span == 0)
+        return IntervalTerms(self._interval_ns, self._warmed == 1)
 
     def closed(self, measured: Measured) -> Reason | None:
         unread = self.next().probe and measured.reading is None
