@@ -1,4 +1,5 @@
-"""One suite over every link: tcp over loopback, local over an abstract socket, memory."""
+"""One suite over every link: tcp over loopback, local over an abstract socket, memory, and a carrier
+that changes every byte (`masked.py`)."""
 
 import gc
 import mmap
@@ -22,6 +23,7 @@ from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, MEMBER, Limits, encode
+from tests.conformance.masked import masked_pair
 
 MIB = 1024 * 1024
 
@@ -42,6 +44,8 @@ class Pair:
 def connect(kind: str) -> Pair:
     if kind == "memory":
         return Pair(kind, *memory_pair("here", "there"))
+    if kind == "masked":
+        return Pair(kind, *masked_pair())
     if kind == "tcp":
         with listen_tcp("127.0.0.1", 0) as listener:
             here: Link = dial_tcp(*listener.getsockname(), "there")
@@ -61,7 +65,7 @@ def disconnect(pair: Pair) -> None:
             link._sock.close()
 
 
-@pytest.fixture(params=["tcp", "local", "memory"])
+@pytest.fixture(params=["tcp", "local", "memory", "masked"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair = connect(request.param)
     pair.agree(Digest.XXH3)
@@ -177,7 +181,7 @@ def test_by_reference_means_that_later_writes_are_seen(pair: Pair) -> None:
     assert bytes(payload.view()) == b"before"
     piece.memory[:] = b"after!"
     assert bytes(payload.view()) == (b"after!" if pair.here.by_reference else b"before")
-    assert pair.here.by_reference == (pair.kind != "tcp")
+    assert pair.here.by_reference == (pair.kind not in ("tcp", "masked"))
 
 
 def test_a_payload_cannot_be_used_after_done(pair: Pair) -> None:
@@ -362,6 +366,37 @@ def test_a_dead_peer_does_not_harm_the_sender(stream: Pair) -> None:
         stream.here.send(part(), (memoryview(bytes(MIB)),))
     with pytest.raises(LinkError):
         stream.here.receive()
+
+
+# -- the seam between a link and its carrier -------------------------------------------------------
+
+
+def test_a_carrier_that_changes_every_byte_carries_a_link() -> None:
+    """Every byte of a link passes through `Carrier.read` and `Carrier.write`, and none beside them."""
+    pair = connect("masked")
+    pair.agree(Digest.XXH3)
+    data = os.urandom(100_000)
+    pair.here.send(part(), (memoryview(data),))
+    seen = bytearray()
+    raw = pair.there._sock
+    while len(seen) < len(data):
+        seen += raw.recv(65536, socket.MSG_DONTWAIT)
+    assert b"plrhythm" not in seen
+    assert b"plrhythm".translate(bytes(range(255, -1, -1))) in seen
+    disconnect(pair)
+
+
+def test_messages_that_the_carrier_holds_back_are_received_without_a_poller() -> None:
+    """A poller does not see records that the carrier has read ahead, so the link must take them."""
+    pair = connect("masked")
+    for number in range(5):
+        pair.here.send(part(number))
+    first, _ = pair.there.receive()
+    assert pair.there.readable()
+    rest = [message.sequence for message, _ in pair.there.receive_ready()]
+    assert [first.sequence, *rest] == list(range(5))
+    assert not pair.there.readable()
+    disconnect(pair)
 
 
 # -- local only ----------------------------------------------------------------------------------

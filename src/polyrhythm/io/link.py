@@ -1,6 +1,6 @@
-"""The seam: what every link between two processes can do, whatever carries it."""
+"""The seam between nodes and their links: every link between two processes can do this."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from polyrhythm.io.segments import Piece
@@ -12,7 +12,7 @@ Sendable: TypeAlias = memoryview | Piece
 
 
 class Payload:
-    """Borrowed bytes: look at them with `view()`, say `done()` when you need them no more."""
+    """Borrowed bytes: read them with `view()`, and call `done()` when they are no longer needed."""
 
     __slots__ = ("_memory",)
 
@@ -29,13 +29,17 @@ class Payload:
 
 class Link(Protocol):
     peer: str
-    """Who is at the other end, for routing and for errors."""
+    """The name of the peer at the other end, for routing and for error messages."""
     incarnation: int
-    """Of the worker at the other end, once it is known: 0 before, and for others."""
+    """The incarnation of the worker or server at the other end; 0 until it is known."""
     kind: str
     by_reference: bool
-    """Payloads reach the other side without being copied, so the sender must not reuse their
-    memory when `done` is called, but when the other side says so."""
+    """The peer reads payloads in the sender's memory, without a copy. The sender may then reuse the
+    memory when the peer says so, and not already when `done` is called."""
+
+    @property
+    def pollable(self) -> "PollableLink | None":
+        """This link, if a poller can read it; None if reading it takes a thread."""
 
     def send(
         self,
@@ -45,29 +49,53 @@ class Link(Protocol):
         flush: bool = True,
         done: Callable[[], None] | None = None,
     ) -> None:
-        """Never blocks. `flush=False`: it may wait for the next thing sent. `done` is called when
-        the link needs the payload's memory no more."""
+        """Queue a message; this never blocks. `flush=False` lets it wait for the next flush. `done`
+        is called when the link no longer needs the memory of the payload."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Begin to send what is queued."""
 
     def withdraw(self, segment: int) -> None:
-        """This segment will not be sent from any more: the peer need not keep a map of it."""
+        """Tell the peer to unmap this segment: nothing will be sent from it any more."""
 
     def receive(self) -> tuple[Message, Payload | None]:
-        """The next message, waiting for it. Its payload is valid until the next call."""
+        """Wait for the next message. Its payload is valid until the next call."""
 
     def agree(self, digest: Digest, limits: Limits) -> None:
-        """What hello settled, for all frames from now on."""
+        """Use the digest and the limits that the handshake agreed on, for all later frames."""
 
     def outlast(self, seconds: float) -> None:
-        """End the link only after so long without any sign of the peer's machine: a network may
-        fail, and come back, in less."""
+        """End the link only after so long without any sign of the peer's machine, because a network
+        can fail and recover in less."""
 
     def land_with(self, land: Land) -> None:
-        """Let `land` say where payloads that travel as bytes are received."""
+        """Let `land` choose the memory into which payloads that travel as bytes are received."""
 
     def close(self) -> None:
-        """Send what is queued, then end the link: whoever reads it will notice."""
+        """Send what is queued, then end the link: the threads that read its two ends notice."""
 
     def dispose(self) -> None:
-        """Give its descriptor back. Only for the one who read it, after its end."""
+        """Close the descriptor. Only the thread that read the link may do this, after the link
+        ended."""
+
+
+class PollableLink(Link, Protocol):
+    """A link with a file descriptor, which one thread can read among many others (`io/poll.py`)."""
+
+    unfinished: bool
+    """The last `receive_ready` stopped at its limit `most`."""
+
+    def fileno(self) -> int: ...
+
+    def readable(self) -> bool:
+        """Whether there are unread bytes, or the peer has ended the link."""
+
+    def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
+        """The messages that were read from the socket together with earlier ones. A poller does not
+        see them: take them before you hand the link to one."""
+
+    def receive_ready(
+        self, *, finish: bool = False, most: int | None = None
+    ) -> Iterator[tuple[Message, Payload | None]]:
+        """The messages that have arrived. `finish`: wait for the rest of a payload that has begun.
+        `most`: stop after so many messages; `unfinished` then says that more may be there."""

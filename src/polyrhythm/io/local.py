@@ -1,8 +1,9 @@
 """Links between processes of one host: a Unix socket for frames, memory segments for tensors.
 
-The receiver looks straight into the sender's segment. Sockets live in the abstract namespace, so
-no file is left behind. *Both ends check with the kernel (`SO_PEERCRED`) that the other is a process of
-the same user*: any user may connect to an abstract socket, and any may listen under a free name.
+The receiver maps the sender's segment and reads it in place. Sockets are in the abstract namespace,
+so no file is left behind. *Both ends ask the kernel (`SO_PEERCRED`) whether the other is a process
+of the same user*: any user can connect to an abstract socket, and any user can listen under a free
+name.
 """
 
 import array
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyrhythm.errors import LinkError
+from polyrhythm.io.carrier import Wrapped, unwrap_inline
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import SHAREABLE, Piece, map_segment
-from polyrhythm.io.stream import StreamLink, unwrap_inline
+from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import STUCK_S
 from polyrhythm.wire.digests import Buffer
 from polyrhythm.wire.frames import FLAG_REFERENCE, Frame
@@ -26,27 +28,28 @@ AVAILABLE = SHAREABLE
 _REFERENCE = struct.Struct("<IQQ")
 _MOST_DESCRIPTORS = 16
 _MOST_SEGMENTS = 64
-# plain numbers: combining the socket module's enums shows in profiles of small frames
+# plain numbers, because combining the socket module's enums shows in profiles of small frames
 _ANCILLARY_NBYTES = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _TRUNCATED = int(socket.MSG_CTRUNC)
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Shared:
-    """The carrier that passes references: a segment's descriptor once, then offsets into it."""
+class ReferenceCarrier:
+    """Sends the descriptor of a memory segment once, and then references into it instead of
+    bytes."""
 
     kind = "local"
     by_reference = True
+    pending = False
 
-    def __init__(self) -> None:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
         self._offered: set[int] = set()
         self._descriptors: deque[int] = deque()
         self._maps: dict[int, memoryview] = {}
 
-    def wrap(
-        self, payload: Sequence[Sendable]
-    ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
+    def wrap(self, payload: Sequence[Sendable]) -> Wrapped:
         piece = payload[0]
         segment = piece.segment if len(payload) == 1 and isinstance(piece, Piece) else None
         if segment is None or segment.fd is None:
@@ -66,9 +69,9 @@ class Shared:
         self._offered.remove(segment)
         return SegmentWithdrawn(segment=segment)
 
-    def read(self, sock: socket.socket, target: memoryview, flags: int) -> int:
-        nbytes, ancillary, message_flags, _ = sock.recvmsg_into(
-            (target,), _ANCILLARY_NBYTES, flags | _CLOSE_ON_EXEC
+    def read(self, target: memoryview, wait: int) -> int:
+        nbytes, ancillary, message_flags, _ = self.sock.recvmsg_into(
+            (target,), _ANCILLARY_NBYTES, wait | _CLOSE_ON_EXEC
         )
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -79,8 +82,13 @@ class Shared:
             raise LinkError("the peer sent more descriptors at once than a link takes")
         return nbytes
 
-    def outlast(self, sock: socket.socket, seconds: float) -> None:
-        pass  # no network lies between the ends, and nothing large travels over the socket
+    def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
+        if descriptors:
+            return socket.send_fds(self.sock, buffers, list(descriptors), wait)
+        return self.sock.sendmsg(buffers, (), wait)
+
+    def outlast(self, seconds: float) -> None:
+        pass  # both ends are on one machine, and nothing large travels over the socket
 
     def consumes(self, frame: Frame) -> bool:
         offer = frame.message
@@ -113,7 +121,8 @@ class Shared:
 
 
 def host_identity() -> str:
-    """Names what must be equal for a local link: the boot, the network namespace, the user."""
+    """A text that is equal in two processes that can have a local link: it names the boot, the
+    network namespace and the user."""
     if not AVAILABLE:
         return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -123,7 +132,7 @@ def host_identity() -> str:
 def local_link(sock: socket.socket, peer: str) -> StreamLink:
     sock.setblocking(True)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_S, 0))
-    return StreamLink(sock, Shared(), peer)
+    return StreamLink(ReferenceCarrier(sock), peer)
 
 
 def dial_local(name: str, peer: str) -> StreamLink:
@@ -149,7 +158,7 @@ def listen_local(name: str) -> socket.socket:
 
 
 def same_user(sock: socket.socket) -> bool:
-    """Whether the process that connected, or that listens at the other end, is this user's."""
+    """Whether the process at the other end runs as this user."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return bool(uid == os.getuid())

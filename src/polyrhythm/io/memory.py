@@ -1,5 +1,5 @@
-"""Links within one process: for the inline engine and for tests. Messages pass as they are, and
-payloads by reference, under the same rules as between processes."""
+"""Links within one process, for the inline engine and for tests. Messages are passed on as objects
+and payloads by reference, under the same rules as between processes."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +18,7 @@ _Item = tuple[Message, memoryview | None] | None
 class MemoryLink:
     kind = "memory"
     by_reference = True
+    pollable = None
 
     def __init__(
         self, peer: str, inbox: "SimpleQueue[_Item]", outbox: "SimpleQueue[_Item]"
@@ -57,7 +58,7 @@ class MemoryLink:
         pass  # both ends are in one process
 
     def withdraw(self, segment: int) -> None:
-        pass  # the other side has no map of its own
+        pass  # the peer has no map of its own
 
     def flush(self) -> None:
         with self._lock:
@@ -93,7 +94,7 @@ class MemoryLink:
 
 
 def memory_pair(one: str, other: str) -> tuple[MemoryLink, MemoryLink]:
-    """The two ends: the first is held by `one` and leads to `other`."""
+    """Two ends of one link: `one` holds the first, whose peer is `other`."""
     there: SimpleQueue[_Item] = SimpleQueue()
     back: SimpleQueue[_Item] = SimpleQueue()
     return MemoryLink(other, back, there), MemoryLink(one, there, back)

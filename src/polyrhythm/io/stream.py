@@ -1,9 +1,9 @@
-"""Frames over a stream socket: what `tcp` and `local` share.
+"""A link that sends frames over a stream: `tcp` and `local` links differ in their carrier alone.
 
-Reading is done by one thread at a time, into the place that the decoder names. Sending never
-blocks the caller: small things leave at once if the socket takes them, everything else leaves on
-the link's own sender thread, in order. A payload is hashed by the thread that sends it, just before
-it leaves: links hash in parallel, and the socket's copy finds the bytes in the cache.
+One thread at a time reads, into the memory that the decoder names. Sending never blocks the caller:
+small frames are written at once if the socket takes them, and all others by the link's own sender
+thread, in order. The thread that writes a payload hashes it just before: so links hash in parallel,
+and the socket's copy finds the bytes in the cache.
 """
 
 import select
@@ -12,18 +12,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
-from polyrhythm.errors import LinkEnded, LinkError
-from polyrhythm.io.link import Payload, Sendable
+from polyrhythm.errors import LinkEnded
+from polyrhythm.io.carrier import ALL, NOW, SOME, Carrier, Wrapped
+from polyrhythm.io.link import Payload, PollableLink, Sendable
 from polyrhythm.io.outgoing import Descriptor, Outgoing, fingerprint_of
 from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import (
-    FLAG_REFERENCE,
     STRANGER,
     Decoder,
     Draft,
-    Frame,
     Land,
     Limits,
     nbytes_of,
@@ -31,52 +29,25 @@ from polyrhythm.wire.frames import (
 from polyrhythm.wire.messages import Message
 
 _DIRECT_NBYTES = 256 * 1024
-"""Up to this much is tried on the calling thread; handing over costs more than sending it."""
+"""The calling thread itself writes up to this much: waking the sender thread costs more."""
 _BUFFERS_PER_CALL = 512
-_WAIT_ALL, _DO_NOT_WAIT = int(socket.MSG_WAITALL), int(socket.MSG_DONTWAIT)
 _MOST_QUEUED = 2**17
-"""A peer that asks for more frames than this without reading them is cut off. A version has a frame
-per slice; two versions of a model of 100 GB have fewer."""
+"""A link with more unsent frames than this is ended: its peer asks and does not read. A version has
+one frame per slice, and two versions of a model of 100 GB have fewer."""
 _LINGER_S = 2.0
-"""How long closing waits for what was sent before to leave."""
+"""How long `close` waits for queued frames to be written."""
 
-
-_NOTHING: tuple[int, list[Buffer], list[tuple[Message, int]]] = (0, [], [])
-
-
-class Carrier(Protocol):
-    """How payloads travel beside the frames."""
-
-    kind: str
-    by_reference: bool
-
-    def wrap(
-        self, payload: Sequence[Sendable]
-    ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
-        """(flags, buffers, segments to offer first as (message, descriptor))."""
-
-    def withdraw(self, segment: int) -> Message | None:
-        """What to tell the peer so that it unmaps this segment; None if it never had it."""
-
-    def read(self, sock: socket.socket, target: memoryview, flags: int) -> int: ...
-
-    def unwrap(self, frame: Frame) -> Payload | None: ...
-
-    def consumes(self, frame: Frame) -> bool:
-        """True if the frame was for the carrier itself."""
-
-    def outlast(self, sock: socket.socket, seconds: float) -> None:
-        """See `Link.outlast`."""
+_NO_PAYLOAD: Wrapped = (0, [], [])
 
 
 class StreamLink:
-    def __init__(self, sock: socket.socket, carrier: Carrier, peer: str) -> None:
+    def __init__(self, carrier: Carrier, peer: str) -> None:
         self.peer = peer
         self.incarnation = 0
         self.kind = carrier.kind
         self.by_reference = carrier.by_reference
-        self._sock = sock
         self._carrier = carrier
+        self._sock = carrier.sock
         self._decoder = Decoder(Digest.XXH3, STRANGER, hello=True)
         self._digest = Digest.XXH3
         self._hello = True
@@ -88,13 +59,19 @@ class StreamLink:
         self._sending = False
         self._closed = False
         self.unfinished = False
-        """The last `receive_ready` ended because its turn was over."""
+        """The last `receive_ready` stopped at its limit `most`."""
+
+    @property
+    def pollable(self) -> PollableLink:
+        return self
 
     def fileno(self) -> int:
         return self._sock.fileno()
 
     def readable(self) -> bool:
-        """Whether something has come that was not read, or the peer has ended the link."""
+        """Whether there are unread bytes, or the peer has ended the link."""
+        if self._carrier.pending:
+            return True
         fd = self._sock.fileno()
         if fd < 0:
             return False
@@ -104,7 +81,7 @@ class StreamLink:
 
     @property
     def host_here(self) -> str:
-        """The address of this machine's end."""
+        """The IP address of this end of the link."""
         return str(self._sock.getsockname()[0])
 
     def agree(self, digest: Digest, limits: Limits) -> None:
@@ -113,7 +90,7 @@ class StreamLink:
         self._decoder.limits = limits
 
     def outlast(self, seconds: float) -> None:
-        self._carrier.outlast(self._sock, seconds)
+        self._carrier.outlast(seconds)
 
     def land_with(self, land: Land) -> None:
         self._decoder.land = land
@@ -126,15 +103,15 @@ class StreamLink:
             if received is not None:
                 return received
             target = self._decoder.target()
-            flags = _WAIT_ALL if self._decoder.in_payload else 0
-            self._landed(self._read(target, flags))
+            self._landed(self._read(target, ALL if self._decoder.in_payload else SOME))
 
     def receive_ready(
         self, *, finish: bool = False, most: int | None = None
     ) -> Iterator[tuple[Message, Payload | None]]:
-        """What has come, for use under a poller. `finish`: wait for the rest of a payload that has
-        begun, which only somebody may do who has nothing else to attend to. `most`: after so many
-        messages it is another link's turn; `unfinished` then tells that more may be at hand."""
+        """The messages that have arrived, for use under a poller. `finish`: wait for the rest of
+        a payload that has begun; only for a thread that has nothing else to do. `most`: stop
+        after so many messages, so that other links are read; `unfinished` then says that more
+        may be there."""
         self.unfinished = False
         received = self._receive_ready(finish)
         for count, each in enumerate(received, 1):
@@ -150,7 +127,7 @@ class StreamLink:
             target = self._decoder.target()
             whole = finish and self._decoder.in_payload
             try:
-                nbytes = self._read(target, _WAIT_ALL if whole else _DO_NOT_WAIT)
+                nbytes = self._read(target, ALL if whole else NOW)
             except BlockingIOError:
                 return
             self._landed(nbytes)
@@ -158,10 +135,14 @@ class StreamLink:
             more = nbytes == len(target) or (finish and self._decoder.in_payload)
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
-        """What was read together with earlier frames. A poller knows nothing of it: take it before
-        handing the link to one."""
+        """The messages that were read from the socket together with earlier ones. A poller does not
+        see them: take them before you hand the link to one."""
         while (received := self._take()) is not None:
             yield received
+        while self._carrier.pending:
+            self._landed(self._read(self._decoder.target(), NOW))
+            while (received := self._take()) is not None:
+                yield received
 
     def _take(self) -> tuple[Message, Payload | None] | None:
         while (frame := self._decoder.next()) is not None:
@@ -169,9 +150,9 @@ class StreamLink:
                 return frame.message, self._carrier.unwrap(frame)
         return None
 
-    def _read(self, target: memoryview, flags: int) -> int:
+    def _read(self, target: memoryview, wait: int) -> int:
         try:
-            return self._carrier.read(self._sock, target, flags)
+            return self._carrier.read(target, wait)
         except BlockingIOError:
             raise
         except OSError as error:
@@ -193,7 +174,7 @@ class StreamLink:
         flush: bool = True,
         done: Callable[[], None] | None = None,
     ) -> None:
-        flags, buffers, offers = self._carrier.wrap(payload) if payload else _NOTHING
+        flags, buffers, offers = self._carrier.wrap(payload) if payload else _NO_PAYLOAD
         now_ns = time.time_ns()
         digest, hello = self._digest, self._hello
         for offer, fd in offers:
@@ -224,7 +205,7 @@ class StreamLink:
                 return
             try:
                 if self._outbox_nbytes <= _DIRECT_NBYTES:
-                    while self._outbox and self._write(finished, _DO_NOT_WAIT):
+                    while self._outbox and self._write(finished, NOW):
                         pass
             except BlockingIOError:
                 pass
@@ -256,9 +237,9 @@ class StreamLink:
                     return
                 items = self._next_items()
             for item in items:
-                item.seal()  # without the lock: others may queue meanwhile
+                item.seal()  # without the lock, so that other threads can queue frames
             try:
-                sent = self._sendmsg(items, 0)
+                sent = self._carry(items, SOME)
             except OSError:
                 with self._lock:
                     self._abandon()
@@ -269,8 +250,9 @@ class StreamLink:
                 done()
 
     def _next_items(self) -> list[Outgoing]:
-        """What leaves in one call. Descriptors go with the first byte of theirs. What must be hashed
-        is taken little by little, so that the peer receives while the rest is hashed."""
+        """The frames of the next write. Descriptors travel with the first byte of their frame.
+        Frames that must be hashed are taken a few at a time, so that the peer receives while the
+        rest is hashed."""
         items: list[Outgoing] = []
         buffers = hashes_nbytes = 0
         for item in self._outbox:
@@ -283,28 +265,28 @@ class StreamLink:
                 break
         return items
 
-    def _sendmsg(self, items: list[Outgoing], flags: int) -> int:
+    def _carry(self, items: list[Outgoing], wait: int) -> int:
         buffers = [buffer for item in items for buffer in item.buffers]
         descriptors = items[0].descriptors
-        if descriptors:
-            fds = [own.fd for own in descriptors if own.fd is not None]
-            sent = socket.send_fds(self._sock, buffers, fds, flags)
-            items[0].descriptors = ()
-            for own in descriptors:
-                own.close()
-            return sent
-        return self._sock.sendmsg(buffers, (), flags)
+        if not descriptors:
+            return self._carrier.write(buffers, (), wait)
+        fds = [own.fd for own in descriptors if own.fd is not None]
+        sent = self._carrier.write(buffers, fds, wait)
+        items[0].descriptors = ()
+        for own in descriptors:
+            own.close()
+        return sent
 
-    def _write(self, finished: list[Callable[[], None]], flags: int) -> int:
+    def _write(self, finished: list[Callable[[], None]], wait: int) -> int:
         items = self._next_items()
         for item in items:
             item.seal()
-        sent = self._sendmsg(items, flags)
+        sent = self._carry(items, wait)
         self._sent(sent, finished)
         return sent
 
     def _sent(self, nbytes: int, finished: list[Callable[[], None]]) -> None:
-        """Take `nbytes` off the front of the outbox."""
+        """Remove `nbytes` from the front of the outbox."""
         self._outbox_nbytes -= nbytes
         while self._outbox and nbytes >= self._outbox[0].nbytes:
             item = self._outbox.popleft()
@@ -327,7 +309,7 @@ class StreamLink:
     # -- ending --------------------------------------------------------------------------------
 
     def _abandon(self) -> None:
-        """The socket takes no more. The reader notices the end; what was queued is lost."""
+        """The socket is broken: drop the queued frames. The reader notices the end."""
         self._outbox.clear()
         self._outbox_nbytes = 0
         self._shut()
@@ -338,7 +320,7 @@ class StreamLink:
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it was shut already: that is what we want
+            pass  # it is shut down already
 
     def close(self) -> None:
         self.flush()
@@ -355,9 +337,3 @@ class StreamLink:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._outbox)} frames queued"
         return f"<{self.kind} link to {self.peer}, {state}>"
-
-
-def unwrap_inline(frame: Frame) -> Payload | None:
-    if frame.flags & FLAG_REFERENCE:
-        raise LinkError("the peer sent a reference over a link that carries bytes")
-    return Payload(frame.payload) if frame.payload is not None else None

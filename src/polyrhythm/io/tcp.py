@@ -5,52 +5,60 @@ import struct
 from collections.abc import Sequence
 
 from polyrhythm.errors import LinkError
+from polyrhythm.io.carrier import Wrapped, unwrap_inline
 from polyrhythm.io.link import Payload, Sendable
 from polyrhythm.io.segments import Piece
-from polyrhythm.io.stream import StreamLink, unwrap_inline
+from polyrhythm.io.stream import StreamLink
 from polyrhythm.wire.digests import Buffer
 from polyrhythm.wire.frames import Frame
 from polyrhythm.wire.messages import Message
 
 ANY_HOST = ("0.0.0.0", "::")
-"""To listen there is to listen on every address of a machine; nobody can be reached there."""
+"""A server that listens here listens on every address of its machine. No peer can connect to
+them."""
 CONNECT_TIMEOUT_S = 10.0
 _BUFFER_NBYTES = 512 * 1024
-"""Of a socket whose other end is on this machine. Left to itself the kernel lets it grow to many
-megabytes there, and what is written to memory must be read from there again; what fits into a core's
-cache is still in it."""
+"""The buffer of a socket whose other end is on this machine. The kernel would let it grow to many
+megabytes, which fall out of a core's cache before they are read; this size stays in it."""
 STUCK_S = 60
-"""A peer that takes nothing for this long is cut off, unless its job says otherwise (`outlast`)."""
+"""A link is ended when its peer takes nothing for this long, unless its job allows more
+(`outlast`)."""
 _KEEP_ALIVE_S = 30
-"""After so long without traffic the kernel asks whether the peer's machine is still there."""
+"""After this long without traffic the kernel asks whether the peer's machine still answers."""
 _PROBE_EVERY_S = 10
 
 
-class Bytes:
-    """The carrier that copies nothing and shares nothing."""
+class ByteCarrier:
+    """Sends payloads as bytes of the stream, from the memory that they lie in."""
 
     kind = "tcp"
     by_reference = False
+    pending = False
 
-    def wrap(
-        self, payload: Sequence[Sendable]
-    ) -> tuple[int, list[Buffer], list[tuple[Message, int]]]:
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def read(self, target: memoryview, wait: int) -> int:
+        return self.sock.recv_into(target, len(target), wait)
+
+    def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
+        assert not descriptors, "descriptors do not travel between hosts"
+        return self.sock.sendmsg(buffers, (), wait)
+
+    def wrap(self, payload: Sequence[Sendable]) -> Wrapped:
         return 0, [part.memory if isinstance(part, Piece) else part for part in payload], []
-
-    def withdraw(self, segment: int) -> Message | None:
-        return None
-
-    def read(self, sock: socket.socket, target: memoryview, flags: int) -> int:
-        return sock.recv_into(target, len(target), flags)
 
     def unwrap(self, frame: Frame) -> Payload | None:
         return unwrap_inline(frame)
 
+    def withdraw(self, segment: int) -> Message | None:
+        return None
+
     def consumes(self, frame: Frame) -> bool:
         return False
 
-    def outlast(self, sock: socket.socket, seconds: float) -> None:
-        _end_after(sock, seconds)
+    def outlast(self, seconds: float) -> None:
+        _end_after(self.sock, seconds)
 
 
 def tcp_link(sock: socket.socket, peer: str) -> StreamLink:
@@ -59,19 +67,19 @@ def tcp_link(sock: socket.socket, peer: str) -> StreamLink:
     bound_buffers(sock)
     _keep_alive(sock)
     _end_after(sock, STUCK_S)
-    return StreamLink(sock, Bytes(), peer)
+    return StreamLink(ByteCarrier(sock), peer)
 
 
 def _keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in (("TCP_KEEPIDLE", _KEEP_ALIVE_S), ("TCP_KEEPINTVL", _PROBE_EVERY_S)):
-        if hasattr(socket, option):  # not every system lets a socket choose
+        if hasattr(socket, option):  # some systems have no such option
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
 
 
 def _end_after(sock: socket.socket, seconds: float) -> None:
-    """End the link when the peer's machine has acknowledged nothing for so long, or the peer has
-    taken nothing. The kernel of a stopped peer acknowledges, until its buffer is full."""
+    """End the link when the peer's machine acknowledges nothing for so long, or the peer takes
+    nothing: the kernel of a stopped peer acknowledges until its buffer is full."""
     timeout = struct.pack("ll", round(seconds), 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -79,7 +87,7 @@ def _end_after(sock: socket.socket, seconds: float) -> None:
 
 
 def bound_buffers(sock: socket.socket) -> None:
-    """Between hosts the kernel knows better: there what is on its way must fit into them."""
+    """Limit the buffers on loopback. Between hosts the kernel sizes them by the data in flight."""
     if is_loopback(sock.getsockname()[0]):
         for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, side, _BUFFER_NBYTES)
@@ -108,7 +116,7 @@ def _advice(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine itself is reached there."""
+    """Whether this address reaches only this machine itself."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 

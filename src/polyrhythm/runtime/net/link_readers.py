@@ -4,9 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from polyrhythm.io.link import Link, Payload
+from polyrhythm.io.link import Link, Payload, PollableLink
 from polyrhythm.io.poll import Poller
-from polyrhythm.io.stream import StreamLink
 from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
@@ -85,24 +84,25 @@ class LinkReaders:
         return message, payload
 
     def forget(self, link: Link) -> None:
-        if isinstance(link, StreamLink):
-            self._poller.remove(link)
+        if (pollable := link.pollable) is not None:
+            self._poller.remove(pollable)
 
     def _read_apart(self, link: Link) -> None:
         name = f"read-{link.peer}"
         threading.Thread(target=self.read, args=(link,), name=name, daemon=True).start()
 
     def _read_by_poller(self, link: Link) -> bool:
-        if not isinstance(link, StreamLink) or self._needs_thread(link):
+        pollable = link.pollable
+        if pollable is None or self._needs_thread(link):
             return False
         try:
-            for message, payload in link.take_buffered():
+            for message, payload in pollable.take_buffered():
                 self._take(link, message, payload, wait=False)
         except Exception as error:
             self._part(link, fault_of(link.peer, error))
             return True
         self._run()
-        self._poller.add(link, lambda: self._ready(link))
+        self._poller.add(pollable, lambda: self._ready(pollable))
         return True
 
     def _poll(self) -> None:
@@ -113,7 +113,7 @@ class LinkReaders:
             else:
                 self._run()
 
-    def _ready(self, link: StreamLink) -> bool:
+    def _ready(self, link: PollableLink) -> bool:
         """Take what has come, as much as one turn allows; True if more may be at hand."""
         if self._needs_thread(link):
             self._poller.remove(link)

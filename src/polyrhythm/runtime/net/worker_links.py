@@ -14,9 +14,8 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Event
 from polyrhythm.core.text import plain
-from polyrhythm.io.link import Link, Payload
+from polyrhythm.io.link import Link, Payload, PollableLink
 from polyrhythm.io.poll import Poller
-from polyrhythm.io.stream import StreamLink
 from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
@@ -74,7 +73,8 @@ class WorkerLinks:
     def unread(self, peer: str) -> bool:
         """Something has come from `peer` that the user's thread has not read, for it computes."""
         link = self._peers.get(peer)
-        return isinstance(link, StreamLink) and link.readable()
+        pollable = None if link is None else link.pollable
+        return pollable is not None and pollable.readable()
 
     @property
     def idle_ns(self) -> int:
@@ -101,15 +101,15 @@ class WorkerLinks:
         if replaced is not None:
             self._forget(replaced)  # of one whose place another has taken
         self._peers.add(link)
-        if isinstance(link, StreamLink):
+        if (pollable := link.pollable) is not None:
             try:
-                for message, payload in link.take_buffered():
+                for message, payload in pollable.take_buffered():
                     self._take(link, message, payload)
             except Exception as error:
                 self._forget(link)
                 raise fault_of(peer, error) from None
             self._run()
-            self._poller.add(link, lambda: self._ready(link))
+            self._poller.add(pollable, lambda: self._ready(pollable))
         else:
             threading.Thread(
                 target=self._read, args=(link,), name=f"read-{peer}", daemon=True
@@ -130,7 +130,7 @@ class WorkerLinks:
             return False
         return True
 
-    def _ready(self, link: StreamLink) -> bool:
+    def _ready(self, link: PollableLink) -> bool:
         try:
             for message, payload in link.receive_ready(finish=True):
                 self._take(link, message, payload)
@@ -138,8 +138,8 @@ class WorkerLinks:
             fault = fault_of(link.peer, error)
             self._poller.remove(link)
             lead = self._peers.get(fx.LEAD)
-            if isinstance(lead, StreamLink) and lead is not link:
-                self._ready(lead)  # it may have said already why servers go
+            if lead is not None and lead is not link and lead.pollable is not None:
+                self._ready(lead.pollable)  # the lead may have sent already why servers go
             self._part(link, fault)
         self._run()
         return False
@@ -151,8 +151,8 @@ class WorkerLinks:
 
     def _forget(self, link: Link) -> None:
         self._peers.remove(link)
-        if isinstance(link, StreamLink):
-            self._poller.remove(link)
+        if link.pollable is not None:
+            self._poller.remove(link.pollable)
         hang_up(link)
 
     def forget_all(self) -> None:
