@@ -22,7 +22,7 @@ from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.learn.points import Points
 from polyrhythm.wire import messages as m
@@ -192,7 +192,7 @@ class Ensemble:
         if not sleeps:
             job = msgspec.structs.replace(job, heartbeat_s=1e6)  # nobody is silent here
         self.job = job
-        self.rounds = has_rounds(job.sync)
+        self.rounds = traits_of(job.sync).rounds
         self.sleeps, self.points = sleeps, points
         self.evictions = 0
         self.deaths, self.seeder_deaths, self.joins = deaths, seeder_deaths, joins

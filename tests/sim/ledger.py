@@ -19,7 +19,7 @@ import pytest
 from polyrhythm.core.lead.contributions import Complete, Contributions
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.members import Member
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.outstanding import Outstanding
 from polyrhythm.sim.model.link import Channel
@@ -370,7 +370,7 @@ def run_booked(text: str, seed: int = 0, *, check: bool = True) -> tuple[Run, Bo
 def settle(run: Run, books: Books) -> None:
     lead = run.simulation.servers[0].machines["lead"]
     assert isinstance(lead, LeadMachine)
-    rounds = lead._rounds.round if has_rounds(run.simulation.job.sync) else None
+    rounds = lead._rounds.round if traits_of(run.simulation.job.sync).rounds else None
     books.settle(rounds, lead._placing.routes)
     lines = run.journal.lines
     befell_s = max(line["at_s"] for line in lines if line["what"] in _SERVERS_CHANGED)

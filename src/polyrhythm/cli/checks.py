@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from polyrhythm.core.sync.registry import choose_policy, has_rounds
+from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.io.tcp import is_loopback
 from polyrhythm.learn.staging import Staging
@@ -88,7 +88,7 @@ def _check_targets(spec: JobSpec) -> None:
 
 
 def _check_in_place(spec: JobSpec, link: str) -> None:
-    ok = spec.kind == "gradient" and spec.servers == 1 and has_rounds(spec.sync)
+    ok = spec.kind == "gradient" and spec.servers == 1 and traits_of(spec.sync).rounds
     if not ok or link == "tcp" or spec.wire_dtype != "same":
         raise UsageError(
             "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"

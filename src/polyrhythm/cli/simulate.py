@@ -9,6 +9,7 @@ import typer
 
 from polyrhythm.cli import flags
 from polyrhythm.cli.folders import make_run_dir, writing
+from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
 from polyrhythm.observe.journal import FileJournal, Journal, read_journal
 from polyrhythm.observe.progress import ProgressDisplay
@@ -36,7 +37,8 @@ def simulate(
         typer.Option(help="Instead of a file: a recorded run, by its name or folder."),
     ] = None,
     sync: Annotated[
-        str | None, typer.Option(help="Another policy than that of the file or the run.")
+        str | None,
+        typer.Option(help=f"Policy in place of that of the file or the run: {sync_help()}."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all that is random in the run.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,

@@ -16,7 +16,7 @@ from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir, writing
 from polyrhythm.cli.hosts import Here, child_requests
 from polyrhythm.cli.secret import SECRET
-from polyrhythm.core.sync.registry import AUTO, choose_kind
+from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
 from polyrhythm.engines.local import LocalEngine, LocalRun
 from polyrhythm.errors import PolyrhythmError, UsageError
 from polyrhythm.io.secretfile import create_secret
@@ -66,11 +66,7 @@ def train(
     ] = None,
     sync: Annotated[
         str,
-        typer.Option(
-            help="Sync policy: bsp (all wait for all), psp (barriers at predicted times, trained"
-            " through; kind local), fsp (rounds by time), ssp:8 (at most 8 steps ahead of the"
-            " slowest), ssp-restart:8, asp (nobody waits)."
-        ),
+        typer.Option(help=f"Sync policy: {sync_help()}."),
     ] = "bsp",
     interval: Annotated[
         str,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
-from polyrhythm.core.sync.registry import gathers, is_timed, trains_through
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.probe import NOT_PROBED, Probe
@@ -68,9 +68,10 @@ class Exchange(torch.optim.Optimizer):
             for key, tensor in table.items()
         ]
         self._local = job.kind == "local"
-        self._through = trains_through(job.sync)
-        self._timed = is_timed(job.sync)
-        self._gathers = gathers(job.sync)
+        traits = traits_of(job.sync)
+        self._through = traits.trains_through
+        self._timed = traits.timed
+        self._gathers = traits.gathers
         self._patience_ns = parse_patience(job.abandon)
         self._abandoned_ns = 0
         self._steps = max(1, job.local_steps) if self._local else 1

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from polyrhythm.core.batches import least_of, wanted
 from polyrhythm.core.sync.barrier.abandoning import OFF
-from polyrhythm.core.sync.registry import gathers, is_timed
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
@@ -176,7 +176,7 @@ class Worker:
         least = least_of(self._job.min_batch, batch_size)
         fetch = _fetcher(dataset)
         micro: MicroBatch | None = None
-        if is_timed(self._job.sync):
+        if traits_of(self._job.sync).timed:
             micro = MicroBatch(batch_size, least, whole=self._job.kind == "local")
         self._exchange.micro = micro
         lease = self._node.enrol(_count(dataset), batch_size)
@@ -218,7 +218,7 @@ class Worker:
         assert self._exchange is not None
         if micro is not None:
             return micro.size(self._node.interval_left_ns())
-        if gathers(self._job.sync):
+        if traits_of(self._job.sync).gathers:
             return wanted(batch_size, self._exchange.missing(), least)
         return batch_size
 
@@ -247,7 +247,11 @@ class Worker:
         began_ns = time.monotonic_ns()
         if self.name != _EXAMINER or self.stopped or not self._examinations.due(began_ns):
             return
-        if is_timed(self._job.sync) and self._exchange is not None and self._exchange.pending:
+        if (
+            traits_of(self._job.sync).timed
+            and self._exchange is not None
+            and self._exchange.pending
+        ):
             return  # others would wait, if it took longer than the rest of the interval
         self.report(**{name: measure() for name, measure in measures.items()})
         now_ns = time.monotonic_ns()

@@ -11,6 +11,7 @@ workers.
 
 from statistics import fmean, median
 
+from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import percent
@@ -20,7 +21,6 @@ _TOO_SHORT_S = 1.0
 _WAITED_FOR = 0.25
 _EXCHANGE = 0.5
 COMPARE = "and compare the seconds to the same objective"
-_HAS_BARRIER = ("bsp", "fsp", "psp", "ssp", "ssp-restart")
 
 
 def advise(state: RunState, job: JobSpec) -> str | None:
@@ -29,7 +29,7 @@ def advise(state: RunState, job: JobSpec) -> str | None:
     if state.seconds < _TOO_SHORT_S:
         return None
     waited_for = _waited_for(state)
-    if waited_for is not None and waited_for[1] >= _WAITED_FOR and _family(job) in _HAS_BARRIER:
+    if waited_for is not None and waited_for[1] >= _WAITED_FOR and _waits(job):
         name, share = waited_for
         tried = f"try {_less_waiting(job)}, {COMPARE}"
         return f"{name} was waited for {percent(share)} of the time: {tried}"
@@ -40,8 +40,9 @@ def advise(state: RunState, job: JobSpec) -> str | None:
     return None
 
 
-def _family(job: JobSpec) -> str:
-    return job.sync.partition(":")[0]
+def _waits(job: JobSpec) -> bool:
+    """Whether workers wait for each other under this policy."""
+    return traits_of(job.sync).asks_before_steps
 
 
 def _waited_for(state: RunState) -> tuple[str, float] | None:
@@ -69,9 +70,10 @@ def _exchange(state: RunState) -> float:
 
 
 def _less_waiting(job: JobSpec) -> str:
-    if _family(job) in ("ssp", "ssp-restart"):
-        return "a larger bound in --sync ssp:N, or --sync fsp"
-    if _family(job) == "bsp":
+    policy = find_policy(job.sync)
+    if policy.argument:
+        return f"a larger bound in --sync {policy.name}:N, or --sync fsp"
+    if not policy.traits.timed and not policy.traits.plans_steps:
         return "--sync fsp, --sync psp or --sync ssp:4"
     return "--sync ssp:4"
 

@@ -7,6 +7,8 @@ parameters may be that a worker computes on. It recommends no policy for its spe
 from typing import Any
 
 from polyrhythm.core.lead.learning import FAULTS, Finding, LearningState
+from polyrhythm.core.sync.policy import sync_argument
+from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import listed, number
 from polyrhythm.wire.messages import JobSpec
@@ -14,7 +16,6 @@ from polyrhythm.wire.messages import JobSpec
 _LOWER_RATE = 1 / 3
 _HALF = 0.5
 _BOUND = 4
-_WITHOUT_ROUNDS = ("asp", "ssp", "ssp-restart")
 
 
 def is_fault(finding: Finding | None) -> bool:
@@ -110,8 +111,7 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
     tries = [f"a lower rate{_example(state, job)}"]
     if finding.state is LearningState.NOT_FINITE:
         tries.append("clipped gradients")
-    family = "" if job is None else job.sync.partition(":")[0]
-    if state.momentum and family in _WITHOUT_ROUNDS:
+    if state.momentum and job is not None and not traits_of(job.sync).rounds:
         tries.append(f"less momentum (it is {state.momentum:g})")
     elif job is not None and job.kind == "local":
         tries.append("less momentum (if there is any)")
@@ -133,21 +133,22 @@ def _example(state: RunState, job: JobSpec | None) -> str:
 
 def _bounds(job: JobSpec) -> list[str]:
     """What lets workers compute on fresher parameters under this policy."""
-    family, _, bound = job.sync.partition(":")
+    policy = find_policy(job.sync)
+    traits = policy.traits
     found = []
-    if job.async_scale == "none" and family in _WITHOUT_ROUNDS:
+    if job.async_scale == "none" and not traits.rounds:
         found.append("--async-scale members")
-    if job.async_momentum == "contribution" and family in _WITHOUT_ROUNDS:
+    if job.async_momentum == "contribution" and not traits.rounds:
         found.append("--async-momentum round")
     if job.read_ahead:
         found.append("no --read-ahead")
-    if family == "asp":
+    if not traits.asks_before_steps:
         found.append(f"a bound on staleness (--sync ssp:{_BOUND})")
-    elif family in ("ssp", "ssp-restart") and bound.isdigit() and int(bound) > 1:
-        found.append(f"a smaller bound (--sync {family}:{min(_BOUND, int(bound) // 2)})")
-    elif family == "psp":
+    elif policy.argument and (bound := sync_argument(job)) > 1:
+        found.append(f"a smaller bound (--sync {policy.name}:{min(_BOUND, bound // 2)})")
+    elif traits.plans_steps:
         found.append(f"fewer steps between barriers (--most-steps {max(1, job.most_steps // 2)})")
-    elif family == "fsp":
+    elif traits.timed:
         found.append("a shorter --interval")
     if job.kind == "local" and job.local_steps > 1:
         found.append(f"fewer local steps (--local-steps {job.local_steps // 2})")

@@ -12,7 +12,7 @@ beginning, and data never ends. A run with `--read-ahead` shows little of the ro
 from it lets other policies wait less than they would.
 """
 
-from polyrhythm.core.sync.registry import AUTO, choose_policy
+from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.worker import WorkerState
@@ -36,7 +36,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     carried = 0.0
     if not set(state.links.values()) <= _WITHIN_A_HOST:
         carried = state.nbytes * max(slices) / sum(slices)
-    together, near = job.sync != "asp", not carried
+    together, near = traits_of(job.sync).asks_before_steps, not carried
     waits_s, transfers_s = _exchanges(workers, state.way_s, together=together, near=near)
     other = sync != job.sync
     scenario = Scenario(
@@ -44,7 +44,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
             sync=sync,
             timer=job.timer,
             kind=AUTO if other and job.kind == "gradient" else job.kind,
-            local_steps=1 if sync == "psp" else job.local_steps,
+            local_steps=1 if traits_of(sync).plans_steps else job.local_steps,
             servers=job.servers,
             rounds=max(_LEAST_ROUNDS, state.round, _batches(workers, batch)),
             batch=batch,

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from polyrhythm.core.placement.slices import Layout
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.tensors.absent import Absences, Parts, keep
 from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.copying import copy_all
@@ -272,7 +272,7 @@ def updaters_for(
     buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
     main: Updater
     if job.updater == "addition":
-        main = Addition() if has_rounds(job.sync) else Sum()
+        main = Addition() if traits_of(job.sync).rounds else Sum()
     elif job.kind == "gradient" and parameters:
         dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
         fused = can_fuse(spec.optimizer, dtypes)

@@ -75,12 +75,6 @@ def test_an_unknown_kind_is_refused() -> None:
         choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="magic"))
 
 
-def test_a_kind_that_the_policy_cannot_fold_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(Bsp, "kinds", frozenset({"local"}))
-    with pytest.raises(UsageError, match="--sync bsp cannot fold kind 'gradient': it takes local"):
-        choose_policy(JobSpec(job="j", sync="bsp", timer="auto", kind="gradient"))
-
-
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [

@@ -59,7 +59,7 @@ class Folds:
         elif decision.release:
             # without rounds, who passes the gate as it arrives has asked for its parameters already
             asked = sync.NOBODY
-            if isinstance(event, sync.MemberContributed) and not self._policy.rounds:
+            if isinstance(event, sync.MemberContributed) and not self._policy.traits.rounds:
                 asked = frozenset((event.worker,))
             self.release(decision.release, asked)
 
@@ -79,7 +79,7 @@ class Folds:
     def fold(
         self, release: frozenset[int], reason: Reason, now_ns: int, *, last: bool = False
     ) -> None:
-        if self._policy.rounds and (self._placing.moving or self._arrivals.owed):
+        if self._policy.traits.rounds and (self._placing.moving or self._arrivals.owed):
             self._put_off = (release, reason, last)
             return
         members = self._view.specs()
@@ -91,10 +91,10 @@ class Folds:
             view=self._view.epoch,
             routing=self._placing.epoch,
             round=self._rounds.round,
-            readers=tuple(sorted(self._rounds.readers)) if self._policy.rounds else (),
+            readers=tuple(sorted(self._rounds.readers)) if self._policy.traits.rounds else (),
             members=members,
             last=last,
-            share=self._rounds.share if self._policy.rounds else 1.0,
+            share=self._rounds.share if self._policy.traits.rounds else 1.0,
         )
         self._dispatch.tell_servers(self._fold, self._placing.holders)
         self._note_share(self._fold.share)
@@ -120,7 +120,7 @@ class Folds:
         """A server has folded; True if that was the last one."""
         if not self._placing.moving:
             return self._rounds.folded(message, self._placing.holders)
-        if not self._policy.rounds:
+        if not self._policy.traits.rounds:
             self._rounds.heard(message)
         return False
 
@@ -129,7 +129,7 @@ class Folds:
         if not self._rounds.folding:
             return False
         holders, told = self._placing.holders, self._rounds.told
-        if self._policy.rounds and self._rounds.round > 0:
+        if self._policy.traits.rounds and self._rounds.round > 0:
             told = frozenset(s for s in holders if versions[s] >= self._rounds.round)
         if self._rounds.reroute(holders, told & holders):
             return True

@@ -49,7 +49,7 @@ class LeadMachine:
         self._door = Admission(job.job)
         self._placing = Routing(job.servers, job.slice_nbytes, job.replicas)
         self._opening = Opening(job.workers, job.start_timeout_s)
-        self._arrivals = Contributions(keeps=self._policy.rounds and job.replicas > 0)
+        self._arrivals = Contributions(keeps=self._policy.traits.rounds and job.replicas > 0)
         self._windows = InFlight(m.WINDOW)
         self._rounds = Rounds()
         self._departures = Removals(job.start_timeout_s if job.respawn else 0.0)
@@ -58,7 +58,7 @@ class LeadMachine:
         self._presence = Members(job, self.view, self._departures, self._dispatch)
         self._site = Servers(job, self._placing, self._rounds, self._dispatch)
         self._outlook = JobProgress(
-            job, self._policy.rounds, self._rounds, self._sharing, self._dispatch
+            job, self._policy.traits.rounds, self._rounds, self._sharing, self._dispatch
         )
         self._decisions = Folds(
             self._policy,
@@ -255,7 +255,7 @@ class LeadMachine:
         self._end_without(self._site.unreachable(message, now_ns), now_ns)
 
     def _on_caught_up(self, message: m.CaughtUp, now_ns: int) -> None:
-        if self._site.caught_up(message, now_ns) and not self._policy.rounds:
+        if self._site.caught_up(message, now_ns) and not self._policy.traits.rounds:
             self._move_on(now_ns)
 
     def _move_on(self, now_ns: int) -> None:
@@ -368,7 +368,7 @@ class LeadMachine:
             self._refuse_member(member, f"{fault}: {least}", now_ns)
             return
         message = in_range(message)
-        if not self._policy.rounds:
+        if not self._policy.traits.rounds:
             self._windows.sent(message.worker, message.incarnation, message.sequence, now_ns)
         complete = self._arrivals.trailer(message, self._placing.reigns)
         if complete is not None:
@@ -378,7 +378,7 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is None and not self._presence.accepts(message.worker, message.incarnation):
             return
-        if not self._policy.rounds:
+        if not self._policy.traits.rounds:
             self._rounds.folded_one(message.server)
         owed = bool(self._arrivals.owed)
         complete = self._arrivals.arrived(message, self._placing.reigns)
@@ -395,7 +395,7 @@ class LeadMachine:
         """`member`: whose it is, unless that one has left."""
         self._rounds.moved_ns = now_ns
         trailer = complete.trailer
-        if self._policy.rounds:
+        if self._policy.traits.rounds:
             self._rounds.arrived(trailer.worker, complete.round)
         else:
             self._windows.counted(trailer.worker, trailer.incarnation, trailer.sequence)
@@ -407,7 +407,7 @@ class LeadMachine:
             if self._sharing.moving:
                 self._confirm_lease(member, lease, now_ns)
             self._ask(sync.MemberContributed(trailer.worker, complete.round, trailer), now_ns)
-        if not self._policy.rounds:
+        if not self._policy.traits.rounds:
             self._advance(now_ns)
             self._end_if_idle(now_ns)
 
@@ -422,7 +422,7 @@ class LeadMachine:
 
     def _call_back(self, member: Member, now_ns: int) -> None:
         """Without rounds: one who rests has chunks to visit again."""
-        if member.resting and not self._policy.rounds:
+        if member.resting and not self._policy.traits.rounds:
             member.resting = False
             self._ask(sync.Returned(member.worker), now_ns)
 
@@ -444,7 +444,7 @@ class LeadMachine:
 
     def _end_if_idle(self, now_ns: int) -> None:
         """Without rounds: everybody rests, and neither a chunk nor a contribution is on its way."""
-        if self._policy.rounds or self._arrivals.any or self._sharing.moving:
+        if self._policy.traits.rounds or self._arrivals.any or self._sharing.moving:
             return
         over = self._ending is not None or self._ended or not len(self.view)
         turning = self._rounds.folding or self._departures.any
@@ -489,14 +489,18 @@ class LeadMachine:
         gone = self._departures.confirmed()
         for worker, incarnation in gone:
             self._arrivals.forget(worker, incarnation)
-        if self._ending is not None and not self._policy.rounds and not self._decisions.frozen:
+        if (
+            self._ending is not None
+            and not self._policy.traits.rounds
+            and not self._decisions.frozen
+        ):
             # the goal was reached while the view turned
             self._decisions.fold(sync.NOBODY, self._ending, now_ns, last=True)
             return
         if self._ending is not None:
             self._send_stop(self._ending, now_ns)
             return
-        if self._policy.rounds:
+        if self._policy.traits.rounds:
             goal = self._outlook.folded(now_ns)
             if goal is not None:
                 self._ending = goal

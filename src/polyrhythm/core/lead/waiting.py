@@ -95,7 +95,7 @@ class WaitReport:
             late = _servers(sorted(self._rounds.late(self._placing.holders)))
             folding = Reason("folding", {"round": self._rounds.round, "servers": late})
             return Waiting(folding, moved_ns)
-        if not self._policy.rounds and (full := self._windows.full()) is not None:
+        if not self._policy.traits.rounds and (full := self._windows.full()) is not None:
             workers, since_ns = full
             _, servers = self._arrivals.late(self._placing.reigns, workers)
             fields = {"held": _workers(sorted(workers)), "servers": _servers(sorted(servers))}

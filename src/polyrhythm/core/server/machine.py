@@ -50,7 +50,7 @@ from polyrhythm.core.server.readers import Readers
 from polyrhythm.core.server.replica_fetch import ReplicaFetch
 from polyrhythm.core.server.replication import Replication, Step, fold_step
 from polyrhythm.core.server.routing_epoch import RoutingEpoch
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
@@ -59,7 +59,7 @@ class ServerMachine:
     def __init__(self, server: int, job: m.JobSpec) -> None:
         self.server = server
         self.job = job
-        self._rounds = has_rounds(job.sync)
+        self._rounds = traits_of(job.sync).rounds
         self._readers = Readers(
             rotating=self._rounds and job.updater == "addition", replicas=job.replicas > 0
         )

@@ -7,13 +7,13 @@ depends on is read here, once per step: a view may change while a step is on its
 and a second look would give the primary another step than theirs.*
 """
 
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.wire.messages import JobSpec, SliceStep
 
 
 class Stepping:
     def __init__(self, job: JobSpec) -> None:
-        on_arrival = not has_rounds(job.sync)
+        on_arrival = not traits_of(job.sync).rounds
         self._scales = on_arrival and job.async_scale == "members"
         self._decays_per_round = on_arrival and job.async_momentum == "round"
         self._members = 1

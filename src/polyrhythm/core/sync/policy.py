@@ -1,15 +1,21 @@
 """The seam of all sync policies. A policy runs in the lead only; servers have no barrier.
 
-It is told who came, left and contributed and what time it is, and says: fold or not, whom to
-release, when to be woken, and why.
+The lead tells the policy which workers joined, left and contributed, and what time it is. The policy
+answers with a `Decision`: whether to fold, which workers to release, when to wake the policy, and why.
+
+A policy declares its properties as `Traits` and is known to `--sync` by a `PolicyEntry`. Other parts
+of the program ask for the traits; no part may decide by the text of a policy's name.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import msgspec
 
 from polyrhythm.core.machine import Reason, Waiting
-from polyrhythm.wire.messages import Trailer
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import JobSpec, Trailer
 
 NOBODY: frozenset[int] = frozenset()
 
@@ -92,11 +98,30 @@ PolicyEvent: TypeAlias = (
 )
 
 
-class SyncPolicy(Protocol):
-    kinds: frozenset[str]
-    """The kinds of contribution that this policy can fold."""
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """The properties of a policy that lead, servers, workers and tools adapt to."""
+
     rounds: bool
-    """Folds are the lead's to order; otherwise servers fold each contribution as it comes."""
+    """The lead orders the folds. Otherwise servers fold each contribution when it arrives."""
+    kinds: frozenset[str]
+    """The kinds of contribution that the policy can fold."""
+    preferred_kind: str = "gradient"
+    """The kind that `--kind auto` stands for."""
+    timed: bool = False
+    """A worker contributes when an interval ends, with the points visited by then."""
+    gathers: bool = False
+    """Several batches of the user's loop, at the same parameters, make one contribution."""
+    plans_steps: bool = False
+    """The policy tells each worker after how many local steps to contribute."""
+    trains_through: bool = False
+    """A worker trains on while its contribution is folded, and rebases on the new version."""
+    asks_before_steps: bool = True
+    """A worker needs the lead's permission to begin its next step."""
+
+
+class SyncPolicy(Protocol):
+    traits: Traits
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision: ...
 
@@ -104,3 +129,36 @@ class SyncPolicy(Protocol):
         """For a worker that goes on now."""
 
     def why(self) -> Waiting: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """One line of the registry: how `--sync` names a policy, and how to build it for a job."""
+
+    name: str
+    """The word of `--sync`, without the argument."""
+    help: str
+    """Half a sentence for the command line's help."""
+    traits: Traits
+    build: Callable[[JobSpec], SyncPolicy]
+    """Make the policy. Refuse wrong options of the job with a `UsageError`."""
+    argument: str = ""
+    """The name of the whole number that follows `NAME:`; empty: the policy takes none."""
+
+    @property
+    def syntax(self) -> str:
+        return f"{self.name}:{self.argument}" if self.argument else self.name
+
+
+def split_sync(sync: str) -> tuple[str, str]:
+    """The name and the argument of `--sync NAME:ARGUMENT`; the argument is empty without a colon."""
+    name, _, argument = sync.partition(":")
+    return name, argument
+
+
+def sync_argument(job: JobSpec) -> int:
+    """The whole number after the colon of `--sync`; refused if it is missing or not a number."""
+    _, text = split_sync(job.sync)
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"--sync {job.sync!r} needs a whole number of steps, such as ssp:8")
+    return int(text)

@@ -13,7 +13,7 @@ worker says so with `Pulled`, or, where the model is small, with its next reques
 
 from polyrhythm.core.effects import Expect, Resume
 from polyrhythm.core.model import nbytes_of
-from polyrhythm.core.sync.registry import asks_before_steps, has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.assembly import NOTHING, Assembly
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
@@ -39,8 +39,9 @@ class ReadMode:
 
     def follow(self, job: m.JobSpec) -> None:
         """Apply what the job says."""
-        self.rounds = has_rounds(job.sync)
-        self.asks = self.rounds or asks_before_steps(job.sync)
+        traits = traits_of(job.sync)
+        self.rounds = traits.rounds
+        self.asks = traits.asks_before_steps
         self.ahead = job.read_ahead and not self.asks
 
     def attach(self, spec: m.ModelSpec) -> None:

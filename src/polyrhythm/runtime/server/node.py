@@ -18,7 +18,7 @@ from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import Ear
 from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import FrameError, LinkError, UsageError
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
@@ -103,7 +103,7 @@ class ServerNode:
             self.name,
             self._placed,
             self._driver,
-            rounds=has_rounds(job.sync),
+            rounds=traits_of(job.sync).rounds,
             pause_s=options.fold_pause_s,
             polls=self._mesh.reading.polls,
             cores=usable_cores(),

@@ -10,7 +10,7 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
@@ -40,7 +40,7 @@ class Primary:
         self.index = {slice_.id: index for index, slice_ in enumerate(slices)}
         dtypes = [DTYPES[layout.spaces[s.space].dtype] for s in slices]
         wires = [wire_dtype(layout.spaces[s.space], job.wire_dtype) for s in slices]
-        rounds = has_rounds(job.sync)
+        rounds = traits_of(job.sync).rounds
         self._converts = wires != dtypes
         self._grows = job.updater == "addition" and rounds
         self.slots = Slots(slices, wires, allocate)

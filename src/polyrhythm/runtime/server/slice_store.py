@@ -21,7 +21,7 @@ from polyrhythm.core.server import ledger_events
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.stepping import Stepping
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.primary import Primary
@@ -72,7 +72,7 @@ class SliceStore:
         self._allocate = allocate
         self._put = put
         self._copying = job.replicas > 0
-        self._rounds = has_rounds(job.sync)
+        self._rounds = traits_of(job.sync).rounds
         self._locks = [threading.Lock() for _ in self._layout.slices]
         self._fold_lock = threading.Lock()
         self._ledger_lock = threading.Lock()

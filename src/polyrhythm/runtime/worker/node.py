@@ -16,7 +16,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import Ear
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import lay_out
-from polyrhythm.core.sync.registry import trains_through
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
@@ -114,7 +114,7 @@ class WorkerNode:
         """Hand in the model and wait for the parameters of the version that is released."""
         assert self.job is not None
         layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
-        aside = trains_through(self.job.sync)
+        aside = traits_of(self.job.sync).trains_through
         self._model = FlatModel(layout, tensors, self.job.wire_dtype, aside=aside)
         self._pushing.attach(self._model, layout)
         self._landing.attach(self._model, layout, in_place=self.job.in_place)

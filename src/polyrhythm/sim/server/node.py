@@ -16,7 +16,7 @@ from polyrhythm.core.machine import Machine
 from polyrhythm.core.senders import is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.server.stepping import Stepping
-from polyrhythm.core.sync.registry import has_rounds
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.checker import Checker
@@ -67,7 +67,7 @@ class ServerProcess(Process):
         self._leads = journal is not None
         self._objective = objective
         self._witness = witness
-        self._rounds = has_rounds(job.sync)
+        self._rounds = traits_of(job.sync).rounds
         me = m.ServerHello(
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )

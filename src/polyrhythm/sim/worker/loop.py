@@ -15,7 +15,7 @@ from polyrhythm.core.batches import least_of, steps_of
 from polyrhythm.core.machine import Event
 from polyrhythm.core.pauses import stopped_ns
 from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
-from polyrhythm.core.sync.registry import is_timed, trains_through
+from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.sim.model.computing import Computing
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
@@ -95,7 +95,8 @@ class Loop:
 
     def admit(self, job: m.JobSpec) -> None:
         """It is in the job, for the first time or again."""
-        self.through, self._timed = trains_through(job.sync), is_timed(job.sync)
+        traits = traits_of(job.sync)
+        self.through, self._timed = traits.trains_through, traits.timed
         self._local = job.kind == "local"
         self._patience_ns = parse_patience(job.abandon)
         self._least = least_of(job.min_batch, self._batch)

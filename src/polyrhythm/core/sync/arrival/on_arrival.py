@@ -10,6 +10,7 @@ from polyrhythm.core.sync.arrival.clocks import Clocks
 from polyrhythm.core.sync.arrival.view_change import ViewChange
 
 GOING = Reason("going")
+GATED = sync.Traits(rounds=False, kinds=frozenset({"gradient", "local"}))
 
 
 class Gate(Protocol):
@@ -25,10 +26,8 @@ class Gate(Protocol):
 
 
 class OnArrival:
-    kinds = frozenset({"gradient", "local"})
-    rounds = False
-
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, traits: sync.Traits = GATED) -> None:
+        self.traits = traits
         self.clocks = Clocks()
         self._gate = gate
         self._turning = ViewChange()

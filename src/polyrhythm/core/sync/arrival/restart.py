@@ -6,8 +6,9 @@ arrives. When all have stopped there is one common pull, and clocks restart.*
 
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.arrival.clocks import Clocks
-from polyrhythm.core.sync.arrival.on_arrival import GOING
-from polyrhythm.core.sync.policy import NOBODY
+from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
+from polyrhythm.core.sync.policy import NOBODY, PolicyEntry, sync_argument
+from polyrhythm.wire.messages import JobSpec
 
 
 class Restart:
@@ -47,3 +48,12 @@ class Restart:
             "bound": self.bound,
         }
         return Waiting(Reason("restarting", fields), self._since_ns)
+
+
+def _build(job: JobSpec) -> OnArrival:
+    return OnArrival(Restart(sync_argument(job)))
+
+
+SSP_RESTART = PolicyEntry(
+    "ssp-restart", "all meet when one is S steps ahead", GATED, _build, argument="S"
+)

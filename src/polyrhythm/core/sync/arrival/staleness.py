@@ -5,10 +5,13 @@ gap of clocks never exceeds bound + 1.* Without a bound nobody asks the lead bef
 ASP.
 """
 
+from dataclasses import replace
+
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.arrival.clocks import Clocks
-from polyrhythm.core.sync.arrival.on_arrival import GOING
-from polyrhythm.core.sync.policy import NOBODY
+from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
+from polyrhythm.core.sync.policy import NOBODY, PolicyEntry, sync_argument
+from polyrhythm.wire.messages import JobSpec
 
 
 class Staleness:
@@ -56,3 +59,17 @@ class Staleness:
             "clock": clocks.least,
         }
         return Waiting(Reason("stale", fields), self._since_ns)
+
+
+def _build_ssp(job: JobSpec) -> OnArrival:
+    return OnArrival(Staleness(sync_argument(job)))
+
+
+def _build_asp(job: JobSpec) -> OnArrival:
+    return OnArrival(Staleness(None), ASP.traits)
+
+
+SSP = PolicyEntry("ssp", "at most S steps ahead of the slowest", GATED, _build_ssp, argument="S")
+ASP = PolicyEntry(
+    "asp", "no worker waits for another", replace(GATED, asks_before_steps=False), _build_asp
+)

@@ -15,14 +15,16 @@ from polyrhythm.core.sync.policy import (
     Left,
     MemberContributed,
     Opened,
+    PolicyEntry,
     PolicyEvent,
     RoundTerms,
+    Traits,
 )
+from polyrhythm.wire.messages import JobSpec
 
 
 class Batched:
-    kinds = frozenset({"gradient", "statistics"})
-    rounds = True
+    traits = Traits(rounds=True, kinds=frozenset({"gradient", "statistics"}), gathers=True)
 
     def __init__(self, timer: Timer, size: BatchSize | None) -> None:
         """`size` None: whole batches."""
@@ -68,3 +70,17 @@ class Batched:
 
     def why(self) -> Waiting:
         return self._barrier.why()
+
+
+def _build_bspb(job: JobSpec) -> Batched:
+    return Batched(Timer.parse(job.timer), None)
+
+
+def _build_bspv(job: JobSpec) -> Batched:
+    return Batched(Timer.parse(job.timer), BatchSize())
+
+
+BSPB = PolicyEntry(
+    "bspb", "bsp with all points of a worker as one batch", Batched.traits, _build_bspb
+)
+BSPV = PolicyEntry("bspv", "bsp with a batch size found at the start", Batched.traits, _build_bspv)

@@ -15,17 +15,19 @@ from polyrhythm.core.sync.policy import (
     MemberAbstained,
     MemberContributed,
     Opened,
+    PolicyEntry,
     PolicyEvent,
     RoundTerms,
+    Traits,
 )
+from polyrhythm.wire.messages import JobSpec
 
 _WAITING = Reason("waiting")
 """Not everybody is here: routine, so nothing is put together until `why` is asked."""
 
 
 class Bsp:
-    kinds = frozenset({"gradient", "local", "statistics"})
-    rounds = True
+    traits = Traits(rounds=True, kinds=frozenset({"gradient", "local", "statistics"}))
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
@@ -138,6 +140,13 @@ class Bsp:
             missing = _names(self._missing)
             reason = Reason("round", {"round": self._folded + 1, "missing": missing})
         return Waiting(reason, self._since_ns, self._until_ns)
+
+
+def _build(job: JobSpec) -> Bsp:
+    return Bsp(Timer.parse(job.timer))
+
+
+BSP = PolicyEntry("bsp", "every worker waits for all others in each round", Bsp.traits, _build)
 
 
 def _names(workers: set[int]) -> str:

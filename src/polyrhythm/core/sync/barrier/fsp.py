@@ -11,30 +11,41 @@ everybody's share.
 from msgspec.structs import replace
 
 from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync.barrier.abandoning import parse_patience
 from polyrhythm.core.sync.barrier.bsp import Bsp
 from polyrhythm.core.sync.barrier.lateness import Lateness
 from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.core.sync.barrier.timer import Timer
 from polyrhythm.core.sync.barrier.warmup import WarmUp
-from polyrhythm.core.sync.interval.fixed import Interval, Measured
+from polyrhythm.core.sync.interval.fixed import Interval, Measured, parse_interval
 from polyrhythm.core.sync.policy import (
     Asked,
     Decision,
     Left,
     MemberContributed,
     Opened,
+    PolicyEntry,
     PolicyEvent,
     RoundTerms,
     TimePassed,
+    Traits,
 )
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import JobSpec
 
+COORDINATIONS = ("central", "semi")
 _PAUSE = Reason("interval-over")
 _MAY_PAUSE = (TimePassed, Asked)
 
 
 class Fsp:
-    kinds = frozenset({"gradient", "local", "statistics"})
-    rounds = True
+    traits = Traits(
+        rounds=True,
+        kinds=frozenset({"gradient", "local", "statistics"}),
+        preferred_kind="local",
+        timed=True,
+        gathers=True,
+    )
 
     def __init__(
         self, timer: Timer, interval: Interval, *, semi: bool, patience_ns: int | None = None
@@ -164,3 +175,18 @@ class Fsp:
 
     def why(self) -> Waiting:
         return self._barrier.why()
+
+
+def _build(job: JobSpec) -> Fsp:
+    if job.coordination not in COORDINATIONS:
+        known = ", ".join(COORDINATIONS)
+        raise UsageError(f"--coordination {job.coordination!r} is not known: choose one of {known}")
+    return Fsp(
+        Timer.parse(job.timer),
+        parse_interval(job.interval),
+        semi=job.coordination == "semi",
+        patience_ns=parse_patience(job.abandon),
+    )
+
+
+FSP = PolicyEntry("fsp", "rounds last a given or measured time", Fsp.traits, _build)

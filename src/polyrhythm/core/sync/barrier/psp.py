@@ -17,17 +17,26 @@ from polyrhythm.core.sync.policy import (
     Joined,
     Left,
     MemberContributed,
+    PolicyEntry,
     PolicyEvent,
     RoundTerms,
+    Traits,
 )
+from polyrhythm.errors import UsageError
+from polyrhythm.wire.messages import JobSpec
 
 _NAMED = 5
 """So many workers that make the same number of steps are named; of more, how many there are."""
 
 
 class Psp:
-    kinds = frozenset({"local"})
-    rounds = True
+    traits = Traits(
+        rounds=True,
+        kinds=frozenset({"local"}),
+        preferred_kind="local",
+        plans_steps=True,
+        trains_through=True,
+    )
 
     def __init__(self, timer: Timer, cap: int) -> None:
         self._barrier = Bsp(timer)
@@ -58,6 +67,17 @@ class Psp:
 
     def why(self) -> Waiting:
         return self._barrier.why()
+
+
+def _build(job: JobSpec) -> Psp:
+    if job.most_steps < 1:
+        raise UsageError(f"--most-steps is {job.most_steps}: it must be at least 1")
+    return Psp(Timer.parse(job.timer), job.most_steps)
+
+
+PSP = PolicyEntry(
+    "psp", "barriers at predicted times, trained through; kind local", Psp.traits, _build
+)
 
 
 def _told(plan: StepPlan, cap: int) -> Reason:
