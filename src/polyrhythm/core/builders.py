@@ -1,4 +1,5 @@
-"""The frame of one slice, as an effect wants it sent: the same in the processes and in the simulator."""
+"""The message of one slice that an effect asks for: built here for the runtime and the
+simulator."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -13,7 +14,7 @@ def contribution(
     rate: float,
     parts: tuple[int, ...] | None = None,
 ) -> m.Contribution:
-    """`parts`: of a slice of buffers, those that are sent."""
+    """`parts`: which buffers of a slice of buffers are sent; None sends the whole slice."""
     return m.Contribution(
         view=effect.view,
         routing=effect.routing,
@@ -44,8 +45,8 @@ def parameters(
     holds: tuple[int, ...] = (),
     parts: tuple[int, ...] | None = None,
 ) -> m.Parameters:
-    """`round_`: the version, or where there are no rounds the reader's ticket. `parts`: of a slice
-    of buffers, those that are sent."""
+    """`round_`: the version, or the ticket of the pull where there are no rounds. `parts`: which
+    buffers of a slice of buffers are sent; None sends the whole slice."""
     return m.Parameters(
         view=effect.view,
         routing=effect.routing,
@@ -62,7 +63,7 @@ def parameters(
 
 
 def landed(message: m.Parameters) -> ev.Landed:
-    """The slice is where it belongs."""
+    """The event for a slice that was received into its place."""
     return ev.Landed(
         message.server,
         message.slice,
@@ -75,5 +76,5 @@ def landed(message: m.Parameters) -> ev.Landed:
 
 
 def skipped(message: m.Parameters) -> ev.Skipped:
-    """Nobody awaited the slice."""
+    """The event for a slice that no pull asked for any more."""
     return ev.Skipped(message.server, message.sequence, message.routing, message.incarnation)

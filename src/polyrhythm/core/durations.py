@@ -1,4 +1,4 @@
-"""Durations as people write them: a number and its unit, such as 10ms or 60s."""
+"""Durations as users write them: a number and its unit, such as 10ms or 60s."""
 
 import re
 
@@ -15,7 +15,7 @@ _MOST_NS = 365 * 24 * _UNITS_NS["h"]
 
 
 def parse_duration(text: str) -> int:
-    """Nanoseconds. A ValueError says what a duration looks like."""
+    """The duration in nanoseconds. A ValueError says how to write one."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None or match[2] not in _UNITS_NS:
         units = ", ".join(_UNITS_NS)

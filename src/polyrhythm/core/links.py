@@ -1,7 +1,7 @@
-"""Links to servers: which are wanted, which were asked for, which are there.
+"""A node's links to servers: which it needs, which it has dialled, and which are up.
 
-*A server that comes back is another incarnation, and needs another link; the end of the older one's
-says nothing of it.*
+*A restarted server has a new incarnation and needs a new link. The end of the link to its earlier
+incarnation does not affect the new one.*
 """
 
 from collections.abc import Iterable
@@ -11,13 +11,13 @@ from polyrhythm.wire.messages import ServerSpec
 
 class Links:
     def __init__(self) -> None:
+        # server number -> incarnation
         self._wanted: dict[int, int] = {}
-        """Of every server that must be linked, its incarnation; and of those that are linked."""
         self._linked: dict[int, int] = {}
         self._dialed: dict[int, int] = {}
 
     def __bool__(self) -> bool:
-        """Some are wanted."""
+        """Whether any server is needed."""
         return bool(self._wanted)
 
     def __contains__(self, server: int) -> bool:
@@ -25,25 +25,27 @@ class Links:
 
     @property
     def complete(self) -> bool:
+        """Whether every link that is needed is up."""
         return self._wanted.items() <= self._linked.items()
 
     @property
     def absent(self) -> list[int]:
+        """The servers that are needed and not linked."""
         return sorted(server for server, _ in self._wanted.items() - self._linked.items())
 
     def want(self, specs: Iterable[ServerSpec]) -> None:
-        """These, and no others."""
+        """Need links to these servers, and to no others."""
         self._wanted = {spec.server: spec.incarnation for spec in specs}
 
     def wants(self, server: int, incarnation: int) -> bool:
-        """Whether the end of that one's link is felt; 0: whichever is there."""
+        """Whether this incarnation of the server is needed; 0 stands for any incarnation."""
         return server in self._wanted and incarnation in (0, self._wanted[server])
 
     def incarnation(self, server: int) -> int:
         return self._wanted[server]
 
     def dial(self, specs: Iterable[ServerSpec]) -> tuple[ServerSpec, ...]:
-        """Which of them were not asked for yet."""
+        """The servers that must still be dialled; they count as dialled from now on."""
         missing = tuple(s for s in specs if self._dialed.get(s.server) != s.incarnation)
         self._dialed.update((spec.server, spec.incarnation) for spec in missing)
         return missing
@@ -52,14 +54,14 @@ class Links:
         self._linked[server] = incarnation
 
     def came(self, server: int, incarnation: int) -> None:
-        """Linked, from either side: it need not be asked for."""
+        """A link is up that either end may have dialled, so this end need not dial."""
         self._linked[server] = self._dialed[server] = incarnation
 
     def ended(self, server: int, incarnation: int) -> bool:
-        """A link has; False if another is in its place."""
+        """Note the end of a link; False if a link to a later incarnation has replaced it."""
         if 0 < incarnation < self._linked.get(server, 0):
             return False
         self._linked.pop(server, None)
         if incarnation == 0 or self._dialed.get(server, 0) <= incarnation:
-            self._dialed.pop(server, None)  # or it is another that is on its way
+            self._dialed.pop(server, None)  # unless a later incarnation is being dialled
         return True

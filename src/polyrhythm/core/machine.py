@@ -1,7 +1,7 @@
-"""What every machine is: events and the time in, effects and the reason out.
+"""The interface of every machine: it takes an event and the time, and returns effects.
 
-The runtime and the simulator are two interpreters of the same machines; a machine therefore never
-looks at a clock, and the same events at the same times give the same effects.
+The runtime and the simulator run the same machines. A machine therefore never reads a clock, and
+the same events at the same times give the same effects.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Reason(msgspec.Struct, frozen=True, array_like=True):
-    """Why something was decided: a code and its fields, put into words only when shown."""
+    """Why a machine decided something: a code and its fields, made into words when it is shown."""
 
     code: str
     fields: dict[str, Any] = {}
@@ -114,7 +114,7 @@ WORDS = {
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
-    """What a machine waits for, since when, and until when if a timer bounds it."""
+    """What a machine waits for, since when, and until when if a timer limits the wait."""
 
     reason: Reason
     since_ns: int
@@ -122,15 +122,22 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Something that happened in this process; messages of peers are events too."""
+    """An input of a machine that arose in this process. Messages of peers are inputs too."""
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Something the interpreter must do."""
+    """An order of a machine that the runtime, or the simulator, carries out."""
 
 
 class Machine(Protocol):
-    def handle(self, event: Any, now_ns: int) -> Sequence[Effect]: ...
-    def wake_at(self) -> int | None: ...
-    def why(self) -> Waiting: ...
-    def check(self) -> None: ...
+    def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
+        """Change the state, and return what must be done."""
+
+    def wake_at(self) -> int | None:
+        """When the machine must be handed a Tick; None if it waits for no time."""
+
+    def why(self) -> Waiting:
+        """What the machine waits for now."""
+
+    def check(self) -> None:
+        """Raise InvariantBroken if the state contradicts itself."""

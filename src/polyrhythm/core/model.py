@@ -1,4 +1,5 @@
-"""Whether a model can be held at all, and whether two are the same: if not, the first thing wrong."""
+"""Checks of a model that a worker announces: whether servers can hold it, and whether it is the
+job's."""
 
 import math
 
@@ -6,10 +7,11 @@ from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES
 from polyrhythm.wire.messages import ModelSpec
 
 _MOST_NBYTES = 2**42
-"""Of a model: cutting a larger one into slices would keep the lead busy for minutes."""
+"""The largest model. The lead would spend minutes on cutting a larger one into slices."""
 
 
 def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
+    """How a worker's model first differs from the job's; None if they are the same."""
     for mine, other in zip(ours.tensors, theirs.tensors, strict=False):
         if mine.name != other.name:
             return f"it has {other.name!r} where the job has {mine.name!r}"
@@ -30,12 +32,12 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
 
 
 def nbytes_of(spec: ModelSpec) -> int:
-    """What one copy of it takes."""
+    """The size of one copy of the model."""
     return sum(math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype] for tensor in spec.tensors)
 
 
 def nonsense(spec: ModelSpec) -> str | None:
-    """What no honest worker would send."""
+    """The first fault of a model that cannot exist or is too large; None if there is none."""
     for tensor in spec.tensors:
         if tensor.dtype not in ITEM_NBYTES:
             return f"{tensor.name!r} has the unknown dtype {tensor.dtype!r}"

@@ -1,4 +1,4 @@
-"""Who says what to whom: which messages are for the lead's machine, and who may send them."""
+"""Which process may send a message, and whether the lead's machine or a server's handles it."""
 
 from polyrhythm.core.effects import LEAD, server_name, worker_name
 from polyrhythm.core.events import ServerHelloReceived, WorkerHelloReceived
@@ -9,7 +9,7 @@ _WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report
 _SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable)
 _SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
-_LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)  # and its own Alive
+_LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)  # and the lead's own Alive
 
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(
@@ -20,7 +20,7 @@ _BY_SERVERS = frozenset(_SERVER_TO_LEAD + _SERVER_TO_SERVER)
 
 
 def speaker(message: m.Message) -> str:
-    """In whose name it is said."""
+    """The process that the message names as its sender."""
     kind = type(message)
     if kind in _BY_WORKERS or (kind is m.Alive and message.worker >= 0):
         return worker_name(message.worker)
@@ -30,8 +30,8 @@ def speaker(message: m.Message) -> str:
 
 
 def is_to_lead(message: m.Message) -> bool:
-    """Whether the lead's machine takes it. The lead's own heartbeat, which names neither a worker
-    nor a server, goes the other way."""
+    """Whether the lead's machine handles the message. A heartbeat that names neither a worker nor a
+    server is the lead's own."""
     kind = type(message)
     if kind is m.Alive:
         return message.worker >= 0 or message.server >= 0
@@ -39,14 +39,14 @@ def is_to_lead(message: m.Message) -> bool:
 
 
 def caller(hello: Hello) -> str:
-    """By which name a server that does not lead knows who says hello."""
+    """The name by which a server without the lead knows the sender of this hello."""
     if isinstance(hello, m.WorkerHello):
         return worker_name(hello.worker)
     return server_name(hello.server)
 
 
 def hello_event(link: str, hello: Hello) -> WorkerHelloReceived | ServerHelloReceived:
-    """What the lead hears of who says hello."""
+    """The event by which the lead learns of this hello."""
     if isinstance(hello, m.WorkerHello):
         return WorkerHelloReceived(link, hello)
     return ServerHelloReceived(link, hello)

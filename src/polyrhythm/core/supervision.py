@@ -1,11 +1,11 @@
 """Whether and when a process that died is started again.
 
-*Half a second after its first death, twice as long after each further one, never more than 30 s; a
-life of a minute makes the past forgotten. A process that dies five times in a row within ten seconds
-of its start is given up, because a sixth life would not be longer.*
+*A process is started again half a second after its first death, and after twice the last delay for
+each further one, up to 30 s. A life of a minute resets the delay. A process that dies five times in
+a row within ten seconds of its start is not started again.*
 
 Workers, and servers that held slices, are started again only with `--respawn`. A server that dies
-before all servers of the job have met holds nothing, so it is always started again.
+before all servers of the job have met holds no slices, so it is always started again.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from polyrhythm.core.machine import Reason
 _FIRST_NS = 500_000_000
 _MOST_NS = 30 * 10**9
 _QUICK_NS = 10 * 10**9
-"""A shorter life got nowhere."""
+"""A process that dies sooner than this after its start counts towards giving up."""
 _LONG_NS = 60 * 10**9
 _QUICK_DEATHS = 5
 
@@ -34,7 +34,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class RespawnDecision:
-    """`at_ns` is when to start it again; None: not any more."""
+    """`at_ns` is when to start the process again; None if it is not started again."""
 
     at_ns: int | None
     reason: Reason
@@ -44,7 +44,7 @@ class RespawnDecision:
 class _Past:
     since_ns: int
     deaths: int = 0
-    """In a row, without a long life between them."""
+    """Deaths in a row, without a long life between them."""
     quick: int = 0
 
 
@@ -76,16 +76,16 @@ class ProcessLoss(Enum):
     LEAD = auto()
     """The job ends: the lead ran in it."""
     NOTHING = auto()
-    """It held nothing: start it again, whatever was asked for."""
+    """It held no slices: start it again, with or without --respawn."""
     SLICES = auto()
     """The job ends: no other server has copies of its slices."""
     COPIES = auto()
-    """The lead decides whether other servers have all that it held."""
+    """The lead decides whether other servers hold copies of all its slices."""
 
 
 def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> ProcessLoss:
-    """`reported`: it has told where it can be reached; `gathered`: all servers of the job have met
-    at some time, so that it may hold slices."""
+    """`reported`: the server has reported its address. `gathered`: all servers of the job have met
+    at some time, so the server may hold slices."""
     if server == 0 and reported:
         return ProcessLoss.LEAD
     if not gathered:

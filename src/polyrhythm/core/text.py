@@ -1,8 +1,8 @@
-"""Names and reasons that peers send: how long they may be, and which characters they may hold.
+"""Limits on names and reasons that peers send: their length and their characters.
 
-*A name with control characters, or of more than 100 characters, is refused. A reason is cut at 1,000
-characters, and its control characters are escaped.* Both happen before a name or a reason is kept,
-sent on or written to the journal.
+*A name with control characters, or of more than 100 characters, is refused. A reason is cut at
+1,000 characters, and its control characters are escaped.* Both happen before a name or a reason is
+kept, sent on or written to the journal.
 """
 
 MOST_NAME = 100
@@ -11,7 +11,7 @@ _CUT = "..."
 
 
 def name_fault(name: str) -> str | None:
-    """Why this cannot be a name."""
+    """Why this text is refused as a name; None if it is accepted."""
     if not name.strip():
         return "it gave no name"
     if len(name) > MOST_NAME:
@@ -22,12 +22,13 @@ def name_fault(name: str) -> str | None:
 
 
 def refusal(name: str, fault: str) -> str:
-    """Says that this process was refused. Names it, unless its name is the fault."""
+    """The sentence that refuses a process. It contains the name, unless the name itself is the
+    fault."""
     return f"{name} was refused: {fault}" if name_fault(name) is None else f"refused: {fault}"
 
 
 def plain(reason: str) -> str:
-    """The reason with its control characters escaped, cut to what is accepted."""
+    """The reason with its control characters escaped, cut to the accepted length."""
     reason = reason[: MOST_REASON + 1]  # escaping makes it longer, never shorter
     if not reason.isprintable():
         reason = "".join(c if c.isprintable() else _escaped(c) for c in reason)
@@ -37,8 +38,8 @@ def plain(reason: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Text for a terminal: whatever a name or a reason holds, it moves no cursor and sets no colour.
-    Lines stay lines."""
+    """The text with its control characters escaped, except line breaks, so that a name or a reason
+    cannot move the cursor of a terminal or set its colour."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)

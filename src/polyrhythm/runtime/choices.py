@@ -1,4 +1,4 @@
-"""What flags may say, known without importing torch."""
+"""The values that flags accept, in a module that does not import torch."""
 
 LINKS = ("auto", "tcp", "local")
 DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")

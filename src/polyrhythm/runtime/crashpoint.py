@@ -1,9 +1,10 @@
-"""Places where a test lets a server die: just after it has taken or sent a message, and just before
-and after it tells its address to the command that started it.
+"""Points at which a test can kill a server: just after it has received or sent a message, and just
+before and after it reports its address to the command that started it.
 
-Off unless POLYRHYTHM_CRASH_AT names a file when the process starts. As soon as that file says, for
-example, `s1 sent Placed`, the next `Placed` that leaves s1 is its last word. Whoever dies takes the file
-away first, so that one line kills once; with POLYRHYTHM_CRASH_AGAIN set, it kills every time.
+They are off unless POLYRHYTHM_CRASH_AT names a file when the process starts. When that file
+contains, for example, `s1 sent Placed`, s1 kills itself after it has sent its next `Placed`. It
+removes the file first, so that one line kills once; with POLYRHYTHM_CRASH_AGAIN set, the file
+stays.
 """
 
 import os
@@ -15,7 +16,7 @@ ON = bool(_FILE)
 
 
 def reach(who: str, did: str, message: object) -> None:
-    """`who` did this with the message; it may not live on."""
+    """Die here if the file names this process, what it did, and the type of the message."""
     if not ON:
         return
     try:
@@ -26,4 +27,4 @@ def reach(who: str, did: str, message: object) -> None:
                 os.unlink(_FILE)
             os.kill(os.getpid(), signal.SIGKILL)
     except FileNotFoundError:
-        pass  # nothing is wanted now
+        pass  # no crash is asked for now

@@ -1,8 +1,8 @@
-"""Runs machines, one event at a time, without a thread of its own.
+"""Runs the machines of a process, one event at a time, without a thread of its own.
 
-Whoever brings an event runs it if nobody else is running one; otherwise the one who is running
-takes it over. So no event waits for a thread to wake, no two are handled at once, and nobody
-blocks: a hand-over between threads costs more than handling an event.
+A thread that brings an event runs it, unless another thread is running machines: then that thread
+takes the event over. So no event waits for a thread to wake up, no two events are handled at once,
+and no thread blocks. A hand-over between threads would cost more than handling the event.
 """
 
 import threading
@@ -29,8 +29,8 @@ class Driver:
         check: bool = False,
         before_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` is called when everything at hand is done: links flush what was sent.
-        `before_tick` may queue what a machine should know before it hears the time."""
+        """`settle` is called when all queued events are handled, so that links flush what was sent.
+        `before_tick` may queue events that a machine should handle before its Tick."""
         self._machines = machines
         self._perform = perform
         self._settle = settle
@@ -41,22 +41,25 @@ class Driver:
         self._running = threading.Lock()
         self._clock = threading.Condition()
         self._wakes_ns: dict[str, int] = {}
-        """When each machine wants to be woken, as of the last event: replaced, never changed, because
-        the timekeeper reads it while machines run."""
+        """The time at which each machine wants a Tick, as of the last event. The timekeeper reads
+        this dict while machines run, so it is replaced and never changed."""
         self._sleeps_until_ns: int | None = None
         self._closed = False
         self._timekeeper = threading.Thread(target=self._keep_time, name="time", daemon=True)
         self._timekeeper.start()
 
     def put(self, machine: str, event: Any) -> None:
-        """Queue an event for the next `run`: several that came together are handled together."""
+        """Queue an event for the next `run`, so that events that came together are handled
+        together."""
         self._queue.append((machine, event))
 
     def post(self, machine: str, event: Any) -> None:
+        """Queue an event, and run the machines unless another thread does."""
         self._queue.append((machine, event))
         self.run()
 
     def run(self) -> None:
+        """Handle the queued events, unless another thread does."""
         while self._queue and self._running.acquire(blocking=False):
             try:
                 self._drain()
@@ -64,8 +67,8 @@ class Driver:
                 self._running.release()
 
     def catch_up(self) -> None:
-        """Return when everything that was queued before is handled, by whichever thread does it.
-        Never call this while an event is handled."""
+        """Return when all events queued before are handled, by this thread or another. Never call
+        this from within the handling of an event."""
         with self._running:
             self._drain()
 
@@ -93,7 +96,7 @@ class Driver:
     # -- time ----------------------------------------------------------------------------------
 
     def _wake_in_time(self) -> None:
-        """Rouse the timekeeper only if it would sleep too long: a later wake it finds by itself."""
+        """Wake the timekeeper only if it would sleep too long; it finds a later time by itself."""
         wake_ns = min(self._wakes_ns.values(), default=None)
         if wake_ns is None:
             return
@@ -123,11 +126,11 @@ class Driver:
             self.run()
             if (
                 not self._running.locked()
-            ):  # otherwise whoever runs machines does it, when it is done
+            ):  # else the thread that runs machines does this at its end
                 self._wake_in_time()
 
     def close(self) -> None:
-        """Handle what was posted before, whoever was at it, then stop keeping time."""
+        """Handle all events posted before, then stop the timekeeper."""
         with self._running:
             self._drain()
         with self._clock:

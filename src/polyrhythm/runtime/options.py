@@ -1,4 +1,4 @@
-"""How a node is run; what the job is stands in its JobSpec."""
+"""Options of one node. The settings of the job are in its JobSpec."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ Report = Callable[[Note], None]
 
 
 def report_nothing(note: Note) -> None:
-    """Nobody asked for this node's reports."""
+    """Ignore this node's reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """`check`: machines assert their invariants after every event. `trace_dir`: record traces.
-    `fold_pause_s`: staging, a fold takes so much longer. `report` is handed what a node that keeps no
-    journal has to say, on any thread. `secret`: the job's; without it there are no TCP links."""
+    """`check`: machines check their invariants after every event. `trace_dir`: where traces are
+    written. `fold_pause_s`: staging, folds take so much longer. `report` is called, on any thread,
+    with the notes of a node that keeps no journal. `secret`: the job's secret, without which there
+    are no TCP links."""
 
     digest: str = "auto"
     link: str = "auto"

@@ -1,6 +1,7 @@
-"""A trace: every event that machines were handed, when, and what they answered.
+"""A trace: every event that the machines of a process handled, with its time and its effects.
 
-Played into fresh machines it must give the same effects; that is what makes a machine a machine.
+Replaying a trace into fresh machines must give the same effects, because machines are
+deterministic.
 """
 
 import threading
@@ -31,7 +32,7 @@ _KINDS: dict[str, type[Any]] = {
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a machine was built from."""
+    """The arguments that a machine was built from."""
 
     machine: str
     role: str
@@ -58,8 +59,8 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Trace:
-    """Writes the origins of a process's machines, then a step per event. *A step that cannot be
-    written is lost, and so are all after it: `fault` says why.* Recording never fails."""
+    """Writes the origins of a process's machines, then one step per event. *Recording never raises:
+    after the first step that cannot be written, no more are written, and `fault` says why.*"""
 
     def __init__(self, path: Path, origins: Sequence[Origin]) -> None:
         self.fault: str | None = None
@@ -92,7 +93,8 @@ class Trace:
 
 
 def _open_fresh(path: Path) -> IO[bytes]:
-    """Who is started again writes beside the traces of its earlier lives: a.trace, a.2.trace."""
+    """A process that was started again keeps the traces of its earlier lives: a.trace,
+    a.2.trace."""
     lives = chain((path,), (path.with_stem(f"{path.stem}.{life}") for life in count(2)))
     for place in lives:
         try:
@@ -105,7 +107,8 @@ def _open_fresh(path: Path) -> IO[bytes]:
 
 
 def _flat(effects: Sequence[Effect]) -> tuple[tuple[str, bytes], ...]:
-    """An effect may hold a message; its type must be told too."""
+    """Effects as (type, body). The type of an effect that holds a message names the message's type
+    too."""
     return tuple(
         (
             type(effect).__name__
@@ -128,8 +131,8 @@ def _records(path: Path) -> Iterator[bytes]:
 
 
 def replay(path: Path, most: int | None = None) -> int:
-    """Play a trace, or its first `most` steps, into fresh machines; returns the number of steps,
-    or raises at the first whose effects are not the recorded ones."""
+    """Replay a trace, or its first `most` steps, into fresh machines, and return the number of
+    steps. Raise InvariantBroken at the first step whose effects differ from the recorded ones."""
     records = _records(path)
     origins = msgspec.msgpack.decode(next(records), type=tuple[Origin, ...])
     machines = {origin.machine: origin.build() for origin in origins}
