@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polyrhythm.core.peers import SEAT
 from polyrhythm.engines.cores import share_of_cores
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.errors import UsageError
@@ -103,7 +104,9 @@ def child_requests(
             secret_file="" if secret_file is None else str(secret_file.resolve()),
         )
 
-    servers = [request("server", n, f"s{n}", port if n == 0 else 0) for n in range(here.servers)]
+    servers = [
+        request("server", n, f"s{n}", port if n == SEAT.server else 0) for n in range(here.servers)
+    ]
     workers = [request("worker", n, f"worker-{n}", 0) for n in range(here.workers)]
     return servers + workers
 

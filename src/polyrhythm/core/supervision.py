@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.peers import SEAT
 
 _FIRST_NS = 500_000_000
 _MOST_NS = 30 * 10**9
@@ -86,7 +87,7 @@ class ProcessLoss(Enum):
 def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> ProcessLoss:
     """`reported`: the server has reported its address. `gathered`: all servers of the job have met
     at some time, so the server may hold slices."""
-    if server == 0 and reported:
+    if server == SEAT.server and reported:
         return ProcessLoss.LEAD
     if not gathered:
         return ProcessLoss.NOTHING

@@ -109,7 +109,7 @@ def _serve(request: ChildRequest, control: _Control) -> int:
 def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[bool]:
     """Where the lead listens, other commands of its user find the job's secret by its address; False
     if the index cannot be written."""
-    if request.number or not request.secret_file:
+    if not request.leads or not request.secret_file:
         return nullcontext(True)
     entry = Entry(
         host=address.host,
@@ -126,7 +126,7 @@ def _serve_at(
 ) -> int:
     control.tell(Told(address=listeners.address))
     crashpoint.reach(request.name, "told", listeners.address)
-    lead = request.number == 0
+    lead = request.leads
     journal = _journal(request, listeners.address, indexed=indexed) if lead else None
     node = ServerNode(
         request.number,

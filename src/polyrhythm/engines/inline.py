@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyrhythm.core.effects import End
+from polyrhythm.core.peers import SEAT
 from polyrhythm.errors import JobFailed, PolyrhythmError
 from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.worker import Worker
@@ -64,16 +65,18 @@ def run_inline(
             server,
             job,
             hub.address(server),
-            lead=server == 0,
+            lead=server == SEAT.server,
             options=options,
-            journal=journal if server == 0 else None,
+            journal=journal if server == SEAT.server else None,
             shared=False,
         )
         hub.servers.append(node)
     run = InlineRun(None, journal.lines)
     try:
-        for node in hub.servers[1:]:
-            node.reach_lead(hub, hub.address(0))
+        lead = hub.servers[SEAT.server]
+        for node in hub.servers:
+            if node is not lead:
+                node.reach_lead(hub, hub.address(SEAT.server))
         threads = [
             threading.Thread(
                 target=_work, args=(f"worker-{index}", job, hub, main, options, run), daemon=True
@@ -82,10 +85,10 @@ def run_inline(
         ]
         for thread in threads:
             thread.start()
-        _await_end(hub.servers[0], threads, run, timeout_s)
+        _await_end(lead, threads, run, timeout_s)
         for thread in threads:
             thread.join(_END_TIMEOUT_S)
-        run.outcome = hub.servers[0].outcome
+        run.outcome = lead.outcome
     finally:
         for node in hub.servers:
             node.close()
@@ -116,7 +119,7 @@ def _work(
     node = WorkerNode(name, job.job, hub, options)
     reason = ""
     try:
-        main(Worker(node, node.join(hub.address(0))))
+        main(Worker(node, node.join(hub.address(SEAT.server))))
     except Exception as error:  # handed to the caller of run_inline, which raises it
         run.errors[name] = error
         reason = f"it failed: {error}"

@@ -186,7 +186,7 @@ class LocalEngine:
         self._children[fate.started] = child
         self._selector.register(ours, selectors.EVENT_READ, child)
         self._respawn.on(Started(request.name), time.monotonic_ns())
-        if request.role == "server" and request.number and self._lead is not None:
+        if request.role == "server" and not request.leads and self._lead is not None:
             self._tell(child, Told(lead=self._lead))
         return child
 
@@ -202,7 +202,7 @@ class LocalEngine:
         self._lead = address
         self._listening(address)
         for child in list(self._children.values()):
-            if child.request.role == "server" and child.request.number:
+            if child.request.role == "server" and not child.request.leads:
                 self._tell(child, Told(lead=address))
         self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
         for request in self._workers:
@@ -255,7 +255,7 @@ class LocalEngine:
         for told in self._hear(child):
             if told.address is not None:
                 child.reported = True
-                if child.request.number == 0:
+                if child.request.leads:
                     self._meet_lead(told.address)
             if told.ended is not None:
                 self._run.ended = told.ended
@@ -352,7 +352,7 @@ class LocalEngine:
     def _record(self, what: str, fields: dict[str, Any]) -> None:
         """A line for the journal, which the lead's process writes."""
         for child in self._children.values():
-            if child.request.role == "server" and not child.request.number and child.alive:
+            if child.request.leads and child.alive:
                 self._tell(child, Told(note=ReportLine(what, fields)))
 
     def _start_again(self) -> None:
@@ -451,9 +451,9 @@ class LocalEngine:
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
             self._stops = True
-            servers = [c for c in self._children.values() if c.request.role == "server"]
-            leads = [c for c in servers if not c.request.number and c.alive and c.reported]
-            for child in leads or self._children.values():  # the lead stops the others
+            children = self._children.values()
+            leads = [c for c in children if c.request.leads and c.alive and c.reported]
+            for child in leads or children:  # the lead stops the others
                 self._signal(child, signal.SIGTERM)
 
     def _signal(self, child: Child, number: signal.Signals) -> None:

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from polyrhythm.core.peers import SEAT
 from polyrhythm.wire.messages import Address, JobSpec
 from polyrhythm.wire.proof import Secret
 
@@ -38,6 +39,11 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     environment, on a command line, in the job's description, the journal or a trace."""
     secret_file: str = ""
     """Where it is written down for other commands; empty: nowhere."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether the lead runs in this process."""
+        return self.role == "server" and self.number == SEAT.server
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from polyrhythm.core.effects import server_number
+from polyrhythm.core.peers import SEAT
 from polyrhythm.observe.advice import COMPARE
 from polyrhythm.observe.learning import in_words, learning_advice, needs_help
 from polyrhythm.observe.state import RunState, WaitingState
@@ -142,8 +143,8 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
     first = suspects[0]
     silent_s = unix_s - first.since_unix_s
     return Explanation(
-        what=f"the lead, in server s0, has sent nothing for {duration(silent_s)}",
-        missing=("the lead (s0)",),
+        what=f"the lead, in server {SEAT.name}, has sent nothing for {duration(silent_s)}",
+        missing=(f"the lead ({SEAT.name})",),
         held=tuple(suspect.name for suspect in suspects),
         since_s=now_s - silent_s,
         waited_s=silent_s,
@@ -152,7 +153,7 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
         rule=f"a silent lead is suspect after {first.derivation}; workers and servers end when it"
         " has sent nothing for --lead-timeout",
         remedies=(
-            "look at the process of s0: if it is stopped, let it go on (kill -CONT)",
+            f"look at the process of {SEAT.name}: if it is stopped, let it go on (kill -CONT)",
             "next time give a longer --lead-timeout if the lead's machine pauses that long",
         ),
     )

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from polyrhythm.core.batches import DEFAULT
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.quantities import Duration, Rate, Size
@@ -245,8 +246,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"{self.what} befalls a worker or a server: give one of the two")
         elif self.server is not None and self.what in ("leave", "slow"):
             raise ValueError(f"{self.what} befalls workers only")
-        if self.what == "crash" and self.server == 0:
-            raise ValueError("the lead runs in server 0: its death would end the job")
+        if self.what == "crash" and self.server == SEAT.server:
+            raise ValueError(f"the lead runs in server {SEAT.server}: its death would end the job")
         if (self.factor is not None) != (self.what == "slow"):
             raise ValueError("factor goes with what = 'slow', and that needs one")
         if self.factor is not None:

@@ -11,6 +11,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
+from polyrhythm.core.peers import SEAT
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.checker import Checker
@@ -64,7 +65,7 @@ class Simulation:
             server,
             self.job,
             self._clock,
-            journal=self._journal if server == 0 else None,
+            journal=self._journal if server == SEAT.server else None,
             fold_ns_per_byte=1e9 / self.scenario.job.fold_rate,
             objective=self.objective,
             witness=self._witness,
@@ -73,7 +74,7 @@ class Simulation:
         )
 
     def run(self) -> fx.End:
-        clock, lead = self._clock, self.servers[0]
+        clock, lead = self._clock, self.servers[SEAT.server]
         began_ns = self._began_ns
         for server in self.servers:
             server.knock(None if server is lead else self._link(server, lead, self.scenario.link))
@@ -142,7 +143,7 @@ class Simulation:
         if not far.alive or at not in (None, far.address):
             return None
         table = self._cast[worker.name].link
-        name = fx.server_name(server) if server else fx.LEAD
+        name = SEAT.link_to(fx.server_name(server))
         return link(self._clock, self._rng, table, worker, far, (worker.name, name))
 
     # -- what befalls servers and workers ------------------------------------------------------
@@ -160,14 +161,15 @@ class Simulation:
         if what == "join":
             if not server.alive:
                 server = self.servers[number] = self._make_server(number)
-                server.knock(self._link(server, self.servers[0], self.scenario.link))
+                server.knock(self._link(server, self.servers[SEAT.server], self.scenario.link))
         elif server.alive:
             _BEFALLS_SERVER[what](server)
 
     def _cut(self, event: Happening) -> None:
         """The link breaks for both sides."""
         assert event.server is not None
-        names = {fx.server_name(event.server), fx.LEAD if event.server == 0 else ""}
+        name = fx.server_name(event.server)
+        names = {name, SEAT.link_to(name)}
         if event.peer is not None:
             self.servers[event.peer].cut(names)
         elif event.worker in self.workers:

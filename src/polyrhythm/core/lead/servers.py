@@ -13,13 +13,12 @@ from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Change, Routing
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
 
 _UNKNOWN = 8
 """Heartbeats after which a server is suspect whose rhythm is not known yet: it is placed, so it runs."""
-_OWN = 0
-"""The server that the lead runs in."""
 
 
 class Servers:
@@ -83,7 +82,7 @@ class Servers:
 
     def placed(self, message: m.Placed, now_ns: int) -> bool:
         """A server has made room, or follows new routes; True if that was the last one."""
-        known = message.server in self._placing.addresses and message.server != _OWN
+        known = message.server in self._placing.addresses and message.server != SEAT.server
         if self._job.replicas and known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)
         return self._placing.placed(message)
@@ -181,7 +180,7 @@ class Servers:
             return None
         if message.incarnation != self._placing.incarnations.get(message.peer):
             return None  # another has its place by now
-        lost = message.server if message.peer == _OWN else message.peer
+        lost = message.server if message.peer == SEAT.server else message.peer
         told = server_name(message.server)
         how = f"{told}, which lost its link to it"
         return self.lose(lost, how, plain(message.reason), now_ns)

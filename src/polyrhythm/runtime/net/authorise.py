@@ -1,12 +1,10 @@
 """A peer speaks for itself only, and orders are the lead's to give: what else comes is refused."""
 
-from polyrhythm.core.effects import LEAD, server_name
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import TO_SERVER, is_to_lead, speaker
 from polyrhythm.errors import FrameError
 from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
-
-_LEADS_SERVER = server_name(0)
 
 
 def for_the_lead(link: Link, message: m.Message) -> bool:
@@ -17,6 +15,6 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
     if not to_lead and kind not in TO_SERVER and kind is not m.Alive:
         raise FrameError(f"a {kind.__name__} has no business here")
     said_by = speaker(message)
-    if link.peer != said_by and (said_by, link.peer) != (_LEADS_SERVER, LEAD):
+    if not SEAT.speaks_over(link.peer, said_by):
         raise FrameError(f"{link.peer} spoke in the name of another: {kind.__name__}")
     return to_lead

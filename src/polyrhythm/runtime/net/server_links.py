@@ -9,6 +9,7 @@ import msgspec
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import caller, hello_event
 from polyrhythm.core.text import plain
 from polyrhythm.errors import LinkEnded, LinkError, Refused
@@ -23,9 +24,8 @@ from polyrhythm.runtime.net.peers import Peers, hang_up
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello, Secret
 
-_LEADS = 0
-"""The server that the lead runs in, and its incarnation: it was there first."""
 _FIRST = 1
+"""The incarnation of the server that runs the lead: it was there first."""
 _TELL_EVERY_S = 1.0
 _LONGEST_REASON = 200
 
@@ -69,8 +69,8 @@ class ServerLinks:
 
     def server(self, number: int) -> Link | None:
         """The lead's own server is reached over the lead's link."""
-        link = self._peers.get(fx.server_name(number))
-        return self._peers.get(fx.LEAD) if link is None and number == _LEADS else link
+        name = fx.server_name(number)
+        return self._peers.get(name) or self._peers.get(SEAT.link_to(name))
 
     def to(self, peer: str) -> Link | None:
         number = fx.server_number(peer)
@@ -146,7 +146,7 @@ class ServerLinks:
         link.outlast(self._link_timeout_s)
         self._peers.add(link)
         self._driver.put(self._name, ev.LeadLinked(self._beats_s, self._lead_timeout_s))
-        self._driver.post(self._name, ev.Linked(_LEADS, _FIRST))
+        self._driver.post(self._name, ev.Linked(SEAT.server, _FIRST))
         self.reading.begin(link)
 
     def reach(self, effect: fx.Reach) -> None:

@@ -13,6 +13,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Event
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import plain
 from polyrhythm.io.link import Link, Payload, PollableLink
 from polyrhythm.io.poll import Poller
@@ -24,8 +25,6 @@ from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.frames import Land
 from polyrhythm.wire.proof import Secret
-
-_LEADS_SERVER = fx.server_name(0)
 
 
 class WorkerLinks:
@@ -55,8 +54,7 @@ class WorkerLinks:
 
     def to(self, peer: str) -> Link | None:
         """The lead's own server is reached over the lead's link."""
-        link = self._peers.get(peer)
-        return self._peers.get(fx.LEAD) if link is None and peer == _LEADS_SERVER else link
+        return self._peers.get(peer) or self._peers.get(SEAT.link_to(peer))
 
     def touch(self, link: Link) -> None:
         """Something was sent that waits for `settle`."""

@@ -17,6 +17,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import Ear
 from polyrhythm.core.machine import Effect, Machine
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import FrameError, LinkError, UsageError
@@ -202,7 +203,7 @@ class ServerNode:
 
     def _free_states(self, peer: str) -> None:
         """A link has ended. If it was a server's, no more comes of the states that it was sending."""
-        server = 0 if peer == fx.LEAD else fx.server_number(peer)
+        server = SEAT.server_at(peer)
         if server is not None and self._holdings is not None:
             self._holdings.follower.forget(server)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Event
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.wire import messages as m
 
-_LEADS_SERVER = fx.server_name(0)
 _UNREACHABLE = (LinkError, FrameError, Refused)
 
 
@@ -50,7 +50,7 @@ class Joiner:
         for spec in effect.servers:
             name = fx.server_name(spec.server)
             try:
-                if name != _LEADS_SERVER:
+                if spec.server != SEAT.server:
                     hello = self._bonjour(spec.address)
                     self._links.reach(spec.address, name, hello, spec.incarnation)
             except _UNREACHABLE as error:

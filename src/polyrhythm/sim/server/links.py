@@ -9,6 +9,7 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import caller, hello_event
 from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.model.link import Channel
@@ -16,7 +17,6 @@ from polyrhythm.sim.process import Process
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello
 
-_LEADS = fx.server_name(0)
 _FIRST = 1
 """The incarnation of a server that was there from the beginning."""
 
@@ -41,8 +41,7 @@ class SimServerLinks:
 
     def to(self, peer: str) -> Channel | None:
         """The lead's own server is reached over the lead's link."""
-        way = self.peers.get(peer)
-        return self.peers.get(fx.LEAD) if way is None and peer == _LEADS else way
+        return self.peers.get(peer) or self.peers.get(SEAT.link_to(peer))
 
     # -- beginnings ----------------------------------------------------------------------------
 
@@ -53,7 +52,7 @@ class SimServerLinks:
         else:
             self.peers[fx.LEAD] = lead
             lead.send(self._me)
-            self._process.put(self._name, ev.Linked(0, _FIRST))
+            self._process.put(self._name, ev.Linked(SEAT.server, _FIRST))
 
     def hear_hello(self, way: Channel, hello: Hello) -> None:
         if self._journal is not None:

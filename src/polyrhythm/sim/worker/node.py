@@ -12,6 +12,7 @@ from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel
@@ -23,8 +24,6 @@ from polyrhythm.sim.worker.loop import TOLD, Loop
 from polyrhythm.wire import messages as m
 
 _ME = "worker"
-_LEADS = 0
-"""The server that runs the lead."""
 
 
 class WorkerProcess(Process):
@@ -74,7 +73,7 @@ class WorkerProcess(Process):
         return self._loop.contributions
 
     def knock(self) -> None:
-        self._link(_LEADS)
+        self._link(SEAT.server)
 
     def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
         way = self._dial(self, server, at)
@@ -82,7 +81,7 @@ class WorkerProcess(Process):
             self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
             return
         self._ways[server] = way
-        if server == _LEADS:
+        if server == SEAT.server:
             self.put(_ME, self._lead_linked)
         way.send(
             m.WorkerHello(
@@ -206,7 +205,7 @@ class WorkerProcess(Process):
     # -- what the machine wants done -----------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
-        way = self._ways.get(_LEADS if effect.to == fx.LEAD else int(effect.to[1:]))
+        way = self._ways.get(SEAT.server if effect.to == fx.LEAD else int(effect.to[1:]))
         if way is not None:
             way.send(effect.message)
 
@@ -215,8 +214,8 @@ class WorkerProcess(Process):
         job = self.machine.job
         self._nbytes = slice_sizes(self._model, job)
         for spec in effect.servers:
-            if spec.server == _LEADS:
-                self.put(_ME, ev.Linked(_LEADS, spec.incarnation))
+            if spec.server == SEAT.server:
+                self.put(_ME, ev.Linked(SEAT.server, spec.incarnation))
             else:
                 self._incarnations[spec.server] = spec.incarnation
                 self._link(spec.server, spec.address)
@@ -227,7 +226,7 @@ class WorkerProcess(Process):
             way.hang_up(effect.reason)
         self._ways.clear()
         self._backlog.clear()
-        self._link(_LEADS, before=effect.incarnation)
+        self._link(SEAT.server, before=effect.incarnation)
 
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))

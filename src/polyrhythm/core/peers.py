@@ -1,0 +1,38 @@
+"""Which server the lead runs in, and how peers reach both.
+
+The lead's machine and the machine of one server share a process and its links: a peer that is linked
+to the lead sends messages for that server over the same link. Every layer asks here which server that
+is, so that a lead that can move needs to change this module and no comparison elsewhere.
+"""
+
+from dataclasses import dataclass
+
+from polyrhythm.core.effects import LEAD, server_name, server_number
+
+
+@dataclass(frozen=True, slots=True)
+class LeadSeat:
+    """The server in whose process the lead runs."""
+
+    server: int
+    name: str
+
+    @classmethod
+    def at(cls, server: int) -> "LeadSeat":
+        return cls(server, server_name(server))
+
+    def link_to(self, peer: str) -> str:
+        """The name of the link over which `peer` is reached where it has no link of its own."""
+        return LEAD if peer == self.name else peer
+
+    def server_at(self, link: str) -> int | None:
+        """The server at the other end of a link with this name; None if it is not a server's."""
+        return self.server if link == LEAD else server_number(link)
+
+    def speaks_over(self, link: str, speaker: str) -> bool:
+        """Whether `speaker` may send messages over a link with this name."""
+        return link in (speaker, self.link_to(speaker))
+
+
+SEAT = LeadSeat.at(0)
+"""The lead runs in the first server, for as long as the job runs."""
