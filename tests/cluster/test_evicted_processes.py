@@ -81,13 +81,13 @@ def test_a_lead_that_was_stopped_evicts_nobody(tmp_path: Path) -> None:
         for _ in range(2):
             company.until_progress(10)
             _wait_for_beats(company)
-            aways = len(command.journal("lead-away"))
+            aways = len(command.journal("lead-paused"))
             lost = _lost(command)
             os.kill(lead, signal.SIGSTOP)
             time.sleep(3)  # that long it is stopped: longer than anybody may be silent
             os.kill(lead, signal.SIGCONT)
             company.until(
-                lambda before=aways: len(command.journal("lead-away")) > before, "it says"
+                lambda before=aways: len(command.journal("lead-paused")) > before, "it says"
             )
             company.until_progress(10)
             assert _lost(command) == lost

@@ -115,7 +115,7 @@ CORE: tuple[Mutant, ...] = (
         "counted-when-sent",
         "A contribution counts when its trailer comes, whatever the servers report.",
         "core:Contributions._complete",
-        "trailer is None or len(coming.reports) < len(reigns) or coming.lacks(reigns)",
+        "trailer is None or len(coming.reports) < len(primary_since) or coming.lacks(primary_since)",
         "trailer is None",
         STORM,
         slow=True,

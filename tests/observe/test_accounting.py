@@ -99,8 +99,8 @@ def test_the_spread_of_arrivals_is_the_median_over_rounds() -> None:
 def test_the_way_is_the_median_over_rounds() -> None:
     lines = [
         *opened(0, 1),
-        {**rounds(3.0, 3), "rounds": 3, "way_ms": 2.0},
-        {**rounds(5.0, 4), "rounds": 1, "way_ms": 900.0},
+        {**rounds(3.0, 3), "rounds": 3, "rtt_ms": 2.0},
+        {**rounds(5.0, 4), "rounds": 1, "rtt_ms": 900.0},
     ]
     assert fold(lines).way_s == 0.002
     assert fold(opened(0, 1)).way_s is None

@@ -99,7 +99,7 @@ def test_with_three_servers_and_two_replicas_each_has_everything() -> None:
     for server in (1, 2, 3):
         copied = {route.primary for route in routes if server in route.replicas}
         assert copied == {1, 2, 3} - {server}
-        assert all(server in route.keepers for route in routes)
+        assert all(server in route.holders for route in routes)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])

@@ -141,7 +141,7 @@ def test_seeds_are_missing_when_a_server_does_not_look_at_the_routing_epoch(monk
 def test_seeds_are_missing_when_the_lead_does_not_look_at_the_routing_epoch(monkeypatch) -> None:
     def seeded(placing: Routing, said: m.Seeded) -> None:
         placing._seeded.add(said.server)
-        placing._begun = placing._begun or placing._seeded >= placing._keepers
+        placing._begun = placing._begun or placing._seeded >= placing._holders
 
     monkeypatch.setattr(Routing, "seeded", seeded)
     monkeypatch.setattr(Routing, "check", lambda self: None)

@@ -242,7 +242,7 @@ def test_a_lead_that_is_stopped_suspects_nobody_when_it_wakes(sync: str, stop_s:
     assert not run.end.failed
     assert [run.lines(what) for what in ("evicted", "server-lost", "server-silent")] == [[], [], []]
     if stop_s > 1:
-        (away,) = run.lines("lead-away")
+        (away,) = run.lines("lead-paused")
         assert away["seconds"] == pytest.approx(stop_s, abs=0.5)
 
 

@@ -120,7 +120,7 @@ def test_a_stopped_server_is_not_the_way() -> None:
 def test_an_older_journal_says_nothing_of_rounds() -> None:
     known = Run(scenario_under("bsp"), check=False)
     for line in known.journal.lines:
-        line.pop("way_ms", None)
+        line.pop("rtt_ms", None)
     state = fold(known.journal.lines)
     assert state.way_s is None
     least_s = min(w.totals.wait_s / (w.totals.contributions - 1) for w in state.workers.values())

@@ -31,7 +31,7 @@ SILENT, HEARD = "lead-silent", "lead-heard"
 _HEARD_EVERY_NS = 100_000_000
 
 
-class Ear:
+class HeardThrottle:
     """How often the interpreter says that something came from the lead: ten times a second is
     enough, and costs nothing beside what comes."""
 
@@ -124,7 +124,7 @@ class LeadWatch:
         return now_ns >= pulse.heard_ns + self._timeout_ns
 
     def _pass_over(self, pulse: Pulse, now_ns: int) -> None:
-        paused_ns = self._wakefulness.away_ns(now_ns)
+        paused_ns = self._wakefulness.paused_ns(now_ns)
         if paused_ns:
             pulse.exclude_time(paused_ns, now_ns)
 

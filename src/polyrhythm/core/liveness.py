@@ -39,11 +39,11 @@ class Pulse:
         """Something else than a heartbeat came: it lives, but its rhythm is not learned from it."""
         self.heard_ns = now_ns
 
-    def exclude_time(self, away_ns: int, now_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """So long nobody could be heard."""
-        self.heard_ns = min(now_ns, self.heard_ns + away_ns)
+        self.heard_ns = min(now_ns, self.heard_ns + paused_ns)
         if self.beaten_ns is not None:
-            self.beaten_ns = min(now_ns, self.beaten_ns + away_ns)
+            self.beaten_ns = min(now_ns, self.beaten_ns + paused_ns)
 
     def usual_ns(self) -> float:
         return sum(self.gaps) / len(self.gaps) if self.gaps else float(self.beat_ns)
@@ -118,10 +118,10 @@ class Suspicion:
         if (pulse := self._pulses.get(who)) is not None:
             pulse.spoke(now_ns)
 
-    def exclude_time(self, away_ns: int, now_ns: int) -> None:
+    def exclude_time(self, paused_ns: int, now_ns: int) -> None:
         """Whoever listens was away for so long."""
         for pulse in self._pulses.values():
-            pulse.exclude_time(away_ns, now_ns)
+            pulse.exclude_time(paused_ns, now_ns)
 
     def pulse(self, who: int) -> Pulse:
         return self._pulses[who]

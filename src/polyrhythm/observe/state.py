@@ -130,7 +130,7 @@ class RunState:
     _accuracy_count: int = 0
     _usage: MeanOverRounds = field(default_factory=MeanOverRounds)
     _spread_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
-    _way_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
+    _rtt_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
     _samples: deque[tuple[float, dict[Any, Fields]]] = field(default_factory=deque)
 
     # -- what follows from it ------------------------------------------------------------------
@@ -160,8 +160,8 @@ class RunState:
     def way_s(self) -> float | None:
         """What who came last to a round waited: the way there and back. None where nobody did; 0 where
         nobody waits (psp)."""
-        way_ms = self._way_ms.value
-        return None if way_ms is None else way_ms / 1e3
+        rtt_ms = self._rtt_ms.value
+        return None if rtt_ms is None else rtt_ms / 1e3
 
     @property
     def accuracy(self) -> float | None:
@@ -291,7 +291,7 @@ class RunState:
         rounds = line.get("rounds", 0)
         self._usage.take(line.get("usage"), rounds)
         self._spread_ms.take(line.get("spread_ms"), rounds)
-        self._way_ms.take(line.get("way_ms"), rounds)
+        self._rtt_ms.take(line.get("rtt_ms"), rounds)
         self.round, self.passes = line["round"], line.get("passes", self.passes)
         self.contributions += line.get("contributions", 0)
         self.points += line.get("points", 0)

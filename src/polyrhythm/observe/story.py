@@ -330,7 +330,7 @@ class Teller:
         "rejoined": _came,
         "left": _left,
         "evicted": _evicted,
-        "lead-away": _away,
+        "lead-paused": _away,
         "rounds": _rounds,
         "policy": _policy,
         "waiting": _waiting,

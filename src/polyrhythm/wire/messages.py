@@ -99,11 +99,11 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
     replicas: tuple[Count, ...] = ()
     learners: tuple[Count, ...] = ()
     since: Count = 0
-    """The routing epoch in which it came to be the primary."""
+    """The routing epoch in which `primary` became the primary."""
 
     @property
-    def keepers(self) -> tuple[int, ...]:
-        """Everybody who has a copy of it, or will."""
+    def holders(self) -> tuple[int, ...]:
+        """The servers that have a copy of the slice, and those that are learning it."""
         return (self.primary, *self.replicas, *self.learners)
 
 

@@ -82,7 +82,7 @@ def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
             tally.count(trailer(worker, sequence=sequence, wait_ns=wait_ms * 10**6), 2)
         line = tally.close(round_, reason, 0, round_ * SECOND_NS, final=True)
         assert line is not None
-        ways.append(line["way_ms"])
+        ways.append(line["rtt_ms"])
     return ways
 
 
@@ -110,4 +110,4 @@ def test_without_rounds_nobody_comes_last() -> None:
     for sequence in (1, 2, 3):
         tally.count(trailer(sequence=sequence, wait_ns=5), 2)
         line = tally.close(sequence, "on-arrival", 0, SECOND_NS, final=True)
-    assert line is not None and line["way_ms"] is None
+    assert line is not None and line["rtt_ms"] is None

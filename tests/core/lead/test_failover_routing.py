@@ -99,7 +99,7 @@ def assert_unmoved(company: Company, before: Routes, gone: Iterable[int]) -> Non
             if was.primary not in gone:
                 assert now.primary == was.primary, f"slice {slice_}: {was} became {now}"
                 assert now.since == was.since
-            if not gone.intersection(was.keepers):
+            if not gone.intersection(was.holders):
                 assert now == was, f"slice {slice_} had nothing on a dead server"
 
 

@@ -38,7 +38,7 @@ def begin() -> Stage:
 
 
 def away(effects: list[Effect]) -> list[float]:
-    return [note.fields["seconds"] for note in of(effects, fx.Note) if note.what == "lead-away"]
+    return [note.fields["seconds"] for note in of(effects, fx.Note) if note.what == "lead-paused"]
 
 
 def test_nobody_is_evicted_for_what_the_lead_missed() -> None:
@@ -115,20 +115,20 @@ def test_servers_are_not_lost_either() -> None:
             stage.tell(m.Alive(server=server))
     effects = stage.sleep(60.0)
     assert len(away(effects)) == 1
-    assert [note.what for note in of(effects, fx.Note)] == ["lead-away"]
+    assert [note.what for note in of(effects, fx.Note)] == ["lead-paused"]
 
 
 def test_without_the_rule_everybody_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PauseDetector, "away_ns", lambda self, now_ns: 0)
+    monkeypatch.setattr(PauseDetector, "paused_ns", lambda self, now_ns: 0)
     assert {told.worker for told in sent(begin().sleep(60.0), m.Evicted)} == {0, 1}
 
 
 def test_a_little_late_is_nothing() -> None:
-    wakefulness = PauseDetector(BEAT_S)
-    assert wakefulness.away_ns(10 * SECOND_NS) == 0, "it has not begun"
-    wakefulness.begin(10 * SECOND_NS)
-    assert wakefulness.wake_ns == 10 * SECOND_NS + SECOND_NS // 2
-    late_ns = wakefulness.wake_ns + 3 * SECOND_NS // 4
-    assert wakefulness.away_ns(late_ns) == 0
-    assert wakefulness.wake_ns == late_ns + SECOND_NS // 2
-    assert wakefulness.away_ns(late_ns + 2 * SECOND_NS) == 3 * SECOND_NS // 2
+    detector = PauseDetector(BEAT_S)
+    assert detector.paused_ns(10 * SECOND_NS) == 0, "it has not begun"
+    detector.begin(10 * SECOND_NS)
+    assert detector.wake_ns == 10 * SECOND_NS + SECOND_NS // 2
+    late_ns = detector.wake_ns + 3 * SECOND_NS // 4
+    assert detector.paused_ns(late_ns) == 0
+    assert detector.wake_ns == late_ns + SECOND_NS // 2
+    assert detector.paused_ns(late_ns + 2 * SECOND_NS) == 3 * SECOND_NS // 2

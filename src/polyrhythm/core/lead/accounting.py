@@ -154,7 +154,7 @@ class Accounting:
             "longest_s": span.longest_ns / 1e9,
             "usage": span.usage / span.usages if span.usages else None,
             "spread_ms": _median_ms(span.spreads_ns),
-            "way_ms": _median_ms(span.ways_ns),
+            "rtt_ms": _median_ms(span.ways_ns),
             "abandoned": span.abandoned,
             "passes": passes,
             "reason": reason,

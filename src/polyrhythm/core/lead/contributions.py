@@ -17,7 +17,7 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Arrived, Row, Trailer
 
 _Key = tuple[int, int, int]
-Reigns = Mapping[int, int]
+PrimarySince = Mapping[int, int]
 """Per server that holds slices, the epoch since when it is the primary of all of them."""
 
 
@@ -42,10 +42,12 @@ class _Coming(msgspec.Struct, gc=False):
     trailer: Trailer | None = None
     round: int = 0
 
-    def lacks(self, reigns: Reigns) -> set[int]:
+    def lacks(self, primary_since: PrimarySince) -> set[int]:
         """Servers whose report, if there is one, is not of all that they hold."""
         reports = self.reports
-        return {server for server, since in reigns.items() if reports.get(server, -1) < since}
+        return {
+            server for server, since in primary_since.items() if reports.get(server, -1) < since
+        }
 
 
 class Contributions:
@@ -82,7 +84,7 @@ class Contributions:
         sender = self._senders.get((worker, incarnation))
         return 0 if sender is None else sender.parts
 
-    def trailer(self, message: Trailer, reigns: Reigns) -> Complete | None:
+    def trailer(self, message: Trailer, primary_since: PrimarySince) -> Complete | None:
         key = message.worker, message.incarnation, message.sequence
         coming = self._coming.get(key)
         if coming is None:
@@ -90,14 +92,14 @@ class Contributions:
                 return None  # it was counted: one that is sent again counts once
             coming = self._begin(key)
         coming.trailer = message
-        return self._complete(key, coming, reigns)
+        return self._complete(key, coming, primary_since)
 
-    def arrived(self, message: Arrived, reigns: Reigns) -> Complete | None:
+    def arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
         key = message.worker, message.incarnation, message.sequence
         counted = self._counted.get(key)
         if counted is not None:
             counted.reports[message.server] = message.routing
-            self._settle(key, reigns)
+            self._settle(key, primary_since)
             return None
         coming = self._coming.get(key)
         if coming is None:
@@ -107,7 +109,7 @@ class Contributions:
         coming.reports[message.server] = message.routing
         if message.round > coming.round:
             coming.round = message.round
-        return self._complete(key, coming, reigns)
+        return self._complete(key, coming, primary_since)
 
     def _begin(self, key: _Key) -> _Coming:
         """The first that is heard of it."""
@@ -126,9 +128,13 @@ class Contributions:
             sender = self._senders[whose] = _Sender()
         return sender
 
-    def _complete(self, key: _Key, coming: _Coming, reigns: Reigns) -> Complete | None:
+    def _complete(self, key: _Key, coming: _Coming, primary_since: PrimarySince) -> Complete | None:
         trailer = coming.trailer
-        if trailer is None or len(coming.reports) < len(reigns) or coming.lacks(reigns):
+        if (
+            trailer is None
+            or len(coming.reports) < len(primary_since)
+            or coming.lacks(primary_since)
+        ):
             return None
         del self._coming[key]
         sender = coming.sender
@@ -140,7 +146,7 @@ class Contributions:
         return Complete(trailer, coming.round)
 
     def late(
-        self, reigns: Reigns, among: Container[int] | None = None
+        self, primary_since: PrimarySince, among: Container[int] | None = None
     ) -> tuple[set[int], set[int]]:
         """Workers whose trailer is here, `among` these if so asked, and the servers that have not
         reported their slices."""
@@ -148,7 +154,7 @@ class Contributions:
         for (worker, _, _), coming in self._coming.items():
             if coming.trailer is not None and (among is None or worker in among):
                 workers.add(worker)
-                servers |= coming.lacks(reigns)
+                servers |= coming.lacks(primary_since)
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
@@ -171,11 +177,11 @@ class Contributions:
             self.owed.pop(key, None)
 
     def reroute(
-        self, reigns: Reigns, rows: Mapping[int, tuple[Row, ...]], routing: int
+        self, primary_since: PrimarySince, rows: Mapping[int, tuple[Row, ...]], routing: int
     ) -> list[Complete]:
         """Every server follows this epoch, and has of each worker what its rows say. What is
         complete by now, and was not before."""
-        for server in reigns:
+        for server in primary_since:
             last = {(row.worker, row.incarnation): row.sequence for row in rows[server]}
             self._rows[server] = (routing, last)
             for key, coming in (*self._coming.items(), *self._counted.items()):
@@ -183,21 +189,21 @@ class Contributions:
                     coming.reports[server] = routing
         self.owed = {}
         for key, counted in self._counted.items():
-            if lacks := counted.lacks(reigns):
+            if lacks := counted.lacks(primary_since):
                 self.owed[key] = lacks
         done = []
         for key, coming in list(self._coming.items()):
             if coming.trailer is not None:
-                complete = self._complete(key, coming, reigns)
+                complete = self._complete(key, coming, primary_since)
                 done += [complete] if complete is not None else []
         return done
 
     def owing_members(self) -> set[tuple[int, int]]:
         return {key[:2] for key in self.owed}
 
-    def _settle(self, key: _Key, reigns: Reigns) -> None:
+    def _settle(self, key: _Key, primary_since: PrimarySince) -> None:
         if key in self.owed:
-            self.owed[key] = self._counted[key].lacks(reigns)
+            self.owed[key] = self._counted[key].lacks(primary_since)
             if not self.owed[key]:
                 del self.owed[key]
 

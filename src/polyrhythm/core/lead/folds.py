@@ -96,7 +96,7 @@ class Folds:
             last=last,
             share=self._rounds.share if self._policy.traits.rounds else 1.0,
         )
-        self._dispatch.tell_servers(self._fold, self._placing.holders)
+        self._dispatch.tell_servers(self._fold, self._placing.primaries)
         self._note_share(self._fold.share)
 
     def _note_share(self, share: float) -> None:
@@ -119,7 +119,7 @@ class Folds:
     def folded(self, message: m.Folded) -> bool:
         """A server has folded; True if that was the last one."""
         if not self._placing.moving:
-            return self._rounds.folded(message, self._placing.holders)
+            return self._rounds.folded(message, self._placing.primaries)
         if not self._policy.traits.rounds:
             self._rounds.heard(message)
         return False
@@ -128,10 +128,10 @@ class Folds:
         """Others are primaries now, with these versions; True if that closes the fold."""
         if not self._rounds.folding:
             return False
-        holders, told = self._placing.holders, self._rounds.told
+        primaries, told = self._placing.primaries, self._rounds.told
         if self._policy.traits.rounds and self._rounds.round > 0:
-            told = frozenset(s for s in holders if versions[s] >= self._rounds.round)
-        if self._rounds.reroute(holders, told & holders):
+            told = frozenset(s for s in primaries if versions[s] >= self._rounds.round)
+        if self._rounds.reroute(primaries, told & primaries):
             return True
         if not self._arrivals.owed:
             self._tell_again()
@@ -145,7 +145,7 @@ class Folds:
     def _tell_again(self) -> None:
         """Who is a primary only now, or has more slices than it had, may not have heard it."""
         assert self._fold is not None
-        self._dispatch.tell_servers(self._fold, self._rounds.late(self._placing.holders))
+        self._dispatch.tell_servers(self._fold, self._rounds.late(self._placing.primaries))
 
     # -- members -------------------------------------------------------------------------------
 

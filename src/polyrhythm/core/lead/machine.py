@@ -119,7 +119,7 @@ class LeadMachine:
         self._placing.check()
         self._arrivals.check(self._presence.accepts)
         if not self._placing.moving:
-            self._rounds.check(self._placing.holders)
+            self._rounds.check(self._placing.primaries)
 
     # -- the door ------------------------------------------------------------------------------
 
@@ -298,7 +298,9 @@ class LeadMachine:
         now_ns: int,
     ) -> None:
         """What has arrived and what is folded, by what the primaries of now say."""
-        for complete in self._arrivals.reroute(self._placing.reigns, rows, self._placing.epoch):
+        for complete in self._arrivals.reroute(
+            self._placing.primary_since, rows, self._placing.epoch
+        ):
             trailer = complete.trailer
             member = self.view.get(trailer.worker, trailer.incarnation)
             self._count(complete, member, now_ns)
@@ -315,7 +317,7 @@ class LeadMachine:
     # -- signs of life -------------------------------------------------------------------------
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
-        self._pass_over(self._wakefulness.away_ns(now_ns), now_ns)
+        self._pass_over(self._wakefulness.paused_ns(now_ns), now_ns)
         if self.view.get(message.worker, message.incarnation) is not None:
             self._presence.beat(message.worker, now_ns)
         else:
@@ -323,16 +325,16 @@ class LeadMachine:
         if (line := self._awaited.line(self._ending, now_ns)) is not None:
             self._dispatch.note("waiting", **line)
 
-    def _pass_over(self, away_ns: int, now_ns: int) -> None:
-        if away_ns:
-            self._presence.suspicion.exclude_time(away_ns, now_ns)
-            self._site.suspicion.exclude_time(away_ns, now_ns)
-            self._departures.exclude_time(away_ns)
-            self._opening.exclude_time(away_ns)
-            self._dispatch.note("lead-away", seconds=away_ns / 1e9)
+    def _pass_over(self, paused_ns: int, now_ns: int) -> None:
+        if paused_ns:
+            self._presence.suspicion.exclude_time(paused_ns, now_ns)
+            self._site.suspicion.exclude_time(paused_ns, now_ns)
+            self._departures.exclude_time(paused_ns)
+            self._opening.exclude_time(paused_ns)
+            self._dispatch.note("lead-paused", seconds=paused_ns / 1e9)
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
-        self._pass_over(self._wakefulness.away_ns(now_ns), now_ns)
+        self._pass_over(self._wakefulness.paused_ns(now_ns), now_ns)
         for worker in self._presence.silent(now_ns):
             if (member := self._presence.evict(worker, now_ns)) is not None:
                 self._remove(member, "it was silent for too long", now_ns)
@@ -370,7 +372,7 @@ class LeadMachine:
         message = in_range(message)
         if not self._policy.traits.rounds:
             self._windows.sent(message.worker, message.incarnation, message.sequence, now_ns)
-        complete = self._arrivals.trailer(message, self._placing.reigns)
+        complete = self._arrivals.trailer(message, self._placing.primary_since)
         if complete is not None:
             self._count(complete, member, now_ns)
 
@@ -381,7 +383,7 @@ class LeadMachine:
         if not self._policy.traits.rounds:
             self._rounds.folded_one(message.server)
         owed = bool(self._arrivals.owed)
-        complete = self._arrivals.arrived(message, self._placing.reigns)
+        complete = self._arrivals.arrived(message, self._placing.primary_since)
         if complete is not None:
             self._count(complete, member, now_ns)
         if owed and not self._arrivals.owed:

@@ -18,10 +18,10 @@ class Opening:
         if self.until_ns is None:
             self.since_ns, self.until_ns = now_ns, now_ns + self._timeout_ns
 
-    def exclude_time(self, away_ns: int) -> None:
+    def exclude_time(self, paused_ns: int) -> None:
         """So long nobody could be heard to come."""
         if self.until_ns is not None:
-            self.until_ns += away_ns
+            self.until_ns += paused_ns
 
     def lost(self) -> None:
         """One who was to come is gone: it is not waited for."""

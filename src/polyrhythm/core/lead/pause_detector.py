@@ -18,7 +18,7 @@ class PauseDetector:
         if self.wake_ns is None:
             self.wake_ns = now_ns + self._beat_ns
 
-    def away_ns(self, now_ns: int) -> int:
+    def paused_ns(self, now_ns: int) -> int:
         """For how long it was away, said once: to be asked before anybody is suspected, or heard, for
         what was missed is no gap between heartbeats either."""
         if self.wake_ns is None or now_ns < self.wake_ns:

@@ -66,11 +66,11 @@ class Removals:
             self.wake_ns = max(now_ns + self._grace_ns, self._back_until_ns)
         return now_ns >= self.wake_ns
 
-    def exclude_time(self, away_ns: int) -> None:
+    def exclude_time(self, paused_ns: int) -> None:
         """So long nobody could be heard to come."""
-        self._back_until_ns += away_ns
+        self._back_until_ns += paused_ns
         if self.wake_ns is not None:
-            self.wake_ns += away_ns
+            self.wake_ns += paused_ns
 
     def overdue(self, now_ns: int) -> bool:
         return self.wake_ns is not None and now_ns >= self.wake_ns

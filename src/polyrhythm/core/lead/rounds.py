@@ -107,42 +107,42 @@ class Rounds:
         arrived = [worker for worker in self._order if worker in workers]
         return [*arrived, *sorted(workers.difference(arrived))]
 
-    def folded(self, message: Folded, holders: frozenset[int]) -> bool:
+    def folded(self, message: Folded, primaries: frozenset[int]) -> bool:
         """A server has folded; True if that was the last one."""
         if self._folding is None or message.round != self.round:
             return False
         self._folding.add(message.server)
         if message.weight:
             self.folds[message.server] = self.folds.get(message.server, 0) + 1
-        return self._close_if(holders)
+        return self._close_if(primaries)
 
     def heard(self, message: Folded) -> None:
         """While routes change: a server knows the view, and that may stand."""
         if self._folding is not None and message.round == self.round:
             self._folding.add(message.server)
 
-    def _close_if(self, holders: frozenset[int]) -> bool:
-        if self._folding is None or not self._folding >= holders:
+    def _close_if(self, primaries: frozenset[int]) -> bool:
+        if self._folding is None or not self._folding >= primaries:
             return False
         self._folding = None
         return True
 
-    def reroute(self, holders: frozenset[int], folded: frozenset[int]) -> bool:
+    def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
         """Other servers hold the slices now; these have folded the round, or know the view, as far
         as what they hold now goes. True if that closes a fold."""
         if self._folding is None:
             return False
         self._folding = set(folded)
-        return self._close_if(holders)
+        return self._close_if(primaries)
 
     @property
     def told(self) -> frozenset[int]:
         """Servers that have answered the fold that is under way."""
         return frozenset(self._folding or ())
 
-    def late(self, holders: frozenset[int]) -> frozenset[int]:
+    def late(self, primaries: frozenset[int]) -> frozenset[int]:
         """Servers that owe the fold."""
-        return holders - (holders if self._folding is None else self._folding)
+        return primaries - (primaries if self._folding is None else self._folding)
 
     def folded_one(self, server: int) -> None:
         """Without rounds: a server has folded a contribution."""
@@ -155,6 +155,6 @@ class Rounds:
             self._ranks = {number: rank for rank, number in enumerate(members)}
         return (self._ranks[worker], len(self._ranks)) if worker in self._ranks else (0, 0)
 
-    def check(self, holders: frozenset[int]) -> None:
-        if self._folding is not None and self._folding >= holders:
+    def check(self, primaries: frozenset[int]) -> None:
+        if self._folding is not None and self._folding >= primaries:
             raise InvariantBroken("every server has folded, and nobody noticed")

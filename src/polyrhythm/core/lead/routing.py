@@ -54,9 +54,9 @@ class Routing:
         self.nbytes = 0
         self.routes: tuple[Route, ...] = ()
         self.epoch = 0
-        self.holders: frozenset[int] = frozenset()
+        self.primaries: frozenset[int] = frozenset()
         """The servers that are primaries: with few slices, not every server is."""
-        self.reigns: dict[int, int] = {}
+        self.primary_since: dict[int, int] = {}
         """Since which epoch each of them is the primary of all that it is the primary of."""
         self.seeder: int | None = None
         self.change: Change | None = None
@@ -67,7 +67,7 @@ class Routing:
         self._layout: Layout | None = None
         self._gathered = False
         self._begun = False
-        self._keepers: frozenset[int] = frozenset()
+        self._holders: frozenset[int] = frozenset()
         self._placed: dict[int, Placed] = {}
         self._seeded: set[int] = set()
         self._lessons: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
@@ -146,11 +146,13 @@ class Routing:
 
     def _route(self, routes: tuple[Route, ...]) -> None:
         self.routes = routes
-        self.reigns = {}
+        self.primary_since = {}
         for route in routes:
-            self.reigns[route.primary] = max(route.since, self.reigns.get(route.primary, 0))
-        self.holders = frozenset(self.reigns)
-        self._keepers = frozenset(server for route in routes for server in route.keepers)
+            self.primary_since[route.primary] = max(
+                route.since, self.primary_since.get(route.primary, 0)
+            )
+        self.primaries = frozenset(self.primary_since)
+        self._holders = frozenset(server for route in routes for server in route.holders)
         self._lessons = {
             pair: (self._since(pair, slices), slices)
             for pair, slices in _learned_by(routes).items()
@@ -181,7 +183,7 @@ class Routing:
     def seeded(self, message: Seeded) -> None:
         if message.routing == self.epoch:
             self._seeded.add(message.server)
-            self._begun = self._begun or self._seeded >= self._keepers
+            self._begun = self._begun or self._seeded >= self._holders
 
     def lose(self, worker: int) -> bool:
         """A worker is gone; True if it was still seeding, and the servers must place anew."""
@@ -279,9 +281,9 @@ class Routing:
         if not self.all_seeded and not self._seeded <= self._placed.keys():
             raise InvariantBroken("a server is seeded that has made no room in this epoch")
         for slice_, route in enumerate(self.routes):
-            if len(set(route.keepers)) != len(route.keepers):
+            if len(set(route.holders)) != len(route.holders):
                 raise InvariantBroken(f"slice {slice_} is twice on one server: {route}")
-            if not set(route.keepers) <= self.addresses.keys():
+            if not set(route.holders) <= self.addresses.keys():
                 raise InvariantBroken(f"slice {slice_} is routed to a server that is gone: {route}")
 
 

@@ -92,15 +92,15 @@ class WaitReport:
         server that is waited for, and no worker."""
         moved_ns = self._rounds.moved_ns
         if self._rounds.folding:
-            late = _servers(sorted(self._rounds.late(self._placing.holders)))
+            late = _servers(sorted(self._rounds.late(self._placing.primaries)))
             folding = Reason("folding", {"round": self._rounds.round, "servers": late})
             return Waiting(folding, moved_ns)
         if not self._policy.traits.rounds and (full := self._windows.full()) is not None:
             workers, since_ns = full
-            _, servers = self._arrivals.late(self._placing.reigns, workers)
+            _, servers = self._arrivals.late(self._placing.primary_since, workers)
             fields = {"held": _workers(sorted(workers)), "servers": _servers(sorted(servers))}
             return Waiting(Reason("window", fields), since_ns)
-        workers, servers = self._arrivals.late(self._placing.reigns)
+        workers, servers = self._arrivals.late(self._placing.primary_since)
         paced = self._policy.why()
         held = _workers(sorted(workers))
         if not workers or paced.reason.fields.get("missing", held) != held:

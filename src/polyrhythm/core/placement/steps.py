@@ -90,7 +90,7 @@ def arrive(routes: Sequence[Route], target: Sequence[Route], epoch: int) -> Rout
 
 
 def _arrive(now: Route, goal: Route, epoch: int) -> Route:
-    if now.learners or not set(goal.keepers) <= set(now.keepers):
+    if now.learners or not set(goal.holders) <= set(now.holders):
         return now
     since = now.since if goal.primary == now.primary else epoch
     return Route(goal.primary, goal.replicas, (), since)

@@ -185,7 +185,7 @@ class Ledger:
         for slice_ in [s for s in self._stamps | self._rows if s not in routes]:
             self._drop(slice_)
         self._copiers = {
-            slice_: self._copiers.get(slice_, set()).intersection(routes[slice_].keepers)
+            slice_: self._copiers.get(slice_, set()).intersection(routes[slice_].holders)
             for slice_ in mine
         }
         changed = {s for s, p in self._primaries.items() if s in routes and routes[s].primary != p}

@@ -13,7 +13,7 @@ from polyrhythm.wire.messages import Copy, Fetch, Route, Row, State
 
 def kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
     """The slices that `server` is the primary or a copier of."""
-    return {slice_: route for slice_, route in enumerate(routes) if server in route.keepers}
+    return {slice_: route for slice_, route in enumerate(routes) if server in route.holders}
 
 
 def step_of(copy: Copy) -> Row:

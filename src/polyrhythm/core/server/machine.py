@@ -180,8 +180,8 @@ class ServerMachine:
         """Hold what the routes say."""
         place = self._following.place
         assert place is not None
-        keepers = [set(r.keepers) for r in place.routes if self.server in r.keepers]
-        partners = set().union(*keepers) - {self.server}
+        holders = [set(r.holders) for r in place.routes if self.server in r.holders]
+        partners = set().union(*holders) - {self.server}
         specs = [spec for spec in place.servers if spec.server in partners]
         self._partners.want(specs)
         if place.fresh or not self._built:
@@ -206,7 +206,7 @@ class ServerMachine:
     def _begin_with(self, place: m.Place) -> None:
         mine = self._primary_of(place)
         self._mine = frozenset(mine)
-        kept = {i for i, route in enumerate(place.routes) if self.server in route.keepers}
+        kept = {i for i, route in enumerate(place.routes) if self.server in route.holders}
         self._unseeded = kept if place.fresh else set()
         self._copying.begin(place)
         self.replication = Replication()

@@ -22,7 +22,7 @@ class ReplicaFetch:
         self._copies = {}
         if place.fresh:
             for slice_, route in enumerate(place.routes):
-                if self._server in route.keepers and self._server != route.primary:
+                if self._server in route.holders and self._server != route.primary:
                     self._copies[slice_] = route.primary
 
     def follow(self, place: Place) -> None:

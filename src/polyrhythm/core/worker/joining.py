@@ -84,11 +84,11 @@ class Joining:
     def seed(self, message: m.Routing) -> None:
         """If it is this worker's parameters that training begins with."""
         if message.seed:
-            keepers: dict[int, list[int]] = {}
+            holders: dict[int, list[int]] = {}
             for slice_, route in enumerate(message.routes):
-                for server in route.keepers:
-                    keepers.setdefault(server, []).append(slice_)
-            for server, ids in sorted(keepers.items()):
+                for server in route.holders:
+                    holders.setdefault(server, []).append(slice_)
+            for server, ids in sorted(holders.items()):
                 self._post.do(SeedSlices(server, tuple(ids), message.routing))
 
     def part(self, server: int, incarnation: int) -> bool:

@@ -15,7 +15,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
-from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.server.machine import ServerMachine
@@ -66,7 +66,7 @@ class ServerNode:
         self._optimizes = job.kind == "gradient" and job.updater == "optimizer"
         self._peers = Peers()
         self._report = options.report
-        self._ear = Ear()
+        self._heard_throttle = HeardThrottle()
         self._beats = Beats(self._peers)
         self._holdings: SliceStore | None = None
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
@@ -162,7 +162,7 @@ class ServerNode:
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
         if isinstance(message, m.Refusal):
             raise LinkError(message.reason)
-        if link.peer == fx.LEAD and self._ear.due(time.monotonic_ns()):
+        if link.peer == fx.LEAD and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(self.name, ev.LeadHeard())
         if for_the_lead(link, message):
             if not self._leads:

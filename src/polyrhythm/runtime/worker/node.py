@@ -13,7 +13,7 @@ import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.sync.registry import traits_of
@@ -79,7 +79,7 @@ class WorkerNode:
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
         self._time = Timesheet()
-        self._ear = Ear()
+        self._heard_throttle = HeardThrottle()
         self._resumed = False
         self._failure: PolyrhythmError | None = None
         self._let_go = False
@@ -101,7 +101,7 @@ class WorkerNode:
         return self._joining.servers
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None) -> None:
-        if link.peer == fx.LEAD and self._ear.due(time.monotonic_ns()):
+        if link.peer == fx.LEAD and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(_ME, ev.LeadHeard())
         if isinstance(message, m.Parameters):
             self._landing.take(link, message, payload)

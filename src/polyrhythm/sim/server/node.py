@@ -11,7 +11,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
-from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.senders import is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
@@ -71,7 +71,7 @@ class ServerProcess(Process):
         me = m.ServerHello(
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
-        self._ear = Ear()
+        self._heard_throttle = HeardThrottle()
         self._mesh = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
         self._folding = SimAdding(
             clock,
@@ -129,7 +129,7 @@ class ServerProcess(Process):
         if self.frozen:
             self._missed.append(lambda: self.receive(way, parcel))
             return
-        if way.peer == fx.LEAD and self._ear.due(self.clock.now_ns):
+        if way.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(self.name, ev.LeadHeard())
         heard = way.heard  # or it ended while this process was stopped: what it had sent is here
         for message in parcel:

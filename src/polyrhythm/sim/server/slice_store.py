@@ -82,7 +82,7 @@ class SimSliceStore:
         self._stepping = stepping
         self._rounds = rounds
         self._keep = keep
-        self._copying = any(len(route.keepers) > 1 for route in routes)
+        self._copying = any(len(route.holders) > 1 for route in routes)
         mine = [s for s, route in kept.items() if route.primary == server]
         self._ledger = Ledger(mine, copying=self._copying, rounds=rounds)
         if self._copying or not fresh:

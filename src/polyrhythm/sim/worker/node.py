@@ -11,7 +11,7 @@ from functools import partial
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead_watch import Ear
+from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.sim.clock import Clock
@@ -52,7 +52,7 @@ class WorkerProcess(Process):
         self.reports: list[tuple[int, fx.Note]] = []
         """What it said to whoever started it, and when."""
         self._lead_linked = lead_linked
-        self._ear = Ear()
+        self._heard_throttle = HeardThrottle()
         self._lead_unread = False
         """Something came from the lead that this worker has not read yet."""
         self._job_id = job
@@ -122,7 +122,7 @@ class WorkerProcess(Process):
             self._computing.look_up()
 
     def _take(self, way: Channel, parcel: Sequence[m.Message]) -> None:
-        if way.peer == fx.LEAD and self._ear.due(self.clock.now_ns):
+        if way.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(_ME, ev.LeadHeard())
         for message in parcel:
             kind = type(message)
