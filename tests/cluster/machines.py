@@ -1,12 +1,12 @@
 """Commands on hosts of their own: network namespaces stand for machines."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from polyrhythm.observe.journal import read_journal
 from tests.cluster.namespaces import Host
 from tests.cluster.processes import wait_until
+from tests.commands.start import Process
 
 ROUNDS = 20
 MODEL_NBYTES = 4 * (256 * 100 + 100)
@@ -28,7 +28,7 @@ class Machines:
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
-        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._processes: dict[str, Process] = {}
 
     def start(self, name: str, host: Host, *args: object) -> None:
         with (

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from tests.cluster.processes import CLI
+from tests.commands.start import Process, start
 
 _PREFIX = "10.77.0"
 
@@ -29,12 +29,9 @@ class Host:
         self.address = address
         self._switch, self._port = port_of_switch
 
-    def start(
-        self, *args: object, cwd: Path, stdout: IO[str], stderr: IO[str]
-    ) -> subprocess.Popen[str]:
-        """A `polyrhythm` command on this host."""
-        command = ["ip", "netns", "exec", self.namespace, str(CLI), *(str(arg) for arg in args)]
-        return subprocess.Popen(command, cwd=cwd, stdout=stdout, stderr=stderr, text=True)
+    def start(self, *args: object, cwd: Path, stdout: IO[str], stderr: IO[str]) -> Process:
+        """Start a `polyrhythm` command on this host."""
+        return start(*args, cwd=cwd, stdout=stdout, stderr=stderr, network=self.namespace)
 
     def shape(self, rate: str) -> None:
         """Let no more than this through, either way."""

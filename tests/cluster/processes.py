@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -20,13 +19,13 @@ import pytest
 
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.runtime.trace import replay
+from tests.commands.start import Process, run, start
+from tests.commands.warm_server import MARK
 
 TORTURED = "POLYRHYTHM_TORTURE" in os.environ
 SHOWN_ELSEWHERE = pytest.mark.skipif(
     not TORTURED, reason="under POLYRHYTHM_TORTURE: another case shows the same every time"
 )
-CLI = Path(sys.executable).with_name("polyrhythm")
-_MARK = "POLYRHYTHM_TEST_MARK"
 _TCP_LISTEN = "0A"
 _WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
 _MOST_STEPS = 20_000 if TORTURED else 4_000
@@ -47,10 +46,7 @@ def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> 
 
 def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    command = [str(CLI), *(str(arg) for arg in args)]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    return run(*args, cwd=cwd, timeout_s=timeout_s)
 
 
 def last_word(lines: list[str]) -> str:
@@ -64,29 +60,28 @@ def last_word(lines: list[str]) -> str:
 class Command:
     """A running `polyrhythm train ... --name run` in `cwd`; a context manager that leaves nothing."""
 
-    def __init__(self, *args: object, cwd: Path, trace: bool = True) -> None:
-        """`trace`: record traces, and replay them unless the test fails."""
+    def __init__(self, *args: object, cwd: Path, trace: bool = True, fresh: bool = False) -> None:
+        """`trace`: record traces, and replay them unless the test fails. `fresh`: execute the console
+        script instead of forking a process that has imported torch."""
         self.cwd = cwd
         self._traces = trace
         self.run_dir = cwd / "runs" / "run"
-        self._mark = f"{_MARK}={uuid.uuid4().hex}".encode()
+        self._mark = f"{MARK}={uuid.uuid4().hex}".encode()
         name, _, value = self._mark.decode().partition("=")
         self._env = {**os.environ, name: value}
-        self._joiners: list[subprocess.Popen[str]] = []
+        self._joiners: list[Process] = []
         self._stderr = (cwd / "stderr.txt").open("w+")
         self._stdout = (cwd / "stdout.txt").open("w+")
         bounded = "--rounds" in args or "--epochs" in args  # it ends even if the test is killed
-        self.process = subprocess.Popen(
-            [
-                *(str(CLI), "train", *(str(arg) for arg in args)),
-                *("--name", "run", *(["--trace"] if trace else [])),
-                *(("--max-seconds", "600") if bounded else ()),
-            ],
+        self.process = start(
+            *("train", *args, "--name", "run", *(["--trace"] if trace else [])),
+            *(("--max-seconds", "600") if bounded else ()),
             cwd=cwd,
             env=self._env,
             stdout=self._stdout,
             stderr=self._stderr,
             start_new_session=True,
+            fresh=fresh,
         )
 
     def __enter__(self) -> "Command":
@@ -165,23 +160,22 @@ class Command:
             found.update(path for path in paths if path.startswith("/dev/shm/"))
         return found
 
-    def join(self, *args: object) -> subprocess.Popen[str]:
+    def join(self, *args: object) -> Process:
         """A `polyrhythm worker` that joins this command's job; it ends with the test."""
         traces = ["--trace", str(self.run_dir)] if self._traces else []
         return self._start_outside("worker", *args, *traces)
 
-    def serve(self, *args: object) -> subprocess.Popen[str]:
+    def serve(self, *args: object) -> Process:
         """A `polyrhythm server` for this command's job; it ends with the test."""
         return self._start_outside("server", *args)
 
-    def _start_outside(self, role: str, *args: object) -> subprocess.Popen[str]:
-        joiner = subprocess.Popen(
-            [str(CLI), role, "--connect", self.address(), *(str(arg) for arg in args)],
+    def _start_outside(self, role: str, *args: object) -> Process:
+        joiner = start(
+            *(role, "--connect", self.address(), *args),
             cwd=self.cwd,
             env=self._env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
             start_new_session=True,
         )
         self._joiners.append(joiner)

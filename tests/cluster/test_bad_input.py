@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import CLI, Command, call, last_word
+from tests.cluster.processes import Command, call, last_word
+from tests.commands.start import CLI
 
 GOOD = """
 import torch

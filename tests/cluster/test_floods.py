@@ -108,7 +108,7 @@ def test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server(
     """`ulimit -n 64`, 100 silent connections to every server, and the death of one of them."""
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 200, "--timer", "off"]
-    with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path) as command:
+    with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path, fresh=True) as command:
         await_gate(tmp_path)
         servers = command.servers()
         ports = [command.ports(pid)[0] for pid in servers]

@@ -23,7 +23,8 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.proof import Secret, mac
 from tests.cluster.handshakes import HOST, Peer, frame, reason_in, secret_of, with_nonce
-from tests.cluster.processes import CLI, Command, call, wait_until
+from tests.cluster.processes import Command, call, wait_until
+from tests.commands.start import run, start
 
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can start another user's process")
@@ -47,11 +48,12 @@ ROUNDS = 200
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """A job over TCP that waits in the middle. Whatever happens to it, its two workers must reach the
-    goal, and nobody may leave before."""
+    goal, and neither may leave before. The console script is executed, so that command line and
+    environment in /proc are those of a user's command."""
     folder = tmp_path_factory.mktemp("secret")
     (folder / "gated.py").write_text(GATED)
     flags = ["--workers", 2, "--servers", 2, "--rounds", ROUNDS, "--timer", "off", "--link", "tcp"]
-    with Command("gated.py", *flags, "--json", cwd=folder) as command:
+    with Command("gated.py", *flags, "--json", cwd=folder, fresh=True) as command:
         command.await_round(0)
         yield command
         (folder / "go").touch()
@@ -69,15 +71,8 @@ def address_of(job: Command) -> tuple[str, int]:
 
 def joining(job: Command, *flags: object, **env: str) -> subprocess.CompletedProcess[str]:
     """A `polyrhythm worker` that must not get in."""
-    return subprocess.run(
-        [str(CLI), "worker", "--connect", job.address(), *map(str, flags)],
-        cwd=job.cwd,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    arguments = ("worker", "--connect", job.address(), *flags)
+    return run(*arguments, cwd=job.cwd, env={**os.environ, **env})
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -143,8 +138,8 @@ def test_elsewhere_the_secret_comes_from_a_file_or_from_the_environment(
     given = {"POLYRHYTHM_SECRET": secret_of(job.run_dir).text} if way == "variable" else {}
     flags = ["--secret-file", copy] if way == "file" else []
     name = f"by-{way}"
-    process = subprocess.Popen(
-        [CLI, "worker", "gated.py", "--connect", job.address(), "--name", name, *map(str, flags)],
+    process = start(
+        *("worker", "gated.py", "--connect", job.address(), "--name", name, *flags),
         cwd=job.cwd,
         env={**os.environ, "XDG_STATE_HOME": str(tmp_path), **given},
         stderr=subprocess.DEVNULL,
@@ -346,14 +341,8 @@ def test_a_worker_gives_nothing_to_another_users_process_that_took_the_port(
         greeting = m.HelloReply(name="s0", digest=int(Digest.XXH3), address=address)
         squatter.stdin.write((frame(challenge) + frame(greeting)).hex() + "\n")
         squatter.stdin.flush()
-        done = subprocess.run(
-            [CLI, "worker", "--connect", f"{HOST}:{port}", "--secret-file", job.run_dir / "secret"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        secret = job.run_dir / "secret"
+        done = run("worker", "--connect", f"{HOST}:{port}", "--secret-file", secret, cwd=tmp_path)
         assert "does not know the secret that was given here" in one_line(done)
         hello_nbytes, then_nbytes = map(int, squatter.stdout.readline().split())
         assert hello_nbytes > 0 and then_nbytes == 0
@@ -420,12 +409,11 @@ def test_a_worker_does_not_run_a_file_that_only_the_peer_names(tmp_path: Path) -
     with socket.create_server((HOST, 0)) as listener:
         listener.settimeout(60)
         port = listener.getsockname()[1]
-        process = subprocess.Popen(
-            [CLI, "worker", "--connect", f"{HOST}:{port}"],
+        process = start(
+            *("worker", "--connect", f"{HOST}:{port}"),
             cwd=tmp_path,
             env={**os.environ, "POLYRHYTHM_SECRET": secret.text},
             stderr=subprocess.PIPE,
-            text=True,
         )
         try:
             sock, _ = listener.accept()
@@ -467,8 +455,8 @@ def test_on_the_same_host_the_file_that_was_named_to_train_is_run(job: Command) 
     """From another folder, where the relative name means nothing."""
     elsewhere = job.cwd / "elsewhere"
     elsewhere.mkdir()
-    process = subprocess.Popen(
-        [CLI, "worker", "--connect", job.address(), "--name", "from-elsewhere"],
+    process = start(
+        *("worker", "--connect", job.address(), "--name", "from-elsewhere"),
         cwd=elsewhere,
         stderr=subprocess.DEVNULL,
     )

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.cluster.company import Company
 from tests.cluster.machines import Machines
 from tests.cluster.namespaces import network
 from tests.cluster.processes import Command, wait_until
+from tests.commands.start import Process
 
 LEAD_TIMEOUT_S = 6
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
@@ -32,7 +32,7 @@ class Site:
         goal = ("--target-accuracy", 1.0, *folded_with(ADDITION))
         self.command = Command(LEDGER, *counts, *how, *goal, *flags, cwd=cwd)
         self.company = Company(self.command, random.Random(0))
-        self.outside: dict[int, subprocess.Popen[str]] = {}
+        self.outside: dict[int, Process] = {}
         self._servers, self._local = servers, local
 
     def gather(self) -> None:

@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import CLI
+from tests.commands.start import Process, start
 
 
-def begin(cwd: Path, *args: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(CLI), "train", *(str(arg) for arg in args)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def begin(cwd: Path, *args: object) -> Process:
+    return start("train", *args, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ buffers by points: unequal batches, two parameter groups, a scheduler, tied weig
 
 import functools
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +15,11 @@ import torch
 from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.wire.messages import JobSpec
+from tests.commands.start import run
 from tests.learn import twin_job as tj
 
 TOLERANCE = 1e-5
 JOB_FILE = Path(tj.__file__)
-CLI = Path(sys.executable).with_name("polyrhythm")
 twin = functools.cache(tj.twin)
 
 
@@ -139,11 +137,9 @@ def test_bf16_on_the_wire() -> None:
 def run_in_processes(tmp_path: Path, optimizer: str, *flags: str) -> tuple[tj.State, bool]:
     """The final state of worker-0, and whether its parameters lay in the server's memory."""
     out = tmp_path / "final.npz"
-    command = [str(CLI), "train", str(JOB_FILE), "--rounds", str(tj.ROUNDS), "--quiet", "--json"]
-    command += ["--set", f"optimizer={optimizer}", "--set", f"out={out}", *flags]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
-    )
+    settings = ("--set", f"optimizer={optimizer}", "--set", f"out={out}")
+    goal = ("--rounds", tj.ROUNDS, "--quiet", "--json")
+    done = run("train", JOB_FILE, *goal, *settings, *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with np.load(out) as saved:
         state = {

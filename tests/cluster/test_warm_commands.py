@@ -1,0 +1,141 @@
+"""A command that is forked from the warm server behaves like one that is executed."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.processes import Command, wait_until
+from tests.commands.start import WarmCommand, run, start
+from tests.commands.warm_server import MARK
+
+DESCRIBED = """
+import json, os, resource, signal, sys, threading
+import torch
+
+
+def kind(fd):
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith("/sys/"):
+            return ""
+        return os.readlink(f"/proc/self/fd/{fd}").partition(":")[0].rpartition("/")[2]
+    except FileNotFoundError:
+        return "the folder itself"
+
+
+def described():
+    return {
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "descriptors": sorted(filter(None, map(kind, os.listdir("/proc/self/fd")))),
+        "handlers": {
+            number.name: getattr(signal.getsignal(number), "__qualname__", str(signal.getsignal(number)))
+            for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP)
+        },
+        "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
+        "threads": torch.get_num_threads(),
+        "write_through": sys.stdout.write_through,
+        "encoding": sys.stdout.encoding,
+        "path": sys.path,
+        "session is another's": os.getsid(0) != os.getpid(),
+        "nice": os.nice(0),
+        "mask": os.umask(0o22),
+    }
+
+
+def main(worker):
+    model = torch.nn.Linear(2, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    if worker.name == "worker-0":
+        with open("described.json", "w") as file:
+            json.dump(described(), file)
+    while not worker.stopped:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step(points=1)
+"""
+WAYS = pytest.mark.parametrize("fresh", [False, True], ids=["forked", "executed"])
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--version",), ("train", "--threads", 0), ("nonsense",), ("train", "--workers", "many"), ()],
+    ids=lambda args: " ".join(map(str, args)) or "nothing",
+)
+def test_output_and_status_are_the_same(tmp_path: Path, args: tuple[object, ...]) -> None:
+    forked, executed = (run(*args, cwd=tmp_path, fresh=fresh) for fresh in (False, True))
+    assert (forked.returncode, forked.stdout, forked.stderr) == (
+        *(executed.returncode, executed.stdout, executed.stderr),
+    )
+
+
+def described(folder: Path, *, fresh: bool) -> dict[str, Any]:
+    folder.mkdir()
+    (folder / "job.py").write_text(DESCRIBED)
+    with Command("job.py", "--rounds", 2, "--workers", 1, cwd=folder, fresh=fresh) as command:
+        assert command.wait(60) == 0, command.stderr()
+    return json.loads((folder / "described.json").read_text())
+
+
+def test_a_worker_finds_the_same_surroundings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable is set after the warm server was started. What the import of torch leaves behind, an
+    environment variable and on some processors descriptors of /sys, is not compared."""
+    start("--version", stdout=subprocess.DEVNULL).wait(60)
+    monkeypatch.setenv("POLYRHYTHM_TEST_VARIABLE", "late")
+    forked, executed = (
+        described(tmp_path / name, fresh=name == "executed") for name in ("forked", "executed")
+    )
+    for found in (forked, executed):
+        assert found["environment"].pop("POLYRHYTHM_TEST_VARIABLE") == "late"
+        del found["environment"][MARK]
+        found["environment"].pop("TORCHINDUCTOR_CACHE_DIR", None)
+        folder = Path(found.pop("folder"))
+        assert folder.parent == tmp_path
+        found["path"].remove(str(folder))
+        found["path"].remove(str(folder))
+    assert forked == executed
+
+
+@WAYS
+def test_a_killed_command_says_so_and_takes_its_processes_along(
+    tmp_path: Path, long_job: Path, fresh: bool
+) -> None:
+    flags = ("--rounds", 1_000_000, "--workers", 2, "--servers", 1)
+    with Command(long_job, *flags, cwd=tmp_path, fresh=fresh) as command:
+        command.await_round(1)
+        pid = command.process.pid
+        assert os.getsid(pid) == os.getpgid(pid) == pid
+        assert command.pids()[0] == pid and len(command.pids()) == 5
+        os.kill(pid, signal.SIGKILL)
+        assert command.wait(20) == -signal.SIGKILL
+        wait_until(lambda: not command.pids(), "no process is left")
+
+
+@WAYS
+def test_a_command_has_the_descriptors_that_it_was_given(
+    tmp_path: Path, long_job: Path, fresh: bool
+) -> None:
+    """Neither those of the warm server, nor those of this process."""
+    flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--local-workers", 0)
+    with Command(long_job, *flags, cwd=tmp_path, fresh=fresh) as command:
+        command.address()
+        folder = Path(f"/proc/{command.process.pid}/fd")
+        opened = {int(entry.name): os.readlink(entry) for entry in folder.iterdir()}
+    assert opened[1] == str(tmp_path / "stdout.txt") and opened[2] == str(tmp_path / "stderr.txt")
+    kinds = sorted(target.partition(":")[0] for fd, target in opened.items() if fd > 2)
+    assert kinds == ["anon_inode", "socket", "socket"], opened
+
+
+def test_a_variable_that_is_read_when_a_process_is_loaded_makes_a_command_fresh(
+    tmp_path: Path,
+) -> None:
+    for env, warm in ((os.environ, True), ({**os.environ, "OMP_NUM_THREADS": "1"}, False)):
+        process = start("--version", cwd=tmp_path, env=env, stdout=subprocess.PIPE)
+        assert isinstance(process, WarmCommand) == warm
+        out, _ = process.communicate(timeout=60)
+        assert out.startswith("polyrhythm ")

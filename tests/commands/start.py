@@ -1,0 +1,244 @@
+"""Start `polyrhythm` commands, as `subprocess` does, from a process that has imported torch already.
+
+One such process (`warm_server.py`) belongs to each test process; it is started with the first command.
+A command whose environment differs in a variable that is read when a process is loaded is executed in
+the usual way, and so is every command with `fresh=True`.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import resource
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from polyrhythm.engines.environment import environment
+from tests.commands.warm_server import MARK, MARK_LENGTH, MOST_NBYTES
+
+CLI = Path(sys.executable).with_name("polyrhythm")
+_PROGRAM = Path(__file__).with_name("warm_server.py")
+_READ_WHEN_LOADED = ("OMP_", "MKL_", "OPENBLAS_", "LD_", "GLIBC_", "MALLOC_", "PYTHON", "TORCH_")
+_LIMITS = tuple(name for name in dir(resource) if name.startswith("RLIMIT_"))
+
+Stream = int | IO[Any] | None
+
+
+class _WarmServer:
+    def __init__(self) -> None:
+        self.loaded = _read_when_loaded(os.environ)
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_PROGRAM), str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env={**environment([1]), MARK: "-" * MARK_LENGTH},
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        self.requests.close()
+        self._process.wait(30)
+
+
+@functools.cache
+def _warm_server() -> _WarmServer:
+    server = _WarmServer()
+    atexit.register(server.close)
+    return server
+
+
+def _read_when_loaded(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_READ_WHEN_LOADED)}
+
+
+class WarmCommand:
+    """A command that was forked. It has the part of `subprocess.Popen` that tests use."""
+
+    def __init__(
+        self,
+        argv: list[str],
+        *,
+        cwd: Path | None,
+        env: Mapping[str, str],
+        stdin: Stream,
+        stdout: Stream,
+        stderr: Stream,
+        start_new_session: bool,
+        network: str | None,
+    ) -> None:
+        self.args = argv
+        self.returncode: int | None = None
+        with contextlib.ExitStack() as opened:
+            null = opened.enter_context(open(os.devnull, "r+b"))
+            source = null.fileno() if stdin in (None, subprocess.DEVNULL) else _descriptor(stdin)
+            out, self.stdout = _output(stdout, 1, null, opened)
+            errors, self.stderr = _output(stderr, 2, null, opened)
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.enter_context(theirs)
+            request = {
+                "argv": argv,
+                "cwd": str(cwd or Path.cwd()),
+                "env": dict(env),
+                "limits": {n: resource.getrlimit(getattr(resource, n)) for n in _LIMITS},
+                "new_session": start_new_session,
+                "network": network,
+            }
+            body = json.dumps(request).encode()
+            assert len(body) < MOST_NBYTES
+            fds = [theirs.fileno(), source, out, errors]
+            socket.send_fds(_warm_server().requests, [body], fds)
+        self.pid: int = self._told()["pid"]
+
+    def _told(self) -> dict[str, int]:
+        told = self._control.recv(MOST_NBYTES)
+        assert told, "the process that commands are forked from has died"
+        return json.loads(told)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and self._has_ended(0.0):
+            self._end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not self._has_ended(timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self._end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        ready = select.poll()  # unlike select() it takes descriptors above 1023
+        ready.register(self._control, select.POLLIN)
+        return bool(ready.poll(None if timeout is None else timeout * 1000))
+
+    def _end(self) -> None:
+        self.returncode = self._told()["returncode"]
+        self._control.close()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str | None, str | None]:
+        """Read the pipes until every process that writes to them has ended, and wait."""
+        until_s = None if timeout is None else time.monotonic() + timeout
+        pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
+        parts: dict[IO[str], list[bytes]] = {pipe: [] for pipe in pipes if not pipe.closed}
+        with selectors.DefaultSelector() as selector:
+            for pipe in parts:
+                selector.register(pipe, selectors.EVENT_READ)
+            while selector.get_map():
+                left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+                ready = selector.select(left_s)
+                if not ready and left_s is not None:
+                    raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+                for key, _ in ready:
+                    part = os.read(key.fd, 1 << 16)
+                    parts[key.fileobj].append(part)  # type: ignore[index]
+                    if not part:
+                        selector.unregister(key.fileobj)
+        texts = {pipe: b"".join(read).decode() for pipe, read in parts.items()}
+        for pipe in texts:
+            pipe.close()
+        self.wait(None if until_s is None else max(0.0, until_s - time.monotonic()))
+        return (
+            None if self.stdout is None else texts.get(self.stdout, ""),
+            None if self.stderr is None else texts.get(self.stderr, ""),
+        )
+
+
+def _output(
+    stream: Stream, own: int, null: IO[bytes], opened: contextlib.ExitStack
+) -> tuple[int, IO[str] | None]:
+    """The descriptor that a command writes to, and the end of a pipe from which tests read."""
+    if stream == subprocess.PIPE:
+        read, write = os.pipe()
+        opened.callback(os.close, write)
+        return write, open(read)
+    if stream == subprocess.DEVNULL:
+        return null.fileno(), None
+    if stream is None:
+        return own, None
+    return _descriptor(stream), None
+
+
+def _descriptor(stream: int | IO[Any]) -> int:
+    return stream if isinstance(stream, int) else stream.fileno()
+
+
+Process = subprocess.Popen[str] | WarmCommand
+
+
+def start(
+    *args: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    start_new_session: bool = False,
+    network: str | None = None,
+    fresh: bool = False,
+) -> Process:
+    """Start `polyrhythm ARGS`, in the network namespace of that name if one is given. `fresh`: execute
+    the console script."""
+    argv = [str(CLI), *(str(arg) for arg in args)]
+    env = os.environ if env is None else env
+    if fresh or _read_when_loaded(env) != _warm_server().loaded:
+        inside = [] if network is None else ["ip", "netns", "exec", network]
+        return subprocess.Popen(
+            [*inside, *argv],
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=start_new_session,
+            text=True,
+        )
+    return WarmCommand(
+        argv,
+        cwd=cwd,
+        env=env,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=start_new_session,
+        network=network,
+    )
+
+
+def run(
+    *args: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 90.0,
+    fresh: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run `polyrhythm ARGS` to its end."""
+    pipe = subprocess.PIPE
+    process = start(*args, cwd=cwd, env=env, stdout=pipe, stderr=pipe, fresh=fresh)
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
