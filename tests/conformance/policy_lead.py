@@ -97,6 +97,8 @@ class ModelLead:
         self.workers: dict[int, State] = {}
         self.next_worker = 0
         self.folded = -1
+        self.version: dict[int, int] = {}
+        """The version with which each worker went on."""
         self.folding: set[int] | None = None
         """The workers that go on when the servers have folded; None while no fold is under way."""
         self.released: set[int] = set()
@@ -125,8 +127,8 @@ class ModelLead:
         decision: sync.Decision = self._call("on", event, self.now_ns)
         self.wake_ns = decision.wake_at
         _check_reason(decision.reason)
-        if decision.said is not None:
-            _check_reason(decision.said)
+        if decision.change is not None:
+            _check_reason(decision.change)
         _check_reason(self._call("why").reason)
         if isinstance(event, sync.TimePassed):
             self._check_wake_up(decision, due=due)
@@ -169,6 +171,7 @@ class ModelLead:
     def _go(self, release: frozenset[int] | set[int]) -> None:
         for worker in sorted(release):
             self.workers[worker] = State.RUNNING
+            self.version[worker] = self.folded
             self.released.add(worker)
             self._check_terms(self._call("terms", worker))
 
@@ -181,7 +184,7 @@ class ModelLead:
             raise Violation(f"a plan of {terms.steps} steps does not fit its traits")
         if terms.points and not traits.gathers:
             raise Violation(f"a batch of {terms.points} points does not fit its traits")
-        if min(terms.interval_ns, terms.steps) < 0 or terms.points < sync.EVERYTHING:
+        if min(terms.interval_ns, terms.steps) < 0 or terms.points < sync.ALL_POINTS:
             raise Violation(f"a worker cannot follow {terms}")
 
     # -- events ----------------------------------------------------------------------------------
@@ -231,11 +234,15 @@ class ModelLead:
     def _contribute(self, worker: int, pick: int) -> None:
         if self.traits.asks_before_steps:
             self.workers[worker] = State.WAITING
-        late = (
-            pick % 2 == 0
-        )  # after the fold was decided: counted in that round, or in the next one
-        round_ = self.folded + (1 if self.folding is None or late else 2)
+        round_ = self._round_of(worker, pick)
         self.tell(sync.MemberContributed(worker, round_, self._trailer(worker, pick)))
+
+    def _round_of(self, worker: int, pick: int) -> int:
+        """The round that servers counted a contribution in. The lead may hear of the contribution when
+        that round is being folded, or is folded already."""
+        open_round = self.folded + (1 if self.folding is None else 2)
+        early = pick % 4 == 0
+        return max(self.version[worker] + 1, open_round - 1) if early else open_round
 
     def _trailer(self, worker: int, pick: int) -> Trailer | None:
         if pick % 7 == 6:

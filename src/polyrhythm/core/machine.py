@@ -17,7 +17,11 @@ class Reason(msgspec.Struct, frozen=True, array_like=True):
     fields: dict[str, Any] = {}
 
     def __str__(self) -> str:
-        return WORDS[self.code].format_map(self.fields)
+        words = WORDS.get(self.code)
+        if words is None:  # a policy of a user's own may have codes without a sentence here
+            fields = ", ".join(f"{name} {value}" for name, value in self.fields.items())
+            return f"{self.code}: {fields}" if fields else self.code
+        return words.format_map(self.fields)
 
 
 WORDS = {

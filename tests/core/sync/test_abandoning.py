@@ -76,6 +76,17 @@ def test_who_is_late_but_in_waits_for_nobody() -> None:
     assert policy.on(sync.TimePassed(), 360 * MS).fold
 
 
+def test_a_fold_at_the_deadline_releases_a_worker_whose_contribution_was_counted_before() -> None:
+    policy = fsp()
+    policy.on(arrived(0), 99 * MS)
+    policy.on(arrived(1), 99 * MS)
+    assert policy.on(sync.TimePassed(), 150 * MS).fold
+    policy.on(sync.Opened(1), 151 * MS)
+    policy.on(arrived(0, round_=2), 260 * MS)
+    decision = policy.on(arrived(2, round_=1), 320 * MS)
+    assert decision.fold and decision.release == {0, 2}
+
+
 def test_who_came_and_left_waits_for_nobody() -> None:
     policy = fsp()
     policy.on(arrived(0), 10 * MS)

@@ -128,8 +128,8 @@ def test_a_cap_below_the_ratio_of_speeds_is_raised_and_that_is_said() -> None:
     for worker, step_ns in ((0, 10**6), (1, 10 * 10**6)):
         trailer = Trailer(worker=worker, compute_ns=step_ns)
         decision = policy.on(sync.MemberContributed(worker, 1, trailer), 20 * 10**6)
-    assert decision.fold and decision.said is not None
-    assert "--most-steps 3 is raised to 10" in str(decision.said)
+    assert decision.fold and decision.change is not None
+    assert "--most-steps 3 is raised to 10" in str(decision.change)
     assert policy.terms(0).steps == 10
 
 

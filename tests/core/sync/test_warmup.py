@@ -20,7 +20,7 @@ class Training:
         self.policy: SyncPolicy = choose_policy(JobSpec(job="j", **spec))
         self.now_ns = 0
         self.objective = 10.0
-        self.said: list[sync.Reason] = []
+        self.change: list[sync.Reason] = []
         self._steps: dict[int, int] = {}
         self._late_ms = 0
         self._round = 0
@@ -56,8 +56,8 @@ class Training:
             decision = self.policy.on(arrived, self.now_ns + late_ms * MS)
             self._steps[worker] += 1
         assert decision.fold
-        if decision.said is not None:
-            self.said.append(decision.said)
+        if decision.change is not None:
+            self.change.append(decision.change)
         self._late_ms = late_ms
         self.now_ns += (late_ms + 5) * MS
         self.objective *= 0.97
@@ -69,7 +69,7 @@ def intervals(joins: int, *, cold: bool) -> list[float]:
         training.join(worker)
     for round_ in range(1, 30):
         training.round(cold=cold, joiner=2 if round_ == joins else None)
-    return [reason.fields["interval_ms"] for reason in training.said]
+    return [reason.fields["interval_ms"] for reason in training.change]
 
 
 @pytest.mark.parametrize("joins", [1, 2, 3, 4, 5, 6, 12])
@@ -83,7 +83,7 @@ def test_a_fixed_interval_is_not_raised_by_a_first_step() -> None:
         training.join(worker)
     for _ in range(8):
         training.round(cold=True)
-    assert training.said == []
+    assert training.change == []
 
 
 def test_the_size_of_a_batch_is_as_if_first_steps_were_like_others() -> None:
@@ -94,7 +94,7 @@ def test_the_size_of_a_batch_is_as_if_first_steps_were_like_others() -> None:
             training.join(worker)
         for _ in range(30):
             training.round(cold=cold)
-        told.append([(reason.code, reason.fields["points"]) for reason in training.said])
+        told.append([(reason.code, reason.fields["points"]) for reason in training.change])
     assert told[0] == told[1] != []
 
 

@@ -51,14 +51,14 @@ class Folds:
         self.wake_ns = decision.wake_at
         if decision.pause:
             self._pause()
-        if decision.said is not None:
-            said = decision.said
+        if decision.change is not None:
+            said = decision.change
             self._dispatch.note("policy", code=said.code, fields=said.fields, words=str(said))
         if decision.fold:
             self.fold(decision.release, decision.reason, now_ns)
         elif decision.release:
             # without rounds, who passes the gate as it arrives has asked for its parameters already
-            asked = sync.NOBODY
+            asked = sync.NO_WORKERS
             if isinstance(event, sync.MemberContributed) and not self._policy.traits.rounds:
                 asked = frozenset((event.worker,))
             self.release(decision.release, asked)

@@ -497,7 +497,7 @@ class LeadMachine:
             and not self._decisions.frozen
         ):
             # the goal was reached while the view turned
-            self._decisions.fold(sync.NOBODY, self._ending, now_ns, last=True)
+            self._decisions.fold(sync.NO_WORKERS, self._ending, now_ns, last=True)
             return
         if self._ending is not None:
             self._send_stop(self._ending, now_ns)
@@ -528,7 +528,7 @@ class LeadMachine:
         if goal is not None:
             self._ending = goal
             if not self._rounds.folding:
-                self._decisions.fold(sync.NOBODY, goal, now_ns, last=True)
+                self._decisions.fold(sync.NO_WORKERS, goal, now_ns, last=True)
         elif self._outlook.no_batches:
             self._finish(Reason("no-batches"), now_ns, failed=True)
 

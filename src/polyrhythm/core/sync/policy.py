@@ -17,7 +17,7 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec, Trailer
 
-NOBODY: frozenset[int] = frozenset()
+NO_WORKERS: frozenset[int] = frozenset()
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +74,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     reason: Reason
     pause: bool = False
     """All are to contribute what they have."""
-    said: Reason | None = None
+    change: Reason | None = None
     """What the policy changed about itself, for the journal."""
 
 
@@ -88,8 +88,8 @@ class RoundTerms(msgspec.Struct, frozen=True, gc=False):
     probe: bool = False
 
 
-AS_IT_LIKES = RoundTerms()
-EVERYTHING = -1
+USER_PACE = RoundTerms()
+ALL_POINTS = -1
 """In place of a number of points: all that the worker has."""
 
 
@@ -158,7 +158,7 @@ def split_sync(sync: str) -> tuple[str, str]:
 
 def sync_argument(job: JobSpec) -> int:
     """The whole number after the colon of `--sync`; refused if it is missing or not a number."""
-    _, text = split_sync(job.sync)
+    name, text = split_sync(job.sync)
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"--sync {job.sync!r} needs a whole number of steps, such as ssp:8")
+        raise UsageError(f"--sync {job.sync!r} needs a whole number, such as {name}:8")
     return int(text)

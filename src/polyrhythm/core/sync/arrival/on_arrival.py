@@ -33,7 +33,7 @@ class OnArrival:
         self._turning = ViewChange()
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        clocks, back = self.clocks, sync.NOBODY
+        clocks, back = self.clocks, sync.NO_WORKERS
         match event:
             case sync.MemberContributed():
                 if event.worker in clocks:
@@ -64,7 +64,7 @@ class OnArrival:
         return sync.Decision(True, released | entering, None, turn)
 
     def terms(self, worker: int) -> sync.RoundTerms:
-        return sync.AS_IT_LIKES
+        return sync.USER_PACE
 
     def why(self) -> Waiting:
         return self._gate.why(self.clocks)

@@ -7,7 +7,7 @@ arrives. When all have stopped there is one common pull, and clocks restart.*
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.arrival.clocks import Clocks
 from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
-from polyrhythm.core.sync.policy import NOBODY, PolicyEntry, sync_argument
+from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -15,7 +15,7 @@ class Restart:
     def __init__(self, bound: int) -> None:
         self.bound = bound
         self._stopped: set[int] = set()
-        self._going_on: frozenset[int] = NOBODY
+        self._going_on: frozenset[int] = NO_WORKERS
         """Who has just arrived and need not stop."""
         self._since_ns = 0
 
@@ -35,7 +35,7 @@ class Restart:
             clocks.restart()
             released, self._stopped = frozenset(self._stopped), set()
             return released, Reason("restart", {"members": clocks.running})
-        released, self._going_on = self._going_on, NOBODY
+        released, self._going_on = self._going_on, NO_WORKERS
         return released, GOING
 
     def why(self, clocks: Clocks) -> Waiting:

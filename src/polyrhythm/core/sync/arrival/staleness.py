@@ -10,7 +10,7 @@ from dataclasses import replace
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.arrival.clocks import Clocks
 from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
-from polyrhythm.core.sync.policy import NOBODY, PolicyEntry, sync_argument
+from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -36,12 +36,12 @@ class Staleness:
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
         """Only who has arrived need be looked at, unless the slowest has moved."""
         if self.bound is None:
-            return NOBODY, GOING
+            return NO_WORKERS, GOING
         least = clocks.least
         looked_at = self._arriving if least == self._least else self._held
         self._least = least
         if not looked_at:
-            return NOBODY, GOING
+            return NO_WORKERS, GOING
         passed = frozenset(w for w in looked_at if clocks[w] - least <= self.bound)
         self._arriving.clear()
         self._held -= passed

@@ -10,7 +10,7 @@ from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.core.sync.barrier.timer import Timer
 from polyrhythm.core.sync.barrier.warmup import WarmUp
 from polyrhythm.core.sync.policy import (
-    EVERYTHING,
+    ALL_POINTS,
     Decision,
     Left,
     MemberContributed,
@@ -49,7 +49,7 @@ class Batched:
                 self._newcomers.left(worker)
         decision = self._barrier.on(event, now_ns)
         if decision.fold and self._size is not None:
-            return replace(decision, said=self._close(self._size, now_ns))
+            return replace(decision, change=self._close(self._size, now_ns))
         return decision
 
     def _close(self, size: BatchSize, now_ns: int) -> Reason | None:
@@ -66,7 +66,7 @@ class Batched:
         return said
 
     def terms(self, worker: int) -> RoundTerms:
-        return RoundTerms(points=self._terms.points or EVERYTHING, probe=self._terms.probe)
+        return RoundTerms(points=self._terms.points or ALL_POINTS, probe=self._terms.probe)
 
     def why(self) -> Waiting:
         return self._barrier.why()

@@ -4,11 +4,13 @@ A worker proceeds after the fold; who is late counts in the next round. A member
 is not waited for from that moment.
 """
 
+from msgspec.structs import replace
+
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync.barrier.timer import Timer
 from polyrhythm.core.sync.policy import (
-    AS_IT_LIKES,
-    NOBODY,
+    NO_WORKERS,
+    USER_PACE,
     Decision,
     Joined,
     Left,
@@ -35,7 +37,7 @@ class Bsp:
         self._joining: set[int] = set()
         self._missing: set[int] = set()
         self._arrived: set[int] = set()
-        self.here_ns: int | None = None
+        self.first_arrival_ns: int | None = None
         """Since when somebody waits here for the others."""
         self._late_but_in: set[int] = set()
         self._folded = -1
@@ -44,14 +46,14 @@ class Bsp:
         self._since_ns = 0
         self._until_ns: int | None = None
         """When the timer fires."""
-        self._waiting = Decision(False, NOBODY, None, _WAITING)
+        self._waiting = Decision(False, NO_WORKERS, None, _WAITING)
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         if isinstance(event, MemberContributed) and event.round <= self._decided:
             self._late_but_in.add(event.worker)
         elif isinstance(event, (MemberContributed, MemberAbstained)):
             if not self._arrived:
-                self.here_ns = now_ns
+                self.first_arrival_ns = now_ns
             self._arrived.add(event.worker)
             self._missing.discard(event.worker)
         else:
@@ -68,7 +70,7 @@ class Bsp:
                     workers.discard(worker)
                 self._missing.discard(worker)
                 if not self._arrived:
-                    self.here_ns = None
+                    self.first_arrival_ns = None
             case Opened(round_):
                 if self._folded < 0:
                     self._members, self._joining = self._joining, set()
@@ -82,12 +84,12 @@ class Bsp:
         length_ns = self._timer.length_ns
         runs = self._open and bool(self._members)
         self._until_ns = self._since_ns + length_ns if runs and length_ns is not None else None
-        self._waiting = Decision(False, NOBODY, self._until_ns, _WAITING)
+        self._waiting = Decision(False, NO_WORKERS, self._until_ns, _WAITING)
 
     def _weigh(self, now_ns: int) -> Decision:
         round_ = self._folded + 1
         if not self._open:
-            return self._decide(NOBODY, Reason("folding", {"round": round_}), fold=False)
+            return self._decide(NO_WORKERS, Reason("folding", {"round": round_}), fold=False)
         if self._late_but_in:
             late, self._late_but_in = frozenset(self._late_but_in), set()
             return self._decide(late, Reason("already-in", {"round": self._folded}), fold=False)
@@ -103,16 +105,22 @@ class Bsp:
             return self._fold(Reason("timer", fields), now_ns)
         self._since_ns = now_ns
         self._wind()
-        return self._decide(NOBODY, Reason("timer-empty", {"round": round_}), fold=False)
+        return self._decide(NO_WORKERS, Reason("timer-empty", {"round": round_}), fold=False)
 
-    def leave_behind(self, code: str, over_ns: int, now_ns: int) -> Decision | None:
-        """Fold without those who are missing, if anybody is here; `over_ns` is since when they are."""
+    def fold_without_missing(
+        self, decision: Decision, code: str, since_ns: int, now_ns: int
+    ) -> Decision:
+        """Fold without the missing members, which were due at `since_ns`, if any member has arrived.
+
+        `decision` is what this barrier has just decided. The fold releases those workers too.
+        """
         if not self._open or not self._missing or not self._arrived:
-            return None
-        after_s = (now_ns - over_ns) / 1e9
+            return decision
+        after_s = (now_ns - since_ns) / 1e9
         missing = _names(self._missing)
         fields = {"round": self._folded + 1, "after_s": after_s, "missing": missing}
-        return self._fold(Reason(code, fields), now_ns)
+        fold = self._fold(Reason(code, fields), now_ns)
+        return replace(fold, release=fold.release | decision.release)
 
     def _fold(self, reason: Reason, now_ns: int) -> Decision:
         self._decided = self._folded + 1
@@ -120,7 +128,7 @@ class Bsp:
         self._members |= self._joining
         release = frozenset(self._arrived | self._joining)
         self._arrived.clear()
-        self.here_ns = None
+        self.first_arrival_ns = None
         self._joining.clear()
         self._open = False
         self._since_ns = now_ns
@@ -131,7 +139,7 @@ class Bsp:
         return Decision(fold, release, self._until_ns, reason)
 
     def terms(self, worker: int) -> RoundTerms:
-        return AS_IT_LIKES
+        return USER_PACE
 
     def why(self) -> Waiting:
         if not self._open:

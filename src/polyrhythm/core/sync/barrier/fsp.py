@@ -83,9 +83,9 @@ class Fsp:
             self._newcomers.left(event.worker)
         decision = self._barrier.on(event, now_ns)
         if self._patience_ns is not None and not decision.fold:
-            decision = self._abandon(now_ns) or decision
+            decision = self._abandon(decision, now_ns)
         if decision.fold:
-            return replace(decision, said=self._close())
+            return replace(decision, change=self._close())
         if self._pause_ns is not None and isinstance(event, _MAY_PAUSE):
             decision = self._pause(event, decision, self._pause_ns, now_ns)
         wake_ns = self._wake_ns(decision.wake_at, now_ns)
@@ -100,18 +100,18 @@ class Fsp:
         if trailer is not None:
             self._reading.count(trailer, first=first)
 
-    def _abandon(self, now_ns: int) -> Decision | None:
+    def _abandon(self, decision: Decision, now_ns: int) -> Decision:
         deadline_ns, over_ns = self._deadline_ns(), self._over_ns
         if deadline_ns is None or over_ns is None or now_ns < deadline_ns:
-            return None
-        return self._barrier.leave_behind("abandoned", over_ns, now_ns)
+            return decision
+        return self._barrier.fold_without_missing(decision, "abandoned", over_ns, now_ns)
 
     def _deadline_ns(self) -> int | None:
         """Until when all are waited for, if anybody waits."""
         if self._patience_ns is None or self._over_ns is None or self._terms.probe:
             return None
-        here_ns = self._barrier.here_ns
-        return None if here_ns is None else max(self._over_ns, here_ns) + self._patience_ns
+        first_ns = self._barrier.first_arrival_ns
+        return None if first_ns is None else max(self._over_ns, first_ns) + self._patience_ns
 
     def _pause(
         self, event: PolicyEvent, decision: Decision, pause_ns: int, now_ns: int

@@ -60,7 +60,7 @@ class Psp:
         plan = self._prediction.plan
         if plan is None or self._steps == before:
             return decision
-        return replace(decision, said=_told(plan, self._cap))
+        return replace(decision, change=_told(plan, self._cap))
 
     def terms(self, worker: int) -> RoundTerms:
         return RoundTerms(steps=self._steps.get(worker, 1))
