@@ -80,7 +80,7 @@ def test_the_objective_of_an_abandoned_micro_batch_is_not_counted(
         times.append(doomed[0])
         return doomed[0]
 
-    monkeypatch.setattr("polyrhythm.learn.exchange.abandons", abandons)
+    monkeypatch.setattr("polyrhythm.core.worker.cadence.abandons", abandons)
     run(objective_of, sync="fsp", interval="500ms", abandon="1ms", epochs=3, batch=2)
     assert any(times), "or nothing was abandoned"
     assert {line["objective"] for line in sent} == {1.0}

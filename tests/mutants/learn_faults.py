@@ -93,9 +93,9 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "batches-overshoot",
         "A round of a number of points takes a whole batch at its end, and so too many points.",
-        "learn:Worker._count_next",
-        "wanted(batch_size, self._exchange.missing(), least)",
-        "batch_size",
+        "core:ByPoints.next_points",
+        "wanted(self._batch, missing(standing, terms), self._least)",
+        "self._batch",
         "tests/learn/test_visits.py::test_a_round_of_so_many_points_has_exactly_so_many",
     ),
     # -- steps and contributions ---------------------------------------------------------------
@@ -135,9 +135,9 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "one-step-more-than-predicted",
         "psp takes one step more than the lead asked for.",
-        "learn:Exchange._due",
-        "self._step >= node.terms.steps",
-        "self._step > node.terms.steps",
+        "core:ByPrediction.due",
+        "standing.steps >= terms.steps",
+        "standing.steps > terms.steps",
         "tests/learn/test_visits.py::test_a_contribution_under_psp_has_the_steps_that_were_predicted",
     ),
     mutant(
@@ -193,10 +193,10 @@ LEARN: tuple[Mutant, ...] = (
     mutant(
         "first-micro-batch-is-measured",
         "The first micro-batch, which takes many times as long as any other, sets the pace.",
-        "learn:MicroBatch.measured",
+        "core:MicroBatch.measured",
         "not self._warm",
         "False",
-        "tests/learn/test_micro.py::test_a_first_step_that_takes_long_does_not_make_the_others_small",
+        "tests/core/worker/test_micro_batch.py::test_a_first_step_that_takes_long_does_not_make_the_others_small",
     ),
     mutant(
         "remainder-of-a-stall-is-forgotten",

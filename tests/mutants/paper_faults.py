@@ -151,9 +151,9 @@ PAPERS: tuple[Mutant, ...] = (
     mutant(
         "full-batches-are-cut",
         "BSPB contributes after half of a worker's points.",
-        "learn:Exchange.missing",
-        "everything if wanted < 0 else min(wanted, everything)",
-        "everything // 2 if wanted < 0 else min(wanted, everything)",
+        "core:missing",
+        "everything if terms.points < 0 else min(terms.points, everything)",
+        "everything // 2 if terms.points < 0 else min(terms.points, everything)",
         _FSP + "test_bspb_takes_every_point",
     ),
     mutant(

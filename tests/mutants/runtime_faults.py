@@ -212,7 +212,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "push-buffer-overwritten",
         "A worker fills a push buffer that a server may still read.",
-        "runtime:PushBuffers.turn_to_next",
+        "core:BufferTurns.turn",
         "list(self._lent)[-unacknowledged:]",
         "list(self._lent)[-1:]",
         "tests/runtime/worker/test_worker_memory.py::test_a_push_buffer_is_not_filled_while_a_server_may_read_it",

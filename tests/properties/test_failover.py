@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from polyrhythm.core.events import Computed
 from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.server.replication import Replication
-from polyrhythm.core.worker.outstanding import Outstanding
+from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.wire import messages as m
 
 ADDRESS = m.Address("memory", 0, "", "")

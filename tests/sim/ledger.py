@@ -21,7 +21,7 @@ from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import WorkerMachine
-from polyrhythm.core.worker.outstanding import Outstanding
+from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.server.slice_store import Given, SimSliceStore
 from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
@@ -204,7 +204,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(Contributions, "excuse", excuse_booked)
         patch.setattr(Channel, "send", send_again)
         patch.setattr(
-            "polyrhythm.sim.server.node.Memory", type("Booked", (Blocks,), {"books": books})
+            "polyrhythm.sim.server.node.SimSliceStore", type("Booked", (Blocks,), {"books": books})
         )
         yield books
 

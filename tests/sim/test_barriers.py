@@ -81,7 +81,8 @@ def test_a_worker_is_hurried_at_the_end_of_its_micro_batch() -> None:
     """Central: all stop within a micro-batch of the lead's word, however long their steps are."""
     workers = "[[workers]]\nstep = '10ms'\n[[workers]]\nstep = '3s'\n"
     done = run("fsp", "rounds = 20\ninterval = '200ms'\ncoordination = 'central'", workers)
-    assert done.result["seconds"] < 20 * 0.32, "a point of the slow one takes 94 ms"
+    first = 2 * 3  # the first two micro-batches are whole batches: their cost is not known yet
+    assert done.result["seconds"] < first + 20 * 0.32, "a point of the slow one takes 94 ms"
 
 
 def test_the_interval_follows_the_objective_and_says_so() -> None:
@@ -134,7 +135,7 @@ SOME_TAKE_LONG = "[[workers]]\ncount = 2\nstep = '10ms'\n[[workers]]\nstep = '15
 def test_a_point_that_takes_long_is_not_waited_for_and_is_visited_again(coordination: str) -> None:
     """The patience is longer than a fast worker needs for its last micro-batch and its contribution,
     so that only the slow worker is left behind."""
-    keys = f"epochs = 1\ninterval = '120ms'\ncoordination = '{coordination}'"
+    keys = f"epochs = 1\ninterval = '170ms'\ncoordination = '{coordination}'"
     waited = run("fsp", keys, SOME_TAKE_LONG, "gradient", points=4_000)
     left = run("fsp", f"{keys}\nabandon = '10ms'", SOME_TAKE_LONG, "gradient", points=4_000)
     for done in (waited, left):

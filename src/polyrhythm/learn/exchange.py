@@ -10,10 +10,9 @@ from typing import Any, Protocol
 
 import torch
 
-from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.worker.cadence import Due, Standing, choose_cadence, decide
 from polyrhythm.errors import UsageError
-from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.runtime.worker.node import WorkerNode
@@ -68,13 +67,9 @@ class Exchange(torch.optim.Optimizer):
             for key, tensor in table.items()
         ]
         self._local = job.kind == "local"
-        traits = traits_of(job.sync)
-        self._through = traits.trains_through
-        self._timed = traits.timed
-        self._gathers = traits.gathers
-        self._patience_ns = parse_patience(job.abandon)
+        self.cadence = choose_cadence(job)
+        self.traits = traits_of(job.sync)
         self._abandoned_ns = 0
-        self._steps = max(1, job.local_steps) if self._local else 1
         self._step = 0
         self._micro_ns = 0
         self._gathered = 0.0
@@ -88,7 +83,6 @@ class Exchange(torch.optim.Optimizer):
         """Rounds by the clock, kind local: the loss before the first local step of this round."""
         self._points: float | None = None
         self.probe: Probe | None = None
-        self.micro: MicroBatch | None = None
         super().__init__(inner.param_groups, inner.defaults)
         self.param_groups = inner.param_groups
         self.state = inner.state
@@ -125,33 +119,31 @@ class Exchange(torch.optim.Optimizer):
                 objective = objective.detach().item()
             new = self._visited() - self._stepped
             self._objective.append((float(objective), new if new > 0 else 1.0))
-            if self._local and self._timed and not self._step:
+            if self._local and self.traits.timed and not self._step:
                 self._fresh = (float(objective), round(self._visited()), 0)
         self._stepped = self._visited()
         if self._local:
-            if self._timed:
-                self._shorten_step()
+            self._shorten_step()
             self._inner.step()
         self._step += 1
         if self._pacer is not None:
             self._pacer.pace(self._visited())
-        if self._gathers and self._abandons():
+        if self.traits.gathers and self._abandons():
             self._leave_out(objective is not None)
-        elif self._gathers:
+        elif self.traits.gathers:
             self._end_micro_batch()
-        elif self._through and self._on_its_way:
+        elif self.traits.trains_through and self._on_its_way:
             self._look()
-        if self._due():
+        if self._due() is not Due.NO:
             self._contribute()
         self._drop_gradients()
         return result
 
     def _shorten_step(self) -> None:
-        """The interval cuts batches short. The learning rate was chosen for whole ones, so a gradient
-        over half a batch counts half: every point moves the model as much as in a whole batch."""
-        if self.micro is None or self._points is not None:
+        """Scale the gradients of a step that is shorter than a whole one."""
+        if self._points is not None:
             return
-        share = (self._visited() - self._gathered) / self.micro.most
+        share = self.cadence.share(self._visited() - self._gathered)
         if share < 1:
             for group in self.param_groups:
                 for parameter in group["params"]:
@@ -162,46 +154,34 @@ class Exchange(torch.optim.Optimizer):
         """Points since the last contribution."""
         return self._points if self._points is not None else self._visits.points
 
-    def _due(self) -> bool:
-        """Whether it is time to contribute: by the clock, by the lead's prediction, by count."""
+    def _standing(self) -> Standing:
+        return Standing(
+            self._step,
+            self._visited(),
+            self._visits.everything,
+            self._on_its_way,
+            self._node.interval_left_ns(),
+        )
+
+    def next_points(self) -> int:
+        """How many points the next batch has."""
+        return self.cadence.next_points(self._standing(), self._node.terms)
+
+    def _due(self) -> Due:
         node = self._node
-        if node.asked:
-            return True
-        if self._timed:
-            return self._interval_over() or node.hurried or self._passed_all()
-        if self._gathers:
-            return self.missing() <= 0
-        if self._through:
-            return self._step >= node.terms.steps and not self._on_its_way
-        return self._step % self._steps == 0
-
-    def _interval_over(self) -> bool:
-        """What is left is less than half of what a micro-batch takes: the end is nearer now than
-        after one more."""
-        usual_ns = self.micro.usual_ns if self.micro is not None else 0.0
-        return 2 * self._node.interval_left_ns() <= usual_ns
-
-    def missing(self) -> float:
-        """How many points are still to be visited before the next contribution, where that is
-        what counts."""
-        wanted = self._node.terms.points
-        everything = self._visits.everything or self._visited()
-        return (everything if wanted < 0 else min(wanted, everything)) - self._visited()
-
-    def _passed_all(self) -> bool:
-        """Every point of the lease was visited since the parameters came: ask for the barrier."""
-        everything = self._visits.everything
-        if not everything or self._visited() < everything:
-            return False
-        self._node.ask_for_barrier()
-        return True
+        due = decide(
+            self.cadence, self._standing(), node.terms, asked=node.asked, called=node.hurried
+        )
+        if due is Due.PASSED_ALL:
+            node.ask_for_barrier()
+        return due
 
     def _abandons(self) -> bool:
-        """What was just computed took too long for anybody to wait for it. Only points that came
-        from `worker.batches` can be visited again."""
-        if self._points is not None or not self._timed:
+        """Whether the step that was just computed is left out because it took too long. Only points
+        that came from `worker.batches` can be visited again."""
+        if self._points is not None:
             return False
-        return abandons(-self._node.interval_left_ns(), self._patience_ns, self._gathered)
+        return self.cadence.abandons(-self._node.interval_left_ns(), self._gathered)
 
     def _leave_out(self, objective: bool) -> None:
         self._visits.take_back()
@@ -220,8 +200,7 @@ class Exchange(torch.optim.Optimizer):
             with torch.no_grad():
                 self._flat.gather(points or 1.0)
         now_ns = self._node.computed_ns()
-        if self.micro is not None:
-            self.micro.measured(points, now_ns - self._micro_ns)
+        self.cadence.measured(points, now_ns - self._micro_ns)
         self._micro_ns = now_ns
         self._node.look()
 
@@ -297,13 +276,13 @@ class Exchange(torch.optim.Optimizer):
             self._node.set_apart()
         if self._local:
             self._flat.fill_changes(self._node.push)
-        elif self._gathers and self._step:
+        elif self.traits.gathers and self._step:
             self._flat.fill_gathered(self._node.push, weight)
         else:
             self._flat.fill_gradients(self._node.push)
         steps, self._step = max(1, self._step), 0
         probe = self._probed()
-        wait = not self._through or self._node.asked
+        wait = not self.traits.trains_through or self._node.asked
         abandoned_ns, self._abandoned_ns = self._abandoned_ns, 0
         self._node.contribute(
             weight,
@@ -315,7 +294,7 @@ class Exchange(torch.optim.Optimizer):
             steps,
             probe,
             abandoned_ns=abandoned_ns,
-            micro=(0, 0) if self.micro is None else (self.micro.most, self.micro.shortest_ns),
+            micro=self.cadence.micro_batch(),
             wait=wait,
         )
         self._on_its_way = not wait

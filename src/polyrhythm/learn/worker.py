@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from polyrhythm.core.batches import least_of, wanted
+from polyrhythm.core.batches import least_of
 from polyrhythm.core.sync.barrier.abandoning import OFF
-from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.catalogue import known
 from polyrhythm.learn.data.fetch import obtain
@@ -21,7 +20,6 @@ from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.describe import describe
 from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.exchange import Exchange
-from polyrhythm.learn.micro import MicroBatch
 from polyrhythm.learn.points import Indices, Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.staging import Pacer, Stage, Staging
@@ -175,10 +173,7 @@ class Worker:
             raise UsageError(f"batch_size is {batch_size}: it must be at least 1")
         least = least_of(self._job.min_batch, batch_size)
         fetch = _fetcher(dataset)
-        micro: MicroBatch | None = None
-        if traits_of(self._job.sync).timed:
-            micro = MicroBatch(batch_size, least, whole=self._job.kind == "local")
-        self._exchange.micro = micro
+        self._exchange.cadence.begin(batch_size, least)
         lease = self._node.enrol(_count(dataset), batch_size)
         if not self._exchange.pending:
             self._exchange.take_version()
@@ -191,7 +186,7 @@ class Worker:
                 self._visits.drop()
             self._visits.begin(lease.number)
             self._visits.everything = sum(chunk.last - chunk.first for chunk in lease.chunks)
-            indices, progress = points.next(self._count_next(batch_size, least, micro))
+            indices, progress = points.next(self._exchange.next_points())
             if not len(indices):
                 self._exchange.settle()
                 if self._visits.pending:
@@ -202,7 +197,9 @@ class Worker:
                 continue
             self._visits.note(len(indices), progress)
             if self._pacer is not None:
-                self._pacer.share = 1.0 if micro is None else len(indices) / batch_size
+                self._pacer.share = (
+                    len(indices) / batch_size if self._exchange.traits.timed else 1.0
+                )
             yield fetch(indices)
         if self._visits.pending:
             self._exchange.contribute_rest()
@@ -211,16 +208,6 @@ class Worker:
         """The folder of a data set that is known by name (`polyrhythm data list`), from
         `--data-dir` or wherever else it is found; a small one is fetched if it is nowhere."""
         return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
-
-    def _count_next(self, batch_size: int, least: int, micro: MicroBatch | None) -> int:
-        """How many points the next batch has: as the user says, or less where rounds end by the
-        clock or by a number of points."""
-        assert self._exchange is not None
-        if micro is not None:
-            return micro.size(self._node.interval_left_ns())
-        if traits_of(self._job.sync).gathers:
-            return wanted(batch_size, self._exchange.missing(), least)
-        return batch_size
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
         """The buffers that contributions leave from, a tensor per flat space each. With rounds and
@@ -247,11 +234,8 @@ class Worker:
         began_ns = time.monotonic_ns()
         if self.name != _EXAMINER or self.stopped or not self._examinations.due(began_ns):
             return
-        if (
-            traits_of(self._job.sync).timed
-            and self._exchange is not None
-            and self._exchange.pending
-        ):
+        exchange = self._exchange
+        if exchange is not None and exchange.traits.timed and exchange.pending:
             return  # others would wait, if it took longer than the rest of the interval
         self.report(**{name: measure() for name, measure in measures.items()})
         now_ns = time.monotonic_ns()

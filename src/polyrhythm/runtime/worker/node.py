@@ -27,7 +27,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.runtime.worker.joining import Joiner
 from polyrhythm.runtime.worker.landing import Landing
-from polyrhythm.runtime.worker.pushing import Pushing
+from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m

@@ -1,16 +1,18 @@
-"""The push buffers: memory for contributions, which belongs to the servers until they acknowledge."""
+"""How slices leave a worker for the servers: those of a contribution, and the initial parameters.
 
-from collections import deque
+A contribution lies in a push buffer, whose memory belongs to the servers until they acknowledge it.
+"""
 
 import torch
 
+from polyrhythm.core import builders
+from polyrhythm.core import effects as fx
 from polyrhythm.core.placement.slices import Layout
+from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.runtime.net.worker_links import WorkerLinks
 from polyrhythm.tensors.flat import FlatModel
-from polyrhythm.wire.messages import WINDOW
-
-_PUSH_BUFFERS = WINDOW + 1
-"""What is unacknowledged belongs to the servers, and one more is filled meanwhile."""
 
 
 class PushBuffer:
@@ -26,14 +28,14 @@ class PushBuffer:
         _, self.tensors = model.push_buffers(allocate)
         self.segments = segments
         self.parts: dict[int, tuple[int, ...]] = {}
-        """Per slice of buffers, the parts of it that the contribution has."""
+        """Per slice of buffers, the parts that the contribution has."""
         self._layout, self._model = layout, model
         self.pieces: list[Piece] = [
             segments[slice_.space].piece(*model.wire_range(slice_)) for slice_ in layout.slices
         ]
 
     def piece(self, slice_: int) -> Piece | None:
-        """What is sent of a slice; None: nothing of it was changed."""
+        """The bytes of a slice that are sent; None: nothing in it was changed."""
         parts = self.parts.get(slice_)
         if parts is None:
             return self.pieces[slice_]
@@ -49,48 +51,89 @@ class PushBuffer:
 class PushBuffers:
     def __init__(self) -> None:
         self._buffers: list[PushBuffer] = []
-        self._turn = 0
-        self._sent = 0
-        self._lent: deque[int] = deque(maxlen=WINDOW)
+        self._turns = BufferTurns()
 
     def make(self, model: FlatModel, layout: Layout, *, shared: bool) -> None:
-        """If there are none yet."""
+        """Make the buffers, unless they exist."""
         if not self._buffers:
-            self._buffers = [PushBuffer(model, layout, shared=shared) for _ in range(_PUSH_BUFFERS)]
+            count = BufferTurns.BUFFERS
+            self._buffers = [PushBuffer(model, layout, shared=shared) for _ in range(count)]
 
     def __getitem__(self, number: int) -> PushBuffer:
         return self._buffers[number]
 
     @property
     def turn(self) -> list[torch.Tensor]:
-        """To fill for the next contribution, one per space."""
-        return self._buffers[self._turn].tensors
+        """The memory of the next contribution, one tensor per space."""
+        return self._buffers[self._turns.next].tensors
 
     @property
     def sent(self) -> list[torch.Tensor]:
-        """The last contribution."""
-        return self._buffers[self._sent].tensors
+        """The memory of the last contribution."""
+        return self._buffers[self._turns.last].tensors
 
     def tensors(self) -> list[list[torch.Tensor]]:
         return [buffer.tensors for buffer in self._buffers]
 
     def lend(self, parts: dict[int, tuple[int, ...]]) -> int:
-        """The one whose turn it is goes to the servers: its number. `parts`: per slice of buffers,
-        those that were changed."""
-        self._buffers[self._turn].parts = parts
-        self._sent = self._turn
-        self._lent.append(self._turn)
-        return self._turn
+        """Lend the next buffer to the servers and return its number. `parts`: per slice of buffers,
+        the parts that were changed."""
+        number = self._turns.lend()
+        self._buffers[number].parts = parts
+        return number
 
     def turn_to_next(self, unacknowledged: int) -> None:
-        """The first two in turn, and the third when a server may still read the one whose turn it
-        is; so its memory is only taken by who runs ahead of its acknowledgements."""
-        busy = list(self._lent)[-unacknowledged:] if unacknowledged else []
-        other: int = 1 - self._turn if self._turn < 2 else 0
-        choices: list[int] = [other, *range(_PUSH_BUFFERS)]
-        self._turn = next(buffer for buffer in choices if buffer not in busy)
+        self._turns.turn(unacknowledged)
 
     def close(self) -> None:
         for buffer in self._buffers:
             for segment in buffer.segments:
                 segment.close()
+
+
+class Pushing:
+    def __init__(self, machine: WorkerMachine, links: WorkerLinks, *, shared: bool) -> None:
+        """`shared`: servers can map the buffers. The machine knows this worker's number."""
+        self.buffers = PushBuffers()
+        self._machine = machine
+        self._links = links
+        self._shared = shared
+        self._model: FlatModel | None = None
+        self._layout: Layout | None = None
+
+    def attach(self, model: FlatModel, layout: Layout) -> None:
+        self._model, self._layout = model, layout
+
+    def arrange(self) -> None:
+        assert self._model is not None and self._layout is not None
+        self.buffers.make(self._model, self._layout, shared=self._shared)
+
+    def seed(self, effect: fx.SeedSlices) -> None:
+        assert self._model is not None and self._layout is not None
+        link = self._links.to(fx.server_name(effect.server))
+        if link is None:
+            return
+        worker, incarnation = self._machine.worker, self._machine.incarnation
+        buffer = self.buffers[0]
+        for number in effect.slices:
+            slice_ = self._layout.slices[number]
+            offset, length = slice_.offset, slice_.length
+            buffer.tensors[slice_.space][offset : offset + length].copy_(self._model.seed(slice_))
+            seed = builders.seed(effect, worker, incarnation, number)
+            link.send(seed, (buffer.pieces[number],), flush=False)
+        self._links.touch(link)
+
+    def push(self, effect: fx.PushSlices) -> None:
+        link = self._links.to(fx.server_name(effect.server))
+        if link is None or self._layout is None:
+            return
+        worker, incarnation = self._machine.worker, self._machine.incarnation
+        buffer = self.buffers[effect.buffer]
+        slices = self._layout.slices
+        for number in effect.slices:
+            group = slices[number].group
+            rate = effect.rates[group] if group >= 0 else 0.0
+            parts, piece = buffer.parts.get(number), buffer.piece(number)
+            contribution = builders.contribution(effect, worker, incarnation, number, rate, parts)
+            link.send(contribution, () if piece is None else (piece,), flush=False)
+        self._links.touch(link)

@@ -1,21 +1,24 @@
 """A model of the user's loop: it attaches a model, enrols its data set, takes points, computes for as
 long as its steps take, contributes and waits, until the job stops.
 
-Under psp it does not wait: it looks at its links after each step until the version has come. Under
-fsp it takes micro-batches, looks after each, and contributes when its interval is over, when it is
-hurried, or when it has passed over all of its points.
+When it contributes, and how many points a step has, is decided by `core/worker/cadence`, as in the real
+loop. Steps up to the next decision are one event, however many they are. A worker that reads its links
+between steps is interrupted after the step during which something comes.
 """
 
 from collections.abc import Callable, Sized
-from math import ceil
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.batches import least_of, steps_of
 from polyrhythm.core.machine import Event
 from polyrhythm.core.pauses import stopped_ns
-from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
+from polyrhythm.core.sync.barrier.bsp import BSP
+from polyrhythm.core.sync.policy import Traits
 from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.worker.cadence import ByCount, Cadence, Due, Standing, choose_cadence, decide
+from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.sim.model.computing import Computing
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
@@ -26,18 +29,16 @@ from polyrhythm.sim.worker.visits import SimVisits
 from polyrhythm.wire import messages as m
 
 TOLD = "it was told to leave"
-_PUSH_BUFFERS = 2
 _RATES = (0.1,)
-_MICRO_NS = 4_000_000
-"""A micro-batch takes about so long."""
 _FORWARD = 1 / 3
-"""Of what a point costs when it is trained on: looking at its loss."""
+"""The cost of a forward pass over a point, as a share of the cost of training on it."""
 
 
 class Loop:
     def __init__(
         self,
         process: Process,
+        machine: WorkerMachine,
         put: Callable[[Event], None],
         unread: Sized,
         model: m.ModelSpec,
@@ -46,8 +47,8 @@ class Loop:
         pace: Pace,
         objective: Objective | None,
     ) -> None:
-        """It runs in `process`, and tells its machine by `put`. `unread`: what has come and was not
-        looked at."""
+        """The loop runs in `process` and hands events to its machine with `put`. `unread` holds what
+        has come and was not read yet."""
         self.pace = pace
         self.contributions = 0
         self.time = SimTimesheet()
@@ -58,10 +59,13 @@ class Loop:
         """It decides what to do after it has looked at all that has come."""
         self.began = False
         self.asked = False
-        self.through = False
+        self.cadence: Cadence = ByCount()
+        self.traits: Traits = BSP.traits
         self._process = process
         self._clock = process.clock
+        self._machine = machine
         self._put = put
+        self._turns = BufferTurns()
         self._unread = unread
         self._model = model
         self._points = points
@@ -70,11 +74,8 @@ class Loop:
         self._next: Callable[[], None] = self._attach
         """What the user's code does when it is handed back control."""
         self._job: m.JobSpec | None = None
-        self._local_steps = 1
         self._enrolling = False
         self._stopped = False
-        self._timed = self._local = False
-        self._patience_ns: int | None = None
         self._abandoned_ns = 0
         self._terms = fx.Resume(-1, stop=False)
         self._hurried = False
@@ -88,6 +89,8 @@ class Loop:
         self._least = 1
         self._size = batch
         """Points of a step."""
+        self._ahead = (0, 0)
+        """The steps that are being computed, and their points."""
         self._seen: float | None = None
         self._probed: tuple[float | None, int, int] = (None, 0, 0)
 
@@ -95,15 +98,13 @@ class Loop:
 
     def admit(self, job: m.JobSpec) -> None:
         """It is in the job, for the first time or again."""
-        traits = traits_of(job.sync)
-        self.through, self._timed = traits.trains_through, traits.timed
-        self._local = job.kind == "local"
-        self._patience_ns = parse_patience(job.abandon)
-        self._least = least_of(job.min_batch, self._batch)
-        self._visits.cut_at(self._least)
         if self._job is None:
+            self.cadence, self.traits = choose_cadence(job), traits_of(job.sync)
+            self._least = least_of(job.min_batch, self._batch)
+            self.cadence.begin(self._batch, self._least)
+            self._visits.cut_at(self._least)
             self._get_ready()
-        self._job, self._local_steps = job, job.local_steps
+        self._job = job
 
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
         """`computing`: the machine waits for nothing else."""
@@ -217,30 +218,25 @@ class Loop:
         if self._objective is not None:
             self._seen = self._objective.value
 
-    def _due(self) -> bool:
-        if self.asked:
-            return True
-        if self._timed:
-            left_ns = self._terms.interval_ns - (self._clock.now_ns - self.time.resumed_ns)
-            over = 2 * left_ns <= self._size * self.pace.point_ns(self._batch)
-            return over or self._hurried or self._passed_all()
-        if self.through:
-            return not self._on_its_way and self._visits.steps >= self._terms.steps
-        return self._visits.steps >= self._local_steps
+    def _standing(self, now_ns: int) -> Standing:
+        visits = self._visits
+        left_ns = self._terms.interval_ns - (now_ns - self.time.resumed_ns)
+        return Standing(visits.steps, visits.points, visits.everything, self._on_its_way, left_ns)
 
-    def _passed_all(self) -> bool:
-        """Every point of the lease was visited since the parameters came: ask for the barrier."""
-        rest = self._visits.rest
-        if rest is None or rest > 0:
-            return False
-        self._put(ev.PassedAll())
-        return True
+    def _due(self) -> bool:
+        standing = self._standing(self._clock.now_ns)
+        due = decide(self.cadence, standing, self._terms, asked=self.asked, called=self._hurried)
+        if due is Due.PASSED_ALL:
+            self._put(ev.PassedAll())
+        return due is not Due.NO
 
     def _contribute(self) -> None:
         now_ns = self._clock.now_ns
         points, steps, progress = self._visits.collect()
+        if self.contributions:
+            self._turns.turn(self._machine.unacknowledged)
         event = ev.Computed(
-            self.contributions % _PUSH_BUFFERS,
+            self._turns.lend(),
             float(points or 1),
             _RATES,
             self._seen,
@@ -252,7 +248,7 @@ class Loop:
             max(1, steps),
             *self._probed,
             self._abandoned_ns,
-            *self._micro(),
+            *self.cadence.micro_batch(),
         )
         self.contributions += 1
         self._probed = (None, 0, 0)
@@ -261,17 +257,10 @@ class Loop:
         if self.asked:
             self._on_its_way = self._came = False  # whatever comes next, it leaves with it
         self._put(event)
-        if self.through and not self.asked:
+        if self.traits.trains_through and not self.asked:
             self._on_its_way = True
             self.time.resumed_ns = now_ns
             self._begin_steps()
-
-    def _micro(self) -> tuple[int, int]:
-        """The user's batch, and what the shortest micro-batch takes: half of it, or 4 ms."""
-        if not self._timed:
-            return 0, 0
-        half_ns = round(self.pace.point_ns(self._batch) * self._batch / 2)
-        return self._batch, max(1, min(_MICRO_NS, half_ns))
 
     # -- what it computes ----------------------------------------------------------------------
 
@@ -279,59 +268,38 @@ class Loop:
         """Begin with the points that are computed on until something may have to be decided, if
         there are any. All that is known now goes into the stretch."""
         begins_ns = max(self._clock.now_ns, self.time.resumed_ns, self.time.busy_ns)
-        rest_ns = self._terms.interval_ns - (begins_ns - self.time.resumed_ns)
-        wanted = self._steps_wanted(rest_ns)
-        points = self._visits.left(wanted * self._size)
+        standing = self._standing(begins_ns)
+        ahead = self.cadence.next_steps(standing, self._terms)
+        self._size = ahead.size
+        points = self._visits.left(ahead.points)
         if not points:
             return False
-        steps = min(wanted, steps_of(points, self._size, self._least))
-        batches = points / self._batch if self._timed else float(steps)
+        steps = min(-(-ahead.points // ahead.size), steps_of(points, ahead.size, self._least))
+        batches = points / self._batch if self.traits.gathers else float(steps)
         took_ns = self.pace.stretch_ns(batches, points, self._visits.ever, begins_ns)
         stretch = Stretch(begins_ns, steps, took_ns)
-        if self._timed:  # as long as the machine is now, not as it usually is
-            steps = stretch.current(begins_ns + max(1, rest_ns))
+        self._ahead = (steps, points)
+        due_in_ns = self.cadence.due_in_ns(standing.left_ns)
+        if due_in_ns is not None:
+            steps = stretch.current(begins_ns + max(1, due_in_ns))
         self.computing.begin(stretch, steps)
         if self._unread and self.looks:
             self.computing.look_up()
         return True
 
-    def _steps_wanted(self, rest_ns: int) -> int:
-        """`rest_ns`: what is left of the interval, where there is one."""
-        if self._timed:
-            point_ns = self.pace.point_ns(self._batch)
-            self._size = self._micro_points(rest_ns, point_ns)
-            steps = max(1, self._rounded(rest_ns / (self._size * point_ns)))
-            rest = self._visits.rest
-            return steps if rest is None else min(steps, max(1, -(-rest // self._size)))
-        if self.through:
-            return max(1, self._terms.steps - (0 if self._on_its_way else self._visits.steps))
-        return self._local_steps - self._visits.steps
-
-    @property
-    def _rounded(self) -> Callable[[float], int]:
-        """Kind local: the interval is divided into whole steps. Otherwise the last step is the one
-        in which it ends."""
-        return round if self._local else ceil
-
-    def _micro_points(self, rest_ns: int, point_ns: float) -> int:
-        """Kind local: the user's batch, or equal parts of what is left of the interval."""
-        points = _MICRO_NS / point_ns
-        if self._local:
-            rest = max(1.0, rest_ns / point_ns)
-            points = rest / ceil(rest / self._batch)
-        return max(self._least, min(self._batch, round(points)))
-
     @property
     def looks(self) -> bool:
-        """It looks at its links between steps."""
-        return self._timed or self._on_its_way
+        """The loop reads its links between steps."""
+        return self.cadence.looks(in_flight=self._on_its_way)
 
     def _computed(self, steps: int, step_ns: int) -> None:
         process = self._process
-        if self._patience_ns is not None and self._abandons(steps - 1):
+        whole, points = self._ahead
+        if self._abandons(steps - 1):
             steps -= 1
             self._abandoned_ns += step_ns
-        self._visits.visit(steps * self._size, steps)
+        self.cadence.measured(points / whole, step_ns, steps)
+        self._visits.visit(points if steps == whole else steps * self._size, steps)
         process.unsettled = bool(self._unread)
         if self.looks:
             self.looking = process.unsettled = True  # after what has come
@@ -340,9 +308,9 @@ class Loop:
         process.run()
 
     def _abandons(self, before: int) -> bool:
-        """Whether nobody waits for the last step of the stretch; so many came before it."""
+        """Whether the last step is left out; `before`: the steps before it, of those just computed."""
         late_ns = self._clock.now_ns - self.time.resumed_ns - self._terms.interval_ns
-        return abandons(late_ns, self._patience_ns, self._visits.steps + before)
+        return self.cadence.abandons(late_ns, self._visits.steps + before)
 
     def thaw(self) -> None:
         """Its process was stopped, and goes on."""

@@ -64,7 +64,9 @@ class WorkerProcess(Process):
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
         put = partial(self.put, _ME)
-        self._loop = Loop(self, put, self._backlog, model, points, batch, pace, objective)
+        self._loop = Loop(
+            self, self.machine, put, self._backlog, model, points, batch, pace, objective
+        )
         self._computing = self._loop.computing
 
     @property
@@ -256,7 +258,7 @@ class WorkerProcess(Process):
         for number in effect.slices:
             contribution = builders.contribution(effect, worker, incarnation, number, rate)
             left_ns = way.send(contribution, self._nbytes[number])
-        if not self._loop.through:
+        if not self._loop.traits.trains_through:
             self._loop.time.left(began_ns, left_ns)
 
     def _expect(self, effect: fx.Expect) -> None:

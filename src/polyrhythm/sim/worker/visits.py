@@ -27,9 +27,9 @@ class SimVisits:
         self._cursor.least = least
 
     @property
-    def rest(self) -> int | None:
-        """How many points of the lease were not visited since the last contribution."""
-        return None if self.lease is None else self._cursor.everything - self.points
+    def everything(self) -> int:
+        """All points of the lease; 0: there is none."""
+        return 0 if self.lease is None else self._cursor.everything
 
     def left(self, points: int) -> int:
         """How many of so many points there are."""

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from polyrhythm.learn.micro import MicroBatch
+from polyrhythm.core.worker.micro_batch import MicroBatch
 
 MS = 10**6
 

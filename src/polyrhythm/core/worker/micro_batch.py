@@ -1,0 +1,128 @@
+"""The size of a micro-batch, where rounds end by the clock (FSP).
+
+*A worker stops at the end of a micro-batch, whose size adapts so that it takes a few milliseconds:
+FSP's "one data point" at vector speed. What is left of the interval is divided into micro-batches of
+equal length, so that the last one ends with the interval.* A micro-batch has at most as many points as
+the user's batch. With kind local every micro-batch is a step of the user's optimizer, whose learning
+rate was chosen for the user's batch: there a micro-batch is as large as that batch (`whole`), or the
+rest of the interval is divided into equal parts that are as near to it as possible.
+
+A micro-batch takes `start + points * point`, fitted to the measured times. A fit without `start` would
+mistake the start of a slow worker's small micro-batches for expensive points and choose ever smaller
+ones, down to one point. A micro-batch may take longer than the aim so that its start costs at most a
+quarter of its time. The first micro-batch takes many times as long as any other and is not counted.
+"""
+
+import math
+
+_AIM_NS = 8_000_000
+_FIRST = 8
+"""Points of a micro-batch while nothing has been measured."""
+_MEMORY = 0.9
+"""Weight of all earlier measurements when a new one is added."""
+_START, _START_OF_SHORTEST = 0.25, 0.5
+"""The share of a micro-batch's time that its start may take, usually and at most."""
+_VARIED = 0.2
+"""Micro-batches are larger and smaller than planned by this share, in turn, so that the fit can tell
+their start from their points."""
+_ALIKE = 0.003
+_HICCUP = 3.0
+"""A measurement counts at most this many times the expected time: a longer one says more about the
+machine's other work."""
+
+
+class MicroBatch:
+    def __init__(self, most: int, least: int = 1, *, whole: bool = False) -> None:
+        """`most`: the points of the user's batch. `least`: the fewest points of a micro-batch. `whole`:
+        aim at the user's batch."""
+        self.most = most
+        self._least = least
+        self._whole = whole
+        self._weight = 0.0
+        self._points = self._took = 0.0
+        self._square = self._product = 0.0
+        self._larger = False
+        self._warm = False
+
+    @property
+    def usual_ns(self) -> float:
+        """The time of a micro-batch that the end of the interval does not shorten; 0: unknown."""
+        return self._takes(self._usual()) if self._weight else 0.0
+
+    @property
+    def shortest_ns(self) -> int:
+        """The time of the shortest micro-batch that is worth its start; half of the user's batch
+        always is. 0: unknown."""
+        if not self._weight:
+            return 0
+        points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))
+        return max(1, round(self._takes(max(1.0, points))))
+
+    def size(self, left_ns: int) -> int:
+        """The points of the next micro-batch when this much of the interval is left."""
+        parts, points = self._divide(left_ns)
+        if parts > 1:
+            self._larger = not self._larger
+            points *= 1 + _VARIED if self._larger else 1 - _VARIED
+        return self._bounded(points)
+
+    def divide(self, left_ns: int) -> tuple[int, int]:
+        """Into how many equal micro-batches the rest of the interval is divided, and their points."""
+        parts, points = self._divide(left_ns)
+        return parts, self._bounded(points)
+
+    def _divide(self, left_ns: int) -> tuple[int, float]:
+        if not self._weight:
+            return 1, self.most if self._whole else _FIRST
+        whole_ns = self._takes(self.most)
+        parts = max(1, round(left_ns / self.usual_ns), math.ceil(left_ns / whole_ns - _VARIED))
+        start, point = self._fit()
+        return parts, (left_ns / parts - start) / point
+
+    def _bounded(self, points: float) -> int:
+        return max(self._least, min(self.most, round(points)))
+
+    def measured(self, points: float, took_ns: int, times: int = 1) -> None:
+        """Add a measurement, or `times` equal ones in a row."""
+        if points > 0 and times > 0 and not self._warm:
+            self._warm = True
+            times -= 1
+        if points <= 0 or times <= 0:
+            return
+        took = float(max(1, took_ns))
+        if self._weight:
+            took = min(took, _HICCUP * self._takes(points))
+        kept = _MEMORY**times
+        new = 1.0 if times == 1 else (1 - kept) / (1 - _MEMORY)
+        self._weight = kept * self._weight + new
+        share = new / self._weight
+        self._points += (points - self._points) * share
+        self._took += (took - self._took) * share
+        self._square += (points * points - self._square) * share
+        self._product += (points * took - self._product) * share
+
+    def _usual(self) -> int:
+        if self._whole:
+            return self.most
+        start, point = self._fit()
+        aimed = (_AIM_NS - start) / point
+        return self._bounded(max(aimed, self._efficient()))
+
+    def _efficient(self, share: float = _START) -> float:
+        """The points with which the start costs this share of the time."""
+        start, point = self._fit()
+        return start * (1 - share) / (share * point)
+
+    def _takes(self, points: float) -> float:
+        start, point = self._fit()
+        return start + points * point
+
+    def _fit(self) -> tuple[float, float]:
+        """Least squares over the recent measurements; both parts at least zero. Measurements of
+        nearly equal sizes do not show the start: then time is taken as proportional to points."""
+        mean = self._took / self._points
+        alike = _ALIKE * self._points**2
+        spread = self._square - self._points**2 + alike
+        slope = (self._product - self._points * self._took + alike * mean) / spread
+        point = max(1e-3 * mean, min(mean, slope))
+        return self._took - point * self._points, point

@@ -1,0 +1,125 @@
+"""When a worker contributes and how many points its steps have, for each policy."""
+
+import pytest
+from msgspec.structs import replace
+
+from polyrhythm.core.effects import Resume
+from polyrhythm.core.sync.registry import POLICIES
+from polyrhythm.core.worker.cadence import (
+    ByClock,
+    ByCount,
+    ByPoints,
+    ByPrediction,
+    Due,
+    NextSteps,
+    Standing,
+    choose_cadence,
+    decide,
+)
+from polyrhythm.wire.messages import JobSpec
+
+MS = 10**6
+TERMS = Resume(0, stop=False)
+CADENCES = {
+    "bsp": ByCount,
+    "ssp": ByCount,
+    "ssp-restart": ByCount,
+    "asp": ByCount,
+    "psp": ByPrediction,
+    "bspb": ByPoints,
+    "bspv": ByPoints,
+    "fsp": ByClock,
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_has_a_cadence(name: str) -> None:
+    sync = f"{name}:2" if POLICIES[name].argument else name
+    assert type(choose_cadence(JobSpec(job="", sync=sync))) is CADENCES[name]
+
+
+def test_a_worker_contributes_after_each_step_or_after_its_local_steps() -> None:
+    each = choose_cadence(JobSpec(job="", sync="bsp"))
+    fourth = choose_cadence(JobSpec(job="", sync="asp", kind="local", local_steps=4))
+    for cadence in (each, fourth):
+        cadence.begin(10, 2)
+    assert each.due(Standing(steps=1), TERMS) is Due.YES
+    assert each.next_steps(Standing(), TERMS) == NextSteps(10, 10)
+    assert fourth.due(Standing(steps=3), TERMS) is Due.NO
+    assert fourth.due(Standing(steps=4), TERMS) is Due.YES
+    assert fourth.next_steps(Standing(steps=1), TERMS) == NextSteps(30, 10)
+
+
+def test_under_psp_a_worker_takes_the_predicted_steps_and_waits_for_its_last_contribution() -> None:
+    cadence, terms = choose_cadence(JobSpec(job="", sync="psp")), replace(TERMS, steps=3)
+    cadence.begin(10, 2)
+    assert cadence.due(Standing(steps=2), terms) is Due.NO
+    assert cadence.due(Standing(steps=3), terms) is Due.YES
+    assert cadence.due(Standing(steps=5, in_flight=True), terms) is Due.NO
+    assert cadence.next_steps(Standing(steps=1), terms) == NextSteps(20, 10)
+    assert cadence.next_steps(Standing(steps=5, in_flight=True), terms) == NextSteps(30, 10)
+    assert cadence.looks(in_flight=True) and not cadence.looks(in_flight=False)
+
+
+def test_under_bspb_a_worker_contributes_when_it_has_visited_its_whole_lease() -> None:
+    cadence, terms = choose_cadence(JobSpec(job="", sync="bspb")), replace(TERMS, points=-1)
+    cadence.begin(10, 2)
+    assert cadence.due(Standing(points=34, everything=35), terms) is Due.NO
+    assert cadence.due(Standing(points=35, everything=35), terms) is Due.YES
+    assert cadence.next_steps(Standing(points=10, everything=35), terms) == NextSteps(25, 10)
+    assert cadence.next_points(Standing(points=30, everything=35), terms) == 5
+
+
+def test_under_bspv_the_last_batch_has_the_points_that_are_missing() -> None:
+    cadence, terms = choose_cadence(JobSpec(job="", sync="bspv")), replace(TERMS, points=21)
+    cadence.begin(10, 2)
+    assert cadence.next_points(Standing(everything=100), terms) == 10
+    assert cadence.next_points(Standing(points=10, everything=100), terms) == 11, "not 10 and 1"
+    assert cadence.due(Standing(points=21, everything=100), terms) is Due.YES
+    assert cadence.due(Standing(points=15, everything=15), terms) is Due.YES, "it has no more"
+
+
+def test_under_fsp_the_interval_ends_half_a_micro_batch_early_at_most() -> None:
+    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
+    cadence.begin(64, 2)
+    assert cadence.due(Standing(left_ns=1), TERMS) is Due.NO, "the cost of a step is unknown"
+    for _ in range(2):
+        cadence.measured(8, 8 * MS)  # a point takes 1 ms, so a micro-batch takes 8 ms
+    assert cadence.due(Standing(left_ns=5 * MS), TERMS) is Due.NO
+    assert cadence.due(Standing(left_ns=4 * MS), TERMS) is Due.YES
+    assert cadence.due_in_ns(100 * MS) == 96 * MS
+
+
+def test_under_fsp_the_rest_of_the_interval_is_divided_into_equal_micro_batches() -> None:
+    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
+    cadence.begin(64, 2)
+    for _ in range(2):
+        cadence.measured(8, 8 * MS)
+    assert cadence.next_steps(Standing(left_ns=80 * MS), TERMS) == NextSteps(80, 8)
+    lease = Standing(left_ns=80 * MS, points=80, everything=100)
+    assert cadence.next_steps(lease, TERMS) == NextSteps(24, 8), "20 points of its lease are left"
+
+
+def test_under_fsp_a_worker_that_has_visited_its_lease_asks_for_the_barrier() -> None:
+    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
+    cadence.begin(64, 2)
+    visited = Standing(left_ns=10**9, points=100, everything=100)
+    assert cadence.due(visited, TERMS) is Due.PASSED_ALL
+
+
+def test_under_fsp_a_shortened_local_step_counts_by_its_points() -> None:
+    cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="local"))
+    cadence.begin(64, 2)
+    assert cadence.share(16) == 0.25
+    assert cadence.share(65) == 1.0
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:2", "asp", "psp", "bspb", "bspv", "fsp"])
+def test_a_worker_that_is_told_to_leave_contributes_at_once(sync: str) -> None:
+    cadence = choose_cadence(JobSpec(job="", sync=sync, kind="local", local_steps=9))
+    terms = replace(TERMS, steps=9, points=99)
+    flying = Standing(1, 10, 1000, in_flight=True, left_ns=10**9)
+    assert decide(cadence, flying, terms, asked=True, called=False) is Due.YES
+    landed = replace(flying, in_flight=False)
+    assert decide(cadence, landed, terms, asked=False, called=True) is Due.YES
+    assert decide(cadence, landed, terms, asked=False, called=False) is Due.NO
