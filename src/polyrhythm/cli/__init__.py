@@ -1,1 +1,2 @@
-"""The command line: thin. It turns flags into a job, starts the engine and prints what came of it."""
+"""The command line: thin. It turns flags into a job, starts the engine and prints what came of
+it."""

@@ -1,4 +1,4 @@
-"""`polyrhythm bench`: how fast an exchange is here, and how much of the machine's limit that is."""
+"""`polyrhythm bench`: measure the speed of exchanges, and its share of the machine's limit."""
 
 import json
 import statistics
@@ -30,6 +30,7 @@ def _bench() -> None:
 
 
 def parse_size(text: str) -> int:
+    """A size such as 102MB in bytes, rounded down to whole float32 values."""
     unit = next((unit for unit in _UNITS if text.lower().endswith(unit)), "")
     number, factor = text[: len(text) - len(unit)], _UNITS.get(unit, 1)
     try:
@@ -42,14 +43,14 @@ def parse_size(text: str) -> int:
 
 
 def _rounds_for(nbytes: int) -> int:
-    """About a second or two of measuring."""
+    """As many rounds as take about one or two seconds."""
     return max(20, min(2000, int(2e9 / nbytes)))
 
 
 @bench.command()
 def exchange(
     size: Annotated[
-        str, typer.Option(help="What every worker pushes and pulls each round.")
+        str, typer.Option(help="How much every worker pushes and pulls in each round.")
     ] = "102MB",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 4,
     servers: Annotated[int, typer.Option(help="Server processes.")] = 1,
@@ -59,19 +60,24 @@ def exchange(
         bool,
         typer.Option(
             "--in-place",
-            help="Copy nothing: read and write shared memory.",
+            help="Read and write shared memory without copying.",
         ),
     ] = False,
     digest: flags.Digest = "auto",
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds to measure; default: about a second's worth.")
+        int | None, typer.Option(help="Rounds to measure; default: as many as take about a second.")
     ] = None,
     warmup: Annotated[int, typer.Option(help="Rounds before measuring begins.")] = 5,
-    bare: Annotated[bool, typer.Option(help="Measure the bare loop of the same path too.")] = True,
+    bare: Annotated[
+        bool,
+        typer.Option(
+            help="Also measure the bare loop: the same copies without frames and machines."
+        ),
+    ] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Push and pull without computing; the final sum is verified."""
+    """Measure rounds of pushes and pulls without computing, and verify the final sum."""
     nbytes = parse_size(size)
     if (rounds is not None and rounds < 1) or warmup < 0:
         raise UsageError("--rounds must be at least 1 and --warmup at least 0")

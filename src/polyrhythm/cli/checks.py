@@ -1,4 +1,4 @@
-"""What can be refused about a command before a process is started: one line each."""
+"""Checks of a command's flags before any process is started. Each failure is one line of output."""
 
 import math
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from polyrhythm.runtime.choices import (
 from polyrhythm.wire.messages import JobSpec
 
 _LINKS_FROM_OUTSIDE = ("auto", "tcp")
-"""The lead is reached by its port, so `local` cannot be promised."""
+"""Without `local`: the first connection to a lead on another host is TCP."""
 
 
 def check_spec(spec: JobSpec, link: str, digest: str) -> None:
-    """Everything about a job that can be refused before a process is started."""
+    """Refuse a job whose settings are wrong or contradict each other."""
     choose_policy(spec)
     for flag, value in (
         ("--workers", spec.workers),
@@ -106,7 +106,8 @@ def check_host(host: str, insecure: bool) -> None:
 
 
 def check_way_in(connect: str, link: str, digest: str) -> tuple[str, int]:
-    """What `polyrhythm worker` and `polyrhythm server` say of the job they come to: its address."""
+    """Check the flags by which `polyrhythm worker` and `polyrhythm server` join, and return the
+    address of the job."""
     address = _parse_address(connect)
     check_choice("--link", link, _LINKS_FROM_OUTSIDE)
     check_choice("--digest", digest, DIGESTS)

@@ -1,9 +1,9 @@
-"""Where the value of a flag comes from: the flag itself, else the environment, else a file, else
-the default.
+"""Takes the value of a flag from the command line, else the environment, else a file, else the
+default.
 
-Any command becomes configurable by this command class; new flags need nothing else. A flag
-`--local-steps` is `POLYRHYTHM_LOCAL_STEPS` in the environment and `local-steps` (or `local_steps`)
-in the file, whose `[set]` table is the flag `--set`.
+A command of the class `ConfiguredCommand` is configurable in this way, with all of its flags. A
+flag `--local-steps` is `POLYRHYTHM_LOCAL_STEPS` in the environment and `local-steps` (or
+`local_steps`) in the file, whose `[set]` table is the flag `--set`.
 """
 
 import difflib
@@ -19,13 +19,13 @@ from polyrhythm.errors import UsageError
 DEFAULT_FILE = Path("polyrhythm.toml")
 _PREFIX = "POLYRHYTHM_"
 _UNSET = ("config", "show-config", "help")
-"""Flags that make no sense in the file."""
+"""Flags that cannot be set in the file."""
 _FILE = "polyrhythm.config"
-"""Where a context keeps the file that it was configured from."""
+"""The key under which a context keeps the path of its configuration file."""
 
 
 class ConfiguredCommand(TyperCommand):
-    """A command whose parameters may come from the environment, each under its flag's name."""
+    """A command whose parameters can be set by environment variables named after its flags."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,7 +45,7 @@ class ConfiguredCommand(TyperCommand):
 
 
 def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """The callback of an eager `--config`: what the file says becomes the defaults."""
+    """The callback of the eager flag `--config`: the values of the file become the defaults."""
     if ctx.resilient_parsing:
         return path
     if path is None and not DEFAULT_FILE.is_file():
@@ -66,7 +66,8 @@ def load_file(path: Path) -> dict[str, Any]:
 
 
 def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> dict[str, Any]:
-    """From the file's keys to the parameters' names; `known`: key -> name of the parameter."""
+    """The file's values by the names of parameters. `known` maps a key to the name of its
+    parameter."""
     defaults = {}
     for key, value in values.items():
         name = known.get(key.replace("_", "-"))
@@ -78,7 +79,8 @@ def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> 
 
 
 def _as_given(value: Any) -> Any:
-    """As it would be written on the command line, so that it is checked in the same way."""
+    """The value as it would be written on the command line, so that it is checked in the same
+    way."""
     if isinstance(value, dict):
         return [f"{key}={_as_given(item)}" for key, item in value.items()]
     if isinstance(value, list):
@@ -92,13 +94,13 @@ def _known(ctx: typer.Context) -> dict[str, str]:
 
 
 def _key(param: Any) -> str:
-    """The flag without its dashes; an argument's own name."""
+    """The flag without its dashes, or the name of an argument."""
     flags = [flag for flag in param.opts if flag.startswith("--")]
     return str(flags[0][2:] if flags else param.name)
 
 
 def _origin(ctx: Any, param: Any) -> str | None:
-    """The file or the variable that a parameter's value came from; None: neither."""
+    """The file or variable that set this parameter; None if neither did."""
     source = None if param is None else ctx.get_parameter_source(param.name)
     match "" if source is None else source.name:
         case "ENVIRONMENT":
@@ -109,7 +111,7 @@ def _origin(ctx: Any, param: Any) -> str | None:
 
 
 def shown_config(ctx: typer.Context) -> list[dict[str, Any]]:
-    """Every setting with its value and where it came from."""
+    """Every setting with its value and its source."""
     rows = []
     for param in ctx.command.params:
         key, name = _key(param), str(param.name)

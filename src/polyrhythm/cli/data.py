@@ -1,4 +1,4 @@
-"""`polyrhythm data`: which public data sets are known, where they are, fetching and checking them."""
+"""`polyrhythm data`: list, fetch and check public data sets."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ from polyrhythm.learn.data.places import find, home, places
 
 data = typer.Typer(no_args_is_help=True)
 _DataDir = Annotated[
-    Path | None, typer.Option(help="A folder of data sets, looked through before all others.")
+    Path | None, typer.Option(help="A folder of data sets, searched before all others.")
 ]
 
 
@@ -27,10 +27,10 @@ _DataDir = Annotated[
 def _data() -> None:
     """Public data sets: list, fetch and check them.
 
-    A set lies in a folder of its own name. It is looked for in --data-dir,
+    A data set is a folder of its own name. It is searched for in --data-dir,
     in $POLYRHYTHM_DATA, in the cache (~/.cache/polyrhythm) and in
-    /usr/share/datasets, where Debian's packages put theirs. A job whose set
-    is in none of them downloads it, unless it is large.
+    /usr/share/datasets, where Debian's packages put data sets. A job downloads
+    a data set that is in none of them, unless it is large.
 
     Examples:
 
@@ -43,7 +43,7 @@ def _data() -> None:
 
 
 class _Bars:
-    """One bar on stderr for each file that comes."""
+    """One progress bar on stderr for each file that is downloaded."""
 
     def __init__(self, *, quiet: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
@@ -66,7 +66,7 @@ class _Bars:
 
 
 def fetch_for(job: str, defaults: dict[str, Any], data_dir: str | None, *, quiet: bool) -> None:
-    """See that the sets a job names in its DEFAULTS are there before any process is started."""
+    """Fetch the data sets that a job names in its DEFAULTS, before any process is started."""
     names = defaults.get("data", [])
     if not isinstance(names, list | tuple):
         raise UsageError(f'{job}: DEFAULTS["data"] must be a list of names, such as ["mnist"]')
@@ -77,7 +77,7 @@ def fetch_for(job: str, defaults: dict[str, Any], data_dir: str | None, *, quiet
 
 @data.command("list")
 def list_(data_dir: _DataDir = None) -> None:
-    """Show every data set that is known by name, its size, and where it was found.
+    """Show every data set that has a name, its size, and where it was found.
 
     Examples:
 
@@ -101,9 +101,9 @@ def fetch(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Download data sets and verify them. Files that are there and right are left alone.
+    """Download data sets and verify them. Files that are complete are not downloaded again.
 
-    They go to --data-dir if it is given, else to $POLYRHYTHM_DATA, else to the cache.
+    Files are written to --data-dir if it is given, else to $POLYRHYTHM_DATA, else to the cache.
 
     Examples:
 
@@ -153,7 +153,7 @@ def check(
 
 
 def _note_absent(dataset: DataSet, asked: bool, wrong: list[str]) -> None:
-    """A set that is nowhere is wrong only if it was asked for by name."""
+    """An absent set is an error only if it was asked for by name."""
     print(f"absent {dataset.name}")
     if asked:
         wrong.append(f"{dataset.name} (nowhere)")

@@ -1,4 +1,4 @@
-"""The folder of a run: made once, and what cannot be written there in one line."""
+"""Make the folder of a run, and report in one line why a file cannot be written there."""
 
 import contextlib
 import datetime
@@ -10,6 +10,7 @@ from polyrhythm.errors import UsageError
 
 
 def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
+    """Make a new folder for a run; without a name, the job and the time name it."""
     if name is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{Path(job).stem}-{stamp}-{uuid.uuid4().hex[:4]}"
@@ -27,6 +28,7 @@ def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the body into a UsageError that names the folder."""
     try:
         yield
     except OSError as error:

@@ -79,8 +79,8 @@ def child_requests(
     debug: bool = False,
     secret_file: Path | None = None,
 ) -> list[ChildRequest]:
-    """`threads`: of each worker; default: its share of the cores that may be used. `secret_file`: of
-    the job's secret, for commands that join it; without one, none can."""
+    """`threads`: of each worker; default: its share of the cores that may be used. `secret_file`:
+    of the job's secret, for commands that join it; without one, none can."""
     secret = fresh_secret() if secret_file is None else read_secret(secret_file)
     here = here or Here(spec.servers, spec.workers)
     threads = threads or share_of_cores(here.workers, here.servers)

@@ -1,4 +1,5 @@
-"""`polyrhythm`: the commands, and the one place where an error becomes a line."""
+"""The command `polyrhythm`: its subcommands, and the place where an error becomes one line of
+output."""
 
 import sys
 from typing import Annotated
@@ -48,6 +49,7 @@ def _main(
 
 
 def run() -> None:
+    """The entry point of the program."""
     try:
         app()
     except PolyrhythmError as error:

@@ -1,4 +1,4 @@
-"""`polyrhythm new`: a small project that trains from its first minute, to be changed from there."""
+"""`polyrhythm new`: write a small project that trains at once, as a starting point."""
 
 import re
 from pathlib import Path
@@ -16,8 +16,8 @@ from torch import nn
 
 import polyrhythm as pr
 
-# How long to train if the command line does not say. Data sets that are known by name could stand
-# here too, "data": ["mnist"], and worker.data("mnist") would be their folder.
+# How long to train unless the command line says otherwise. A data set can be named here too, as in
+# "data": ["mnist"]; worker.data("mnist") is then its folder.
 DEFAULTS = {"epochs": 5}
 TRAIN = 1_500
 
@@ -36,7 +36,8 @@ def build() -> nn.Module:
 
 
 def accuracy(model: nn.Module, points: torch.Tensor, labels: torch.Tensor) -> float:
-    """Your test. If the model has dropout or BatchNorm: model.eval() before, model.train() after."""
+    """Your test. If the model has dropout or BatchNorm: model.eval() before, model.train()
+    after."""
     with torch.no_grad():
         return (model(points).argmax(1) == labels).float().mean().item()
 
@@ -46,16 +47,16 @@ def main(worker: pr.Worker) -> None:
     points, labels = load()
     torch.manual_seed(worker.seed)
     model = build()
-    # From here on the parameters are the job's, and step() exchanges them.
+    # From here on step() exchanges the parameters with the other workers.
     optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     # Batches of this worker's share of the points, until the job ends.
     for batch, targets in worker.batches((points[:TRAIN], labels[:TRAIN]), batch_size=32):
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()
         optimizer.step(objective=loss)
-        # Now and then, on one worker: what --target-accuracy looks at.
+        # Called now and then, on one worker. --target-accuracy ends the job by this value.
         worker.examine(accuracy=lambda: accuracy(model, points[TRAIN:], labels[TRAIN:]))
-    # All workers hold the same model now. What is reported stands in the summary.
+    # All workers hold the same model now. The summary shows the reported values.
     worker.report(accuracy=accuracy(model, points[TRAIN:], labels[TRAIN:]))
 '''
 
@@ -83,7 +84,7 @@ Train it on this machine, on three workers and two servers:
 
 - `job.py`: the data, the model and the loop that every worker runs. Change it.
 - `test_job.py`: runs the job inside one process. `python -m pytest` runs it.
-- `runs/`: what came of each run: the job, and its journal.
+- `runs/`: the results of each run: its job and its journal.
 
 Workers may exchange less often: `--kind local --local-steps 8` averages models every eight steps
 instead of gradients every step. `polyrhythm train --help` has the rest.
@@ -99,7 +100,7 @@ def new(
     name: Annotated[str, typer.Argument(help="The project's name, or a path that ends in it.")],
     debug: Debug = False,
 ) -> None:
-    """Write a small project that works: a job, its test and a README.
+    """Write a small working project: a job, its test and a README.
 
     Examples:
 

@@ -1,5 +1,6 @@
-"""Where a command that joins a job finds the job's secret: a file that the user names, the environment,
-or the index of this user's jobs on this host. Never the command line, which `ps` shows to all users."""
+"""Finds the secret of the job that a command joins: in a file that the user names, in the
+environment, or through the index of this user's jobs on this host. It is never on the command line,
+which `ps` shows to all users."""
 
 import os
 from dataclasses import dataclass
@@ -11,22 +12,22 @@ from polyrhythm.io.secretfile import VARIABLE, parse_secret, read_secret
 from polyrhythm.wire.proof import Secret
 
 SECRET = "secret"
-"""The file in a run's folder."""
+"""The name of the secret's file in the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a job before it is dialled."""
+    """What a command knows of a job before it connects."""
 
     secret: Secret
     job: str = ""
-    """Its id, where it is a job of this user on this host."""
+    """The job's id, if it is a job of this user on this host."""
     path: str = ""
-    """Its file, where it is a job of this user on this host: as the user named it to `train`."""
+    """The job's file as `train` was given it, if it is a job of this user on this host."""
 
 
 def find_secret(host: str, port: int, file: Path | None) -> Known:
-    text = os.environ.pop(VARIABLE, None)  # the processes that a job starts have no use for it
+    text = os.environ.pop(VARIABLE, None)  # so that child processes do not inherit it
     if file is not None:
         return Known(read_secret(file))
     if text is not None:

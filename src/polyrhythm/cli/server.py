@@ -1,4 +1,4 @@
-"""`polyrhythm server`: one more server for a job that was begun on another machine."""
+"""`polyrhythm server`: join a job that was started on another machine, as one more server."""
 
 import sys
 from typing import Annotated
@@ -23,7 +23,7 @@ def server(
     ] = "",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 0,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let it be an address that others can reach.")
+        bool, typer.Option("--insecure", help="Allow an address that other machines can reach.")
     ] = False,
     secret_file: flags.SecretFile = None,
     job_id: flags.JobId = "",
@@ -31,9 +31,9 @@ def server(
     digest: flags.Digest = "auto",
     debug: flags.Debug = False,
 ) -> None:
-    """Be one more server of a job that waits for it, hold a share of its model, end with it.
+    """Join a job as a server: hold a share of its model until the job ends.
 
-    The job was begun with fewer --local-servers than --servers; its lead gives this one a number.
+    The job was started with fewer --local-servers than --servers, and its lead numbers this server.
 
     Examples:
 
@@ -47,9 +47,8 @@ def server(
         check_host(host, insecure)
     known = find_secret(lead_host, lead_port, secret_file)
     rest_at_once()
-    from polyrhythm.engines.standalone_server import (
-        serve_remote,  # torch, once it is known to be of use
-    )
+    # Imports torch, which takes seconds: only after the flags have been checked.
+    from polyrhythm.engines.standalone_server import serve_remote
 
     serve_remote(
         lead_host,

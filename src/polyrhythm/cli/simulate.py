@@ -1,4 +1,5 @@
-"""`polyrhythm simulate`: a scenario in virtual time, with the summary and the journal of a real run."""
+"""`polyrhythm simulate`: run a scenario in virtual time, with the summary and journal of a real
+run."""
 
 import json
 import shlex
@@ -34,18 +35,18 @@ def simulate(
     ] = None,
     from_run: Annotated[
         str | None,
-        typer.Option(help="Instead of a file: a recorded run, by its name or folder."),
+        typer.Option(help="A recorded run, by its name or folder, instead of a file."),
     ] = None,
     sync: Annotated[
         str | None,
         typer.Option(help=f"Policy in place of that of the file or the run: {sync_help()}."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all that is random in the run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices in the run.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
     check: Annotated[
         bool,
-        typer.Option("--check", help="Assert all invariants after every event (much slower)."),
+        typer.Option("--check", help="Check all invariants after every event (much slower)."),
     ] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
@@ -53,10 +54,11 @@ def simulate(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Run a job's own machines in virtual time, with workers, links and faults from a file.
+    """Simulate a job: run its machines in virtual time, with workers, links and faults from a file.
 
-    The same file and seed give the same run. Times in the summary are virtual. A recorded run tells
-    how long its workers' steps and exchanges took: see what another policy would make of them.
+    The same file and seed give the same run. Times in the summary are virtual. With --from-run,
+    steps and exchanges take as long as in a recorded run, so that you can see what another policy
+    would do.
 
     Examples:
 
@@ -109,7 +111,7 @@ def simulate(
 def _script(
     scenario: Path | None, from_run: str | None, sync: str | None, runs_dir: Path
 ) -> tuple[Scenario, tuple[str, ...]]:
-    """The scenario; what it is called, and the words of the command line that named it."""
+    """The scenario, its name, and the arguments of the command line that select it."""
     policy = () if sync is None else ("--sync", sync)
     if (scenario is None) == (from_run is None):
         raise UsageError("give a scenario, or --from-run with a recorded run")
@@ -126,7 +128,7 @@ def _script(
 
 
 class _Watched:
-    """A journal whose readers look up at every line: there is no other thread to follow it."""
+    """A journal that updates the progress display at every line, because no other thread does."""
 
     def __init__(self, journal: Journal, progress: ProgressDisplay) -> None:
         self._journal = journal

@@ -1,6 +1,6 @@
-"""`polyrhythm status`, `why`, `story` and `runs`: what is known of a run from its folder alone.
+"""`polyrhythm status`, `why`, `story` and `runs`: describe runs from their folders alone.
 
-They work from another terminal while a run is on, and as well when it is over.
+The commands work from another terminal during a run, and after it.
 """
 
 import json
@@ -32,7 +32,7 @@ from polyrhythm.observe.words import with_names
 from polyrhythm.wire.messages import JobSpec
 
 _WIDTH = 160
-"""Of what is printed elsewhere than in a terminal."""
+"""The width of output that does not go to a terminal."""
 
 RunName = Annotated[
     str | None, typer.Argument(metavar="[RUN]", help="A run's name or folder; default: the newest.")
@@ -43,7 +43,7 @@ RUNS = Path("runs")
 
 
 def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
-    """Show where a run stands: its workers, their speeds, the round, the objective.
+    """Show the state of a run: its workers, their speeds, the round, the objective.
 
     A run that was killed is shown as "ended without a word".
 
@@ -61,7 +61,8 @@ def status(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -
 
 
 def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
-    """Say what a run waits for: for whom, since when, until when, by which rule, what helps.
+    """Explain what a run waits for: which processes, since when, until when, by which rule, what
+    helps.
 
     Examples:
 
@@ -80,12 +81,12 @@ def why(run: RunName = None, runs_dir: RunsDir = RUNS, json_: Json = False) -> N
 def story(
     run: RunName = None,
     worker: Annotated[
-        str | None, typer.Option(help="Tell of one worker only: its number or name.")
+        str | None, typer.Option(help="Only the events of this worker: its number or name.")
     ] = None,
     runs_dir: RunsDir = RUNS,
     json_: Json = False,
 ) -> None:
-    """Tell a run, or what one worker did in it, in sentences with times.
+    """Tell what happened in a run, or to one worker, in sentences with times.
 
     Examples:
 
@@ -125,7 +126,7 @@ def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
 
 
 def status_of(run: Run) -> dict[str, Any]:
-    """What `status --json` prints: the result so far, and what is known beside it."""
+    """What `status --json` prints: the result so far, the members, and what the run waits for."""
     state, job = run.state, run.job or JobSpec(job="")
     return {
         "run": run.name,
@@ -154,6 +155,7 @@ def status_of(run: Run) -> dict[str, Any]:
 
 
 def explanation_of(run: Run) -> Explanation:
+    """What a running job waits for, or how an ended one ended."""
     if run.word == "running" and run.suspects:
         return explain_silent_lead(run.suspects, run.now_s, time.time())
     if run.word == "running":

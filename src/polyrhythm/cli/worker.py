@@ -1,4 +1,4 @@
-"""`polyrhythm worker`: one more worker for a job that is running."""
+"""`polyrhythm worker`: join a running job as one more worker."""
 
 import os
 import socket
@@ -20,11 +20,13 @@ from polyrhythm.learn.staging import Stage
 def worker(
     job: Annotated[
         str,
-        typer.Argument(help="The job's code on this machine, where it is not found by itself."),
+        typer.Argument(
+            help="The job's code on this machine; needed if the command does not find it by itself."
+        ),
     ] = "",
     connect: flags.Connect = "",
     name: Annotated[
-        str | None, typer.Option(help="This worker's name; default: the host's and a number.")
+        str | None, typer.Option(help="This worker's name; default: the host's name and a number.")
     ] = None,
     secret_file: flags.SecretFile = None,
     job_id: flags.JobId = "",
@@ -35,13 +37,17 @@ def worker(
         str | None, typer.Option(help="Staging: computing takes at least this long, as in 10ms.")
     ] = None,
     slow: Annotated[
-        str | None, typer.Option(help="Staging: computing takes so many times as long, as in 4x.")
+        str | None, typer.Option(help="Staging: computing takes this many times as long, as in 4x.")
     ] = None,
     slow_at: Annotated[
-        str | None, typer.Option(help="Staging: from then on, as in 60s:4x.")
+        str | None,
+        typer.Option(
+            help="Staging: slower after a time, as in 60s:4x (four times as long after 60 s)."
+        ),
     ] = None,
     stall: Annotated[
-        str | None, typer.Option(help="Staging: a pause every so many points, as in 32ms/1000.")
+        str | None,
+        typer.Option(help="Staging: a pause after every so many points, as in 32ms/1000."),
     ] = None,
     tenant: Annotated[
         bool, typer.Option("--tenant", help="Staging: another process keeps a core busy.")
@@ -53,7 +59,8 @@ def worker(
 ) -> None:
     """Join a running job as one more worker, train with it, and leave when it ends.
 
-    Ctrl-C or SIGTERM: contribute what there is, return the data, and leave; twice: leave at once.
+    After Ctrl-C or SIGTERM the worker contributes what it has, returns its data, and leaves. After
+    a second one it leaves at once.
 
     Examples:
 
@@ -71,19 +78,18 @@ def worker(
         check_job(job)
     if trace is not None and not trace.is_dir():
         raise UsageError(f"--trace {trace}: there is no such folder")
-    said = {
+    flags_given = {
         "min-step": min_step,
         "slow": slow,
         "slow-at": slow_at,
         "stall": stall,
         "tenant": "" if tenant else None,
     }
-    staging = {flag: text for flag, text in said.items() if text is not None}
+    staging = {flag: text for flag, text in flags_given.items() if text is not None}
     Stage().amended(staging)
     known = find_secret(host, port, secret_file)
-    from polyrhythm.engines.standalone_worker import (
-        run_remote,  # torch, once it is known to be of use
-    )
+    # Imports torch, which takes seconds: only after the flags have been checked.
+    from polyrhythm.engines.standalone_worker import run_remote
 
     run_remote(
         host,

@@ -1,7 +1,8 @@
-"""The limit of an exchange on this machine: the same processes, copies and adds as a job has, one
-byte as the signal, no frames, no machine, no journal. `bench exchange` prints its share of this.
+"""Measures the limit of an exchange on this machine: the same processes, copies and additions as in
+a job, with one byte as the signal, and without frames, machines and journal. `bench exchange`
+prints which share of this limit it reaches.
 
-Run as a program of its own, so that nothing else is in the process.
+This is a program of its own, so that nothing else runs in the process.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from polyrhythm.io.tcp import bound_buffers
 from polyrhythm.tensors.copying import copy
 
 _SLICE = 1 << 18
-"""Elements added at a time: 1 MiB."""
+"""The number of elements that are added at a time: 1 MiB."""
 
 
 def _shared(count: int) -> torch.Tensor:
@@ -33,7 +34,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 
 class _Server:
-    """Adds what every worker has pushed; the last one to arrive opens the next round."""
+    """Adds the pushes of all workers; the last push of a round opens the next round."""
 
     def __init__(self, count: int, workers: int, versions: list[torch.Tensor]) -> None:
         self.versions = versions

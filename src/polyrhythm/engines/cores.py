@@ -1,9 +1,9 @@
-"""How many threads torch has in each worker of a machine."""
+"""How many threads torch uses in each worker of a machine."""
 
 from polyrhythm.io.cores import usable_cores
 
 
 def share_of_cores(workers: int, servers: int) -> int:
-    """Each worker's, where so many of both are on the machine: a core is left to every server, so that
-    a worker's threads do not wait for one that a server has."""
+    """The cores of one worker, on a machine with so many workers and servers. Every server keeps a
+    core, so that the threads of workers do not wait for servers."""
     return max(1, (usable_cores() - servers) // max(1, workers))

@@ -1,5 +1,6 @@
-"""What the environment of the local engine's processes says to the C library and to OpenMP, unless the
-user has said it already. Both read it when they are loaded, so it is there before."""
+"""Environment variables of the local engine's processes for the C library and OpenMP, unless the
+user has set them. Both libraries read them when they are loaded, so they are set before a process
+starts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,21 +8,22 @@ from collections.abc import Mapping, Sequence
 from polyrhythm.io.secretfile import VARIABLE
 
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-"""Large copies go past the cache (`tensors/copying.py`); without glibc on x86 it means nothing."""
+"""Large copies bypass the cache (`tensors/copying.py`). This has an effect with glibc on x86
+only."""
 AT_REST = {"OMP_WAIT_POLICY": "passive"}
-"""A thread that is done sleeps at once. It would otherwise spin for a while, in case more comes."""
+"""An idle thread of OpenMP sleeps at once. By default it spins for a while."""
 
 
 def environment(threads: Sequence[int]) -> Mapping[str, str]:
-    """`threads`: of each worker on this machine. Where none has more than one, only servers do anything
-    in parallel, and what spins there keeps a worker from its core. A secret that is in this process's
-    environment, for another job, is not in theirs."""
+    """`threads`: how many each worker on this machine has. If none has more than one, only servers
+    use several threads, and a spinning thread there would take a core from a worker. A secret in
+    this process's environment belongs to another job and is not passed on."""
     rest = AT_REST if max(threads, default=1) == 1 else {}
     inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return {**BEYOND_CACHE, **rest, **inherited}
 
 
 def rest_at_once() -> None:
-    """In this process, before torch is imported: only a server is here."""
+    """Let idle threads of this process sleep at once; for a server, before it imports torch."""
     for name, value in AT_REST.items():
         os.environ.setdefault(name, value)

@@ -1,7 +1,8 @@
-"""The process that children are forked from: it imports torch once, so that they need not.
+"""The process from which all others are forked. It imports torch once, so that its children need
+not.
 
-It stays single-threaded, runs nothing itself, reports which child was started and which has
-exited, and ends with all of them when the engine is gone.
+The fork server stays single-threaded and runs no job itself. It reports which child was started and
+which has exited, and kills all of them when the engine is gone.
 """
 
 import gc
@@ -26,10 +27,10 @@ def main(engine: socket.socket, preload: list[str]) -> None:
     for job in preload:
         if job in JOBS:
             load_module(job)
-    # The first optimizer of a process imports a good deal more of torch.
+    # The first optimizer of a process imports many more modules of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     gc.collect()
-    gc.freeze()  # children need not look through what was imported, and so share its pages
+    gc.freeze()  # garbage collection in children would otherwise copy the imported modules' pages
     children: set[int] = set()
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
@@ -46,7 +47,7 @@ def main(engine: socket.socket, preload: list[str]) -> None:
                 continue
             try:
                 body, descriptors, _, _ = socket.recv_fds(engine, _MOST_NBYTES, 1)
-            except OSError:  # the engine went without reading what it was told
+            except OSError:  # the engine ended without reading what was sent to it
                 _end(children)
             if not body:
                 _end(children)
@@ -86,10 +87,10 @@ def _reap(engine: socket.socket, children: set[int]) -> None:
         _tell(engine, Exit(exited=pid, status=os.waitstatus_to_exitcode(status)), children)
 
 
-def _tell(engine: socket.socket, fate: Exit, children: set[int]) -> None:
+def _tell(engine: socket.socket, report: Exit, children: set[int]) -> None:
     try:
-        engine.sendall(pack_line(fate))
-    except OSError:  # it is gone
+        engine.sendall(pack_line(report))
+    except OSError:  # the engine is gone
         _end(children)
 
 

@@ -1,4 +1,5 @@
-"""The whole job in this process: the same machines and nodes over memory links, a thread per worker.
+"""The whole job in this process: the same machines and nodes over memory links, a thread per
+worker.
 
 For debugging a job, for notebooks, and for tests.
 """

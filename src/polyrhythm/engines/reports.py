@@ -1,5 +1,5 @@
-"""What children report while they run: recorded at once for `polyrhythm why`, and shown in one line if
-several report the same."""
+"""Reports of child processes: recorded at once for `polyrhythm why`, and shown as one line if
+several processes report the same."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,8 @@ class Reports:
         self._watch = WatchWriter(run_dir / WATCH)
         self._say = say
         self._unsaid: dict[str, tuple[ReportLine, list[str]]] = {}
-        """Per kind of report: the first of them, and the names of all who reported it."""
+        """For each kind of report: the first one, and the names of all processes that reported
+        it."""
         self._since_s = 0.0
 
     def take(self, name: str, note: ReportLine) -> None:
@@ -29,7 +30,8 @@ class Reports:
         self._watch.ended(name)
 
     def show(self, *, now: bool = False) -> None:
-        """Once the others have had time to report the same, or `now`."""
+        """Show the reports after a moment, in which other processes may report the same, or
+        `now`."""
         if now or time.monotonic() > self._since_s + _GATHER_S:
             for note, names in self._unsaid.values():
                 self._say(in_words(note.what, names, note.fields))

@@ -1,8 +1,8 @@
-"""One more server for a job that was begun elsewhere: in this process, without an engine.
+"""Runs one server in this process, without an engine, for a job that was started elsewhere.
 
-It asks the lead for a number and for what the job is. *The address that others are told is one that
-they can use: where this server listens on every address, it is this machine's end of its link to
-the lead.*
+The server asks the lead for its number and for the job. *It announces an address that other
+machines can use: if it listens on every address of its machine, it announces this machine's end of
+its link to the lead.*
 """
 
 import os
@@ -40,8 +40,9 @@ def serve_remote(
     link: str = "auto",
     digest: str = "auto",
 ) -> None:
-    """Hold slices for the job whose lead is at host:port until it ends. `check_host` may refuse the
-    address that is to be listened on; without one, it is this machine's end of the link."""
+    """Hold slices for the job whose lead is at host:port until the job ends. `listen_on`: where to
+    listen; without a host, at this machine's end of the link to the lead. `check_host` may refuse
+    that address."""
     settle_in()
     to_lead = dial_tcp(host, port, fx.LEAD)
     try:
@@ -77,7 +78,7 @@ def serve_remote(
     node.listen(listeners)
     node.heed_lead(to_lead, DialerFromOutside(link, host))
     while not node.ended.wait(1.0):
-        pass  # wakes up so that signals are handled
+        pass  # Python handles signals between two waits
     node.close()
     listeners.close()
     assert node.outcome is not None
@@ -89,7 +90,7 @@ def serve_remote(
 def _enter(
     link: StreamLink, address: m.Address, job: str, digest: str, secret: Secret
 ) -> m.Admitted:
-    """Ask for a number, and be told what the job is."""
+    """Ask the lead for a number and for the job."""
     hello = m.ServerHello(
         name=f"a server on {socket.gethostname()} (process {os.getpid()})",
         job=job,
@@ -100,7 +101,7 @@ def _enter(
     with patience(link):
         introduce(link, hello, secret)
     answer, _ = link.receive()
-    while isinstance(answer, m.Alive):  # the lead beats to whoever is linked
+    while isinstance(answer, m.Alive):  # the lead sends heartbeats over every link
         answer, _ = link.receive()
     if isinstance(answer, m.Refusal):
         raise Refused(answer.reason)

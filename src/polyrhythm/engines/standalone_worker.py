@@ -1,4 +1,4 @@
-"""One more worker for a job that runs elsewhere, or here: in this process, without an engine."""
+"""Runs one worker in this process, without an engine, for a job on this or another machine."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -34,9 +34,9 @@ def run_remote(
     staging: Mapping[str, str] | None = None,
     trace_dir: Path | None = None,
 ) -> None:
-    """Join the job whose lead is at host:port, train, and leave. `job` insists on one by its id;
-    `file` is the job's code on this host, as this user has named it. *A file that only the peer names
-    is never run.*"""
+    """Join the job whose lead is at host:port, train, and leave. `job`: join only the job with this
+    id. `file`: the job's code on this host, as this user has named it. *A file that only the peer
+    names is never run.*"""
     settle_in()
     options = NodeOptions(
         digest=digest,
@@ -69,13 +69,14 @@ def _why(node: WorkerNode) -> str:
 
 
 def _threads_for(spec: JobSpec, here: bool) -> int:
-    """All cores, or a share of them where the job's own workers and servers are here too."""
+    """All cores, or a share of them if the job's own workers and servers run on this machine
+    too."""
     return share_of_cores(spec.workers + 1, spec.servers) if here else share_of_cores(1, 0)
 
 
 def _code_of(spec: JobSpec, file: str) -> str:
-    """What to run: the file that the user has named, to this command or to `train` on this host, or a
-    job that comes with us."""
+    """The code to run: the file that the user has given to this command or to `train` on this host,
+    or a built-in job."""
     if spec.name in JOBS and not file:
         return spec.name
     if file:

@@ -1,8 +1,9 @@
-"""Being a worker in this process, whoever started it: train, and leave in order.
+"""Runs a worker in this process: it trains, and leaves in order.
 
-SIGTERM asks: the worker contributes what it has, returns its chunks, runs what `main` does after its
-loop, and ends well. A second one leaves at once. Both act on a thread of their own: an exception
-instead could land anywhere in the worker's own thread, in a finalizer or halfway through leaving.
+After SIGTERM the worker contributes what it has, returns its chunks, and runs the rest of `main`
+after its loop. After a second SIGTERM it leaves at once. A separate thread acts on the signals,
+because an exception raised by a handler could arise anywhere in the worker's own thread, even in a
+finalizer.
 """
 
 import contextlib
@@ -22,44 +23,45 @@ from polyrhythm.wire.messages import JobSpec
 
 TOLD = "it was told to leave"
 _SWITCH_INTERVAL_S = 1e-4
-"""A link's thread otherwise waits 10 ms behind a busy Python thread."""
+"""With Python's default of 5 ms, the thread of a link waits 10 ms for a busy thread."""
 
 
 def settle_in() -> None:
-    """What every process of a job does first."""
+    """Set up this process: call this first in every process of a job."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     threading.excepthook = _die
 
 
 def _die(args: threading.ExceptHookArgs) -> None:
-    """A thread that fails must not leave a process that only looks alive."""
+    """End the process when a thread fails: a process with a dead thread would only look alive."""
     traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
     os._exit(70)
 
 
 @contextlib.contextmanager
 def presence(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """However the body ends, the worker leaves with its reason; `signals` ask it to."""
+    """Run the body as a member of the job: the worker leaves when the body ends, and tells the lead
+    why. `signals` ask the worker to leave."""
     reason, failed = "", False
-    _heed(node, signals)
+    _handle(node, signals)
     try:
         yield
         reason = TOLD if node.asked else ""
     except (ToldToLeave, JobFailed, Refused, LinkError) as error:
         reason = TOLD if node.asked else f"it failed: {error}"
         if not node.asked:
-            raise  # who was told to leave may find the job gone: that is no failure
-    except BaseException as error:  # whatever it is, the lead hears it, and it is raised again
+            raise  # but a worker that was told to leave may find that the job has ended
+    except BaseException as error:  # reported to the lead, and raised again
         reason, failed = f"it failed: {error}", True
         raise
     finally:
         for number in signals:
-            signal.signal(number, signal.SIG_IGN)  # it is leaving already
+            signal.signal(number, signal.SIG_IGN)  # the worker is leaving already
         node.leave(reason, failed=failed)
         node.close()
 
 
-def _heed(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> None:
+def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> None:
     asked = False
 
     def leave_at_once() -> None:
@@ -69,14 +71,14 @@ def _heed(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> None:
         finally:
             os._exit(0)
 
-    def heed(*_: object) -> None:
+    def on_signal(*_: object) -> None:
         nonlocal asked
         act = leave_at_once if asked else node.ask_to_leave
         asked = True
         threading.Thread(target=act, name="leave", daemon=True).start()
 
     for number in signals:
-        signal.signal(number, heed)
+        signal.signal(number, on_signal)
 
 
 def train(
@@ -85,7 +87,8 @@ def train(
     job: JobSpec,
     staging: Mapping[str, str] | None = None,
 ) -> None:
-    """Run the user's loop on the stage that the job, and `staging` for this worker, set up."""
+    """Run the user's `main` with the staging of the job, as amended by `staging` for this
+    worker."""
     stage = Staging.parse(job.staging).of(node.name).amended(staging or {})
     worker = Worker(node, job, stage)
     with tenant() if stage.tenant else contextlib.nullcontext():

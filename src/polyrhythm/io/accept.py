@@ -1,8 +1,8 @@
 """Accepting connections without running out of descriptors.
 
-*The last descriptors of a process are kept in reserve for members: when only they are left, descriptors
-are scarce, and the caller closes a connection before it accepts the next. When none is left at all, the
-connection is refused and nothing else ends.*
+*The last descriptors of a process are a reserve for members. When only the reserve is left, the
+caller closes a connection before it accepts the next. When no descriptor is left, the new
+connection is refused and all others stay.*
 """
 
 import contextlib
@@ -12,13 +12,13 @@ import resource
 import socket
 
 RESERVE = 32
-"""At most so many descriptors are kept for members; a quarter of all where a process has few."""
+"""The size of the reserve, or a quarter of all descriptors where a process has few."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AcceptLimit:
-    """Accepts from listening sockets that do not block. It holds one spare descriptor, which it gives
-    up to accept, and close, a connection for which there is no other."""
+    """Accepts connections from listening sockets that do not block. It holds one spare descriptor:
+    when no other is left, it closes the spare one to accept and close the connection."""
 
     def __init__(self) -> None:
         self._spare: int | None = None
@@ -26,8 +26,8 @@ class AcceptLimit:
 
     @property
     def scarce(self) -> bool:
-        """Whether the next connection would take a descriptor of the reserve. The kernel gives out the
-        lowest free number, so all lower ones are in use."""
+        """Whether the next connection would take a descriptor of the reserve. The kernel gives out
+        the lowest free number, which therefore says how many are in use."""
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most == resource.RLIM_INFINITY:
             return False
@@ -47,17 +47,18 @@ class AcceptLimit:
         except OSError as error:
             if error.errno in _NONE_LEFT:
                 self._refuse(listener)
-            return None  # else the peer has gone again, or the listener is closed
+            return None  # otherwise the peer has gone, or the listener is closed
         return sock
 
     @property
     def can_refuse(self) -> bool:
-        """Without a spare descriptor a connection stays in the listener's queue."""
+        """Whether there is a spare descriptor. Without one a connection stays in the listener's
+        queue."""
         return self._spare is not None
 
     def _refuse(self, listener: socket.socket) -> None:
         self._give_spare()
-        with contextlib.suppress(OSError):  # it has gone by itself, or another thread was faster
+        with contextlib.suppress(OSError):  # the peer has gone, or another thread was faster
             sock, _ = listener.accept()
             sock.close()
         self._take_spare()

@@ -1,5 +1,5 @@
-"""How many cores this process may use: fewer than the machine has where it is bound to some of them, or
-a control group has a quota, as in containers."""
+"""How many cores this process may use: fewer than the machine has if the process is bound to some
+of them, or if a control group limits it, as in a container."""
 
 import os
 from collections.abc import Iterator
@@ -10,14 +10,16 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
-    """Whole ones: a thread for a part of a core would be stopped in the middle of its work."""
+    """The number of whole cores: a thread on a fraction of a core would be stopped amid its
+    work."""
     bound = getattr(os, "sched_getaffinity", None)
     cores = (os.cpu_count() or 1) if bound is None else len(bound(0))
     return max(1, int(min([cores, *_quotas(membership, groups)])))
 
 
 def _quotas(membership: Path, groups: Path) -> Iterator[float]:
-    """Of this process's group and of those that it is part of, by both versions of control groups."""
+    """The quotas, in cores, of this process's control group and of all groups above it (cgroups v1
+    and v2)."""
     for line in _words(membership, "\n"):
         match line.split(":", 2):
             case [_, "", path]:
@@ -29,7 +31,8 @@ def _quotas(membership: Path, groups: Path) -> Iterator[float]:
 
 
 def _upwards(roots: tuple[Path, ...], path: str) -> Iterator[Path]:
-    """A container may see its own group as the root, and a path that is not there."""
+    """The group and all groups above it. In a container the root may be its own group, and the path
+    may not exist."""
     for root in roots:
         group = root / path.lstrip("/")
         while group != root:
@@ -45,7 +48,7 @@ def _quota(*files: Path) -> Iterator[float]:
 
 
 def _words(file: Path, separator: str | None = None) -> list[str]:
-    """None of a file that cannot be read: where nobody says so, there is no quota."""
+    """The words of a file; none if it cannot be read, which means that there is no quota."""
     try:
         text = file.read_text()
     except OSError:

@@ -7,8 +7,8 @@ from polyrhythm.wire.digests import Digest
 
 class Fingerprint:
     """The first link that needs the digest computes it, on its own thread; the others wait for the
-    result. The memory must not change as long as this object is in use: whoever writes on it makes a
-    new fingerprint."""
+    result. The memory must not change while this object is in use: code that changes the memory
+    makes a new fingerprint."""
 
     __slots__ = ("_known", "_lock", "_memory")
 

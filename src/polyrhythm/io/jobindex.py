@@ -1,9 +1,10 @@
-"""Which jobs of this user listen on this host: from HOST:PORT to the secret, for commands that join.
+"""An index of this user's jobs on this host, by which a command finds the secret of the job at
+HOST:PORT.
 
-*The index is a folder that belongs to the user and that no other user can read or write (0700); a folder
-that is anything else is not used.* A job has one file in it while it runs. Homes may be shared between
-hosts, so an entry names the boot of its host and is found on that one only. The entry of a job that was
-killed is not found, and is removed when the next one registers.
+*The index is a folder that belongs to the user and that no other user can read or write (0700); any
+other folder is not used.* A job has one file in it while it runs. Hosts may share home folders, so
+an entry names the boot of its host and is found on that host only. The entry of a killed job is
+ignored, and is removed when the next job registers.
 """
 
 import contextlib
@@ -32,9 +33,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The job's file, as its user named it; empty for a built-in job."""
     boot: str = ""
     network: str = ""
-    """The network namespace in which it listens."""
+    """The network namespace in which the job listens."""
     processes: str = ""
-    """The namespace in which `pid` is its number."""
+    """The process namespace to which `pid` belongs."""
     pid: int = 0
     began: float = 0.0
 
@@ -46,12 +47,12 @@ class Index:
             state = Path(environ.get("HOME") or "~").expanduser() / ".local" / "state"
         temporary = Path(tempfile.gettempdir()) / f"polyrhythm-{os.getuid()}"
         self._folders = (state / "polyrhythm" / "jobs", temporary / "jobs")
-        """The first one that can be used is written to; all are read."""
+        """Entries are written to the first folder that can be used, and read from all."""
 
     @contextlib.contextmanager
     def registered(self, entry: Entry) -> Iterator[bool]:
-        """While the body runs, commands of this user on this host find the job; False where no folder
-        can be used."""
+        """While the body runs, this user's commands on this host find the job. Yields False if no
+        folder can be used."""
         path = self._register(entry)
         try:
             yield path is not None
@@ -75,11 +76,11 @@ class Index:
                 self._prune(folder, entry)
                 return _write(folder / f"{entry.port}-{entry.job}.json", entry)
             except OSError:
-                continue  # there is another folder
+                continue  # try the next folder
         return None
 
     def find(self, host: str, port: int) -> Entry | None:
-        """The job that listens at this address of this host, as far as this user's index knows."""
+        """The job of this user that listens at this address of this host; None if there is none."""
         boot, network = _this_host()
         found = [
             entry
@@ -96,7 +97,7 @@ class Index:
         )
 
     def _prune(self, folder: Path, newer: Entry) -> None:
-        """Remove what jobs of this host left that were killed."""
+        """Remove the entries of killed jobs of this host."""
         for path, entry in _entries(folder):
             if entry.boot == newer.boot and _was_killed(entry):
                 path.unlink(missing_ok=True)
@@ -111,7 +112,7 @@ def _process_namespace() -> str:
     try:
         return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
-        return ""  # not Linux: there is one
+        return ""  # not Linux: all processes are in one namespace
 
 
 def _make_private(folder: Path) -> None:
@@ -122,8 +123,8 @@ def _make_private(folder: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether only this user can enter the folder. The folder above it is checked too: another user
-    who owned that one could put another folder in this one's place."""
+    """Whether only this user can enter the folder. The folder above is checked too, because a user
+    who owns it could replace this folder."""
     for path in (folder, folder.parent):
         try:
             status = path.lstat()
@@ -137,7 +138,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _write(path: Path, entry: Entry) -> Path:
-    """The file appears whole."""
+    """Write the entry to another file first, so that readers see it whole or not at all."""
     part = path.with_suffix(f".{os.getpid()}.part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
@@ -148,13 +149,15 @@ def _write(path: Path, entry: Entry) -> Path:
 
 def _entries(folder: Path) -> Iterator[tuple[Path, Entry]]:
     for path in sorted(folder.glob("*.json")):
-        with contextlib.suppress(OSError, msgspec.DecodeError):  # removed meanwhile, or damaged
+        with contextlib.suppress(
+            OSError, msgspec.DecodeError
+        ):  # it was removed meanwhile, or is damaged
             yield path, msgspec.json.decode(path.read_bytes(), type=Entry)
 
 
 def _was_killed(entry: Entry) -> bool:
-    """Whether the process of this entry, one of this host, is gone. Of a process in another namespace
-    that is not known."""
+    """Whether the process of this entry has ended. A process in another namespace cannot be checked
+    and counts as running."""
     return entry.processes == _process_namespace() and not _runs(entry.pid)
 
 
@@ -172,5 +175,5 @@ def _addresses(host: str) -> set[str]:
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return {host}  # dialling it will say what is wrong
+        return {host}  # connecting to it will report the error
     return {host, *(str(info[4][0]) for info in infos)}

@@ -1,4 +1,4 @@
-"""A frame that waits to be sent: hashed when its turn has come, and not when it is queued."""
+"""A frame that waits to be sent. It is hashed when it is written, not when it is queued."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from polyrhythm.wire.frames import FLAG_REFERENCE, Draft
 
 
 class Descriptor:
-    """A descriptor to pass on, as a duplicate: its owner may close its own before the frame leaves,
-    and the number could mean something else by then."""
+    """A duplicate of a descriptor to send. The owner may close its own before the frame is written,
+    and the number could then belong to another file."""
 
     __slots__ = ("fd",)
 
@@ -26,11 +26,11 @@ class Descriptor:
             self.fd = None
 
     def __del__(self) -> None:
-        self.close()  # its frame never left
+        self.close()  # its frame was never written
 
 
 class Outgoing:
-    """A frame that waits to leave. It has no header before `seal`."""
+    """A frame in the outbox of a link. It has no header before `seal`."""
 
     __slots__ = ("_draft", "_fingerprint", "buffers", "descriptors", "done", "nbytes")
 
@@ -51,12 +51,12 @@ class Outgoing:
 
     @property
     def hashes_nbytes(self) -> int:
-        """How much `seal` will hash, or wait for another link to hash."""
+        """How many bytes `seal` will hash, or wait for while another link hashes them."""
         draft = self._draft
         return 0 if draft is None or draft.digest is Digest.NONE else self.nbytes
 
     def seal(self) -> None:
-        """Hash the payload and put header and head in front of it."""
+        """Hash the payload, and put the header and the head in front of it."""
         draft, self._draft = self._draft, None
         if draft is not None:
             known = self._fingerprint
@@ -65,7 +65,7 @@ class Outgoing:
 
 
 def fingerprint_of(payload: Sequence[Sendable], flags: int) -> Fingerprint | None:
-    """Of a payload that travels as bytes and is sent to several peers."""
+    """The shared digest of a payload that travels as bytes to several peers; None for any other."""
     if flags & FLAG_REFERENCE or len(payload) != 1:
         return None
     part = payload[0]

@@ -1,4 +1,4 @@
-"""One thread that waits for many links: where frames are small, a thread each is slower."""
+"""Lets one thread read many links: for small frames this is faster than a thread for each."""
 
 import os
 import select
@@ -17,14 +17,13 @@ class Pollable(Protocol):
 
 
 class Poller:
-    """`poll` waits, then calls what was registered for each link that has something to read, once.
-    What was called returns True if it left something that the socket does not show: it is called
-    again at the next `poll`, after the others. `poll` is called by one thread, everything else by
-    any."""
+    """`poll` waits, then calls the function registered for each readable link once. A function
+    returns True if it left messages that the socket does not show; the next `poll` calls it again,
+    after the others. One thread calls `poll`; any thread may call the other methods."""
 
     def __init__(self) -> None:
         self.idle_ns = 0
-        """How long `poll` has waited in all."""
+        """The total time that `poll` has waited."""
         self._poll = select.poll()
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
@@ -47,7 +46,7 @@ class Poller:
             self._poll.unregister(fd)
 
     def poll(self, timeout_s: float) -> bool:
-        """True if a link has more to say than one turn allows."""
+        """Wait for readable links and call their functions; True if one of them left messages."""
         self._polling = threading.get_ident()
         began_ns = time.monotonic_ns()
         before, self._unfinished = self._unfinished, set()
@@ -60,7 +59,7 @@ class Poller:
         return bool(self._unfinished)
 
     def wake(self) -> None:
-        """Make the waiting thread look up, unless that is the one which calls."""
+        """Make `poll` return at once, unless the calling thread is the one that polls."""
         if threading.get_ident() == self._polling:
             return
         with self._lock:
@@ -68,7 +67,7 @@ class Poller:
                 try:
                     os.write(self._waker, b"!")
                 except BlockingIOError:
-                    return  # it has been woken thousands of times and will look up
+                    return  # the pipe is full of wake-ups already
 
     def _calm(self) -> bool:
         os.read(self._woken, 4096)

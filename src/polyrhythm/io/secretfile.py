@@ -9,7 +9,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.proof import FEWEST_CHARACTERS, Secret
 
 VARIABLE = "POLYRHYTHM_SECRET"
-"""In the environment of a command that joins a job."""
+"""The environment variable that may contain the secret, for a command that joins a job."""
 _RANDOM_NBYTES = 32
 _MOST_NBYTES = 4096
 _ROOT = 0
@@ -21,7 +21,7 @@ def fresh_secret() -> Secret:
 
 
 def create_secret(path: Path) -> Secret:
-    """Make a new secret in a new file of mode 0600. An OSError says that it cannot be written."""
+    """Write a new secret to a new file of mode 0600. Raises OSError if it cannot be written."""
     secret = fresh_secret()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(fd, "w") as file:
@@ -38,7 +38,7 @@ def create_secret(path: Path) -> Secret:
 def read_secret(path: Path) -> Secret:
     """The secret in a file that the user named, or that the index names."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would block
         with open(fd, "rb") as file:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
@@ -60,10 +60,11 @@ def read_secret(path: Path) -> Secret:
 
 
 def parse_secret(text: bytes, source: str) -> Secret:
+    """The secret in this text; `source` names its origin in error messages."""
     try:
         word = text.decode("ascii").strip()
     except UnicodeDecodeError:
-        word = "\n"  # as wrong as two lines
+        word = "\n"  # refused below
     if not word and not text.strip():
         raise UsageError(f"{source} is empty: copy the file 'secret' of the run's folder")
     if len(word) < FEWEST_CHARACTERS or not word.isprintable() or " " in word:

@@ -1,8 +1,9 @@
-"""Memory that tensors live in: anonymous, or a memfd that another process can map.
+"""Memory for tensors: anonymous, or a memfd that another process can map.
 
-A memfd is sealed against shrinking and growing before it is passed on, because a shrunken segment
-kills its reader with SIGBUS; for the same reason an unsealed one is refused. Later maps are sealed
-against writing. A segment vanishes with its last process: `kill -9` leaves nothing behind.
+A memfd is sealed against shrinking and growing before its descriptor is sent, because a segment
+that shrinks kills its reader with SIGBUS; for the same reason an unsealed one is refused. Maps made
+later cannot write. The kernel frees a segment with the last process that uses it, so `kill -9`
+leaves nothing behind.
 """
 
 import fcntl
@@ -23,7 +24,7 @@ _ids = itertools.count(1)
 
 
 class Segment:
-    """`nbytes` of zeroed memory. `fd` is None where it cannot be shared."""
+    """`nbytes` of zeroed memory. `fd` is None if it cannot be shared."""
 
     def __init__(self, nbytes: int, *, shared: bool) -> None:
         self.id = next(_ids)
@@ -44,7 +45,7 @@ class Segment:
         return Piece(self, offset, nbytes, self.memory[offset : offset + nbytes])
 
     def close(self) -> None:
-        """Give the descriptor back; the memory goes when its last view does."""
+        """Close the descriptor. The memory is freed with its last view."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
@@ -55,23 +56,23 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a segment, ready to be sent: by reference where the link can, else as bytes. Memory
-    of no segment always travels as bytes."""
+    """A part of a segment, ready to be sent: by reference if the link can, otherwise as bytes.
+    Memory without a segment always travels as bytes."""
 
     segment: Segment | None
     offset: int
     nbytes: int
     memory: memoryview
     fingerprint: Fingerprint | None = field(default=None, compare=False)
-    """Of memory that is sent to several peers before it changes. None: every link hashes it."""
+    """The shared digest of memory that is sent to several peers; None if every link hashes it."""
 
     def for_many(self) -> "Piece":
-        """The same memory as it is now, for several links to send."""
+        """This piece with a digest that several links share, valid until the memory changes."""
         return replace(self, fingerprint=Fingerprint(self.memory))
 
 
 def piece_for_many(memory: memoryview) -> Piece:
-    """Memory of no segment, for several links to send."""
+    """Memory without a segment, with a digest that several links share."""
     return Piece(None, 0, memory.nbytes, memory, Fingerprint(memory))
 
 
@@ -84,7 +85,8 @@ def _seal(fd: int) -> None:
 
 
 def map_segment(fd: int, nbytes: int) -> memoryview:
-    """Map a peer's segment for reading; takes the descriptor over. Refuses what could shrink."""
+    """Map a peer's segment for reading, and close the descriptor. A segment that could shrink is
+    refused."""
     try:
         needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         try:
