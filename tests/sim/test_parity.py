@@ -1,9 +1,9 @@
-"""One story, two interpreters: over the runtime's nodes and links, and in the simulator, the lead
-decides the same.
+"""The lead decides the same in the runtime and in the simulator, under every policy.
 
-In the simulator the story follows from how long steps take. What workers did there, and how much had
-been decided by then, is the score: in the runtime a conductor lets workers do the same one after the
-other, each when as much has been decided. Nothing is timed there but the barrier's timer.
+In the simulator the order of events follows from how long steps take. What the workers did there, and
+how many decisions had been made by then, is the score. In the runtime a conductor lets the workers do
+the same, one after the other, each when as many decisions have been made. Nothing is timed in the
+runtime but the barrier's timer and fsp's interval.
 """
 
 import threading
@@ -11,12 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.sync.policy import split_sync
+from polyrhythm.core.sync.registry import POLICIES, traits_of
 from polyrhythm.engines.inline import Hub
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import MemoryJournal
@@ -35,7 +38,12 @@ PATIENCE_S = 30.0
 JOB = f"""
 [job]
 sync = "{{sync}}"
+kind = "{{kind}}"
+local_steps = {{local_steps}}
+coordination = "{{coordination}}"
+interval = "{{interval}}"
 rounds = {{rounds}}
+min_batch = 1
 points = {POINTS}
 batch = {BATCH}
 servers = 2
@@ -70,21 +78,76 @@ worker = "worker-2"
 """
 
 
-WITHOUT = """
+ONE_CRASH = """
 [[events]]
-at = "57ms"        # the third has begun, and the second is in a step
+at = "{crash}"     # the third worker has begun, and the second is in a step
 what = "crash"
 worker = "worker-1"
 """
 
 
-def bsp() -> str:
-    return JOB.format(sync="bsp", rounds=6, second="20ms", third="30ms") + WITH_A_TIMER
+class Case(msgspec.Struct, frozen=True):
+    sync: str
+    kind: str = "gradient"
+    local_steps: int = 1
+    coordination: str = "central"
+    interval: str = "20ms"
+    """fsp: a fixed one, or a search."""
+    rounds: int = 6
+    second: str = "23ms"
+    """The step of worker-1."""
+    third: str = "37ms"
+    crash: str = "57ms"
+    events: str = ONE_CRASH
+
+    def __str__(self) -> str:
+        fsp = (self.coordination, self.interval) if self.sync == "fsp" else ()
+        return "-".join((self.sync, self.kind, *fsp))
+
+    @property
+    def by_time(self) -> bool:
+        """How many points a contribution has depends on measured times."""
+        return self.sync in ("fsp", "psp", "bspv")
+
+    def scenario(self) -> str:
+        """Steps do not end together, so that there is one order of events."""
+        return (JOB + self.events).format(**msgspec.structs.asdict(self))
+
+    def job(self) -> m.JobSpec:
+        return m.JobSpec(
+            job="",
+            workers=2,
+            servers=2,
+            sync=self.sync,
+            kind=self.kind,
+            local_steps=self.local_steps,
+            coordination=self.coordination,
+            interval=self.interval,
+            rounds=self.rounds,
+            min_batch=1,
+            timer=f"{TIMER_S}s",
+            heartbeat_s=20.0,
+        )
 
 
-def without_rounds(sync: str) -> str:
-    """Steps that do not end together, so that there is one order of events."""
-    return JOB.format(sync=sync, rounds=8, second="23ms", third="37ms") + WITHOUT
+CASES = [
+    Case("bsp", second="20ms", third="30ms", events=WITH_A_TIMER),
+    Case("bsp", "local", local_steps=2),
+    Case("bspb", crash="900ms"),
+    Case("bspv", crash="300ms"),
+    Case("psp", "local"),
+    *(
+        Case("fsp", kind, coordination=coordination, interval=interval)
+        for kind in ("gradient", "local")
+        for coordination in ("central", "semi")
+        for interval in ("20ms", "auto")
+    ),
+    *(
+        Case(sync, kind, local_steps=steps, rounds=8)
+        for sync in ("asp", "ssp:1", "ssp-restart:2")
+        for kind, steps in (("gradient", 1), ("local", 2))
+    ),
+]
 
 
 class Decisions:
@@ -95,6 +158,9 @@ class Decisions:
         self.score: list[tuple[str, int, int]] = []
         """What, who, and how many decisions were made before."""
         self.done: Counter[tuple[str, int]] = Counter()
+        self.contributed: list[m.Trailer] = []
+        self._terms: dict[int, m.Release] = {}
+        """Per worker, its last release."""
         self._changed = threading.Condition()
         self._folded = -1
 
@@ -128,6 +194,7 @@ class Decisions:
                 self._note(effect)
             elif isinstance(effect, fx.Send) and isinstance(effect.message, m.Release):
                 released[effect.to] = effect.message
+                self._terms[fx.worker_number(effect.to)] = effect.message
             elif isinstance(effect, fx.Send) and isinstance(effect.message, m.Leased):
                 lease = effect.message
                 chunks = [chunk.chunk for chunk in lease.chunks]
@@ -156,15 +223,18 @@ class Decisions:
             members = [member.name for member in fold.members]
             self.made.append(("fold", fold.round, reason, members, fold.readers))
 
-    def count(self, worker: int) -> None:
-        self._did("step", worker)
+    def count(self, trailer: m.Trailer) -> None:
+        self.contributed.append(trailer)
+        terms = self._terms[trailer.worker]
+        assert trailer.steps >= terms.steps, "psp"
+        assert terms.points <= 0 or trailer.weight <= terms.points, "bspv"
+        self._did("step", trailer.worker)
 
-    def take(self) -> tuple[list[tuple[Any, ...]], list[tuple[str, int, int]]]:
-        """What was decided and done in a run that is over; what comes now is another."""
-        made, score = self.made, self.score
-        self.made, self.score, self._folded = [], [], -1
+    def begin_run(self) -> None:
+        """Forget the run before this one."""
+        self.made, self.score, self.contributed, self._folded = [], [], [], -1
         self.done.clear()
-        return made, score
+        self._terms.clear()
 
     def wait_for(self, done: Callable[[], bool], what: str) -> None:
         with self._changed:
@@ -183,7 +253,7 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
         return effects
 
     def count_watched(lead: LeadMachine, complete: Any, *more: Any) -> None:
-        found.count(complete.trailer.worker)
+        found.count(complete.trailer)
         count(lead, complete, *more)
 
     monkeypatch.setattr(LeadMachine, "handle", handle_watched)
@@ -224,7 +294,8 @@ class Conducted:
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
         self._await_turn()
         for (points,) in worker.batches((torch.ones(POINTS, 100),), batch_size=BATCH):
-            self._await_turn()
+            if not optimizer.pending:  # a turn is one contribution, of one batch or several
+                self._await_turn()
             model(points).sum().backward()
             optimizer.step()
 
@@ -281,16 +352,7 @@ class Conductor:
                 pass  # nobody tells it to
 
 
-def conduct(sync: str, rounds: int, score: list[tuple[str, int, int]], found: Decisions) -> None:
-    job = m.JobSpec(
-        job="",
-        workers=2,
-        servers=2,
-        sync=sync,
-        rounds=rounds,
-        timer=f"{TIMER_S}s",
-        heartbeat_s=20.0,
-    )
+def conduct(job: m.JobSpec, score: list[tuple[str, int, int]], found: Decisions) -> None:
     hub, journal = Hub(), MemoryJournal()
     options = NodeOptions(check=True)
     for server in range(job.servers):
@@ -318,30 +380,33 @@ def conduct(sync: str, rounds: int, score: list[tuple[str, int, int]], found: De
             node.close()
 
 
-@pytest.mark.parametrize(
-    ("sync", "scenario", "rounds"),
-    [
-        ("bsp", bsp(), 6),
-        ("asp", without_rounds("asp"), 8),
-        ("ssp:1", without_rounds("ssp:1"), 8),
-        ("ssp-restart:2", without_rounds("ssp-restart:2"), 8),
-    ],
-    ids=["bsp", "asp", "ssp", "ssp-restart"],
-)
+def test_every_policy_has_a_case() -> None:
+    assert {split_sync(case.sync)[0] for case in CASES} == set(POLICIES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_lead_decides_the_same_in_the_runtime_and_in_the_simulator(
-    decisions: Decisions, sync: str, scenario: str, rounds: int
+    decisions: Decisions, case: Case
 ) -> None:
-    Run(scenario)
-    simulated, score = decisions.take()
-    conduct(sync, rounds, score, decisions)
-    conducted, _ = decisions.take()
-    assert conducted == simulated
+    Run(case.scenario())
+    simulated, score, contributed = decisions.made, decisions.score, decisions.contributed
+    decisions.begin_run()
+    conduct(case.job(), score, decisions)
+    assert decisions.made == simulated
+    assert [t.worker for t in decisions.contributed] == [t.worker for t in contributed]
+    if not case.by_time:
+        assert [(t.steps, t.weight) for t in decisions.contributed] == [
+            (t.steps, t.weight) for t in contributed
+        ]
     assert ("left", "worker-1", "died") in simulated
     assert ("joined", "worker-2") in simulated
-    assert simulated[-1] == ("ended", f"the job reached its goal: {rounds} rounds", rounds)
+    goal = f"the job reached its goal: {case.rounds} rounds"
+    assert simulated[-1] == ("ended", goal, case.rounds)
     codes = [made[2] for made in simulated if made[0] == "fold"]
-    if sync == "bsp":
+    if case.events == WITH_A_TIMER:
         assert codes == ["opened", *["all-arrived"] * 3, "timer", *["all-arrived"] * 2]
+    elif traits_of(case.sync).rounds:
+        assert codes == ["opened", *["all-arrived"] * case.rounds]
     else:
         assert codes == ["opened", "turn", "turn", "goal"]
-        assert {worker for what, worker, _ in score if what == "step"} == {0, 1, 2}
+    assert {worker for what, worker, _ in score if what == "step"} == {0, 1, 2}
