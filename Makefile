@@ -8,6 +8,7 @@ TORTURE ?= 50
 FUZZ ?= 1000000
 SCHEDULES ?= 5
 FAILOVERS ?= 24
+STOPS ?= 50
 SEED ?= $(shell date +%s)
 ONLY ?=
 
@@ -66,7 +67,8 @@ mutants: $(READY)
 
 # The properties of this repository and the simulated ledger, many times longer. Each time other
 # examples are tried; what fails is listed with the command that shows it again. Then 504 faults of real
-# processes, servers among them: seven to a schedule, for each of three policies. Then all mutants.
+# processes, servers among them: seven to a schedule, for each of three policies. Then 50 stops at random
+# moments under every policy. Then all mutants.
 # Before them, 1,000,000 hostile inputs (tests/hostile), with a seed that is printed with what fails.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
@@ -75,6 +77,7 @@ torture: $(READY)
 	POLYRHYTHM_FUZZ=$(FUZZ) POLYRHYTHM_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest \
 	  tests/hostile --timeout 14400
 	POLYRHYTHM_TORTURE=$(FAILOVERS) $(BIN)/python -m pytest tests/cluster/test_failover_ledger.py
+	POLYRHYTHM_TORTURE=$(STOPS) $(BIN)/python -m pytest tests/cluster/test_orderly_stop.py
 	$(BIN)/python -m tools.mutants
 
 # More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.

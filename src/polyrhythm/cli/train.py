@@ -291,6 +291,10 @@ def train(
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
     the file of --config. Of rounds, epochs, targets and seconds, the first that is reached ends
     the job. While it runs, ask it from another terminal: polyrhythm status, why, story.
+
+    Ctrl-C or SIGTERM stops the job in order: every worker leaves its training loop with the final
+    parameters, and the command waits until the code after the loop has run. Then it ends with status
+    130 or 143. A second Ctrl-C ends it at once.
     """
     if show_config:
         _show_config(ctx, as_json=json_)

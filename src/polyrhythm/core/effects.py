@@ -17,6 +17,8 @@ from polyrhythm.wire.messages import (
 )
 
 LEAD = "lead"
+WITHOUT_PARAMETERS = "stopped-without-parameters"
+"""A report: the job ended while this worker was out of it."""
 
 
 @cache
@@ -263,7 +265,10 @@ class Resume(Effect, frozen=True):
 
 
 class StopWaiting(Effect, frozen=True):
-    """The user's code, which was told to leave, need not wait for a version."""
+    """The training loop, which was told to leave, need not wait for a version. `stop`: the job has
+    ended without this worker, and there is no version to wait for."""
+
+    stop: bool = False
 
 
 class ContributeNow(Effect, frozen=True):

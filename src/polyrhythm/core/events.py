@@ -42,9 +42,11 @@ class LeadHeard(Event, frozen=True):
 
 
 class StopAsked(Event, frozen=True):
-    """Somebody outside (a signal, the engine) wants the job to end."""
+    """Somebody outside (a signal, the engine) wants the job to end: in order, so that every worker
+    leaves its loop with the final parameters; or at once."""
 
     reason: str
+    at_once: bool = False
 
 
 # -- the server ---------------------------------------------------------------------------------

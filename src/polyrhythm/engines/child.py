@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -51,15 +52,13 @@ class _Control:
             os._exit(1)
         return msgspec.json.decode(line, type=Told)
 
-    def watch(self, note: Callable[[ReportLine], None] = lambda note: None) -> None:
-        """End this process when the engine ends, however it ends; `note` is handed what the engine
-        wants in the journal."""
+    def watch(self, handle: Callable[[Told], None] = lambda told: None) -> None:
+        """End this process when the engine ends, however it ends; `handle` gets what the engine
+        says until then."""
 
         def wait() -> None:
             while line := self._lines.readline():
-                told = msgspec.json.decode(line, type=Told)
-                if told.note is not None:
-                    note(told.note)
+                handle(msgspec.json.decode(line, type=Told))
             os._exit(1)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
@@ -146,10 +145,10 @@ def _serve_at(
     if journal is None:
         control.watch()
     else:
-        control.watch(lambda note: journal.note(note.what, **note.fields))
+        control.watch(partial(_heed_engine, node, journal))
     while not node.ended.wait(1.0):  # wakes up so that signals are handled
         if journal is not None and (fault := journal.fault or node.fault) is not None:
-            node.stop(fault)
+            node.stop(fault, at_once=True)
     outcome = node.outcome
     assert outcome is not None
     if journal is not None:
@@ -165,6 +164,14 @@ def _serve_at(
     if journal is not None:
         journal.close()
     return int(outcome.reason.code in ("lead-gone", "lead-lost"))
+
+
+def _heed_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:
+    """What the engine says to the lead's process."""
+    if told.note is not None:
+        journal.note(told.note.what, **told.note.fields)
+    if told.stop:
+        node.stop("stopped on request", at_once=True)
 
 
 def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJournal:

@@ -106,7 +106,7 @@ def _await_end(
         if time.monotonic() > until_s:
             raise JobFailed(f"the job did not end within {timeout_s:.0f} s")
         if len(run.errors) == len(threads):
-            lead.stop("no worker is left")
+            lead.stop("no worker is left", at_once=True)
 
 
 def _work(

@@ -73,8 +73,14 @@ class LocalRun:
     """The number of the signal that ended it, if one did."""
 
 
-class _StoppedWhileStarting(Exception):
-    """Ctrl-C or SIGTERM came before all processes were there."""
+class _EndAtOnce(Exception):
+    """Ctrl-C or SIGTERM came a second time, or before all processes were there."""
+
+
+_STOPPING = (
+    "stopping: the job waits until every worker has run its code after the training loop;"
+    " press Ctrl-C again to end at once"
+)
 
 
 class LocalEngine:
@@ -122,6 +128,10 @@ class LocalEngine:
         self._stopping_since: float | None = None
         self._stops = False
         """The job is being stopped before its end."""
+        self._waits_for_workers = False
+        """It is stopped in order: the lead ends it when the last worker has left."""
+        self._said_stopping = False
+        self._cleaning = False
         self._hurried = False
         self._over_since = 0.0
         self._starting = True
@@ -139,10 +149,11 @@ class LocalEngine:
                 self._await_lead()
                 self._starting = False
                 self._supervise()
-            except _StoppedWhileStarting:
+            except _EndAtOnce:
                 pass  # cleaning up ends what was started
             finally:
                 self._starting = False
+                self._cleaning = True
                 self._clean_up()
         return self._run
 
@@ -164,7 +175,7 @@ class LocalEngine:
         self._fates = Exits(ours, self._nursery_end)
         self._selector.register(ours, selectors.EVENT_READ, None)
         if self._run.interrupted:
-            raise _StoppedWhileStarting
+            raise _EndAtOnce
 
     def _nursery_end(self) -> str:
         """How the nursery ended, which has just closed its socket."""
@@ -287,7 +298,7 @@ class LocalEngine:
         if child.lead_lost:
             return  # `_end_without_lead` says why the job ends; `why` names the lead until then
         self._reports.ended(name)
-        over = self._stopping_since is not None or self._run.ended is not None
+        over = self._is_ending()
         if not child.status or (child.failure is None and (over or child.over)):
             return
         if child.request.role == "server":
@@ -356,7 +367,7 @@ class LocalEngine:
                 self._tell(child, Told(note=ReportLine(what, fields)))
 
     def _start_again(self) -> None:
-        if self._stopping_since is not None or self._run.ended is not None:
+        if self._is_ending():
             self._due.clear()
         now_ns = time.monotonic_ns()
         for name, (at_ns, child) in list(self._due.items()):
@@ -382,8 +393,16 @@ class LocalEngine:
             while child.control in self._selector.get_map():
                 self._heed(child)
 
+    def _is_ending(self) -> bool:
+        """The job has ended or is being stopped: processes that end now are not replaced."""
+        return self._stops or self._stopping_since is not None or self._run.ended is not None
+
     def _look_around(self) -> None:
         """Nobody left to work, or somebody who does not end: help it along."""
+        if self._waits_for_workers and not self._said_stopping:
+            self._said_stopping = True  # not by the handler, which may interrupt a line
+            if self._run.ended is None:
+                self._say(_STOPPING)
         self._reports.show()
         self._end_without_lead()
         if self._folder is not None and self._folder.gone():
@@ -404,7 +423,9 @@ class LocalEngine:
         patience_s = _FAILED_S if failures else _LAST_WORD_S
         unsaid = time.monotonic() > self._over_since + patience_s
         if over and unsaid and self._run.ended is None and self._stopping_since is None:
-            if failures:
+            if self._waits_for_workers:
+                pass  # the lead has nobody left to wait for, and does not end
+            elif failures:
                 self._run.failed = f"no worker is left: {'; '.join(_in_words(failures))}"
                 self._unsaid.clear()
             elif self._respawns:  # the lead would wait for others, who do not come
@@ -448,13 +469,32 @@ class LocalEngine:
         self._unsaid.clear()
 
     def _stop(self) -> None:
+        """The job has failed: end it, if need be by force."""
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
             self._stops = True
-            children = self._children.values()
-            leads = [c for c in children if c.request.leads and c.alive and c.reported]
-            for child in leads or children:  # the lead stops the others
-                self._signal(child, signal.SIGTERM)
+            for child in self._leads():
+                self._tell(child, Told(stop=True))  # the lead stops the others
+            if not self._leads():
+                for child in self._children.values():
+                    self._signal(child, signal.SIGTERM)
+
+    def _stop_in_order(self) -> None:
+        """Somebody wants the job to end: the lead ends it when every worker has left."""
+        if self._stopping_since is not None or self._run.ended is not None:
+            return
+        self._stops = True
+        if not self._leads():
+            self._stop()
+            return
+        self._waits_for_workers = True
+        for child in self._leads():
+            self._signal(child, signal.SIGTERM)
+
+    def _leads(self) -> list[Child]:
+        """The process of the lead, if it can be told to stop."""
+        children = self._children.values()
+        return [c for c in children if c.request.leads and c.alive and c.reported]
 
     def _signal(self, child: Child, number: signal.Signals) -> None:
         if child.alive:
@@ -466,14 +506,16 @@ class LocalEngine:
         """Ctrl-C and SIGTERM end the job in order; a second one ends it at once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
+            if self._cleaning:
+                return  # it ends already
             if self._run.interrupted:
-                raise KeyboardInterrupt
+                raise _EndAtOnce
             self._run.interrupted = number
             if self._nursery is None:
                 return  # it is being started, and looks at `interrupted` when it is there
             if self._starting:
-                raise _StoppedWhileStarting  # there is nobody yet who could end in order
-            self._stop()
+                raise _EndAtOnce  # there is nobody yet who could end in order
+            self._stop_in_order()
 
         before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -59,6 +59,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A server that ends because the lead is gone, or has let go of it."""
     lead_lost: bool = False
     """`failed` because the lead was silent for --lead-timeout."""
+    stop: bool = False
+    """From the engine to the lead process: the job has failed, and ends at once."""
     note: ReportLine | None = None
     """A child's report while it runs; from the engine to the lead's process: a line for the journal."""
 

@@ -112,6 +112,9 @@ class Exchange(torch.optim.Optimizer):
         the batches did not come from `worker.batches`. Gradients are consumed.
         """
         result = closure() if closure is not None else None
+        if self._node.stopped:
+            self._drop_steps()
+            return result
         if points is not None:
             self._points = (self._points or 0.0) + points
         if objective is not None:
@@ -134,9 +137,13 @@ class Exchange(torch.optim.Optimizer):
             self._end_micro_batch()
         elif self.traits.trains_through and self._on_its_way:
             self._look()
+        elif self.cadence.looks(in_flight=self._on_its_way):
+            self._node.look()
         if self._due() is not Due.NO:
             self._contribute()
         self._drop_gradients()
+        if self._node.stopped:
+            self.settle()  # training through: the final version may have come aside meanwhile
         return result
 
     def _shorten_step(self) -> None:
@@ -169,9 +176,10 @@ class Exchange(torch.optim.Optimizer):
 
     def _due(self) -> Due:
         node = self._node
-        due = decide(
-            self.cadence, self._standing(), node.terms, asked=node.asked, called=node.hurried
-        )
+        if node.stopped:
+            return Due.NO
+        called = node.hurried or node.stopping
+        due = decide(self.cadence, self._standing(), node.terms, asked=node.asked, called=called)
         if due is Due.PASSED_ALL:
             node.ask_for_barrier()
         return due
@@ -217,13 +225,24 @@ class Exchange(torch.optim.Optimizer):
         with torch.no_grad():
             took_ns = self._node.rebase()
         if self._node.terms.anew:
-            self._step, self._points = 0, None
-            self._objective.clear()
-            self._stepped = 0.0
-            self._visits.drop()
+            self._forget_steps()
             self.resume_pace()
         elif self._pacer is not None:
             self._pacer.exclude_time(took_ns)
+
+    def _forget_steps(self) -> None:
+        """The steps since the last contribution will never be counted."""
+        self._step, self._points = 0, None
+        self._objective.clear()
+        self._stepped = 0.0
+        self._visits.drop()
+
+    def _drop_steps(self) -> None:
+        """The job has stopped, and the parameters at hand are final: contribute nothing more, and
+        leave them as they are."""
+        self.settle()
+        self._forget_steps()
+        self._drop_gradients()
 
     def settle(self) -> None:
         """Nothing is left to train on: if a version is still to come, wait for it, unless this
@@ -254,6 +273,9 @@ class Exchange(torch.optim.Optimizer):
     def contribute_rest(self) -> None:
         """Nothing more comes: contribute what was visited since the last contribution. Who was told
         to leave does not wait for a version first."""
+        if self._node.stopped:
+            self._drop_steps()
+            return
         if not self._node.asked:
             self.settle()
         self._contribute()

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.core.lead.goals import STOPPED
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.learning import ended_in_words
@@ -56,8 +57,10 @@ class Run:
     @property
     def word(self) -> str:
         """`running`, `ended`, `failed`, `stopped`, `ended without a word` or `unknown`."""
-        if self.state.ended is not None:
-            return "failed" if self.state.ended.failed else "ended"
+        if (ended := self.state.ended) is not None:
+            if ended.failed:
+                return "failed"
+            return "stopped" if ended.reason == str(STOPPED) else "ended"
         if self.result is not None:
             return "failed" if self.result.get("failed") else "stopped"
         if self.alive is None:

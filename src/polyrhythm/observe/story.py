@@ -268,6 +268,11 @@ class Teller:
         away = f"the lead itself was away for {line['seconds']:.1f} s"
         return [self._say(f"{away}: nobody is suspected for that time", None)]
 
+    def _stopping(self, line: dict[str, Any]) -> list[Sentence]:
+        """The command says this itself."""
+        said = self._say("a stop was requested: every worker leaves its training loop", None)
+        return [replace(said, shown=True)]
+
     def _refused(self, line: dict[str, Any]) -> list[Sentence]:
         return [self._say(with_names(line["reason"], self.state), ())]
 
@@ -331,6 +336,7 @@ class Teller:
         "left": _left,
         "evicted": _evicted,
         "lead-paused": _away,
+        "stopping": _stopping,
         "rounds": _rounds,
         "policy": _policy,
         "waiting": _waiting,

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from polyrhythm.core.effects import WITHOUT_PARAMETERS
 from polyrhythm.core.lead_watch import HEARD, SILENT
 from polyrhythm.observe.words import listed
 
@@ -80,6 +81,8 @@ def in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) -> str:
     who = listed(tuple(sorted(names)))
     if what == HEARD:
         return f"{who}: the lead was heard from again after {fields['silent_s']:.1f} s"
+    if what == WITHOUT_PARAMETERS:
+        return f"{who}: left the training loop without the final parameters: {fields['reason']}"
     return (
         f"{who}: the lead has sent nothing for {fields['silent_s']:.1f} s; it is suspect after"
         f" {fields['derivation']}, and given up after {fields['timeout_s']:g} s (--lead-timeout)"

@@ -227,10 +227,11 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What befalls a worker, or a server; `cut` ends the link between a server and one of them."""
+    """What befalls a worker, or a server; `cut` ends the link between a server and one of them; `end`
+    stops the job in order, as Ctrl-C does."""
 
     at: Duration
-    what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut"]
+    what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]
     worker: str | None = None
     server: int | None = None
     factor: float | None = None
@@ -242,6 +243,9 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if self.what == "cut":
             if self.server is None or (self.worker is None) == (self.peer is None):
                 raise ValueError("cut needs a server, and a worker or a peer that it is linked to")
+        elif self.what == "end":
+            if self.worker is not None or self.server is not None:
+                raise ValueError("end stops the whole job: give no worker and no server")
         elif (self.worker is None) == (self.server is None):
             raise ValueError(f"{self.what} befalls a worker or a server: give one of the two")
         elif self.server is not None and self.what in ("leave", "slow"):

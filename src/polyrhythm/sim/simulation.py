@@ -151,6 +151,8 @@ class Simulation:
     def _happen(self, event: Happening) -> None:
         if event.what == "cut":
             self._cut(event)
+        elif event.what == "end":
+            self.servers[0].post(fx.LEAD, ev.StopAsked("the scenario ends the job"))
         elif event.server is not None:
             self._befall_server(event.server, event.what)
         elif event.worker is not None:

@@ -291,6 +291,8 @@ class HelloReply(Message, frozen=True, kw_only=True):
 
 class Refusal(Message, frozen=True, kw_only=True):
     reason: str
+    ending: bool = False
+    """The job ends in order, and admits no worker any more."""
 
 
 class SegmentOffered(Message, frozen=True, kw_only=True):

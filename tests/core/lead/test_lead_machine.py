@@ -609,9 +609,9 @@ def test_the_death_of_a_server_ends_the_job_with_one_reason() -> None:
     assert stage.closed("s0") == [], "one reason is enough"
 
 
-def test_stop_on_request_reaches_everybody() -> None:
+def test_a_stop_at_once_reaches_everybody() -> None:
     stage = Stage(workers=2, servers=2).begin()
-    effects = stage.tell(ev.StopAsked("Ctrl-C"))
+    effects = stage.tell(ev.StopAsked("it failed", at_once=True))
     (end,) = of(effects, fx.End)
     assert not end.failed and str(end.reason) == "stopped on request"
     assert {effect.to for effect in of(effects, fx.Send)} == {"w0", "w1", "s0", "s1"}

@@ -281,6 +281,23 @@ def test_refusals_stops_and_lost_links_reach_the_users_code() -> None:
         assert hand.why() == "nothing is being waited for"
 
 
+def test_an_evicted_worker_leaves_its_loop_in_order_when_the_job_has_ended() -> None:
+    hand = Hand().begin()
+    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    assert of(hand.compute(), fx.Rejoin)
+    effects = hand.tell(m.Refusal(reason="the job is ending", ending=True))
+    assert of(effects, fx.StopWaiting) == [fx.StopWaiting(stop=True)]
+    (note,) = of(effects, fx.Note)
+    assert note.what == fx.WITHOUT_PARAMETERS
+    assert hand.tell(ev.LinkClosed("lead", "it has ended")) == [], "the user's code runs on"
+    assert of(hand.tell(ev.Leaving("")), fx.End)
+
+
+def test_a_worker_that_has_not_begun_is_refused_when_the_job_has_ended() -> None:
+    hand = Hand()
+    assert of(hand.tell(m.Refusal(reason="the job is ending", ending=True)), fx.Fail)
+
+
 def test_leases_and_reports_pass_through() -> None:
     hand = Hand().begin()
     lease = m.Leased(points=3, seed=0, chunks=(), incarnation=hand.worker.incarnation)

@@ -50,7 +50,7 @@ class Folds:
         decision = self._policy.on(event, now_ns)
         self.wake_ns = decision.wake_at
         if decision.pause:
-            self._pause()
+            self.pause()
         if decision.change is not None:
             said = decision.change
             self._dispatch.note("policy", code=said.code, fields=said.fields, words=str(said))
@@ -149,7 +149,8 @@ class Folds:
 
     # -- members -------------------------------------------------------------------------------
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """All are to contribute what they have."""
         for member in self._view.members():
             if member.entered:
                 identity = self._dispatch.identity(member)

@@ -11,6 +11,8 @@ import math
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import JobSpec
 
+STOPPED = Reason("stopped")
+
 
 class Goals:
     def __init__(self, job: JobSpec) -> None:
@@ -21,6 +23,7 @@ class Goals:
         self._accuracies: dict[int, float] = {}
         self._until_ns: int | None = None
         self._change: float | None = None
+        self._stopped = False
 
     # -- what it is told -----------------------------------------------------------------------
 
@@ -47,6 +50,10 @@ class Goals:
     def left(self, worker: int) -> None:
         self._accuracies.pop(worker, None)
 
+    def stop(self) -> None:
+        """Somebody wants the job to end, whatever its goals."""
+        self._stopped = True
+
     # -- what it says --------------------------------------------------------------------------
 
     @property
@@ -55,9 +62,11 @@ class Goals:
         return math.fsum(reports.values()) / len(reports) if reports else None
 
     def reached(self, now_ns: int) -> Reason | None:
-        """The goal that is reached, or None."""
+        """The goal that is reached, the stop that was asked for, or None."""
         goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
-        return None if goal is None else Reason("goal", {"goal": goal})
+        if goal is not None:
+            return Reason("goal", {"goal": goal})
+        return STOPPED if self._stopped else None
 
     def _by_training(self) -> str | None:
         job = self._job

@@ -15,6 +15,7 @@ from polyrhythm.core.effects import End, server_number, worker_name, worker_numb
 from polyrhythm.core.lead.admission import Admission
 from polyrhythm.core.lead.contributions import Complete, Contributions
 from polyrhythm.core.lead.folds import Folds
+from polyrhythm.core.lead.goals import STOPPED
 from polyrhythm.core.lead.in_flight import InFlight
 from polyrhythm.core.lead.measurements import in_range
 from polyrhythm.core.lead.members import Member, View
@@ -28,6 +29,7 @@ from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
+from polyrhythm.core.lead.stopping import Stopping
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.model import difference, nonsense
@@ -79,11 +81,13 @@ class LeadMachine:
             self._rounds,
         )
         self._wakefulness = PauseDetector(job.heartbeat_s)
+        self._stopping = Stopping()
         self._sleepers = (
             self._presence.suspicion,
             self._site.suspicion,
             self._departures,
             self._wakefulness,
+            self._stopping,
         )
         """What wants to be woken beside the policy."""
         self._empty_handed: set[int] = set()
@@ -150,7 +154,8 @@ class LeadMachine:
             self._dispatch.refuse(link, f"{hello.name} was refused: {fault}")
             return
         if self._ending is not None:
-            self._dispatch.refuse(link, f"{hello.name} was refused: the job is ending")
+            fault = f"{hello.name} was refused: the job is ending"
+            self._dispatch.refuse(link, fault, ending=True)
             return
         self._opening.admitted(now_ns)
         self._wakefulness.begin(now_ns)
@@ -241,6 +246,8 @@ class LeadMachine:
             return
         if self._ending is not None:
             self._finish(self._ending, now_ns, failed=self._ending.code == NOT_FINITE)
+        elif self._stopping.asked:
+            self._finish(STOPPED, now_ns, failed=False)
         elif self._rounds.open and self._departures.deserted(now_ns):
             self._finish(Reason("deserted"), now_ns, failed=True)
 
@@ -330,6 +337,7 @@ class LeadMachine:
             self._presence.suspicion.exclude_time(paused_ns, now_ns)
             self._site.suspicion.exclude_time(paused_ns, now_ns)
             self._departures.exclude_time(paused_ns)
+            self._stopping.exclude_time(paused_ns)
             self._opening.exclude_time(paused_ns)
             self._dispatch.note("lead-paused", seconds=paused_ns / 1e9)
 
@@ -342,6 +350,8 @@ class LeadMachine:
             self._site.suspect(now_ns)
         if self._departures.overdue(now_ns):
             self._end_if_deserted(now_ns)
+        if self._stopping.overdue(now_ns) and not self._ended:
+            self._stop_waiting(now_ns)
         if self._rounds.open:
             self._ask(sync.TimePassed(), now_ns)
         else:
@@ -349,7 +359,32 @@ class LeadMachine:
             self._open_if_ready(now_ns)
 
     def _on_stop_asked(self, event: ev.StopAsked, now_ns: int) -> None:
-        self._finish(Reason("stopped"), now_ns, failed=False)
+        if event.at_once or not self._rounds.open or not len(self.view):
+            self._finish(STOPPED, now_ns, failed=False)
+        elif self._ending is None and not self._stopping.asked:
+            self._dispatch.note("stopping")
+            if self._policy.traits.rounds:
+                self._outlook.goals.stop()
+                self._stopping.begin(now_ns)
+                self._decisions.pause()
+            else:
+                self._outlook.break_off(STOPPED.code, now_ns)
+                self._end_with_fold(STOPPED, now_ns)
+
+    def _stop_waiting(self, now_ns: int) -> None:
+        """The open round has been waited for long enough: fold it as it is, and stop."""
+        self._stopping.settled()
+        if self._ending is None and not self._rounds.folding:
+            self._outlook.break_off(STOPPED.code, now_ns)
+            self._end_with_fold(STOPPED, now_ns)
+
+    def _end_with_fold(self, reason: Reason, now_ns: int) -> None:
+        """End with one more fold, or with the one that is under way. Nobody has the version of that
+        fold pushed, because a worker that computes would drop it: all workers pull it."""
+        self._ending = reason
+        if not self._rounds.folding:
+            last = not self._policy.traits.rounds
+            self._decisions.fold(sync.NO_WORKERS, reason, now_ns, last=last)
 
     # -- the way of one contribution -----------------------------------------------------------
 
@@ -526,9 +561,7 @@ class LeadMachine:
             return
         goal = self._outlook.advance(len(self.view), now_ns)
         if goal is not None:
-            self._ending = goal
-            if not self._rounds.folding:
-                self._decisions.fold(sync.NO_WORKERS, goal, now_ns, last=True)
+            self._end_with_fold(goal, now_ns)
         elif self._outlook.no_batches:
             self._finish(Reason("no-batches"), now_ns, failed=True)
 
@@ -542,9 +575,12 @@ class LeadMachine:
         for member in self.view.members():
             if member.key not in self._rounds.enlisted:
                 # the servers do not know it, so it cannot read the final version
-                self._refuse_member(member, f"{member.name} came too late: {goal}", now_ns)
+                late = f"{member.name} came too late: {goal}"
+                self._refuse_member(member, late, now_ns, ending=True)
                 continue
             self._decisions.release_one(member, self._rounds.readers, stop=True, reason=str(goal))
+        if not self._ended:
+            self._end_if_deserted(now_ns)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -572,8 +608,10 @@ class LeadMachine:
             self._outlook.goals.reported(member.worker, metrics)
             self._dispatch.note("reported", worker=member.worker, name=member.name, metrics=metrics)
 
-    def _refuse_member(self, member: Member, reason: str, now_ns: int) -> None:
-        self._dispatch.refuse(worker_name(member.worker), reason)
+    def _refuse_member(
+        self, member: Member, reason: str, now_ns: int, *, ending: bool = False
+    ) -> None:
+        self._dispatch.refuse(worker_name(member.worker), reason, ending=ending)
         self._remove(member, reason, now_ns)
 
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {

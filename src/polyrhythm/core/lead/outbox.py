@@ -48,9 +48,9 @@ class LeadOutbox:
         for server in self._placing.servers if servers is None else sorted(servers):
             self._out.append(Send(server_name(server), message))
 
-    def refuse(self, link: str, reason: str) -> None:
+    def refuse(self, link: str, reason: str, *, ending: bool = False) -> None:
         reason = plain(reason)
-        self._out.append(Send(link, m.Refusal(term=TERM, reason=reason)))
+        self._out.append(Send(link, m.Refusal(term=TERM, reason=reason, ending=ending)))
         self._out.append(Drop(link, reason))
         self.note("refused", reason=reason)
 

@@ -6,7 +6,7 @@ an end with a reason is better than none.*
 
 from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.core.lead.course import Course
-from polyrhythm.core.lead.goals import Goals
+from polyrhythm.core.lead.goals import STOPPED, Goals
 from polyrhythm.core.lead.learning import Learning
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
@@ -91,7 +91,8 @@ class JobProgress:
     def _concluded(self, goal: Reason) -> Reason:
         """The goal is reached: how the job ends, after a last look at what it learned."""
         self._conclude()
-        return Reason(NOT_FINITE, goal.fields) if self.learning.unfinished else goal
+        failed = self.learning.unfinished and goal is not STOPPED
+        return Reason(NOT_FINITE, goal.fields) if failed else goal
 
     def _conclude(self) -> None:
         rest = self._passes.rest(self._sharing.passes, self._sharing.points)

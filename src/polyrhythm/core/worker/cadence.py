@@ -140,15 +140,21 @@ class _Untimed:
 
 
 class ByCount(_Untimed):
-    def __init__(self, steps: int = 1) -> None:
+    def __init__(self, steps: int = 1, *, looks: bool = False) -> None:
+        """`looks`: between two local steps the worker reads its links, so that it contributes early
+        when the job stops."""
         super().__init__()
         self._steps = steps
+        self._looks = looks
 
     def due(self, standing: Standing, terms: Resume) -> Due:
         return Due.YES if standing.steps >= self._steps else Due.NO
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         return NextSteps((self._steps - standing.steps) * self._batch, self._batch)
+
+    def looks(self, *, in_flight: bool) -> bool:
+        return self._looks
 
 
 class ByPrediction(_Untimed):
@@ -240,4 +246,5 @@ def choose_cadence(job: JobSpec) -> Cadence:
         return ByPoints()
     if traits.plans_steps:
         return ByPrediction()
-    return ByCount(max(1, job.local_steps) if local else 1)
+    steps = max(1, job.local_steps) if local else 1
+    return ByCount(steps, looks=steps > 1 and not job.read_ahead)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import (
+    WITHOUT_PARAMETERS,
     Beat,
     ContributeNow,
     End,
@@ -77,6 +78,10 @@ class WorkerMachine:
         """It was told to leave."""
         self._parts = False
         """It waits for no version any more."""
+        self._begun = False
+        """The user's code has had parameters: it is in its loop."""
+        self._over = False
+        """The job ended without this worker."""
         self._leaving: ev.Leaving | None = None
         self._settled_ns = 0
         """When it leaves at the latest, once it is leaving."""
@@ -170,6 +175,11 @@ class WorkerMachine:
     def linked(self) -> bool:
         """Every server of the job is linked."""
         return self._joining.linked
+
+    @property
+    def stopping(self) -> bool:
+        """The job ends: the version that this worker reads next is the final one."""
+        return self._reading.stop
 
     @property
     def unacknowledged(self) -> int:
@@ -472,7 +482,7 @@ class WorkerMachine:
 
     def _resume(self, now_ns: int) -> None:
         self._enter(_COMPUTING, now_ns)
-        self._user_computes = True
+        self._begun = self._user_computes = True
         self._missed.clear()
         self._reading.resume()
 
@@ -525,13 +535,29 @@ class WorkerMachine:
         self._fail(message.reason, now_ns, stopped=True)
 
     def _on_refusal(self, message: m.Refusal, now_ns: int) -> None:
-        self._fail(message.reason, now_ns)
+        if message.ending and self._begun:
+            self._end_loop(message.reason, now_ns)
+        else:
+            self._fail(message.reason, now_ns)
+
+    def _end_loop(self, reason: str, now_ns: int) -> None:
+        """The job ended while this worker was out of it. It cannot read the final version; its loop
+        ends in order all the same, with the parameters that it has."""
+        self._over = True
+        self._gone = reason
+        self._user_computes = True
+        self._enter(Phase.PARTING, now_ns)
+        self._reading.expect(None)
+        self._post.do(Note(WITHOUT_PARAMETERS, {"reason": reason}))
+        self._post.do(StopWaiting(stop=True))
 
     def _on_evicted(self, message: m.Evicted, now_ns: int) -> None:
         if message.incarnation == self.incarnation:
             self._lose_place(message.reason, now_ns)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
+        if self._over:
+            return
         reason = f"{self.name} lost its link to {event.peer}: {event.reason}"
         server = server_number(event.peer)
         if server is not None:

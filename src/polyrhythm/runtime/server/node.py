@@ -301,10 +301,11 @@ class ServerNode:
         """Why it cannot record what happens any more."""
         return None if self._trace is None else self._trace.fault
 
-    def stop(self, reason: str) -> None:
-        """Ask the lead to end the job, or end this server if the lead is elsewhere."""
+    def stop(self, reason: str, *, at_once: bool = False) -> None:
+        """Ask the lead to end the job, in order or at once; or end this server if the lead is
+        elsewhere."""
         if self._leads:
-            self._driver.post(fx.LEAD, ev.StopAsked(reason))
+            self._driver.post(fx.LEAD, ev.StopAsked(reason, at_once))
         else:
             self._driver.post(self.name, m.Stop(reason=reason))
 

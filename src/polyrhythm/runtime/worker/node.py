@@ -143,6 +143,11 @@ class WorkerNode:
         return self._machine.state in (Phase.JOINING, Phase.ADMITTED, Phase.PLACING)
 
     @property
+    def stopping(self) -> bool:
+        """The lead has said that the job ends; this worker may not have the final version yet."""
+        return self._machine.stopping
+
+    @property
     def acknowledged(self) -> int:
         return self._machine.acknowledged
 
@@ -293,7 +298,7 @@ class WorkerNode:
 
     def _begin(self, done: Callable[[], bool]) -> None:
         """Wait for something without which there is no loop that could end in order."""
-        self._wait(lambda: done() or self.asked)
+        self._wait(lambda: done() or self.asked or self._let_go)
         if not done():
             raise ToldToLeave(f"{self.name} was told to leave before it had begun")
 
@@ -342,6 +347,7 @@ class WorkerNode:
 
     def _allow_to_go(self, effect: fx.StopWaiting) -> None:
         self._let_go = True
+        self.stopped = self.stopped or effect.stop
 
     def _hurry(self, effect: fx.ContributeNow) -> None:
         self.hurried = True

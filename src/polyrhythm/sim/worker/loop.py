@@ -125,7 +125,8 @@ class Loop:
         elif not self._enrolling or self._visits.lease is not None:
             self._get_ready()
 
-    def let_go(self) -> None:
+    def let_go(self, *, stop: bool = False) -> None:
+        self._stopped = self._stopped or stop
         if not self.computing.on:
             self._get_ready()
             self._next = self._begin_steps
@@ -225,7 +226,8 @@ class Loop:
 
     def _due(self) -> bool:
         standing = self._standing(self._clock.now_ns)
-        due = decide(self.cadence, standing, self._terms, asked=self.asked, called=self._hurried)
+        called = self._hurried or self._machine.stopping
+        due = decide(self.cadence, standing, self._terms, asked=self.asked, called=called)
         if due is Due.PASSED_ALL:
             self._put(ev.PassedAll())
         return due is not Due.NO

@@ -268,7 +268,7 @@ class WorkerProcess(Process):
         self._loop.resume(effect)
 
     def _let_go(self, effect: fx.StopWaiting) -> None:
-        self._loop.let_go()
+        self._loop.let_go(stop=effect.stop)
 
     def _hurry(self, effect: fx.ContributeNow) -> None:
         self._loop.hurry()

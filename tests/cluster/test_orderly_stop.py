@@ -1,0 +1,167 @@
+"""A stop ends every worker's training loop in order, and the code after the loop runs.
+
+One stop for each of four policies; POLYRHYTHM_TORTURE is the number of stops for each of all policies.
+"""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyrhythm.core.sync.registry import traits_of
+from tests.cluster.processes import SHOWN_ELSEWHERE, Command, call, wait_until
+
+POLICIES = (
+    *("bsp", "psp", "fsp", "asp"),
+    *(pytest.param(s, marks=SHOWN_ELSEWHERE) for s in ("ssp:3", "ssp-restart:3", "bspb", "bspv")),
+)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOPS = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
+WORKERS = 2
+LONG_S = 60
+
+JOB = '''
+"""Trains on leased points; the code after the loop saves what this worker has."""
+import os, time
+import torch
+
+
+def main(worker):
+    torch.manual_seed(worker.seed)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
+    inputs = torch.randn(4000, 16)
+    targets = inputs.sum(1, keepdim=True)
+    open(f"began-{worker.name}", "w").close()
+    if worker.options.get("own-loop"):
+        while not worker.stopped:
+            torch.nn.functional.mse_loss(model(inputs[:8]), targets[:8]).backward()
+            optimizer.step(points=8)
+    else:
+        for x, y in worker.batches((inputs, targets), batch_size=8):
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step(objective=loss)
+    assert worker.stopped
+    open(f"over-{worker.name}", "w").close()
+    while worker.options.get("gate") and not os.path.exists("go"):
+        time.sleep(0.01)
+    torch.save(model.state_dict(), f"after-{worker.name}.tmp")
+    os.rename(f"after-{worker.name}.tmp", f"after-{worker.name}.pt")
+'''
+
+
+NOTE_VERSION = """
+            if worker.stopped and not os.path.exists(f"final-{worker.name}.pt"):
+                torch.save(model.state_dict(), f"final-{worker.name}.tmp")
+                os.rename(f"final-{worker.name}.tmp", f"final-{worker.name}.pt")
+            while not worker.stopped and _ == 20:
+                model(inputs[:8]).sum().backward()
+                optimizer.step(points=8)
+"""
+"""After 20 steps it trains until the job stops; the steps after that are to change nothing."""
+
+
+def start(cwd: Path, sync: str, *flags: object, job: str = JOB) -> Command:
+    path = cwd / "job.py"
+    path.write_text(job)
+    sizes = ("--workers", WORKERS, "--servers", 2, "--threads", 1)
+    return Command(path, "--sync", sync, "--max-seconds", 600, *sizes, *flags, cwd=cwd)
+
+
+def await_training(command: Command) -> None:
+    """Until every worker is in its loop."""
+
+    def begun() -> bool:
+        command.assert_alive()
+        names = [f"began-worker-{number}" for number in range(WORKERS)]
+        return all((command.cwd / name).exists() for name in names)
+
+    wait_until(begun, "every worker trains")
+
+
+def saved(command: Command) -> list[dict[str, torch.Tensor]]:
+    """What the code after the loop saved, by each worker that ran it."""
+    paths = sorted(command.cwd.glob("after-*.pt"))
+    return [torch.load(path, weights_only=True) for path in paths]
+
+
+def assert_stopped(command: Command, number: signal.Signals) -> None:
+    assert command.wait(LONG_S) == 128 + number, command.stderr()
+    errors = command.stderr()
+    assert "failed" not in errors and "Traceback" not in errors, errors
+    (ended,) = command.journal("ended")
+    assert ended["reason"] == "stopped on request" and not ended["failed"]
+    wait_until(lambda: not command.pids(), "every process ended", LONG_S)
+
+
+@pytest.mark.parametrize("stop", range(STOPS))
+@pytest.mark.parametrize("sync", POLICIES)
+def test_the_code_after_the_loop_runs_on_every_worker(tmp_path: Path, sync: str, stop: int) -> None:
+    draw = random.Random(f"{sync} {stop}")
+    moment_s = draw.uniform(0.0, 0.5)
+    number = draw.choice(SIGNALS)
+    own_loop = draw.choice([(), ("--set", "own-loop=1")])
+    with start(tmp_path, sync, *own_loop) as command:
+        await_training(command)
+        time.sleep(moment_s)  # a random moment of the training
+        os.kill(command.process.pid, number)
+        assert_stopped(command, number)
+        states = saved(command)
+        assert len(states) == WORKERS, "the code after the loop did not run on every worker"
+        if traits_of(sync).rounds:
+            for state in states[1:]:
+                assert all(torch.equal(state[key], states[0][key]) for key in state)
+
+
+def over(command: Command) -> bool:
+    names = [f"over-worker-{number}" for number in range(WORKERS)]
+    return all((command.cwd / name).exists() for name in names)
+
+
+def test_the_job_waits_for_the_code_after_the_loop_and_says_so(tmp_path: Path) -> None:
+    with start(tmp_path, "bsp", "--set", "gate=1") as command:
+        await_training(command)
+        os.kill(command.process.pid, signal.SIGINT)
+        wait_until(lambda: over(command), "every worker left its loop")
+        wait_until(lambda: "press Ctrl-C again" in command.stderr(), "it says that it waits")
+        command.assert_alive()
+        assert not saved(command)
+        (tmp_path / "go").touch()
+        assert_stopped(command, signal.SIGINT)
+        assert len(saved(command)) == WORKERS
+        assert "stopped" in call("runs", cwd=tmp_path).stdout
+
+
+def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
+    with start(tmp_path, "bsp", "--set", "gate=1") as command:
+        await_training(command)
+        os.kill(command.process.pid, signal.SIGINT)
+        wait_until(lambda: over(command), "every worker left its loop")
+        os.kill(command.process.pid, signal.SIGINT)
+        assert command.wait(LONG_S) == 128 + signal.SIGINT
+        wait_until(lambda: not command.pids(), "every process ended", LONG_S)
+        assert not saved(command), "the code after the loop was still waiting"
+        assert "Traceback" not in command.stderr()
+
+
+def test_steps_after_a_stop_leave_the_final_parameters(tmp_path: Path) -> None:
+    """A loop that does not look at `worker.stopped` goes on; kind local would change its own copy."""
+    text = JOB.replace("while not worker.stopped:", "for _ in range(40):")
+    text = text.replace("optimizer.step(points=8)", "optimizer.step(points=8)\n" + NOTE_VERSION)
+    with start(tmp_path, "bsp", "--kind", "local", "--set", "own-loop=1", job=text) as command:
+        await_training(command)
+        os.kill(command.process.pid, signal.SIGTERM)
+        wait_until(lambda: len(list(tmp_path.glob("final-*.pt"))) == WORKERS, "the job stopped")
+        (tmp_path / "go").touch()
+        assert_stopped(command, signal.SIGTERM)
+        states = saved(command) + [
+            torch.load(path, weights_only=True) for path in tmp_path.glob("final-*.pt")
+        ]
+        assert len(states) == 2 * WORKERS
+        for state in states[1:]:
+            assert all(torch.equal(state[key], states[0][key]) for key in state)
