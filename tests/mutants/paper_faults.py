@@ -120,8 +120,8 @@ PAPERS: tuple[Mutant, ...] = (
         "batch-size-is-sought-for-ever",
         "BSPV goes on measuring after it has found its batch size.",
         "core:Climb.probe",
-        "not self.found and self._read is None",
-        "self._read is None",
+        "not self.found and self._objective is None",
+        "self._objective is None",
         _FSP + "test_bspv_seeks_only_at_the_beginning",
     ),
     mutant(

@@ -35,7 +35,7 @@ class Gate(RuleBasedStateMachine):
 
     gate: ClassVar[type[Staleness | Restart]]
     clocks_class: ClassVar[type[Clocks]] = Clocks
-    turning_class: ClassVar[type[ViewChange]] = ViewChange
+    view_change_class: ClassVar[type[ViewChange]] = ViewChange
     bounds: ClassVar[tuple[int | None, ...]]
     asks = True
     """A worker that has contributed waits for the lead's word."""
@@ -57,7 +57,7 @@ class Gate(RuleBasedStateMachine):
         self.bound = data.draw(st.sampled_from(self.bounds))
         self.policy = OnArrival(self.gate(self.bound))  # type: ignore[arg-type]
         self.policy.clocks = self.clocks_class()
-        self.policy._turning = self.turning_class()
+        self.policy._view_change = self.view_change_class()
         for _ in range(workers):
             decision = self.policy.on(sync.Joined(self.workers), self.now_ns)
             assert not decision.fold and not decision.release
@@ -150,7 +150,7 @@ class Gate(RuleBasedStateMachine):
     @property
     def clocks(self) -> dict[int, int]:
         clocks = self.policy.clocks
-        return {worker: clocks[worker] for worker in clocks.everybody()}
+        return {worker: clocks[worker] for worker in clocks.workers()}
 
     @invariant()
     def somebody_is_going(self) -> None:
@@ -264,9 +264,9 @@ def test_asp_holds_somebody_when_there_is_a_bound() -> None:
 class ComesBackWhereItWas(Clocks):
     """One who rested keeps the clock it had when it went."""
 
-    def come_back(self, worker: int) -> bool:
+    def resume(self, worker: int) -> bool:
         floor, self._floor = self._floor, 0
-        came = super().come_back(worker)
+        came = super().resume(worker)
         self._floor = floor
         return came
 
@@ -276,7 +276,7 @@ def test_the_gap_grows_when_one_who_rested_comes_back_where_it_was() -> None:
         hunt(Ssp, clocks_class=ComesBackWhereItWas)
 
 
-class ForgetfulTurning(ViewChange):
+class ForgetfulViewChange(ViewChange):
     def join(self, worker: int) -> None:
         self._joining.add(worker)
 
@@ -286,7 +286,7 @@ class ForgetfulTurning(ViewChange):
 
 def test_joiners_wait_for_ever_when_nothing_turns_the_view() -> None:
     with pytest.raises(AssertionError, match="a joiner waits for no turn"):
-        hunt(Ssp, turning_class=ForgetfulTurning)
+        hunt(Ssp, view_change_class=ForgetfulViewChange)
 
 
 class GoesOnRegardless(Restart):

@@ -111,9 +111,9 @@ def test_steps_are_predicted_from_the_second_on() -> None:
 
 
 def test_who_left_and_comes_again_is_new() -> None:
-    newcomers = WarmUp()
-    assert newcomers.arrived(1) and newcomers.came and not newcomers.came_before
-    newcomers.close()
-    assert not newcomers.arrived(1) and not newcomers.came and newcomers.came_before
-    newcomers.left(1)
-    assert newcomers.arrived(1)
+    warm_up = WarmUp()
+    assert warm_up.arrived(1) and warm_up.in_round and not warm_up.in_last_round
+    warm_up.close()
+    assert not warm_up.arrived(1) and not warm_up.in_round and warm_up.in_last_round
+    warm_up.left(1)
+    assert warm_up.arrived(1)

@@ -1,1 +1,1 @@
-"""When contributions are folded and who may proceed: the sync policies."""
+"""Sync policies: when contributions are folded, and which workers may go on."""

@@ -21,15 +21,23 @@ NO_WORKERS: frozenset[int] = frozenset()
 
 
 class Joined(msgspec.Struct, frozen=True, gc=False):
+    """A worker wants to become a member. It takes part after the next fold."""
+
     worker: int
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):
+    """A member left, died or was evicted. No other worker may wait for it from now on."""
+
     worker: int
 
 
 class MemberContributed(msgspec.Struct, frozen=True, gc=False):
-    """A contribution is complete on all its servers, in `round`; the trailer says what it cost."""
+    """A contribution is complete on all its servers, which counted it in `round`.
+
+    The trailer has what the worker measured. `round` may be one that is folded already: the message of
+    the worker can arrive later than those of the servers.
+    """
 
     worker: int
     round: int
@@ -37,50 +45,57 @@ class MemberContributed(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemberAbstained(msgspec.Struct, frozen=True, gc=False):
+    """A member has nothing to contribute to the open round."""
+
     worker: int
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
-    """One who abstained has something to do again."""
+    """A member that abstained has points to visit again. Sent only without rounds."""
 
     worker: int
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """A worker has passed over all of its points and wants the barrier."""
+    """A worker has visited all of its points and asks for the barrier."""
 
     worker: int
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
-    """Version `round` is folded everywhere: the next round is open. Without rounds: every server
-    knows the view."""
+    """All servers have folded version `round`, so the next round is open. Without rounds: all servers
+    know the new view."""
 
     round: int
 
 
 class TimePassed(msgspec.Struct, frozen=True, gc=False):
-    pass
+    """The time of `wake_at` has come."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """`release` is a set of workers: with `fold` they go on with the version that the fold makes,
-    without it with the version that there is. A policy without rounds says `fold` when the view
-    must turn: servers have nothing to fold then, and learn who is a member."""
+    """The answer of a policy to one event.
+
+    With `fold`, the workers in `release` go on with the version that the fold makes; without it, with
+    the newest version that exists. A policy without rounds uses `fold` to change the view: servers have
+    nothing to fold then, and learn the new members.
+    """
 
     fold: bool
     release: frozenset[int]
     wake_at: int | None
     reason: Reason
     pause: bool = False
-    """All are to contribute what they have."""
+    """All workers contribute what they have gathered."""
     change: Reason | None = None
-    """What the policy changed about itself, for the journal."""
+    """A parameter that the policy has changed for itself, such as its interval, for the journal."""
 
 
 class RoundTerms(msgspec.Struct, frozen=True, gc=False):
-    """When a worker that is released contributes next: after so many steps, after so long, after so
-    many points; 0: as its user's loop says. `probe`: evaluate the probe sample first."""
+    """When a released worker contributes next: after a number of steps, a time or a number of points.
+
+    0 leaves that to the user's loop. `probe`: evaluate the probe sample first.
+    """
 
     steps: int = 0
     interval_ns: int = 0
@@ -90,7 +105,7 @@ class RoundTerms(msgspec.Struct, frozen=True, gc=False):
 
 USER_PACE = RoundTerms()
 ALL_POINTS = -1
-"""In place of a number of points: all that the worker has."""
+"""In `RoundTerms.points`: all points of the worker."""
 
 
 PolicyEvent: TypeAlias = (
@@ -123,12 +138,14 @@ class Traits:
 class SyncPolicy(Protocol):
     traits: Traits
 
-    def on(self, event: PolicyEvent, now_ns: int) -> Decision: ...
+    def on(self, event: PolicyEvent, now_ns: int) -> Decision:
+        """Take one event into account, and decide."""
 
     def terms(self, worker: int) -> RoundTerms:
-        """For a worker that goes on now."""
+        """The terms of a worker that is released now."""
 
-    def why(self) -> Waiting: ...
+    def why(self) -> Waiting:
+        """What the policy waits for. The call changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)

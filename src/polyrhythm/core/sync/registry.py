@@ -60,7 +60,7 @@ def choose_kind(job: JobSpec) -> JobSpec:
 
 
 def choose_policy(job: JobSpec) -> SyncPolicy:
-    """The policy of a job. Combinations that cannot work are refused."""
+    """Build the policy of a job; refuse options that cannot work together."""
     sync, kind = job.sync, job.kind
     entry = find_policy(sync)
     policy, traits = entry.build(job), entry.traits

@@ -1,1 +1,1 @@
-"""Policies without rounds: every contribution is folded when it arrives."""
+"""Policies without rounds: servers fold every contribution when it arrives."""

@@ -1,7 +1,8 @@
-"""The clocks of members where there are no rounds.
+"""The clocks of members where there are no rounds: how many steps each has contributed.
 
-*A joiner starts at the members' minimum. Who has nothing to contribute has no clock, so it holds
-nobody back, and comes back with the clock that it had, or at the minimum if that is ahead.*
+A worker that joins starts at the members' minimum. A worker that rests (it has no points to visit) has
+no running clock, so no other worker waits for it. When it returns, its clock continues, at the minimum
+or above.
 """
 
 from polyrhythm.core.minimum_tracker import MinimumTracker
@@ -11,7 +12,7 @@ class Clocks:
     def __init__(self) -> None:
         self._at: MinimumTracker[int] = MinimumTracker()
         self._floor = 0
-        """The members' minimum, and what it was when the last of them went to rest."""
+        """The minimum of the running clocks; the last known minimum while no clock runs."""
         self._resting: dict[int, int] = {}
 
     def __contains__(self, worker: int) -> bool:
@@ -26,18 +27,19 @@ class Clocks:
 
     @property
     def running(self) -> int:
-        """How many have a clock."""
+        """The number of clocks that run."""
         return len(self._at)
 
     @property
     def members(self) -> int:
         return len(self._at) + len(self._resting)
 
-    def everybody(self) -> list[int]:
-        """All who have a clock."""
+    def workers(self) -> list[int]:
+        """All workers whose clock runs."""
         return self._at.everybody()
 
     def slowest(self) -> list[int]:
+        """All workers whose clock is at the minimum."""
         least = self._at.least
         return sorted(worker for worker in self._at.everybody() if self._at[worker] == least)
 
@@ -60,15 +62,15 @@ class Clocks:
             self._at.drop(worker)
             self._raise_floor()
 
-    def come_back(self, worker: int) -> bool:
-        """Whether it rested."""
+    def resume(self, worker: int) -> bool:
+        """Let the clock of a resting worker run again; False if the worker did not rest."""
         if worker not in self._resting:
             return False
         self._at.put(worker, max(self._resting.pop(worker), self._floor))
         return True
 
     def restart(self) -> None:
-        """All begin again at nothing."""
+        """Set all clocks to zero."""
         self._floor = 0
         self._resting = dict.fromkeys(self._resting, 0)
         for worker in self._at.everybody():

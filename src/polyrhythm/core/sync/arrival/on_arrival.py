@@ -1,5 +1,7 @@
-"""Policies without rounds: servers fold each contribution as it comes, and the lead only says who
-may begin a step. What they share is who takes part; who may go on is a gate's to say.
+"""Policies without rounds: servers fold each contribution when it arrives.
+
+The lead only decides which workers may begin their next step. `OnArrival` keeps the members and their
+clocks; a `Gate` decides which workers may go on.
 """
 
 from typing import Protocol
@@ -15,12 +17,12 @@ GATED = sync.Traits(rounds=False, kinds=frozenset({"gradient", "local"}))
 
 class Gate(Protocol):
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
-        """It has contributed, its clock has grown, and it wants to go on."""
+        """A worker has contributed, its clock has advanced, and it asks to go on."""
 
     def leave(self, worker: int) -> None: ...
 
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
-        """Something has changed: who of those that want to go on may, and why."""
+        """Called after every event: which of the workers that ask may go on, and why."""
 
     def why(self, clocks: Clocks) -> Waiting: ...
 
@@ -30,38 +32,38 @@ class OnArrival:
         self.traits = traits
         self.clocks = Clocks()
         self._gate = gate
-        self._turning = ViewChange()
+        self._view_change = ViewChange()
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        clocks, back = self.clocks, sync.NO_WORKERS
+        clocks, returned = self.clocks, sync.NO_WORKERS
         match event:
             case sync.MemberContributed():
                 if event.worker in clocks:
                     clocks.advance(event.worker)
                     self._gate.arrive(event.worker, clocks, now_ns)
             case sync.Joined(worker):
-                self._turning.join(worker)
+                self._view_change.join(worker)
             case sync.Left(worker):
-                self._turning.leave(worker)
+                self._view_change.leave(worker)
                 clocks.leave(worker)
                 self._gate.leave(worker)
             case sync.MemberAbstained(worker):
                 clocks.rest(worker)
             case sync.Returned(worker):
-                if clocks.come_back(worker):
-                    back = frozenset((worker,))
+                if clocks.resume(worker):
+                    returned = frozenset((worker,))
             case sync.Opened(_):
-                clocks.enter(self._turning.opened())
+                clocks.enter(self._view_change.confirmed())
             case sync.TimePassed() | sync.Asked():
                 pass
         passed, reason = self._gate.open(clocks, now_ns)
-        released = back | passed if back else passed
-        entering = self._turning.turn()
+        released = returned | passed if returned else passed
+        entering = self._view_change.begin()
         if entering is None:
             return sync.Decision(False, released, None, reason)
         clocks.enter(entering)
-        turn = Reason("turn", {"members": clocks.members})
-        return sync.Decision(True, released | entering, None, turn)
+        change = Reason("turn", {"members": clocks.members})
+        return sync.Decision(True, released | entering, None, change)
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.USER_PACE

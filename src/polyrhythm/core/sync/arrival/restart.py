@@ -1,7 +1,7 @@
-"""`ssp-restart`: PSP's reading of SSP, for its tables (PSP §3.1).
+"""`ssp-restart`: SSP as the PSP paper describes it, to reproduce that paper's tables (PSP §3.1).
 
-*A worker that is `bound` steps ahead of the slowest stops, and from then on so does everybody who
-arrives. When all have stopped there is one common pull, and clocks restart.*
+A worker that is `bound` steps ahead of the slowest stops, and every worker that arrives after it stops
+too. When all have stopped, all pull the parameters, and the clocks restart at zero.
 """
 
 from polyrhythm.core.machine import Reason, Waiting
@@ -15,8 +15,8 @@ class Restart:
     def __init__(self, bound: int) -> None:
         self.bound = bound
         self._stopped: set[int] = set()
-        self._going_on: frozenset[int] = NO_WORKERS
-        """Who has just arrived and need not stop."""
+        self._passing: frozenset[int] = NO_WORKERS
+        """The worker that has just arrived, if it need not stop."""
         self._since_ns = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
@@ -25,7 +25,7 @@ class Restart:
                 self._since_ns = now_ns
             self._stopped.add(worker)
         else:
-            self._going_on = frozenset((worker,))
+            self._passing = frozenset((worker,))
 
     def leave(self, worker: int) -> None:
         self._stopped.discard(worker)
@@ -35,13 +35,13 @@ class Restart:
             clocks.restart()
             released, self._stopped = frozenset(self._stopped), set()
             return released, Reason("restart", {"members": clocks.running})
-        released, self._going_on = self._going_on, NO_WORKERS
+        released, self._passing = self._passing, NO_WORKERS
         return released, GOING
 
     def why(self, clocks: Clocks) -> Waiting:
         if not self._stopped:
             return Waiting(GOING, self._since_ns)
-        missing = sorted(set(clocks.everybody()) - self._stopped)
+        missing = sorted(set(clocks.workers()) - self._stopped)
         fields = {
             "held": ", ".join(f"w{worker}" for worker in sorted(self._stopped)),
             "missing": ", ".join(f"w{worker}" for worker in missing),

@@ -1,8 +1,7 @@
-"""SSP and ASP: one gate, two bounds.
+"""SSP and ASP: the same gate, with a bound and without one.
 
-*A worker may begin a step while its clock is at most `bound` ahead of the slowest member's, so the
-gap of clocks never exceeds bound + 1.* Without a bound nobody asks the lead before a step: that is
-ASP.
+A worker may begin a step while its clock is at most `bound` ahead of the slowest member's, so clocks are
+never more than bound + 1 apart. Without a bound (ASP) a worker does not ask the lead before a step.
 """
 
 from dataclasses import replace
@@ -19,9 +18,9 @@ class Staleness:
         self.bound = bound
         self._held: set[int] = set()
         self._arriving: set[int] = set()
-        """Of those, who have not been looked at."""
+        """The held workers that have not been examined since they arrived."""
         self._least = 0
-        """The slowest clock when all were looked at."""
+        """The slowest clock when the gate was last examined."""
         self._since_ns = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
@@ -34,15 +33,15 @@ class Staleness:
         self._arriving.discard(worker)
 
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
-        """Only who has arrived need be looked at, unless the slowest has moved."""
+        """Examine the new arrivals only, unless the slowest clock has moved."""
         if self.bound is None:
             return NO_WORKERS, GOING
         least = clocks.least
-        looked_at = self._arriving if least == self._least else self._held
+        candidates = self._arriving if least == self._least else self._held
         self._least = least
-        if not looked_at:
+        if not candidates:
             return NO_WORKERS, GOING
-        passed = frozenset(w for w in looked_at if clocks[w] - least <= self.bound)
+        passed = frozenset(w for w in candidates if clocks[w] - least <= self.bound)
         self._arriving.clear()
         self._held -= passed
         if not self._held or passed:

@@ -1,1 +1,1 @@
-"""Policies with rounds: a fold takes place when a barrier is complete."""
+"""Policies with rounds: the lead orders a fold when the barrier of the round is complete."""

@@ -1,10 +1,9 @@
-"""Points that take long (FSP §3.1): nobody waits for them beyond the interval's end.
+"""Patience of FSP with micro-batches that take long (FSP §3.1): `--abandon`.
 
-*Once the interval is over, nobody who is there waits for others longer than the patience. A worker
-whose micro-batch ends later than that after its own interval leaves it out, whether or not somebody
-waits, and visits those points again; what it had gathered before counts when it comes. What is begun
-first in a round is never left out, so that a worker whose every point takes longer than that still gets
-on.*
+Once the interval is over, workers at the barrier wait for the others no longer than the patience. A
+worker whose micro-batch ends later than that after its own interval leaves the micro-batch out and
+visits its points again; what it gathered before still counts. The first micro-batch of a round is never
+left out, so that a worker whose micro-batches all take longer than that makes progress.
 """
 
 from polyrhythm.core.durations import parse_duration
@@ -14,7 +13,7 @@ OFF = "off"
 
 
 def parse_patience(text: str) -> int | None:
-    """Nanoseconds; None: all are waited for."""
+    """The patience in nanoseconds; None: wait for all workers."""
     if text.strip() == OFF:
         return None
     try:
@@ -26,6 +25,8 @@ def parse_patience(text: str) -> int | None:
 
 
 def abandons(late_ns: int, patience_ns: int | None, gathered: float) -> bool:
-    """Whether a micro-batch that ended so long after the interval is left out, by a worker that has
-    gathered so many points before it."""
+    """Whether a worker leaves out a micro-batch that ended `late_ns` after the interval.
+
+    `gathered`: the points that the worker has gathered in this round before.
+    """
     return patience_ns is not None and late_ns > patience_ns and gathered > 0

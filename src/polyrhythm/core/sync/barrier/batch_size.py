@@ -1,8 +1,8 @@
-"""How many points a worker's batch has under BSP: FSP's two baselines (FSP §6.1).
+"""The number of points in a worker's batch under BSPB and BSPV, FSP's two baselines (FSP §6.1).
 
-BSPB takes all of its points (`WHOLE`). BSPV seeks the size by cost and benefit at the very beginning
-of training. The paper cites that rule from elsewhere; ours is the simplest honest one: double the
-size while the objective falls faster per second, barriers included, and stay with the best.
+BSPB uses all points of a worker (`WHOLE`). BSPV searches for the size at the beginning of training, by
+cost and benefit. The paper cites that rule from another paper; this is a simple version of it: double
+the size while the objective falls faster per second, barriers included, and stay with the best size.
 """
 
 import math
@@ -18,9 +18,9 @@ _ROUNDS = 4
 @dataclass(frozen=True, slots=True)
 class BatchTerms:
     points: int | None
-    """None: all that the worker has."""
+    """None: all points of the worker."""
     probe: bool
-    """Read the objective before the round begins."""
+    """Measure the objective before the round begins."""
 
 
 WHOLE = BatchTerms(points=None, probe=False)
@@ -28,19 +28,18 @@ WHOLE = BatchTerms(points=None, probe=False)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBatch:
-    """One closed round."""
+    """The measurements of one closed round."""
 
     elapsed_ns: int
-    """Work and barrier, reading the objective left out."""
+    """Work and barrier, without the time to measure the objective."""
     objective: float | None
-    """What was read as this round opened; None if nobody read."""
+    """The objective when this round opened; None if it was not measured."""
     most: int
-    """The points of the worker that has most: a larger batch is the whole."""
+    """The most points that one worker has: a larger batch would be the same."""
 
 
 class BatchSize:
-    """Every size is tried for four rounds, starting with 32 points. Without an objective the size
-    stays where it is."""
+    """Try each size for four rounds, starting with 32 points. Without an objective, keep the size."""
 
     def __init__(self, first: int = _FIRST) -> None:
         self._climb = Climb(first, first_rounds=_ROUNDS, rounds=_ROUNDS)
@@ -49,17 +48,17 @@ class BatchSize:
         return BatchTerms(self._climb.value, self._climb.probe)
 
     def closed(self, measured: MeasuredBatch) -> Reason | None:
-        """A round closed. If the size changes or is found, the reason."""
+        """Take a closed round into account. Return a reason if the size changes or is found."""
         climb = self._climb
         if climb.found:
             return None
-        reading = measured.objective
-        if climb.probe and (reading is None or not math.isfinite(reading)):
+        objective = measured.objective
+        if climb.probe and (objective is None or not math.isfinite(objective)):
             climb.settle()
             return Reason("batch-blind", {"points": climb.value})
         before = climb.value
         following = min(2 * before, max(before, measured.most))
-        climb.closed(max(1, measured.elapsed_ns) / 1e9, reading or 0.0, following)
+        climb.closed(max(1, measured.elapsed_ns) / 1e9, objective or 0.0, following)
         if climb.found:
             return Reason("batch-chosen", {"points": climb.value, "gain": climb.gain or 0.0})
         if climb.value == before:

@@ -1,5 +1,8 @@
-"""BSPB and BSPV: BSP whose batches are all of a worker's points, or of a size that is found at the
-start by cost and benefit. They are the baselines that FSP is compared with (FSP §6.1)."""
+"""BSPB and BSPV: BSP with large batches, the baselines that FSP is compared with (FSP §6.1).
+
+Under BSPB a batch is all points of a worker. Under BSPV its size is found at the start by cost and
+benefit (`batch_size`).
+"""
 
 from msgspec.structs import replace
 
@@ -27,26 +30,26 @@ class Batched:
     traits = Traits(rounds=True, kinds=frozenset({"gradient", "statistics"}), gathers=True)
 
     def __init__(self, timer: Timer, size: BatchSize | None) -> None:
-        """`size` None: whole batches."""
+        """`size` None: a batch is all points of a worker."""
         self._barrier = Bsp(timer)
         self._size = size
         self._terms = WHOLE if size is None else size.next()
         self._opened_ns = 0
-        self._reading = RoundMeasurement()
+        self._measurement = RoundMeasurement()
         self._most = 0.0
-        self._newcomers = WarmUp()
+        self._warm_up = WarmUp()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         match event:
             case Opened(_):
                 self._opened_ns = now_ns
             case MemberContributed(worker, _, trailer):
-                self._newcomers.arrived(worker)
+                self._warm_up.arrived(worker)
                 if trailer is not None:
-                    self._reading.count(trailer)
+                    self._measurement.count(trailer)
                     self._most = max(self._most, trailer.weight)
             case Left(worker):
-                self._newcomers.left(worker)
+                self._warm_up.left(worker)
         decision = self._barrier.on(event, now_ns)
         if decision.fold and self._size is not None:
             return replace(decision, change=self._close(self._size, now_ns))
@@ -55,15 +58,16 @@ class Batched:
     def _close(self, size: BatchSize, now_ns: int) -> Reason | None:
         asked = self._terms.points or 0
         most = round(self._most) if self._most < asked else 2 * asked
-        measured = MeasuredBatch(now_ns - self._opened_ns, self._reading.objective, most)
-        self._reading, self._most = RoundMeasurement(), 0.0
-        cold = self._newcomers.came
-        self._newcomers.close()
-        if cold:  # how long it took says nothing: the size is tried once more
+        objective = self._measurement.objective
+        measured = MeasuredBatch(now_ns - self._opened_ns, objective, most)
+        self._measurement, self._most = RoundMeasurement(), 0.0
+        cold = self._warm_up.in_round
+        self._warm_up.close()
+        if cold:  # a worker's first step took part of this time, so try the size once more
             return None
-        said = size.closed(measured)
+        change = size.closed(measured)
         self._terms = size.next()
-        return said
+        return change
 
     def terms(self, worker: int) -> RoundTerms:
         return RoundTerms(points=self._terms.points or ALL_POINTS, probe=self._terms.probe)

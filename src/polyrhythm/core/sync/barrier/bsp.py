@@ -1,7 +1,7 @@
 """BSP: fold when every member has contributed or abstained, or when the timer fires.
 
-A worker proceeds after the fold; who is late counts in the next round. A member that died or left
-is not waited for from that moment.
+A worker goes on after the fold. A contribution that arrives after the fold was decided counts in the
+next round. The barrier does not wait for a member that died or left.
 """
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from polyrhythm.core.sync.policy import (
 from polyrhythm.wire.messages import JobSpec
 
 _WAITING = Reason("waiting")
-"""Not everybody is here: routine, so nothing is put together until `why` is asked."""
+"""The usual answer while members are missing. `why` names them, so that most events cost little."""
 
 
 class Bsp:
@@ -38,10 +38,14 @@ class Bsp:
         self._missing: set[int] = set()
         self._arrived: set[int] = set()
         self.first_arrival_ns: int | None = None
-        """Since when somebody waits here for the others."""
-        self._late_but_in: set[int] = set()
+        """The time of the first arrival in this round; None while no member has arrived."""
+        self._counted_before: set[int] = set()
+        """The workers whose contribution was counted in a round that is decided already: they are
+        released at once."""
         self._folded = -1
+        """The last round that all servers have folded."""
         self._decided = -1
+        """The last round whose fold was decided."""
         self._open = False
         self._since_ns = 0
         self._until_ns: int | None = None
@@ -50,23 +54,23 @@ class Bsp:
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         if isinstance(event, MemberContributed) and event.round <= self._decided:
-            self._late_but_in.add(event.worker)
+            self._counted_before.add(event.worker)
         elif isinstance(event, (MemberContributed, MemberAbstained)):
             if not self._arrived:
                 self.first_arrival_ns = now_ns
             self._arrived.add(event.worker)
             self._missing.discard(event.worker)
         else:
-            self._follow(event, now_ns)
-            self._wind()
-        return self._weigh(now_ns)
+            self._update_members(event, now_ns)
+            self._set_timer()
+        return self._evaluate(now_ns)
 
-    def _follow(self, event: PolicyEvent, now_ns: int) -> None:
+    def _update_members(self, event: PolicyEvent, now_ns: int) -> None:
         match event:
             case Joined(worker):
                 self._joining.add(worker)
             case Left(worker):
-                for workers in (self._members, self._joining, self._arrived, self._late_but_in):
+                for workers in (self._members, self._joining, self._arrived, self._counted_before):
                     workers.discard(worker)
                 self._missing.discard(worker)
                 if not self._arrived:
@@ -79,20 +83,20 @@ class Bsp:
                 self._open = True
                 self._since_ns = now_ns
 
-    def _wind(self) -> None:
-        """The timer, as things are now; what is decided until it fires is always the same."""
+    def _set_timer(self) -> None:
+        """Set the timer for the open round, and the decision to return until it fires."""
         length_ns = self._timer.length_ns
         runs = self._open and bool(self._members)
         self._until_ns = self._since_ns + length_ns if runs and length_ns is not None else None
         self._waiting = Decision(False, NO_WORKERS, self._until_ns, _WAITING)
 
-    def _weigh(self, now_ns: int) -> Decision:
+    def _evaluate(self, now_ns: int) -> Decision:
         round_ = self._folded + 1
         if not self._open:
             return self._decide(NO_WORKERS, Reason("folding", {"round": round_}), fold=False)
-        if self._late_but_in:
-            late, self._late_but_in = frozenset(self._late_but_in), set()
-            return self._decide(late, Reason("already-in", {"round": self._folded}), fold=False)
+        if self._counted_before:
+            release, self._counted_before = frozenset(self._counted_before), set()
+            return self._decide(release, Reason("already-in", {"round": self._folded}), fold=False)
         if not self._missing and (self._arrived or self._joining):
             code = "all-arrived" if self._arrived else "first-members"
             return self._fold(Reason(code, {"round": round_}), now_ns)
@@ -104,7 +108,7 @@ class Bsp:
             fields = {"round": round_, "after_s": after_s, "missing": missing}
             return self._fold(Reason("timer", fields), now_ns)
         self._since_ns = now_ns
-        self._wind()
+        self._set_timer()
         return self._decide(NO_WORKERS, Reason("timer-empty", {"round": round_}), fold=False)
 
     def fold_without_missing(
@@ -132,7 +136,7 @@ class Bsp:
         self._joining.clear()
         self._open = False
         self._since_ns = now_ns
-        self._wind()
+        self._set_timer()
         return self._decide(release, reason, fold=True)
 
     def _decide(self, release: frozenset[int], reason: Reason, *, fold: bool) -> Decision:

@@ -1,11 +1,12 @@
-"""FSP: rounds by time. When the interval ends, all contribute what they have (FSP §3).
+"""FSP: rounds end by time. When the interval is over, all workers contribute what they have (FSP §3).
 
-*Central: the lead says when the interval is over. Semi: each worker runs the interval on its own
-timer, shortened by how late its contributions arrived before, so that all arrive together; the lead
-still opens the next round. A worker that has passed over all of its points asks for the barrier.* The
-barrier itself is BSP's, timer and all; with a patience, it closes without those whom others have
-waited for longer than that (`abandoning`), but in rounds that read the objective, which takes
-everybody's share.
+Central coordination: the lead tells the workers when the interval is over. Semi-centralised: each worker
+runs the interval on its own timer, shortened by how late its contributions arrived before, so that all
+arrive together (`lateness`); the lead still opens the next round. A worker that has visited all of its
+points asks for the barrier.
+
+The barrier is that of BSP, with its timer. With `--abandon` the round closes without workers that exceed
+the patience (`abandoning`), except in rounds that measure the objective: these need every worker's part.
 """
 
 from msgspec.structs import replace
@@ -59,18 +60,18 @@ class Fsp:
         self._opened_ns = 0
         self._pause_ns: int | None = None
         self._over_ns: int | None = None
-        """When the interval of the open round is over, or was called off."""
+        """When the interval of the open round ends, or was ended by a worker that asked."""
         self._asked = False
-        """Somebody had passed over all of its points before the interval was over."""
+        """A worker had visited all of its points before the interval was over."""
         self._worked_ns = 0
         self._pass_ns: int | None = None
-        """What the fastest needed for all of its points, when it last asked for the barrier."""
-        self._reading = RoundMeasurement()
+        """How long the fastest worker needed for all of its points, when it last asked."""
+        self._measurement = RoundMeasurement()
         self._phi_ns = 0
-        """Of the last barrier that nobody came to late from reading the objective or a first step."""
+        """The cost of the last barrier that neither a first step nor measuring the objective delayed."""
         self._probed = False
-        """The round before this one read it."""
-        self._newcomers = WarmUp()
+        """The round before this one measured the objective."""
+        self._warm_up = WarmUp()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
         if isinstance(event, MemberContributed):
@@ -78,9 +79,9 @@ class Fsp:
         elif isinstance(event, Opened):
             self._open(now_ns)
         elif isinstance(event, Left):
-            self._pass_ns = None  # others get its points
+            self._pass_ns = None  # other workers get its points
             self._lateness.forget(event.worker)
-            self._newcomers.left(event.worker)
+            self._warm_up.left(event.worker)
         decision = self._barrier.on(event, now_ns)
         if self._patience_ns is not None and not decision.fold:
             decision = self._abandon(decision, now_ns)
@@ -96,9 +97,9 @@ class Fsp:
         if not self._asked:
             probe_ns = 0 if trailer is None else trailer.probe_ns
             self._lateness.arrived(event.worker, self._opened_ns, now_ns, probe_ns)
-        first = self._newcomers.arrived(event.worker)
+        first = self._warm_up.arrived(event.worker)
         if trailer is not None:
-            self._reading.count(trailer, first=first)
+            self._measurement.count(trailer, first=first)
 
     def _abandon(self, decision: Decision, now_ns: int) -> Decision:
         deadline_ns, over_ns = self._deadline_ns(), self._over_ns
@@ -107,7 +108,7 @@ class Fsp:
         return self._barrier.fold_without_missing(decision, "abandoned", over_ns, now_ns)
 
     def _deadline_ns(self) -> int | None:
-        """Until when all are waited for, if anybody waits."""
+        """Until when workers at the barrier wait for all others; None: no worker waits, or no limit."""
         if self._patience_ns is None or self._over_ns is None or self._terms.probe:
             return None
         first_ns = self._barrier.first_arrival_ns
@@ -116,7 +117,7 @@ class Fsp:
     def _pause(
         self, event: PolicyEvent, decision: Decision, pause_ns: int, now_ns: int
     ) -> Decision:
-        """The interval is over, or somebody has nothing left to do in it."""
+        """Pause all workers if the interval is over or a worker has visited all of its points."""
         asked = isinstance(event, Asked)
         if not asked and (self._semi or now_ns < pause_ns):
             return decision
@@ -143,29 +144,29 @@ class Fsp:
         self._worked_ns = self._terms.interval_ns
 
     def _close(self) -> Reason | None:
-        """The fold is decided: what this round measured decides over the next one's interval."""
+        """Choose the next round's interval from what this round measured."""
         self._pause_ns = self._over_ns = None
-        reading, self._reading = self._reading, RoundMeasurement()
-        usual = not self._probed and not self._newcomers.came_before
+        measurement, self._measurement = self._measurement, RoundMeasurement()
+        usual = not self._probed and not self._warm_up.in_last_round
         if usual:
-            self._phi_ns = reading.phi_ns
+            self._phi_ns = measurement.phi_ns
         self._probed = self._terms.probe
-        cold = self._newcomers.came  # a process's first step is no measure of its speed
-        self._newcomers.close()
-        said = self._interval.closed(
+        cold = self._warm_up.in_round  # a process's first step does not show its speed
+        self._warm_up.close()
+        change = self._interval.closed(
             Measured(
                 self._worked_ns,
                 self._phi_ns,
-                reading.objective,
-                reading.micro_ns,
+                measurement.objective,
+                measurement.micro_ns,
                 self._pass_ns,
                 usual=usual,
-                batches=0.0 if cold else reading.batches,
-                probe_ns=reading.probe_ns,
+                batches=0.0 if cold else measurement.batches,
+                probe_ns=measurement.probe_ns,
             )
         )
         self._terms = self._interval.next()
-        return said
+        return change
 
     def terms(self, worker: int) -> RoundTerms:
         interval_ns = self._terms.interval_ns

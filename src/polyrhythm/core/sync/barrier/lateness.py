@@ -1,25 +1,27 @@
-"""Semi-centralised coordination (FSP §5.2): who answers late stops early, so that all arrive together.
+"""Semi-centralised coordination (FSP §5.2): late workers stop earlier, so that all arrive together.
 
-*Every worker runs the interval on its own timer, shortened by how late its contributions came: never
-below half the interval, never longer than it.* Lateness is what it would be without the shortening.
-Were it what remains after it, the mean would settle half-way: half shortened, half late. A worker's
-first contribution counts until its second comes, because a process's first step takes many times as
-long as its others. Evaluating the probe sample is not lateness; in the rounds that begin with it, who
-needs longer for it than the fastest has an interval that is as much shorter.
+Every worker runs the interval on its own timer, shortened by the mean lateness of its contributions, but
+never below half of the interval. Lateness is counted as if the interval had not been shortened;
+otherwise the mean would settle half-way, with half of the delay left.
+
+A worker's second contribution replaces the first one, because a process's first step takes many times as
+long as its others. Time to evaluate the probe sample does not count as lateness. In rounds that begin
+with the probe sample, a worker that needs longer for it than the fastest worker gets an interval that
+is shorter by the difference.
 """
 
 import msgspec
 
 _RECENT = 0.3
 _ALONE = 2
-"""So many of a worker's contributions stand for themselves: the second takes the first one's place."""
+"""A worker's first two contributions are not averaged: the second one replaces the first."""
 
 
 class _Known(msgspec.Struct, gc=False):
-    """What is known of one worker."""
+    """The measurements of one worker."""
 
     times: int = 0
-    """How often it has come."""
+    """The number of contributions measured."""
     late_ns: float = 0.0
     own_ns: int | None = None
     probe_ns: int = 0
@@ -29,7 +31,7 @@ class Lateness:
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
         self._fastest_ns: int | None = None
-        """What the fastest needs for its part of the probe sample; None: to be looked for."""
+        """The time of the fastest worker for its part of the probe sample; None: not yet computed."""
 
     def _of(self, worker: int) -> _Known:
         known = self._known.get(worker)
@@ -53,8 +55,11 @@ class Lateness:
         return self._fastest_ns
 
     def arrived(self, worker: int, opened_ns: int, now_ns: int, probe_ns: int = 0) -> None:
-        """Its contribution to the round that opened then. One that comes far too early was stopped
-        by nobody's timer: it had seen all points, and says nothing here."""
+        """Measure a worker's contribution to the round that opened at `opened_ns`.
+
+        One that arrives far too early is ignored: the worker had visited all of its points, so its
+        timer did not end the work.
+        """
         known = self._of(worker)
         if probe_ns:
             known.probe_ns = probe_ns

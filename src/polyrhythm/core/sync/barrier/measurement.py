@@ -1,4 +1,7 @@
-"""What the trailers of a round say about its objective, its micro-batches and the barrier before it."""
+"""The measurements of one round, summed over the trailers of its contributions.
+
+They are the objective, the micro-batches, and the cost of the barrier with which the round opened.
+"""
 
 from polyrhythm.wire.messages import Trailer
 
@@ -14,7 +17,7 @@ class RoundMeasurement:
         self._barriers_ns = self._trailers = 0
 
     def count(self, trailer: Trailer, *, first: bool = False) -> None:
-        """`first`: the worker's first, whose micro-batches took longer than they will."""
+        """Add one contribution. `first`: the worker's first, whose micro-batches are not typical."""
         steps = trailer.steps or 1
         if not first:
             micro_ns = trailer.micro_ns or trailer.compute_ns / steps
@@ -25,7 +28,7 @@ class RoundMeasurement:
         if trailer.probe_ns > self.probe_ns:
             self.probe_ns = trailer.probe_ns
         barrier_ns = trailer.wait_ns + trailer.transfer_ns
-        if barrier_ns:  # it has been at one
+        if barrier_ns:  # 0: the worker has not been at a barrier yet
             self._barriers_ns += barrier_ns
             self._trailers += 1
         if trailer.probe is not None:
@@ -37,23 +40,24 @@ class RoundMeasurement:
 
     @property
     def objective(self) -> float | None:
-        """The probe sample's loss if it was asked for, else that of the points just visited."""
+        """The loss on the probe sample if it was evaluated, else the loss on the visited points."""
         if self._probed:
             return self._probes / self._probed
         return self._losses / self._points if self._points else None
 
     @property
     def batches(self) -> float:
-        """The points of the round, as a multiple of one user's batch per worker; 0: unknown."""
+        """The points of the round in units of one user's batch per worker; 0: unknown."""
         return self._visited / self._batch if self._batch else 0.0
 
     @property
     def micro_ns(self) -> int:
-        """The slowest worker's shortest micro-batch, or its mean step where it does not say; 0 if
-        nothing was measured."""
+        """The slowest worker's shortest micro-batch, or its mean step if it does not report one; 0:
+        not measured."""
         return round(self._micro_ns)
 
     @property
     def phi_ns(self) -> int:
-        """The mean over workers from pause to resume, at the barrier with which this round opened."""
+        """The cost of the barrier with which this round opened: the mean over workers of the time
+        from pause to resume."""
         return self._barriers_ns // max(1, self._trailers)

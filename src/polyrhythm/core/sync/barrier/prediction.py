@@ -1,13 +1,13 @@
-"""PSP's prediction (PSP §3.2): how many steps each worker makes before all of them meet.
+"""PSP's prediction (PSP §3.2): how many steps each worker makes before all workers meet.
 
-The paper's least common multiple of measured times means nothing for real numbers. Instead every
-horizon T at which somebody ends a step is a candidate: `n_i = floor(T / t_i)`, and its utilisation
-is `U(T) = sum n_i t_i / (P max n_i t_i)`. *Take the smallest T whose U is within 5% of the best, and
-keep the plan while its U is within 10% of the best.*
+The paper uses the least common multiple of the step times, which is not defined for measured times.
+Here every horizon T at which a worker ends a step is a candidate. Worker i makes `n_i = floor(T /
+t_i)` steps, and the utilisation is `U(T) = sum n_i t_i / (P max n_i t_i)`. The plan uses the
+smallest T whose U is within 5% of the best, and is kept while its U is within 10% of the best.
 
-Times are rounded to three digits: steps that take about the same form one group, whole ratios meet
-exactly, and the cost depends on the differences between workers, not on their number. At a
-candidate the longest `n_i t_i` is T itself, so one sweep over the ends of steps gives every U.
+Times are rounded to three digits. So workers with about the same step time form one group, whole ratios
+meet exactly, and the cost of planning depends on the number of groups, not on the number of workers. At
+a candidate the longest `n_i t_i` is T itself, so one sweep over the ends of steps gives every U.
 """
 
 import math
@@ -25,7 +25,7 @@ _WINDOW = 5
 
 
 def resource_usage(times: Collection[float]) -> float:
-    """Eq. 1: `sum t_i / (p max t_i)`, t_i being what worker i computed in one synchronisation."""
+    """Eq. 1: `sum t_i / (p max t_i)`, where t_i is worker i's computing time in one round."""
     longest = max(times, default=0.0)
     return math.fsum(times) / (len(times) * longest) if longest > 0 else 1.0
 
@@ -40,17 +40,17 @@ def overall_usage(compute: Collection[float], total: Collection[float]) -> float
 class StepPlan:
     steps: dict[int, int]
     horizon: float
-    """When the last of them arrives, in the unit of the times."""
+    """The time until the last worker arrives, in the unit of the step times."""
     utilisation: float
-    """Of these steps, under the times as they were given."""
+    """The utilisation of this plan with the step times as given, without rounding."""
     best: float
     """The highest utilisation of all candidates."""
     cap: int
-    """Steps of the fastest that were allowed: raised where the slowest takes longer than that."""
+    """The most steps of the fastest worker; raised if one step of the slowest takes longer than that."""
 
 
 def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
-    """`times` is what one step takes, per worker, in any unit."""
+    """Plan the steps of each worker. `times`: the time of one step per worker, in any unit."""
     for worker, time in times.items():
         if not 0 < time < math.inf:
             raise ValueError(f"a step of w{worker} cannot take {time}")
@@ -69,14 +69,14 @@ def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
 
 
 def _rounded(times: Mapping[int, float]) -> dict[int, int]:
-    """Three digits of each, as whole numbers of the fastest's last digit."""
+    """Each time rounded to three digits, in units of the last digit of the shortest time."""
     unit = 10.0 ** (math.floor(math.log10(min(times.values()))) - _DIGITS + 1)
     whole = {time: _three_digits(time / unit) for time in set(times.values())}
     return {worker: whole[time] for worker, time in times.items()}
 
 
 def _three_digits(time: float) -> int:
-    """Of one that has no fewer before the point."""
+    """Round a number of at least three digits to three digits."""
     scale = 1
     while time >= 10**_DIGITS * scale:
         scale *= 10
@@ -84,7 +84,7 @@ def _three_digits(time: float) -> int:
 
 
 def _candidates(groups: Counter[int], first: int, last: int) -> tuple[list[int], list[float]]:
-    """Every end of a step from `first` to `last`, ascending, and their utilisations."""
+    """All times from `first` to `last` at which a step ends, ascending, and their utilisations."""
     ended: defaultdict[int, int] = defaultdict(int)
     for time, many in groups.items():
         computed = time * many
@@ -101,28 +101,27 @@ def _lengths(steps: Mapping[int, int], times: Mapping[int, float]) -> list[float
 
 
 class Prediction:
-    """What steps took lately, and the plan that follows from it.
+    """The recent step times of all workers, and the plan computed from them.
 
-    A worker's time is the mean of its last five measurements: a node that slows down is followed
-    wholly after five, and one bad step is forgotten after five. The first counts until the second
-    comes, because a process's first step takes many times as long as its others. Until everybody was
-    measured, all make one step.
+    A worker's step time is the mean of its last five measurements. The second measurement replaces the
+    first one, because a process's first step takes many times as long as its others. All workers make
+    one step per round until each of them has been measured.
 
-    One rule is ours: a plan is also given up for one of at most half its horizon. Utilisation alone
-    would never notice that the one slow worker among a thousand has recovered, and all would go on
-    meeting as rarely as its slowness had asked for.
+    One rule is not in the paper: a plan is also replaced if a new plan has at most half its horizon. If
+    one slow worker among a thousand recovers, utilisation hardly changes, and all workers would go on
+    meeting as rarely as the slow worker needed.
     """
 
     def __init__(self, cap: int = CAP) -> None:
         self._cap = cap
         self._recent_ns: dict[int, deque[int]] = {}
         self._cold: set[int] = set()
-        """Who was measured once."""
+        """The workers that were measured once."""
         self.plan: StepPlan | None = None
-        """The plan in force; None while somebody has not been measured."""
+        """The current plan; None until each worker has been measured."""
 
     def expect(self, worker: int) -> None:
-        """A member that has made no step yet."""
+        """Add a member that has made no step yet."""
         self._recent_ns.setdefault(worker, deque(maxlen=_WINDOW))
 
     def measured(self, worker: int, step_ns: int) -> None:
@@ -141,7 +140,7 @@ class Prediction:
         self._cold.discard(worker)
 
     def steps(self) -> dict[int, int]:
-        """How many steps each worker makes in the coming round."""
+        """The steps of each worker in the coming round."""
         if not all(self._recent_ns.values()):
             self.plan = None
             return dict.fromkeys(self._recent_ns, 1)

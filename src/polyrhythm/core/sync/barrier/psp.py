@@ -1,9 +1,8 @@
-"""PSP: a barrier at a predicted time, which nobody waits at.
+"""PSP: a barrier at a predicted time, at which no worker stops.
 
-*Folds when every member has contributed its predicted number of steps; a worker never stops: it
-trains on and rebases when the new parameters come.* The barrier itself is BSP's, timer and all; what
-differs is when each worker contributes (PSP §3.2, with the design's floor rule in place of the least
-common multiple).
+The lead folds when every member has contributed its predicted number of steps. Workers train on
+meanwhile, and rebase on the new parameters when they arrive. The barrier is that of BSP, with its timer;
+only the time at which each worker contributes differs (PSP §3.2; `prediction` has the rule).
 """
 
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
 
 _NAMED = 5
-"""So many workers that make the same number of steps are named; of more, how many there are."""
+"""The most workers with the same number of steps that a message names."""
 
 
 class Psp:
@@ -60,7 +59,7 @@ class Psp:
         plan = self._prediction.plan
         if plan is None or self._steps == before:
             return decision
-        return replace(decision, change=_told(plan, self._cap))
+        return replace(decision, change=_plan_reason(plan, self._cap))
 
     def terms(self, worker: int) -> RoundTerms:
         return RoundTerms(steps=self._steps.get(worker, 1))
@@ -80,14 +79,14 @@ PSP = PolicyEntry(
 )
 
 
-def _told(plan: StepPlan, cap: int) -> Reason:
+def _plan_reason(plan: StepPlan, cap: int) -> Reason:
     groups: dict[int, list[int]] = {}
     for worker, steps in sorted(plan.steps.items()):
         groups.setdefault(steps, []).append(worker)
     counts = sorted(groups, reverse=True)
-    told = "; ".join(f"{count} of {_names(groups[count])}" for count in counts)
-    fields = {"steps": told, "horizon_ms": plan.horizon / 1e6, "usage": plan.utilisation}
-    if plan.cap > cap:  # below what the slowest takes nobody could meet
+    listed = "; ".join(f"{count} of {_names(groups[count])}" for count in counts)
+    fields = {"steps": listed, "horizon_ms": plan.horizon / 1e6, "usage": plan.utilisation}
+    if plan.cap > cap:  # with fewer steps the fastest worker could not meet the slowest one
         return Reason("plan-over-cap", {**fields, "cap": cap, "raised": plan.cap})
     return Reason("plan", fields)
 

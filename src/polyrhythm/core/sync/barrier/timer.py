@@ -1,7 +1,7 @@
-"""The barrier's timer (dSyncPS §3.1.2): after it, who is missing is not waited for any more.
+"""The barrier's timer (dSyncPS §3.1.2): when it fires, the round closes without the missing members.
 
-`auto` is 3 times the longest of the last 20 rounds, at least 10 s; before a round was measured, the
-paper's 120 s.
+`auto` is 3 times the longest of the last 20 rounds and at least 10 s. Before a round has been measured
+it is the paper's 120 s.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ class Timer:
         self._auto = auto
         self._rounds_ns: deque[int] = deque(maxlen=_ROUNDS)
         self.length_ns = _PAPER_NS if auto else fixed_ns
-        """None: it never fires."""
+        """None: the timer never fires."""
 
     @classmethod
     def parse(cls, text: str) -> "Timer":

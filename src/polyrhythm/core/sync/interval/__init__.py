@@ -1,1 +1,1 @@
-"""How long a round of FSP lasts."""
+"""The length of FSP's rounds: fixed, or found by measuring."""

@@ -1,7 +1,7 @@
-"""The seam of all intervals: what a round is told before it opens, and what is measured of it.
+"""The seam of all intervals: the terms of a round before it opens, and its measurements afterwards.
 
-*The objective is read on the parameters with which a round opens, before its interval begins; it
-comes with the trailers of that round.* So the reading that ends one measurement begins the next.
+Workers measure the objective at the parameters with which a round opens, before its interval begins, and
+report it with their contributions to that round. So the value that ends one measurement begins the next.
 """
 
 import math
@@ -16,8 +16,8 @@ FIRST_NS = 200 * 10**6
 _LONGEST_NS = 60 * 10**9
 _ROUNDS = 5
 _FAST = 4
-"""Of five rounds, so many were slower than the one that tells the workers' speed, or as slow. What
-disturbs a round makes its points fewer, never more."""
+"""The fourth slowest of five rounds shows the workers' speed: a disturbance makes a round visit fewer
+points, never more."""
 _VARY = 1.2
 _ASK_EVERY = 4
 
@@ -26,30 +26,31 @@ _ASK_EVERY = 4
 class IntervalTerms:
     interval_ns: int
     probe: bool
-    """Read the objective before the interval begins."""
+    """Measure the objective before the interval begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One closed round."""
+    """The measurements of one closed round."""
 
     interval_ns: int
-    """How long the workers worked: less than told where somebody had passed over all points."""
+    """How long the workers worked: less than the interval if a worker had visited all of its points."""
     phi_ns: int
-    """The barrier's cost: mean over workers from pause to resume, reading the objective left out."""
+    """The barrier's cost: the mean over workers of the time from pause to resume, without measuring the
+    objective."""
     objective: float | None = None
-    """What was read as this round opened; None if nobody read."""
+    """The objective when this round opened; None if it was not measured."""
     micro_ns: int = 0
-    """The slowest worker's shortest micro-batch; 0 if it is not known."""
+    """The slowest worker's shortest micro-batch; 0: unknown."""
     pass_ns: int | None = None
-    """What the fastest worker needs for all of its points; None where nobody knows."""
+    """The time of the fastest worker for all of its points; None: unknown."""
     usual: bool = True
-    """The cost was measured at a barrier like others; otherwise it is that of the last such."""
+    """`phi_ns` was measured in this round. Otherwise it is the value of an earlier, typical barrier."""
     batches: float = 0.0
-    """The points of the round, as a multiple of those that a round of bsp has: one of the user's
-    batches per worker. 0 if that is not known."""
+    """The points of the round in units of a round of bsp, which is one of the user's batches per worker;
+    0: unknown."""
     probe_ns: int = 0
-    """The longest time that a worker spent on reading the objective; 0 if none read it."""
+    """The longest time that a worker needed to measure the objective; 0 if it was not measured."""
 
     @property
     def work_s(self) -> float:
@@ -60,26 +61,24 @@ class Measured:
         return (max(1, self.interval_ns) + self.phi_ns) / 1e9
 
     @property
-    def reading(self) -> float | None:
+    def finite_objective(self) -> float | None:
         return self.objective if self.objective is None or math.isfinite(self.objective) else None
 
 
 class Interval(Protocol):
     def next(self) -> IntervalTerms:
         """The terms of the coming round."""
-        ...
 
     def closed(self, measured: Measured) -> Reason | None:
-        """A round closed. If the interval changes, the reason."""
-        ...
+        """Take a closed round into account. Return a reason if the interval changes."""
 
 
 class Bounds:
-    """From max(phi, two micro-batches) to one full pass of the fastest worker.
+    """The shortest and the longest interval: max(phi, two micro-batches), and one pass of the fastest.
 
-    phi and micro-batches are medians of the last five rounds that measured them, so that one hiccup
-    of one worker changes nothing. Where a pass is shorter than the lower bound, the lower bound
-    wins: a worker that has visited all of its points asks for the barrier anyway.
+    phi and micro-batches are medians of the last five rounds that measured them, so one delay of one
+    worker changes nothing. The lower bound wins if a pass is shorter than it: a worker that has visited
+    all of its points asks for the barrier anyway.
     """
 
     def __init__(self) -> None:
@@ -88,7 +87,7 @@ class Bounds:
         self._batches_ns: deque[float] = deque(maxlen=_ROUNDS)
         self._pass_ns: int | None = None
         self.probe_ns = 0
-        """The cost of the last reading."""
+        """The time of the last measurement of the objective."""
 
     def measured(self, measured: Measured) -> None:
         if measured.usual:
@@ -110,11 +109,11 @@ class Bounds:
 
     @property
     def low_ns(self) -> int:
-        """At most a minute: members report both, and none may stop the folds of all others."""
+        """At most a minute, because workers report the values, and no worker may stop all folds."""
         return min(_LONGEST_NS, max(1, self.phi_ns, 2 * self.micro_ns))
 
     def allow(self, interval_ns: int) -> bool:
-        """Whether an interval that was right when it was chosen may stay: costs vary a little."""
+        """Whether a chosen interval may stay. It may be a little too short, because costs vary."""
         return interval_ns >= self.phi_ns and _VARY * interval_ns >= self.low_ns
 
     @property
@@ -123,9 +122,11 @@ class Bounds:
 
     @property
     def batch_ns(self) -> int:
-        """The interval in which all workers together visit as many points as in a round of bsp: the
-        batch that the user chose the learning rate for. Within the bounds; the lower one while no
-        round has told."""
+        """The interval in which all workers together visit as many points as in a round of bsp.
+
+        The user chose the learning rate for a batch of that size. The result is within the bounds; it
+        is the lower bound until a round has been measured.
+        """
         if not self._batches_ns:
             return self.low_ns
         slowest_first = sorted(self._batches_ns, reverse=True)
@@ -135,11 +136,10 @@ class Bounds:
         return max(self.low_ns, min(self.high_ns, round(interval_ns)))
 
 
-class Blind:
-    """The interval where there is no objective to choose by: rounds have as many points as with bsp.
+class BlindInterval:
+    """The interval while no objective is reported: rounds have as many points as under bsp.
 
-    It changes only when that takes a quarter more or less time, and asks for the objective every
-    fourth round.
+    It changes only if it is wrong by more than a quarter. Every fourth round asks for the objective.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -152,7 +152,7 @@ class Blind:
         return self._rounds % _ASK_EVERY == 0
 
     def reason(self) -> Reason:
-        return changed("interval-blind", self.interval_ns, phi_ms=self._bounds.phi_ns / 1e6)
+        return interval_reason("interval-blind", self.interval_ns, phi_ms=self._bounds.phi_ns / 1e6)
 
     def closed(self) -> Reason | None:
         self._rounds += 1
@@ -163,13 +163,14 @@ class Blind:
         return self.reason()
 
 
-def changed(code: str, interval_ns: int, **fields: float) -> Reason:
+def interval_reason(code: str, interval_ns: int, **fields: float) -> Reason:
     return Reason(code, {"interval_ms": interval_ns / 1e6, **fields})
 
 
-def raised(bounds: Bounds) -> Reason:
+def raised_reason(bounds: Bounds) -> Reason:
+    """Why the interval was raised to the lower bound."""
     phi_ms = bounds.phi_ns / 1e6
     if bounds.low_ns == bounds.phi_ns:
-        return changed("interval-raised", bounds.low_ns, phi_ms=phi_ms)
+        return interval_reason("interval-raised", bounds.low_ns, phi_ms=phi_ms)
     micro_ms = bounds.micro_ns / 1e6
-    return changed("interval-bounded", bounds.low_ns, phi_ms=phi_ms, micro_ms=micro_ms)
+    return interval_reason("interval-bounded", bounds.low_ns, phi_ms=phi_ms, micro_ms=micro_ms)

@@ -1,53 +1,58 @@
-"""Trying one value after another for as long as the objective falls faster per second.
+"""A search that tries one value after another while the objective falls faster per second.
 
-Two baselines of FSP search like this, at the very beginning of training: the halved interval and
-the doubled mini-batch. A reading ends one trial and begins the next, so the next value is already
-being tried when the one before it is judged; at the first reversal that is undone.
+Two baselines of FSP search like this at the beginning of training: the halved interval and the doubled
+mini-batch. One measurement of the objective ends a trial and begins the next one, so the next value is
+already in use when the value before it is judged. The search goes back to that value at the first
+reversal.
 """
 
 
 class Climb:
     def __init__(self, first: int, *, first_rounds: int, rounds: int) -> None:
         self.value = first
-        """What the coming round tries; once found, the best."""
+        """The value of the coming round; after the search, the best value."""
         self.found = False
         self.gain: float | None = None
-        """Of the best so far: what the objective fell by per second."""
+        """How fast the objective fell per second with the best value so far."""
         self._best = first
         self._tried: tuple[int, float, float] | None = None
         self._left, self._rounds = first_rounds, rounds
-        self._read: float | None = None
+        self._objective: float | None = None
+        """The objective at the beginning of this trial; None: not measured yet."""
         self._elapsed_s = 0.0
 
     @property
     def probe(self) -> bool:
-        """The coming round begins a trial."""
-        return not self.found and self._read is None
+        """The coming round begins a trial, so it must measure the objective."""
+        return not self.found and self._objective is None
 
-    def closed(self, elapsed_s: float, reading: float, following: int) -> None:
-        """One round of a trial. `reading` counts in its first one. `following` comes next, after
-        the trial; where it is the same value, the search ends with it."""
-        if self._read is None:
-            self._judge(reading)
+    def closed(self, elapsed_s: float, objective: float, following: int) -> None:
+        """Take one round of a trial into account.
+
+        `objective` is used in the first round of a trial only. `following` is the value to try next; if
+        it is the current value, the search ends.
+        """
+        if self._objective is None:
+            self._judge(objective)
             if self.found:
                 return
-            self._read = reading
+            self._objective = objective
         self._elapsed_s += elapsed_s
         self._left -= 1
         if self._left == 0:
-            self._tried = (self.value, self._read, self._elapsed_s)
+            self._tried = (self.value, self._objective, self._elapsed_s)
             self.value, self._left = following, self._rounds
-            self._read, self._elapsed_s = None, 0.0
+            self._objective, self._elapsed_s = None, 0.0
 
     def settle(self) -> None:
-        """Stop with the best so far."""
+        """End the search with the best value so far."""
         self.value, self.found = self._best, True
 
-    def _judge(self, reading: float) -> None:
+    def _judge(self, objective: float) -> None:
         if self._tried is None:
             return
-        value, read, elapsed_s = self._tried
-        gain = (read - reading) / elapsed_s
+        value, objective_before, elapsed_s = self._tried
+        gain = (objective_before - objective) / elapsed_s
         if self.gain is not None and gain <= self.gain:
             self.settle()
             return

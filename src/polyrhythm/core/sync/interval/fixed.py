@@ -1,11 +1,18 @@
-"""How long FSP's rounds last: fixed, found anew in every stage, or found once by halving.
+"""The interval of `--interval`: a fixed length, `auto` (`staged`) or `binary` (`halving`).
 
-*An interval shorter than the barrier's own cost is raised to it, and that is said.*
+A fixed interval that is shorter than the cost of a barrier is raised to that cost, and the journal says
+so.
 """
 
 from polyrhythm.core.durations import parse_duration
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.sync.interval.base import Bounds, Interval, IntervalTerms, Measured, changed
+from polyrhythm.core.sync.interval.base import (
+    Bounds,
+    Interval,
+    IntervalTerms,
+    Measured,
+    interval_reason,
+)
 from polyrhythm.core.sync.interval.gain import best_interval
 from polyrhythm.core.sync.interval.halving import BinaryInterval
 from polyrhythm.core.sync.interval.staged import AutoInterval
@@ -27,8 +34,11 @@ _DEARER = 1.05
 
 
 class FixedInterval:
-    """As asked for. Once raised it follows the barrier's cost up at once (but for a twentieth, which
-    barriers vary by), down by a fifth or more."""
+    """The interval of the command line, raised while barriers cost more than that.
+
+    A raised interval follows the cost of barriers up if it grows by more than a twentieth, and down
+    if it falls by a fifth or more: smaller changes are noise.
+    """
 
     def __init__(self, interval_ns: int) -> None:
         self._asked_ns = interval_ns
@@ -48,8 +58,8 @@ class FixedInterval:
         if self._interval_ns == before_ns:
             return None
         if self._interval_ns == self._asked_ns:
-            return changed("interval-restored", self._interval_ns)
-        return changed("interval-raised", self._interval_ns, phi_ms=phi_ns / 1e6)
+            return interval_reason("interval-restored", self._interval_ns)
+        return interval_reason("interval-raised", self._interval_ns, phi_ms=phi_ns / 1e6)
 
 
 def parse_interval(text: str) -> Interval:

@@ -1,8 +1,9 @@
-"""What an interval is worth (FSP §3.3, Eq. 7), and the one that is worth most.
+"""The gain of an interval (FSP §3.3, Eq. 7), and the interval with the highest gain.
 
-Per second of work training gains `g(eta) = a eta + b` of the objective: fresher parameters after
-short intervals make it better, so a is usually negative. Each interval costs a barrier, phi. So a
-second gains `gain(eta) = eta / (eta + phi) (a eta + b)`.
+With an interval of eta seconds, a second of work lowers the objective by `g(eta) = a eta + b`.
+Parameters are fresher with short intervals, so a is usually negative. Each interval also costs a
+barrier of phi seconds, so a second of time lowers the objective by `gain(eta) = eta / (eta + phi)
+(a eta + b)`.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """g(eta) = a eta + b: what a second of work gains, by the length of the interval in seconds."""
+    """g(eta) = a eta + b: the gain of a second of work as a function of the interval in seconds."""
 
     a: float
     b: float
@@ -26,11 +27,11 @@ class Line:
         return eta / (eta + phi) * (self.a * eta + self.b)
 
     def best_within(self, low: float, high: float, phi: float) -> float:
-        """The interval of the highest gain from low to high.
+        """The interval from `low` to `high` with the highest gain.
 
-        The derivative's sign is that of `a eta^2 + 2 a phi eta + b phi`. For a < 0 < b it changes
-        once from plus to minus: there is a peak. Otherwise it never does, so no interior point
-        beats both ends.
+        The derivative of the gain has the sign of `a eta^2 + 2 a phi eta + b phi`. For a < 0 < b the
+        sign changes once, from plus to minus, so there is one peak. Otherwise no interior point is
+        better than both ends.
         """
         peak = best_interval(self.a, self.b, phi)
         if peak is not None and peak > 0:
@@ -39,8 +40,11 @@ class Line:
 
 
 def best_interval(a: float, b: float, phi: float) -> float | None:
-    """Where the gain peaks, in seconds: None for a >= 0, the longer the better; 0 where the shorter
-    the better, which is b <= 0 (nothing is gained anyway: least harm) or a barrier that is free."""
+    """The interval with the highest gain, in seconds.
+
+    None: the longer the better (a >= 0). 0: the shorter the better, because no interval gains anything
+    (b <= 0) or barriers cost nothing.
+    """
     if a >= 0:
         return None
     if b <= 0 or phi <= 0:
