@@ -69,8 +69,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "The primary's step and the one that it forwards are computed apart, and a view change in"
         " between makes them differ.",
         "runtime:SliceStore._fold_slice",
-        "primary.fold_slice(index, latest, step)",
-        "primary.fold_slice(index, latest, self._stepping.step(step.weight, step.rate, step.clock))",
+        "primary.fold_slice(part, latest, step)",
+        "primary.fold_slice(part, latest, self._stepping.step(step.weight, step.rate, step.clock))",
         "tests/tensors/test_replica_steps.py"
         "::test_a_view_change_while_a_step_is_made_does_not_part_primary_and_replica",
     ),
@@ -129,8 +129,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "demoted-primary-begins-at-zero",
         "A primary that becomes a replica forgets the slice, and believes that it has it.",
         "runtime:SliceStore.reroute",
-        "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, states)",
-        "self.follower.copies.hold(kept.keys() - {s.id for s in mine}, {})",
+        "{id_: primary.export(id_) for id_ in going if id_ in kept}",
+        "{}",
         "tests/runtime/server/test_moving_slices.py::test_a_demoted_primary_keeps_what_it_has",
     ),
     # -- what a server takes -------------------------------------------------------------------
@@ -147,7 +147,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "The dedupe row is entered under the slice's place in this server, not under its number.",
         "runtime:SliceStore._enter",
         "self.ledger.add(*whose, message.slice, message.slices)",
-        "self.ledger.add(*whose, index, message.slices)",
+        "self.ledger.add(*whose, self.primary.index[message.slice], message.slices)",
         "tests/runtime/server/test_slice_store.py::test_what_is_repeated_is_known_by_the_slices_own_number",
     ),
     mutant(

@@ -23,7 +23,7 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.sim.model.link import Channel
-from polyrhythm.sim.server.slice_store import Given, SimSliceStore
+from polyrhythm.sim.server.slice_store import Given, Place, SimSliceStore
 from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
 from tests.sim.staged_run import Run
 
@@ -87,15 +87,15 @@ class Blocks(SimSliceStore):
     books: Books
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._blocks: dict[tuple[int, int], Block] = {}
+        self._blocks: dict[Place, Block] = {}
         self._at: dict[int, int] = {}
         super().__init__(*args, **{**options, "keep": True})
         self.books.memories[self._server] = self
 
     def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
-        block = Counter(self._blocks.get((slice_, self._at.get(slice_, 0)), ()))
+        block = Counter(self._blocks.get(self.place(slice_, self._at.get(slice_, 0)), ()))
         block.update(self.books.sent[given] for given in self._added[slice_])
-        self._blocks[slice_, slot] = block
+        self._blocks[self.place(slice_, slot)] = block
         self._at[slice_] = slot
         self.contents[slice_].update(self._added[slice_])
         self._added[slice_].clear()
@@ -107,7 +107,8 @@ class Blocks(SimSliceStore):
         for slice_ in self.slices:  # what a primary before this one has folded lies there too
             before = self._at.get(slice_, slot)
             if before != slot:
-                self._blocks[slice_, slot] = Counter(self._blocks[slice_, before])
+                earlier = self._blocks[self.place(slice_, before)]
+                self._blocks[self.place(slice_, slot)] = Counter(earlier)
                 self._at[slice_] = slot
         return weight
 
@@ -116,30 +117,30 @@ class Blocks(SimSliceStore):
         event = super().adopt(message)
         if message.parts and awaited:
             elements = Counter(self.books.sent[given] for given in message.cargo)
-            self._blocks[message.slice, 0] = elements
+            self._blocks[self.place(message.slice, 0)] = elements
             self._at[message.slice] = 0
         return event
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Any:
-        before = list(self.slices)
+        before = {slice_: self.place(slice_, slot) for slice_, slot in self._at.items()}
         event = super().reroute(routes, routing)
-        if before != list(self.slices):  # slots are counted from 0 again
-            for slice_, slot in self._at.items():
-                self._blocks[slice_, 0] = Counter(self._blocks.get((slice_, slot), ()))
-                self._at[slice_] = 0
+        for slice_, place in before.items():
+            if self.place(slice_, place[2]) != place:  # it changed its role, and so its memory
+                self._at[slice_] = self._first if slice_ in self.slices else 0
+                block = Counter(self._blocks.get(place, ()))
+                self._blocks[self.place(slice_, self._at[slice_])] = block
         return event
 
     def current(self) -> dict[int, Block]:
         """What lies in every slice that is held here, as its primary or as a copy."""
         return {
-            slice_: self._blocks.get((slice_, self._at.get(slice_, 0)), Counter())
+            slice_: self._blocks.get(self.place(slice_, self._at.get(slice_, 0)), Counter())
             for slice_ in self.contents
         }
 
-    def stamps(self, slots: Sequence[int]) -> list[Any]:
+    def stamps(self, places: Sequence[Place]) -> list[Any]:
         """What lies there, number by number."""
-        held = zip(self.slices, slots, strict=True)
-        return [dict(self._blocks.get(place, ())) for place in held]
+        return [dict(self._blocks.get(place, ())) for place in places]
 
 
 @contextmanager

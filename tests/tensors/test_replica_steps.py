@@ -157,8 +157,8 @@ def test_a_copy_of_one_slice_of_a_model_with_several_dtypes_makes_the_same_steps
     job = JobSpec(job="j")
     layout = lay_out(spec, 1, job.slice_nbytes)
     both, alone = ([held(slice_) for slice_ in layout.slices] for _ in range(2))
-    ((whole, _),) = updaters_for(layout, job, spec, both)
-    apart = [updaters_for(layout, job, spec, [each])[0][0] for each in alone]
+    ((whole, _),) = updaters_for(layout, job, spec, both).values()
+    apart = [updaters_for(layout, job, spec, [each])[False][0] for each in alone]
     for number in range(5):
         for each in (*both, *alone):
             drawn = torch.Generator().manual_seed(number)

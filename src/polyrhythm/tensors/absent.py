@@ -30,18 +30,28 @@ class Absences:
         self._firsts = {
             slice_.id: [first for first, _ in slice_.parts] for slice_ in slices if slice_.parts
         }
-        self._bits: dict[int, npt.NDArray[Any]] = {}
-        """Aggregates by where they lie, one or two for a slice. They are kept, so that nothing else
-        can come to lie there."""
+        self._bits: dict[int, dict[int, npt.NDArray[Any]]] = {id_: {} for id_ in self._firsts}
+        """Per slice, its one or two aggregates by address. The arrays keep the memory alive, so that
+        no other memory gets the same address."""
+
+    def absorb(self, other: "Absences") -> None:
+        """Look after the slices of `other` too."""
+        self._firsts |= other._firsts
+        self._bits |= other._bits
+
+    def drop(self, slice_: Slice) -> None:
+        self._firsts.pop(slice_.id, None)
+        self._bits.pop(slice_.id, None)
 
     def of(self, slice_: Slice, aggregate: torch.Tensor) -> Parts:
         firsts = self._firsts.get(slice_.id)
         if firsts is None:
             return ()
         integer, nothing = _BITS[aggregate.element_size()]
-        bits = self._bits.get(aggregate.data_ptr())
+        known = self._bits[slice_.id]
+        bits = known.get(aggregate.data_ptr())
         if bits is None:
-            bits = self._bits[aggregate.data_ptr()] = aggregate.view(integer).numpy()
+            bits = known[aggregate.data_ptr()] = aggregate.view(integer).numpy()
         if nothing not in map(bits.item, firsts):
             return ()
         return tuple(

@@ -99,6 +99,12 @@ class Buffers:
     def adopt(self, held: Held, state: State) -> None:
         pass
 
+    def absorb(self, other: "Buffers") -> None:
+        pass
+
+    def drop(self, held: Held) -> None:
+        pass
+
 
 class Changers:
     """Which workers change each part, where contributions are folded one by one.
@@ -110,6 +116,11 @@ class Changers:
     def __init__(self) -> None:
         self._idle: dict[tuple[int, int], set[int]] = {}
         """Per slice and part, the workers whose last contribution did not change it."""
+
+    def forget(self, slice_: Slice) -> None:
+        """The slice has moved to another server."""
+        for part in range(len(slice_.parts)):
+            self._idle.pop((slice_.id, part), None)
 
     def scales(
         self, held: Held, worker: int, parts: Parts, members: frozenset[int]

@@ -7,7 +7,7 @@ and not in others.
 
 import inspect
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
@@ -36,8 +36,33 @@ class Updater(Protocol):
         is the slice's own memory if the current version has no readers. Nothing but the step, the
         aggregate and the updater's own state decides the result."""
 
-    def export(self, held: Held) -> State: ...
-    def adopt(self, held: Held, state: State) -> None: ...
+    def export(self, held: Held) -> State:
+        """A copy of everything that the updater keeps for this slice, by name."""
+
+    def adopt(self, held: Held, state: State) -> None:
+        """Keep these tensors, which the caller gives away, for this slice."""
+
+    def absorb(self, other: Self) -> None:
+        """Take over the slices of another updater of the same kind, with their state."""
+
+    def drop(self, held: Held) -> None:
+        """Forget a slice."""
+
+
+class Stateless:
+    """An updater that keeps nothing between folds."""
+
+    def export(self, held: Held) -> State:
+        return {}
+
+    def adopt(self, held: Held, state: State) -> None:
+        pass
+
+    def absorb(self, other: Self) -> None:
+        pass
+
+    def drop(self, held: Held) -> None:
+        pass
 
 
 def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
@@ -57,7 +82,7 @@ def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
             copy_all(place, held.parameters)
 
 
-class Mean:
+class Mean(Stateless):
     """The weighted average of changes: kind *local*."""
 
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
@@ -73,14 +98,8 @@ class Mean:
             elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
 
-    def export(self, held: Held) -> State:
-        return {}
 
-    def adopt(self, held: Held, state: State) -> None:
-        pass
-
-
-class Addition:
+class Addition(Stateless):
     """Plain addition, as parameter servers are measured with. The aggregate grows beside the
     current version and becomes the next one, so that a fold moves nothing."""
 
@@ -97,14 +116,8 @@ class Addition:
             if not step.weight:
                 place.copy_(held.parameters)
 
-    def export(self, held: Held) -> State:
-        return {}
 
-    def adopt(self, held: Held, state: State) -> None:
-        pass
-
-
-class Sum:
+class Sum(Stateless):
     """Plain addition where contributions are folded one by one."""
 
     def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
@@ -121,12 +134,6 @@ class Sum:
                 torch.add(held.parameters, held.aggregate, out=place)
             elif place.data_ptr() != held.parameters.data_ptr():
                 place.copy_(held.parameters)
-
-    def export(self, held: Held) -> State:
-        return {}
-
-    def adopt(self, held: Held, state: State) -> None:
-        pass
 
 
 class Optimizer:
@@ -243,7 +250,26 @@ class Optimizer:
     def adopt(self, held: Held, state: State) -> None:
         mine = self._optimizer.state[self._params[held.slice.id]]
         for key, value in state.items():
-            mine[key] = value.clone()
+            mine[key] = value
+
+    def absorb(self, other: "Optimizer") -> None:
+        self._params |= other._params
+        for number, group in other._groups.items():
+            if number in self._groups:
+                self._groups[number]["params"] += group["params"]
+            else:
+                self._optimizer.add_param_group(group)
+                self._groups[number] = self._optimizer.param_groups[-1]
+        self._optimizer.state.update(other._optimizer.state)
+        self._settle = settle_for(self._optimizer)
+        self._absences.absorb(other._absences)
+
+    def drop(self, held: Held) -> None:
+        gone = self._params.pop(held.slice.id)
+        group = self._groups[held.slice.group]
+        group["params"] = [param for param in group["params"] if param is not gone]
+        self._optimizer.state.pop(gone, None)
+        self._absences.drop(held.slice)
 
 
 def _passes(
@@ -266,8 +292,8 @@ def _passes(
 
 def updaters_for(
     layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
-) -> list[tuple[Updater, list[Held]]]:
-    """Which updater folds which slices: by what they are and by the job's kind."""
+) -> dict[bool, tuple[Updater, list[Held]]]:
+    """The updater of the parameters (False) and that of the buffers (True), each with its slices."""
     parameters = [h for h in held if not layout.spaces[h.slice.space].buffers]
     buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
     main: Updater
@@ -279,5 +305,8 @@ def updaters_for(
         main = Optimizer(spec.optimizer, parameters, fused=fused)
     else:
         main = Mean()
-    found: list[tuple[Updater, list[Held]]] = [(main, parameters), (Buffers(), buffers)]
-    return [(updater, slices) for updater, slices in found if slices]
+    found: dict[bool, tuple[Updater, list[Held]]] = {
+        False: (main, parameters),
+        True: (Buffers(), buffers),
+    }
+    return {key: pair for key, pair in found.items() if pair[1]}

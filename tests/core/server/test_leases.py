@@ -1,8 +1,8 @@
-from polyrhythm.core.server.readers import Readers
+from polyrhythm.core.server.leases import Leases, SliceVersions, Versions
 
 
-def readers(*, replicas: bool = True) -> Readers:
-    return Readers(rotating=False, replicas=replicas)
+def readers(*, replicas: bool = True) -> Leases:
+    return Leases(rotating=False, replicas=replicas)
 
 
 def test_a_version_on_its_way_is_not_sent_again() -> None:
@@ -22,23 +22,68 @@ def test_who_asked_ends_its_lease_with_its_own_word() -> None:
     made = readers()
     made.lease(0, asked=True)
     made.contributed(0)
-    assert not made.says(0) and made.versions.leases() == {(0, 0)}, "on what another sent"
+    assert not made.names_this_server(0) and made.versions.leases() == {(0, 0)}, (
+        "on what another sent"
+    )
     assert made.release(0, 0)
 
 
 def test_without_replicas_there_is_no_other_who_sends() -> None:
     made = readers(replicas=False)
     made.lease(0, asked=True)
-    assert made.says(0)
+    assert made.names_this_server(0)
 
 
-def test_leases_of_the_memory_before_end_apart() -> None:
+def test_a_version_sent_before_and_after_a_move_is_released_once_for_each() -> None:
     made = readers()
     made.lease(0)
     made.move(0)
-    assert made.lease(0), "the same version, in other memory"
+    assert made.lease(0), "the same version, with other slices"
     assert not made.release(0, 0) and made.versions.leases() == {(0, 0)}
     assert made.release(0, 0) and made.versions.leases() == set()
+
+
+def test_a_slot_stays_leased_when_slices_move() -> None:
+    versions = Versions()
+    versions.lease(0)
+    versions.move(0)
+    assert versions.target() == (1, 1), "the reader still reads the slices that stayed in slot 0"
+    versions.release(0, 0)
+    assert versions.target() == (0, 0)
+
+
+def test_a_later_version_ends_the_leases_from_before_a_move() -> None:
+    """A reader that shares memory does not name each version that it has read."""
+    versions = Versions()
+    versions.lease(0)
+    versions.move(0)
+    versions.folded(1, *versions.target())
+    versions.lease(0)
+    assert not versions.leased(0)
+    versions.check()
+
+
+def test_the_slot_that_replicas_may_read_is_not_filled_after_a_move() -> None:
+    versions = Versions(rotating=True)
+    versions.folded(1, *versions.target())
+    assert versions.target() == (0, 1)
+    versions.move(0)
+    assert versions.target() == (0, 2)
+
+
+def test_slices_that_stay_keep_their_slots_and_leases_when_others_move() -> None:
+    versions = SliceVersions((0, 1))
+    versions.lease(0, 1)
+    versions.folded(0, versions.target(0))
+    versions.hold((0, 2), 1)
+    assert (versions.slot(0), versions.slot(2)) == (1, 0)
+    versions.lease(0, 1)
+    versions.release(0, 1)
+    assert versions.target(0) == 0, "the first answer is copied"
+    versions.check()
+    versions.release(0, 1)
+    assert versions.target(0) == 1, "the second one too"
+    versions.check()
 
 
 def test_who_is_gone_reads_nothing_before_or_after_a_move() -> None:
@@ -56,7 +101,7 @@ def test_until_the_next_fold_is_published_readers_are_told_apart() -> None:
     made = readers()
     made.move(1)
     made.lease(0)
-    assert not made.says(0)
+    assert not made.names_this_server(0)
     made.published()
     made.lease(1)
-    assert made.says(1)
+    assert made.names_this_server(1)

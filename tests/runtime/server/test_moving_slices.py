@@ -5,7 +5,8 @@ The servers are real holdings; what they send to each other is delivered at once
 deliver. Every slice is one parameter with momentum, so that its state matters too.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -47,6 +48,8 @@ class Site:
 
     def __init__(self, routes: Sequence[Route], *, servers: int = 2, **job: Any) -> None:
         self.post: list[Letter] | None = None
+        self.tell: Callable[..., None] = self._tell
+        self.allocate: Callable[[int], Segment] = lambda nbytes: Segment(nbytes, shared=False)
         spec = JobSpec(job="j", servers=servers, replicas=1, slice_nbytes=4 * LENGTH, **job)
         self.servers = [
             SliceStore(
@@ -55,8 +58,8 @@ class Site:
                 routes,
                 EPOCH,
                 spec,
-                lambda nbytes: Segment(nbytes, shared=False),
-                tell=self._tell,
+                lambda nbytes: self.allocate(nbytes),
+                tell=lambda *letter: self.tell(*letter),
             )
             for server in range(servers)
         ]
@@ -246,3 +249,85 @@ def test_what_a_learner_is_sent_stays_as_it_was() -> None:
     for letter in letters:
         site.deliver(letter)
     assert site.state(2, 0) == site.state(0, 0) == pytest.approx(after(1.0, 2.0, 3.0))
+
+
+# -- one slice moves, the others stay --------------------------------------------------------------
+
+
+def memory_of(store: SliceStore, slice_: int) -> list[Any]:
+    """The objects that make up a slice on its primary: they change identity if it is copied."""
+    index = store.primary.index[slice_]
+    held = store.primary.held[index]
+    pieces = [store.primary.slots.at(0).pieces[index]]
+    return [held, held.parameters, held.aggregate, *pieces]
+
+
+@pytest.mark.parametrize("updater", ["optimizer", "addition"])
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_slice_that_does_not_move_keeps_its_memory(sync: str, updater: str) -> None:
+    site = Site(APART, sync=sync, updater=updater)
+    site.give(0, 0, 1.0, sequence=1)
+    store = site.servers[0]
+    before = memory_of(store, 0)
+    store.reroute((Route(0), Route(0, since=3)), 3)
+    assert store.primary.ids == (0, 1)
+    assert all(old is new for old, new in zip(before, memory_of(store, 0), strict=True))
+    store.reroute((Route(0), Route(1, (0,), since=4)), 4)
+    assert store.primary.ids == (0,)
+    assert all(old is new for old, new in zip(before, memory_of(store, 0), strict=True))
+
+
+def add_in_a_thread(site: Site, slice_: int, **given: Any) -> bool:
+    """Whether a contribution can be added to the slice now, while this thread goes on."""
+    thread = threading.Thread(target=site.give, args=(0, slice_, 1.0), kwargs=given, daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_slice_can_be_added_to_while_another_one_is_promoted(sync: str) -> None:
+    """Memory for the slice that comes is allocated in the middle of the change."""
+    site = Site(APART, sync=sync)
+    added: list[bool] = []
+
+    def allocate(nbytes: int) -> Segment:
+        if not added:
+            added.append(add_in_a_thread(site, 0, sequence=1))
+        return Segment(nbytes, shared=False)
+
+    site.allocate = allocate
+    site.servers[0].reroute((Route(0), Route(0, since=3)), 3)
+    assert added == [True]
+    assert site.give(0, 0, 1.0, sequence=1) == Repeated(0, 1, 1)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_slice_can_be_added_to_while_the_state_of_another_one_is_sent(sync: str) -> None:
+    site = Site((Route(0, (1,)), Route(0, (1,), (2,))), servers=3, sync=sync)
+    added: list[bool] = []
+
+    def tell(to: int, message: Message, payload: Sequence[Piece | memoryview]) -> None:
+        if isinstance(message, State) and not added:
+            added.append(add_in_a_thread(site, 0, sequence=1))
+
+    site.tell = tell
+    site.teach(0, 2, [1], EPOCH)
+    assert added == [True]
+
+
+@pytest.mark.parametrize("updater", ["optimizer", "addition"])
+def test_contributions_survive_a_second_fold_of_their_round(updater: str) -> None:
+    """Slice 0 has folded round 1 and got a contribution to round 2. Slice 1 moves here and is still to
+    fold round 1: the fold that does so carries slice 0 over, with what was added to it."""
+    site = Site(APART, updater=updater)
+    store = site.servers[0]
+    site.give(0, 0, 1.0, sequence=1)
+    store.fold(1, 1, 2)
+    store.reroute((Route(0), Route(0, since=3)), 3)
+    site.give(0, 0, 3.0, sequence=2)
+    site.give(0, 1, 1.0, sequence=1)
+    store.fold(1, 2, 3)
+    site.give(0, 1, 3.0, sequence=2)
+    store.fold(2, 3, 4)
+    assert site.state(0, 0) == site.state(0, 1)

@@ -1,8 +1,10 @@
-"""Which buffer holds which version, and who still reads it.
+"""Leases: which slot holds which version, and which readers still read it.
 
-*A version is leased from the pull until the reader has copied it, or its link closes; a fold writes
-in place if nothing is leased, otherwise into a spare.* Slots are numbers here; the interpreter owns
-the memory behind them and makes a slot when it is first named.
+*A version is leased from the pull until the reader has copied it, or until its link closes. A fold
+writes in place if nothing is leased, otherwise into a spare slot.* Slots are numbers here. The runtime
+owns the memory behind them and allocates a slot when it is first named.
+
+When slices move, the slices that stay keep their slots, and so their leases stay too.
 """
 
 from collections import Counter
@@ -10,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from typing import TypeVar
 
 from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire.messages import Pull
 
 _CURRENT_AND_SPARE = 2
 _IDLE_NBYTES = 4 * 2**20
@@ -18,27 +21,33 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Versions:
-    """`rotating`: the updater grows the next version beside the current one (plain addition), so
-    the slot of the next version is chosen when a round opens and not when it closes."""
+    """The slots of a policy with rounds, in which all slices are folded together.
 
-    def __init__(self, rotating: bool = False, version: int = 0) -> None:
-        self.version = version
+    `rotating`: the updater grows the next version beside the current one (plain addition), so the
+    slot of the next version is chosen when a round opens and not when it closes."""
+
+    def __init__(self, rotating: bool = False) -> None:
+        self.version = 0
         self.slot = 0
         self._rotating = rotating
         self._fill = 1 if rotating else 0
         self._leases: dict[int, tuple[int, int]] = {}
-        """Per reader, the version it was sent and the slot that it lies in."""
+        """Per reader, the version that it was sent and the slot that holds it."""
+        self._earlier: dict[tuple[int, int], list[int]] = {}
+        """Leases from before slices moved: per reader and version, the slots, oldest first."""
         self._readers: Counter[int] = Counter()
-        """Per slot, how many look at it."""
+        """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}
+        self._read_by_replicas: set[int] = set()
+        """Slots from before slices moved that replicas may still read."""
 
     @property
     def slots(self) -> int:
-        """How many slots are in use: the current one, what is leased, what is being filled."""
+        """The number of slots in use: current, leased or being filled."""
         return len({self.slot, self._fill, *self._readers})
 
     def surplus(self) -> tuple[int, ...]:
-        """Slots that nobody needs, but for one spare: the next slow reader will want it."""
+        """Slots to free. One spare slot is kept for the next slow reader."""
         if len(self._made) <= _CURRENT_AND_SPARE:
             return ()
         idle = sorted(self._made - {self.slot, self._fill, *self._readers})[1:]
@@ -49,90 +58,118 @@ class Versions:
         return slot in self._readers
 
     def target(self) -> tuple[int, int]:
-        """(the slot to fold into, the slot to grow the aggregate after that in)."""
+        """(the slot to fold into, the slot in which the aggregate after that grows)."""
         if self._rotating:
-            return self._fill, self._free(self._fill)
+            return self._fill, self._free({self._fill, *self._read_by_replicas})
         if not self.leased(self.slot):
             return self.slot, self.slot
-        spare = self._free(self.slot)
+        spare = self._free({self.slot})
         return spare, spare
 
-    def _free(self, taken: int) -> int:
+    def _free(self, taken: set[int]) -> int:
         slot = 0
-        while slot == taken or self.leased(slot):
+        while slot in taken or self.leased(slot):
             slot += 1
         return slot
 
     def folded(self, version: int, slot: int, fill: int) -> None:
         self.version, self.slot, self._fill = version, slot, fill
         self._made |= {slot, fill}
+        self._read_by_replicas.clear()  # they confirm this fold before the next one begins
+
+    def move(self, version: int) -> None:
+        """This server is the primary of other slices, which all have `version`. Earlier leases stay
+        until their readers end them; every reader may be sent a version again."""
+        for reader, (leased, slot) in self._leases.items():
+            self._earlier.setdefault((reader, leased), []).append(slot)
+        self._leases.clear()
+        self._read_by_replicas.add(self.slot)
+        self.version = version
 
     def lease(self, reader: int) -> bool:
-        """`reader` is sent the current version and may look at its slot until `release`. It asked
-        for it, or has contributed, so it needs no earlier one. False if it was sent it already."""
+        """Lease the current version to `reader`, which was sent it. The reader asked for it or has
+        contributed, so it needs no earlier version. False if it was sent this version before."""
         before = self._leases.get(reader)
         if before is not None:
             if before[0] == self.version:
                 return False
             self.forget(reader)
+        for key in [k for k in self._earlier if k[0] == reader and k[1] < self.version]:
+            for slot in self._earlier.pop(key):
+                _drop(self._readers, slot)
         self._leases[reader] = (self.version, self.slot)
         self._readers[self.slot] += 1
         return True
 
     def leases(self) -> set[tuple[int, int]]:
-        """Who still reads which version."""
+        """Readers with the versions that they were sent since slices moved last."""
         return {(reader, version) for reader, (version, _) in self._leases.items()}
 
     def release(self, reader: int, version: int) -> bool:
-        """`reader` has copied `version`, and needs none before it either. True if nobody else
-        looks at that slot."""
+        """`reader` has copied `version` and needs none before it. True if its slot has no other
+        lease. A version that was sent before and after slices moved is released once for each."""
+        if (slots := self._earlier.get((reader, version))) is not None:
+            slot = slots.pop(0)
+            if not slots:
+                del self._earlier[reader, version]
+            return _drop(self._readers, slot)
         lease = self._leases.get(reader)
         if lease is None or lease[0] > version:
             return False
         return self.forget(reader)
 
     def forget(self, reader: int) -> bool:
+        """End the current lease of this reader. True if its slot has no other lease."""
         lease = self._leases.pop(reader, None)
-        if lease is None:
-            return False
-        slot = lease[1]
-        self._readers[slot] -= 1
-        if self._readers[slot]:
-            return False
-        del self._readers[slot]
-        return True
+        return lease is not None and _drop(self._readers, lease[1])
+
+    def forget_all(self, reader: int) -> None:
+        """End every lease of this reader: its link has closed."""
+        self.forget(reader)
+        for key in [key for key in self._earlier if key[0] == reader]:
+            for slot in self._earlier.pop(key):
+                _drop(self._readers, slot)
 
     def check(self) -> None:
         if self._rotating and self.leased(self._fill):
             raise InvariantBroken(f"slot {self._fill} is being filled while a reader leases it")
         if any(version > self.version for version, _ in self._leases.values()):
             raise InvariantBroken("a version is leased that was never folded")
-        if Counter(slot for _, slot in self._leases.values()) != self._readers:
+        leased = Counter(slot for _, slot in self._leases.values())
+        leased.update(slot for slots in self._earlier.values() for slot in slots)
+        if leased != self._readers:
             raise InvariantBroken("readers were miscounted")
 
 
 class SliceVersions:
-    """The same where contributions are folded as they come: each slice has its own slot, and a
-    reader leases every slice in the slot that it is in when it asks.
+    """The slots of a policy without rounds: each slice has a slot of its own, and a reader leases
+    every slice in the slot that holds it at that moment.
 
-    It is asked under the fold's lock by whoever folds and whoever answers readers; it has no lock
-    of its own.
+    The caller holds the lock that orders folds and leases; this class has none.
     """
 
     def __init__(self, slices: Sequence[int], nbytes: int = _IDLE_NBYTES) -> None:
-        """`nbytes`: what a slot takes."""
+        """`nbytes`: the size of a slot."""
         self._slots = dict.fromkeys(slices, 0)
-        self._idle = max(1, min(_MOST_IDLE, _IDLE_NBYTES // max(1, nbytes)))
-        self._leases: dict[int, dict[int, tuple[int, ...]]] = {}
-        """Per reader and ticket, the slots of all slices."""
+        self._idle = _idle_slots(nbytes)
+        self._leases: dict[int, dict[int, list[tuple[tuple[int, int], ...]]]] = {}
+        """Per reader and ticket, the slices with their slots; several if slices moved in between."""
         self._readers: Counter[tuple[int, int]] = Counter()
         self._made = {0}
 
     def slot(self, slice_: int) -> int:
         return self._slots[slice_]
 
+    def hold(self, slices: Sequence[int], nbytes: int) -> int:
+        """The server is the primary of these slices now. Slices that stay keep their slots; slices
+        that come begin in the slot that is returned."""
+        first = min(self._made)
+        self._slots = {slice_: self._slots.get(slice_, first) for slice_ in slices}
+        self._idle = _idle_slots(nbytes)
+        return first
+
     def target(self, slice_: int) -> int:
-        """Where to fold: in place if nobody reads it, otherwise into a spare."""
+        """The slot to fold into: in place if nothing is leased there, otherwise a spare."""
         slot = self._slots[slice_]
         if not self._readers[slice_, slot]:
             return slot
@@ -146,34 +183,39 @@ class SliceVersions:
         self._made.add(slot)
 
     def lease(self, reader: int, ticket: int) -> tuple[int, ...]:
-        """`reader` is sent every slice as it is now, and may look until `release`; its slots. What
-        it asked for before may still be leaving for it, and stays leased."""
-        slots = tuple(self._slots.values())
-        self._leases.setdefault(reader, {})[ticket] = slots
-        for held in zip(self._slots, slots, strict=True):
-            self._readers[held] += 1
-        return slots
+        """Lease every slice as it is now to `reader` until `release`; returns the slots. An earlier
+        answer to this reader may still be on its way and stays leased."""
+        held = tuple(self._slots.items())
+        self._leases.setdefault(reader, {}).setdefault(ticket, []).append(held)
+        self._readers.update(held)
+        return tuple(self._slots.values())
 
     def release(self, reader: int, ticket: int | None) -> None:
-        """`reader` has copied what it got with `ticket`, and needs nothing before it either; None:
-        it is gone."""
+        """`reader` has copied the answer with `ticket` and needs none before it. A ticket that was
+        answered twice, because slices moved, is released once for each. None: the reader is gone."""
         leases = self._leases.get(reader)
         if leases is None:
             return
         for old in [old for old in leases if ticket is None or old <= ticket]:
-            for held in zip(self._slots, leases.pop(old), strict=True):
+            ended = leases[old][:1] if old == ticket else leases[old]
+            rest = leases[old][len(ended) :]
+            for held in (pair for lease in ended for pair in lease):
                 _drop(self._readers, held)
+            if rest:
+                leases[old] = rest
+            else:
+                del leases[old]
         if not leases:
             del self._leases[reader]
 
     @property
     def used(self) -> set[int]:
-        """Slots that hold a slice as it is now, or that a reader still looks at."""
+        """Slots that hold the current version of a slice, or that are leased."""
         return {*self._slots.values(), *(slot for _, slot in self._readers)}
 
     def surplus(self) -> tuple[int, ...]:
-        """Slots that nobody needs, but for one spare, which the next slow reader will want, or a few
-        where they are small: to make one and show it to every reader costs more than its memory."""
+        """Slots to free. One spare slot is kept for the next slow reader, and several if they are
+        small: to allocate one and show it to every reader costs more than its memory."""
         if len(self._made) <= self._idle + 1:
             return ()
         idle = sorted(self._made - self.used)[self._idle :]
@@ -183,16 +225,86 @@ class SliceVersions:
     def check(self) -> None:
         leased = Counter(
             held
-            for leases in self._leases.values()
-            for slots in leases.values()
-            for held in zip(self._slots, slots, strict=True)
+            for tickets in self._leases.values()
+            for leases in tickets.values()
+            for lease in leases
+            for held in lease
         )
         if leased != self._readers:
             raise InvariantBroken("leases of slices were miscounted")
 
 
-def _drop(readers: Counter[Key], key: Key) -> None:
-    """One reader less."""
+class Leases:
+    """Which readers a server has sent a version to, and which pulls it has not answered yet.
+
+    *A reader that was sent a version because it asked, or after slices moved, ends its lease by
+    naming that version to this server. Its contribution, or a `Pulled`, may refer to a version that
+    another primary sent.*
+
+    `rotating`: see `Versions`. `replicas`: slices may move."""
+
+    def __init__(self, *, rotating: bool, replicas: bool) -> None:
+        self._replicas = replicas
+        self.versions = Versions(rotating=rotating)
+        self.pulls: dict[int, Pull] = {}
+        """Per reader, the pull that cannot be answered yet."""
+        self._moved = False
+        """Slices have moved since the last fold."""
+        self._apart: set[int] = set()
+        """Readers that were sent a version because they asked, or after slices moved."""
+
+    def ask(self, pull: Pull) -> None:
+        """Queue a pull. It may overtake the slices of a contribution that asked earlier: the pull
+        for the later round is kept."""
+        before = self.pulls.get(pull.worker)
+        if before is None or before.round < pull.round:
+            self.pulls[pull.worker] = pull
+
+    def move(self, version: int) -> None:
+        """This server is the primary of other slices, which all have `version`."""
+        self._moved = True
+        self.versions.move(version)
+
+    def lease(self, reader: int, *, asked: bool = False) -> bool:
+        """Lease the current version to `reader`. False if it is on its way to this reader already: a
+        second answer would outlive the lease of the first."""
+        self.pulls.pop(reader, None)
+        if not self.versions.lease(reader):
+            return False
+        if self._replicas:
+            (self._apart.add if asked or self._moved else self._apart.discard)(reader)
+        return True
+
+    def published(self) -> None:
+        """The version of a fold is on its way to all readers that wait for it."""
+        self._moved = False
+
+    def names_this_server(self, reader: int) -> bool:
+        """Whether a `Pulled` of this reader refers to a version of this server."""
+        return reader not in self._apart
+
+    def contributed(self, reader: int) -> None:
+        """A reader that contributes has read its version."""
+        if reader not in self._apart:
+            self.versions.forget(reader)
+
+    def release(self, reader: int, version: int) -> bool:
+        """True if the slot of that version has no other lease."""
+        return self.versions.release(reader, version)
+
+    def forget(self, reader: int) -> None:
+        """The link of this reader has closed."""
+        self.versions.forget_all(reader)
+
+
+def _idle_slots(nbytes: int) -> int:
+    return max(1, min(_MOST_IDLE, _IDLE_NBYTES // max(1, nbytes)))
+
+
+def _drop(readers: Counter[Key], key: Key) -> bool:
+    """Remove one lease of this slot; True if it was the last."""
     readers[key] -= 1
-    if not readers[key]:
-        del readers[key]
+    if readers[key]:
+        return False
+    del readers[key]
+    return True

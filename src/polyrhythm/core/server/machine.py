@@ -45,8 +45,7 @@ from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.server.acks import Acks
 from polyrhythm.core.server.admission import PeerAdmission
 from polyrhythm.core.server.early_acks import EarlyAcks
-from polyrhythm.core.server.leases import Versions
-from polyrhythm.core.server.readers import Readers
+from polyrhythm.core.server.leases import Leases, Versions
 from polyrhythm.core.server.replica_fetch import ReplicaFetch
 from polyrhythm.core.server.replication import Replication, Step, fold_step
 from polyrhythm.core.server.routing_epoch import RoutingEpoch
@@ -60,7 +59,7 @@ class ServerMachine:
         self.server = server
         self.job = job
         self._rounds = traits_of(job.sync).rounds
-        self._readers = Readers(
+        self._leases = Leases(
             rotating=self._rounds and job.updater == "addition", replicas=job.replicas > 0
         )
         self._receipts = Acks()
@@ -154,7 +153,7 @@ class ServerMachine:
 
     @property
     def versions(self) -> Versions:
-        return self._readers.versions
+        return self._leases.versions
 
     def check(self) -> None:
         self.versions.check()
@@ -251,7 +250,7 @@ class ServerMachine:
             settled = []  # of the slices that it had: what all have now is for `_take_over` to say
             self._following.since = place.routing
             self._folding = None  # the lead says it again, for what has not folded
-            self._readers.move(event.version)
+            self._leases.move(event.version)
             if self._rounds and event.version > 0:
                 self.replication.issue(fold_step(event.version))
             self._take_over(event, anew=self._rounds and not before)
@@ -287,7 +286,7 @@ class ServerMachine:
             self._acknowledge(worker, sequence)
         rows = rerouted.rows if self._rounds else self._receipts.secured(rerouted.rows)
         self._tell_lead(m.Placed(**self._identity(), round=rerouted.version, rows=rows))
-        for pull in list(self._readers.pulls.values()):
+        for pull in list(self._leases.pulls.values()):
             self._answer(pull)
         for fetch in list(self._fetches.values()):
             self._on_fetch(fetch, self._since_ns)
@@ -360,15 +359,15 @@ class ServerMachine:
         if self._receipts.members.get(event.worker) != event.incarnation:
             return
         if self._rounds:
-            self._readers.contributed(event.worker)
-            if event.round <= self._readers.versions.version:
+            self._leases.contributed(event.worker)
+            if event.round <= self._leases.versions.version:
                 self._acknowledge(event.worker, event.sequence)
             else:
                 self._receipts.arrive(event.worker, event.sequence, event.round)
             self._report(event.worker, event.incarnation, event.sequence, event.round)
             return
         if event.pull:
-            self._readers.ask(
+            self._leases.ask(
                 m.Pull(
                     worker=event.worker,
                     incarnation=event.incarnation,
@@ -399,7 +398,7 @@ class ServerMachine:
         """Without rounds: it is in the parameters here and on every replica. The answer to a pull
         that waits for it acknowledges."""
         self._receipts.acknowledge(worker, sequence)
-        pull = self._readers.pulls.get(worker)
+        pull = self._leases.pulls.get(worker)
         if pull is not None and pull.sequence <= sequence:
             self._publish_latest(pull)
         else:
@@ -454,7 +453,7 @@ class ServerMachine:
             return
         for worker, incarnation in gone:
             # what it leases stays leased until its link ends: it may be in the middle of it
-            self._readers.pulls.pop(worker, None)
+            self._leases.pulls.pop(worker, None)
             self.replication.forget_worker(worker, incarnation)
         self._out.append(Enlist(members))
 
@@ -480,8 +479,8 @@ class ServerMachine:
             self._acknowledge(worker, sequence)
         for worker in readers:
             self._publish(worker, first=len(readers) > 1 and worker == readers[0])
-        self._readers.published()
-        for pull in list(self._readers.pulls.values()):
+        self._leases.published()
+        for pull in list(self._leases.pulls.values()):
             self._answer(pull)
         self._tell_lead(m.Folded(**self._identity(), round=fold.round, weight=weight))
         self._free()
@@ -490,9 +489,9 @@ class ServerMachine:
     # -- readers -------------------------------------------------------------------------------
 
     def _publish(self, worker: int, *, asked: bool = False, first: bool = False) -> None:
-        if not self._readers.lease(worker, asked=asked):
+        if not self._leases.lease(worker, asked=asked):
             return
-        versions = self._readers.versions
+        versions = self._leases.versions
         self._out.append(
             Publish(
                 worker,
@@ -521,7 +520,7 @@ class ServerMachine:
             else:
                 self._publish_latest(pull)
         else:
-            self._readers.ask(pull)
+            self._leases.ask(pull)
 
     def _can_answer(self, pull: m.Pull) -> bool:
         """With rounds: the version is there and no fold is writing. Without: the reader's own last
@@ -533,7 +532,7 @@ class ServerMachine:
         return self._frozen or self._receipts.acknowledged(pull.worker) >= pull.sequence
 
     def _publish_latest(self, pull: m.Pull) -> None:
-        self._readers.pulls.pop(pull.worker, None)
+        self._leases.pulls.pop(pull.worker, None)
         sequence = self._receipts.acknowledged(pull.worker)
         reader = (pull.worker, pull.incarnation)
         since = self._following.since
@@ -541,7 +540,7 @@ class ServerMachine:
         self._out.append(answer)
 
     def _on_pulled(self, message: m.Pulled, now_ns: int) -> None:
-        if self._readers.says(message.worker):
+        if self._leases.names_this_server(message.worker):
             self._release(message.worker, message.round)
 
     def _on_sent(self, event: ev.Sent, now_ns: int) -> None:
@@ -551,7 +550,7 @@ class ServerMachine:
     def _release(self, worker: int, round_: int) -> None:
         if not self._rounds:
             self._out.append(Unlease(worker, round_))
-        elif self._readers.release(worker, round_):
+        elif self._leases.release(worker, round_):
             self._free()
 
     def _free(self) -> None:
@@ -571,9 +570,9 @@ class ServerMachine:
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self._receipts.members.get(worker, 0):
             return  # it is no worker, or has come back over another link
-        self._readers.pulls.pop(worker, None)
+        self._leases.pulls.pop(worker, None)
         if self._rounds:
-            self._readers.forget(worker)
+            self._leases.forget(worker)
             self._free()
         else:
             self._out.append(Unlease(worker, None))

@@ -1,10 +1,12 @@
 """The slices that a server is the primary of: their versions in slots, their aggregates, and updaters.
 
-Nothing here is locked: whoever holds the slices does that. When routes give a server other slices,
-it holds another one of these.
+Nothing here is locked; the slice store does that. When routes change, only the slices that come and
+go are touched: `prepare` gives those that come memory and state while the others stay in use, and
+`change` takes them up.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -14,14 +16,41 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
-from polyrhythm.runtime.server.slots import Allocate, Slot, Slots
+from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
 from polyrhythm.tensors.buffers import Buffers, Changers, Parts, parts_length
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
-from polyrhythm.tensors.updaters import Held, Optimizer, updaters_for
+from polyrhythm.tensors.updaters import Held, Optimizer, Updater, updaters_for
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
 
 _AGGREGATES = 2
-"""While replicas read what was folded, the next aggregate grows."""
+"""While replicas read the aggregate that was folded, the next one grows."""
+
+
+@dataclass(slots=True, eq=False)
+class PrimarySlice:
+    held: Held
+    updater: Updater
+    wire: torch.dtype
+    converts: bool
+    """It travels in another dtype than it is kept in."""
+    turn: int = 0
+    """With replicas and rounds, which of its two aggregates grows."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the slice as it travels."""
+        return self.held.slice.length * self.wire.itemsize
+
+
+@dataclass(slots=True)
+class Coming:
+    """Slices that have memory and state and are not in use yet."""
+
+    parts: dict[int, PrimarySlice]
+    places: dict[int, SlicePlace]
+    """Of their first version."""
+    updaters: dict[bool, tuple[Updater, list[Held]]]
+    with_state: frozenset[int]
 
 
 class Primary:
@@ -32,90 +61,164 @@ class Primary:
         job: JobSpec,
         spec: ModelSpec,
         allocate: Allocate,
-        states: Mapping[int, SliceState],
     ) -> None:
-        """Slices of which there is a state begin with it."""
-        self.slices: tuple[Slice, ...] = tuple(slices)
-        self.ids = tuple(slice_.id for slice_ in slices)
-        self.index = {slice_.id: index for index, slice_ in enumerate(slices)}
-        dtypes = [DTYPES[layout.spaces[s.space].dtype] for s in slices]
-        wires = [wire_dtype(layout.spaces[s.space], job.wire_dtype) for s in slices]
+        self._layout = layout
+        self._job = job
+        self._spec = spec
+        self._allocate = allocate
         rounds = traits_of(job.sync).rounds
-        self._converts = wires != dtypes
         self._grows = job.updater == "addition" and rounds
-        self.slots = Slots(slices, wires, allocate)
-        self.nbytes = self.slots.nbytes
-        """Of a version, as it travels."""
-        self.latest = None if rounds else SliceVersions(self.ids, self.nbytes)
+        self._slot, self._fill = 0, 1 if self._grows else 0
+        self.slots = Slots((), (), allocate)
+        self.slots.at(self._slot)
+        self.latest = None if rounds else SliceVersions(())
         """Without rounds, the slot of each slice."""
-        self._current = self.slots.at(0)
-        self._aggregates: list[Slot] = []
-        self._turn = 0
+        self._aggregates: Slots | None = None
         if job.replicas and rounds and not self._grows:  # replicas read them where they lie
-            memory = Slots(slices, dtypes, allocate)
-            self._aggregates = [memory.at(number) for number in range(_AGGREGATES)]
-        self.held = [
-            Held(slice_, self._parameters(index, dtype), self._aggregate(index, dtype))
-            for index, (slice_, dtype) in enumerate(zip(slices, dtypes, strict=True))
-        ]
+            self._aggregates = Slots((), (), allocate)
+            for number in range(_AGGREGATES):
+                self._aggregates.at(number)
         self._changers = Changers()
-        self.changed: dict[int, set[int]] = {
-            s.id: set(range(len(s.parts)) if s.id in states else ())
-            for s in self.slices
-            if layout.spaces[s.space].buffers
-        }
-        """Per slice of buffers, the parts that may differ from the seed: of one that came with a state,
-        all of them."""
-        self._updaters = updaters_for(layout, job, spec, self.held)
-        self._updater_of = [
-            updater for held in self.held for updater, slices_ in self._updaters if held in slices_
-        ]
-        for index, held in enumerate(self.held):
-            if held.slice.id in states:
-                adopt_state(held, self._updater_of[index], states[held.slice.id])
-                if self._converts:
-                    self._current.tensors[index].copy_(held.parameters)
+        self.changed: dict[int, set[int]] = {}
+        """Per slice of buffers, the parts that may differ from the seed: all parts of a slice that
+        came with a state."""
+        self._updaters: dict[bool, tuple[Updater, list[Held]]] = {}
+        """One for the parameters (False) and one for the buffers (True)."""
+        self._parts: dict[int, PrimarySlice] = {}
+        self._list()
+        self.change((), self.prepare(slices, {}))
 
-    def _parameters(self, index: int, dtype: torch.dtype) -> torch.Tensor:
-        if self._converts:
-            return torch.zeros(self.slices[index].length, dtype=dtype)
-        return self._current.tensors[index]
+    def _list(self) -> None:
+        parts = self._parts
+        self.held = [part.held for part in parts.values()]
+        self.slices = tuple(held.slice for held in self.held)
+        self.ids = tuple(parts)
+        self.index = {id_: index for index, id_ in enumerate(parts)}
 
-    def _aggregate(self, index: int, dtype: torch.dtype) -> torch.Tensor:
-        if self._grows:
-            return self.slots.at(1).tensors[index]
-        if self._aggregates:
-            return self._aggregates[self._turn].tensors[index]
-        return torch.zeros(self.slices[index].length, dtype=dtype)
+    @property
+    def nbytes(self) -> int:
+        """Of a version, as it travels."""
+        return self.slots.nbytes
 
-    def incoming(self, index: int, data: memoryview, parts: Parts = None) -> torch.Tensor:
-        """A slice as it came, or these parts of it, which has the size that it must have."""
-        dtype, nbytes = self.slots.dtypes[index], self.slots.places[index][1]
+    # -- slices that come and go -----------------------------------------------------------------
+
+    def prepare(self, slices: Sequence[Slice], states: Mapping[int, SliceState]) -> Coming:
+        """Give these slices memory and state; the slices that are held already are not touched.
+        Slices without a state begin with zeros."""
+        spaces = [self._layout.spaces[slice_.space] for slice_ in slices]
+        dtypes = [DTYPES[space.dtype] for space in spaces]
+        wires = [wire_dtype(space, self._job.wire_dtype) for space in spaces]
+        places = place_side_by_side(slices, wires, self._allocate) if slices else {}
+        apart = self._grows or self._aggregates is not None  # `change` gives them aggregates
+        held = []
+        for slice_, dtype, wire in zip(slices, dtypes, wires, strict=True):
+            there = places[slice_.id].tensor
+            parameters = there if wire == dtype else torch.zeros(slice_.length, dtype=dtype)
+            aggregate = torch.zeros(0 if apart else slice_.length, dtype=dtype)
+            held.append(Held(slice_, parameters, aggregate))
+        updaters = updaters_for(self._layout, self._job, self._spec, held)
+        parts = {}
+        for each, dtype, wire in zip(held, dtypes, wires, strict=True):
+            id_ = each.slice.id
+            updater = updaters[self._is_buffers(each.slice)][0]
+            parts[id_] = part = PrimarySlice(each, updater, wire, wire != dtype)
+            if id_ in states:
+                adopt_state(each, updater, states[id_])
+                if part.converts:
+                    places[id_].tensor.copy_(each.parameters)
+        return Coming(parts, places, updaters, frozenset(states))
+
+    def _is_buffers(self, slice_: Slice) -> bool:
+        return self._layout.spaces[slice_.space].buffers
+
+    def change(self, going: Collection[int], coming: Coming) -> list[Segment]:
+        """Give up some slices and take others up. Nothing of the others is copied. Returns memory
+        for links to withdraw. Not while a round is folded."""
+        if not going and not coming.parts:
+            return []
+        for id_ in going:
+            self._give_up(id_)
+        for key, (updater, held) in coming.updaters.items():
+            if key in self._updaters:
+                self._updaters[key][0].absorb(updater)
+                self._updaters[key][1].extend(held)
+            else:
+                self._updaters[key] = (updater, held)
+            for each in held:
+                coming.parts[each.slice.id].updater = self._updaters[key][0]
+        parts = {id_: part for id_, part in self._parts.items() if id_ not in going} | coming.parts
+        self._parts = dict(sorted(parts.items()))
+        self._list()
+        for id_, part in coming.parts.items():
+            if self._is_buffers(part.held.slice):
+                count = len(part.held.slice.parts) if id_ in coming.with_state else 0
+                self.changed[id_] = set(range(count))
+        return self._place(coming)
+
+    def _give_up(self, slice_: int) -> None:
+        held = self._parts[slice_].held
+        key = self._is_buffers(held.slice)
+        updater, slices = self._updaters[key]
+        updater.drop(held)
+        slices.remove(held)
+        if not slices:
+            del self._updaters[key]
+        self.changed.pop(slice_, None)
+        self._changers.forget(held.slice)
+
+    def _place(self, coming: Coming) -> list[Segment]:
+        """Put the slices that come into every slot, and open their aggregates."""
+        wires = [part.wire for part in self._parts.values()]
+        first = self._slot
+        if self.latest is not None:
+            nbytes = sum(part.nbytes for part in self._parts.values())
+            first = self.latest.hold(self.ids, nbytes)
+        freed = self.slots.change(self.slices, wires, {first: coming.places})
+        if self._aggregates is not None:
+            dtypes = [held.parameters.dtype for held in self.held]
+            freed += self._aggregates.change(self.slices, dtypes, {})
+        for id_, part in coming.parts.items():
+            if self._grows:
+                part.held.aggregate = self.slots.at(self._fill).tensors[self.index[id_]]
+            elif self._aggregates is not None:
+                part.held.aggregate = self._aggregates.at(part.turn).tensors[self.index[id_]]
+        return freed
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def find(self, slice_: int) -> PrimarySlice | None:
+        """A slice by its number, if this server is its primary."""
+        return self._parts.get(slice_)
+
+    def incoming(self, part: PrimarySlice, data: memoryview, parts: Parts = None) -> torch.Tensor:
+        """A slice as it came, or these parts of it, once its size is checked."""
+        slice_, nbytes = part.held.slice, part.nbytes
         if parts is not None:
-            length = parts_length(self.slices[index], parts)
-            if length is None or not isinstance(self._updater_of[index], Buffers):
+            length = parts_length(slice_, parts)
+            if length is None or not isinstance(part.updater, Buffers):
                 raise LinkError(
-                    f"the peer sent parts {list(parts)} of slice {self.ids[index]},"
+                    f"the peer sent parts {list(parts)} of slice {slice_.id},"
                     " which does not have them"
                 )
-            nbytes = length * dtype.itemsize
-        check_size(data, self.ids[index], nbytes)
-        return tensor_over(data, dtype) if nbytes else torch.empty(0, dtype=dtype)
+            nbytes = length * part.wire.itemsize
+        check_size(data, slice_.id, nbytes)
+        return tensor_over(data, part.wire) if nbytes else torch.empty(0, dtype=part.wire)
 
-    def check_weight(self, index: int, weight: float) -> None:
+    def check_weight(self, part: PrimarySlice, weight: float) -> None:
         """Weights multiply elements, and torch refuses a factor that the dtype cannot hold."""
-        dtype = self.held[index].aggregate.dtype
+        dtype = part.held.aggregate.dtype
         if dtype.is_floating_point and weight > torch.finfo(dtype).max:
             raise LinkError(f"a contribution weighs {weight}, which {dtype} cannot hold")
 
-    def seed(self, index: int, incoming: torch.Tensor) -> None:
-        self._current.rewrite(index)
-        self.held[index].parameters.copy_(incoming)
-        if self._converts:
-            self._current.tensors[index].copy_(incoming)
+    def seed(self, part: PrimarySlice, incoming: torch.Tensor) -> None:
+        slot, index = self.slots.at(self._slot), self.index[part.held.slice.id]
+        slot.rewrite(index)
+        part.held.parameters.copy_(incoming)
+        if part.converts:
+            slot.tensors[index].copy_(incoming)
 
-    def add(self, index: int, incoming: torch.Tensor, message: Contribution) -> None:
-        held, updater = self.held[index], self._updater_of[index]
+    def add(self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution) -> None:
+        held, updater = part.held, part.updater
         if isinstance(updater, Buffers):
             updater.add_parts(held, incoming, message.weight, message.parts)
             if not held.part_weights:
@@ -130,129 +233,130 @@ class Primary:
     # -- folds ---------------------------------------------------------------------------------
 
     def buffer_step(
-        self, index: int, data: memoryview, message: Contribution, members: frozenset[int]
+        self, part: PrimarySlice, data: memoryview, message: Contribution, members: frozenset[int]
     ) -> memoryview | None:
-        """Without rounds: add a contribution to a slice of buffers. The step that this makes, for this
-        server and its replicas alike; empty if it changed none, None if these are no buffers.
-        `members`: the workers that share a step; none: every change counts in full."""
-        held, updater = self.held[index], self._updater_of[index]
+        """Without rounds: add a contribution to a slice of buffers. Returns the step that this makes,
+        here and on the replicas; empty if it changed no buffer, None if the slice has no buffers.
+        `members`: the workers that share a step; if there are none, every change counts in full."""
+        held, updater = part.held, part.updater
         if not isinstance(updater, Buffers):
             return None
-        self.add(index, self.incoming(index, data, message.parts), message)
+        self.add(part, self.incoming(part, data, message.parts), message)
         scales = self._changers.scales(held, message.worker, message.parts, members)
         if not held.weight:
             return memoryview(b"")
         updater.settle(held, scales)
         return held.aggregate.view(torch.uint8).numpy().data
 
-    def fold_slice(self, index: int, latest: SliceVersions, step: SliceStep) -> None:
-        """Without rounds: what was just added is all there is, and is folded at once."""
-        held = self.held[index]
+    def fold_slice(self, part: PrimarySlice, latest: SliceVersions, step: SliceStep) -> None:
+        """Without rounds: fold the contribution that was just added."""
+        held = part.held
         if not held.weight:
             return  # buffers that stay as they are
-        slot = latest.target(held.slice.id)
-        self.slots.at(slot).rewrite(index)
-        place = self.slots.at(slot).tensors[index]
-        target = held.parameters if self._converts else place
-        self._updater_of[index].fold([held], [target], [step])
-        if self._converts:
+        number, index = latest.target(held.slice.id), self.index[held.slice.id]
+        slot = self.slots.at(number)
+        slot.rewrite(index)
+        place = slot.tensors[index]
+        part.updater.fold([held], [held.parameters if part.converts else place], [step])
+        if part.converts:
             place.copy_(held.parameters)
         else:
             held.parameters = place
         held.empty()
-        latest.folded(held.slice.id, slot)
+        latest.folded(held.slice.id, number)
 
-    def fold(self, target: Slot, fill: int, steps: Mapping[int, SliceStep]) -> None:
-        """Make these steps, by slice; slices without one are carried over."""
-        if not self._grows:  # else it was opened for the contributions that it is the sum of
+    def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
+        """Make these steps, by slice, into the slot of this number. Slices without a step are carried
+        over. `fill`: the slot in which plain addition grows the next version."""
+        target = self.slots.at(number)
+        if not self._grows:  # otherwise the slot was opened when its aggregate began to grow
             target.rewrite_all()
-        for updater, slices in self._updaters:
+        for updater, slices in self._updaters.values():
             due = [held for held in slices if held.slice.id in steps]
             made = [steps[held.slice.id] for held in due]
-            updater.fold(due, self._targets(due, target), made)
-        self._settle(target, fill, steps)
-        self._current = target
-
-    def _targets(self, slices: Sequence[Held], target: Slot) -> list[torch.Tensor]:
-        if self._converts:
-            return [held.parameters for held in slices]
-        return [target.tensors[self.index[held.slice.id]] for held in slices]
-
-    def _settle(self, target: Slot, fill: int, steps: Mapping[int, SliceStep]) -> None:
-        """Point every slice at its new version, and open empty aggregates."""
-        self._turn = (self._turn + 1) % _AGGREGATES
+            updater.fold(due, [self._target(held, target) for held in due], made)
         if self._grows:
             self.slots.at(fill).rewrite_all()
-        elif self._aggregates:
-            self._aggregates[self._turn].rewrite_all()
-        for index, held in enumerate(self.held):
-            folded = held.slice.id in steps
-            if self._converts:
-                target.tensors[index].copy_(held.parameters)
-            elif folded:
-                held.parameters = target.tensors[index]
+        for index, part in enumerate(self._parts.values()):
+            if part.held.slice.id in steps:
+                self._settle(index, part, target, fill)
             else:
-                held.parameters = target.tensors[index].copy_(held.parameters)
-            before = held.aggregate
-            if self._grows:
-                held.aggregate = self.slots.at(fill).tensors[index]
-            elif self._aggregates:
-                held.aggregate = self._aggregates[self._turn].tensors[index]
-            if folded:
-                held.empty()
-            elif held.weight and held.aggregate is not before:
-                held.aggregate.copy_(before)
+                self._carry_over(index, part, target, fill)
+        self._slot, self._fill = number, fill
 
-    # -- for copies ----------------------------------------------------------------------------
+    def _target(self, held: Held, target: Slot) -> torch.Tensor:
+        if self._parts[held.slice.id].converts:
+            return held.parameters
+        return target.tensors[self.index[held.slice.id]]
+
+    def _settle(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
+        """Point a slice that was folded at its new version, and open an empty aggregate."""
+        held = part.held
+        if part.converts:
+            target.tensors[index].copy_(held.parameters)
+        else:
+            held.parameters = target.tensors[index]
+        if self._grows:
+            held.aggregate = self.slots.at(fill).tensors[index]
+        elif self._aggregates is not None:
+            part.turn = (part.turn + 1) % _AGGREGATES
+            opened = self._aggregates.at(part.turn)
+            opened.rewrite(index)
+            held.aggregate = opened.tensors[index]
+        held.empty()
+
+    def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
+        """Copy a slice that was not folded into the new version; its aggregate goes on growing. The
+        other aggregate may still be read by replicas that have not confirmed its fold."""
+        held = part.held
+        if self._grows:  # it grows in the slot that its parameters are copied into
+            before, held.aggregate = held.aggregate, self.slots.at(fill).tensors[index]
+            if held.weight:
+                held.aggregate.copy_(before)
+        place = target.tensors[index].copy_(held.parameters)
+        if not part.converts:
+            held.parameters = place
+
+    # -- for replicas --------------------------------------------------------------------------
 
     def settle_buffers(self, held: Held) -> None:
         """Make the aggregate of buffers the step that a fold makes, here and on every replica."""
-        updater = self._updater_of[self.index[held.slice.id]]
+        updater = self._parts[held.slice.id].updater
         if isinstance(updater, Buffers):
             updater.settle(held)
 
     def take_mean(self, held: Held) -> None:
         """Divide the aggregate of an optimizer by its weight before it is forwarded: an optimizer may
-        write on gradients that it has to divide, and copiers read them where they lie."""
-        if held.weight and isinstance(self._updater_of[self.index[held.slice.id]], Optimizer):
+        write on gradients that it has to divide, and replicas read them where they lie."""
+        if held.weight and isinstance(self._parts[held.slice.id].updater, Optimizer):
             held.aggregate.div_(held.weight)
             held.weight = 1.0
 
-    def aggregate_piece(self, held: Held, target: Slot) -> Piece:
-        """The memory of the aggregate that is about to be folded into `target`. Copiers read it where
-        it lies, so it is not written on before all have confirmed."""
-        source = target if self._grows else self._aggregates[self._turn]
-        return source.pieces[self.index[held.slice.id]]
+    def aggregate_piece(self, held: Held, number: int) -> Piece:
+        """The memory of the aggregate that is about to be folded into the slot `number`. Replicas read
+        it where it lies, so it is not written before all have confirmed."""
+        id_ = held.slice.id
+        if self._aggregates is None:
+            return self.slots.at(number).pieces[self.index[id_]]
+        return self._aggregates.at(self._parts[id_].turn).pieces[self.index[id_]]
 
     def pieces_of(self, slice_: int, slot: Slot, parts: tuple[int, ...]) -> list[Piece]:
         """These parts of a slice, as they lie in a slot."""
-        index = self.index[slice_]
-        whole, item = slot.pieces[index], self.slots.dtypes[index].itemsize
-        ends = [self.slices[index].parts[part] for part in parts]
+        part, whole = self._parts[slice_], slot.pieces[self.index[slice_]]
+        assert whole.segment is not None
+        item = part.wire.itemsize
+        ends = [part.held.slice.parts[number] for number in parts]
         return [
-            slot.segment.piece(whole.offset + first * item, (end - first) * item)
+            whole.segment.piece(whole.offset + first * item, (end - first) * item)
             for first, end in ends
         ]
 
     def export(self, slice_: int) -> SliceState:
-        index = self.index[slice_]
-        return export_state(self.held[index], self._updater_of[index])
-
-    def take_over(self, before: "Primary") -> list[Segment]:
-        """Go on with what was added and not folded. The memory that is not needed any more."""
-        for held in self.held:
-            index = before.index.get(held.slice.id)
-            was = None if index is None else before.held[index]
-            if was is not None and was.weight:
-                held.aggregate.copy_(was.aggregate)
-                held.weight, held.rate, held.clock = was.weight, was.rate, was.clock
-                held.part_weights = dict(was.part_weights)
-        return before.close()
+        part = self._parts[slice_]
+        return export_state(part.held, part.updater)
 
     def close(self) -> list[Segment]:
-        aggregates = [slot.segment for slot in self._aggregates]
-        for segment in aggregates:
-            segment.close()
+        aggregates = [] if self._aggregates is None else self._aggregates.close()
         return [*self.slots.close(), *aggregates]
 
 

@@ -66,8 +66,11 @@ class Publishing:
         if not link.by_reference:
             news = self._placed().news_for(effect.worker, effect.incarnation)
         holds = primary.ids if self._replicated else ()
+        whole = None
         if link.by_reference and len(set(slots)) == 1:
-            slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [primary.slots.at(slots[0]).whole]
+            whole = primary.slots.at(slots[0]).whole
+        if whole is not None:
+            slices, slots, pieces = [m.EVERY_SLICE], slots[:1], [whole]
         else:
             pieces = [primary.slots.at(slot).pieces[index] for index, slot in enumerate(slots)]
         sent = list(zip(slices, slots, pieces, strict=True))

@@ -38,7 +38,7 @@ def export_state(held: Held, updater: Updater) -> SliceState:
 
 
 def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
-    """Take the parameters and what the updater keeps, into memory of one's own."""
+    """Copy the parameters, and keep the other tensors, which the caller gives away."""
     held.parameters.copy_(state[PARAMETERS])
     rest = {name: tensor for name, tensor in state.items() if name != PARAMETERS}
     if rest:
@@ -58,6 +58,10 @@ class ReplicaMemory:
     def __contains__(self, slice_: int) -> bool:
         return slice_ in self._kept
 
+    @property
+    def ids(self) -> set[int]:
+        return set(self._kept)
+
     def hold(self, slices: Iterable[int], states: Mapping[int, SliceState]) -> None:
         """Keep these, and nothing else; those that are new begin with their state, if it is here."""
         slices = set(slices)
@@ -74,7 +78,7 @@ class ReplicaMemory:
         dtype = DTYPES[space.dtype]
         zeros = torch.zeros(slice_.length, dtype=dtype)
         held = Held(slice_, zeros, torch.zeros(slice_.length, dtype=dtype))
-        ((updater, _),) = updaters_for(self._layout, self._job, self._spec, [held])
+        ((updater, _),) = updaters_for(self._layout, self._job, self._spec, [held]).values()
         return _Kept(held, updater, dtype, wire_dtype(space, self._job.wire_dtype))
 
     def wire(self, slice_: int) -> torch.dtype:

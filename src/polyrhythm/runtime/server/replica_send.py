@@ -90,26 +90,25 @@ class ReplicaSender:
             self._tell(peer, copy, parts)
         return payload
 
-    def teach(self, to: int, asked: Sequence[Stamp], primary: Primary, routing: int) -> None:
-        """Send the state of what `to` is to copy; every later step goes to it too."""
-        ids = [stamp.slice for stamp in asked if stamp.slice in primary.index]
+    def teach(self, to: int, held: Stamp, slices: int, primary: Primary, routing: int) -> None:
+        """Send the state of one of `slices` slices that `to` will copy, unless the copy that it has
+        (`held`) is the same. Every later step of the slice goes to it too."""
+        slice_ = held.slice
         with self._ledger_lock:
-            same = self._ledger.teach(to, ids, asked)
-        for id_ in ids:
-            parts = {} if same[id_] else primary.export(id_)
-            with self._ledger_lock:
-                stamp, rows = self._ledger.stamp(id_), self._ledger.folded_rows(id_)
-            head = State(
-                routing=routing,
-                server=self._server,
-                slice=id_,
-                slices=len(ids),
-                stamp=stamp,
-                rows=rows,
-                parts=len(parts),
-            )
-            for message, payload in _state_frames(head, parts):
-                self._tell(to, message, payload)
+            same = self._ledger.teach(to, (slice_,), (held,))[slice_]
+            stamp, rows = self._ledger.stamp(slice_), self._ledger.folded_rows(slice_)
+        parts = {} if same else primary.export(slice_)
+        head = State(
+            routing=routing,
+            server=self._server,
+            slice=slice_,
+            slices=slices,
+            stamp=stamp,
+            rows=rows,
+            parts=len(parts),
+        )
+        for message, payload in _state_frames(head, parts):
+            self._tell(to, message, payload)
 
 
 def _state_frames(head: State, parts: SliceState) -> Iterator[tuple[State, Sequence[memoryview]]]:

@@ -1,15 +1,16 @@
-"""What a server holds: the slices that it is the primary of, copies of others, and the ledger.
+"""The slice store of a server: the slices that it is the primary of, its replicas, and the ledger.
 
-Everything here may be called by several threads at once. With rounds a slice is added under its own
-lock, and a fold holds the locks of all slices, so that what comes late joins the next aggregate
-whole. Without, one lock orders the folds of single slices and the leases of their readers. A change
-of routes holds all locks, and what a slice is here is looked up under its lock.
+Several threads may call everything here at once. Every slice has a lock, under which it is added to,
+copied, promoted, demoted or sent. *A change of routes locks the slices that move and no others.* With
+rounds a fold holds the locks of all slices, so that a late contribution joins the next aggregate as a
+whole. Without rounds the fold lock orders the folds of single slices and the leases of their readers.
+Locks are taken in this order: slices by number, the fold lock, the ledger's lock.
 """
 
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -24,9 +25,10 @@ from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.primary import Primary
+from polyrhythm.runtime.server.locks import SliceLocks
+from polyrhythm.runtime.server.primary import Primary, PrimarySlice
 from polyrhythm.runtime.server.replica_apply import Put, ReplicaApply
-from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
+from polyrhythm.runtime.server.replica_memory import ReplicaMemory
 from polyrhythm.runtime.server.replica_send import ReplicaSender, Tell
 from polyrhythm.runtime.server.slots import Allocate
 from polyrhythm.tensors.finite import all_finite
@@ -60,20 +62,17 @@ class SliceStore:
         put: Put = lambda event: None,
         fresh: bool = True,
     ) -> None:
-        """`tell` sends a step or a state to another server. `put` is handed what happened, under the
-        locks under which it did: so nothing that was true by the old routes is told after the new
-        ones. `fresh`: what is routed here will be seeded, and so will its copies elsewhere."""
+        """`tell` sends a step or a state to another server. `put` is called with every event, under
+        the ledger's lock. `fresh`: the slices will be seeded, here and on their replicas."""
         self._server = server
-        self._spec = spec
         self._job = job
         self._layout = lay_out(spec, job.servers, job.slice_nbytes)
         self._routing = routing
         self.routes = routes
-        self._allocate = allocate
         self._put = put
         self._copying = job.replicas > 0
         self._rounds = traits_of(job.sync).rounds
-        self._locks = [threading.Lock() for _ in self._layout.slices]
+        self._locks = SliceLocks(len(self._layout.slices))
         self._fold_lock = threading.Lock()
         self._ledger_lock = threading.Lock()
         self._frozen = False
@@ -88,17 +87,16 @@ class SliceStore:
         grows = job.updater == "addition" and self._rounds
         copies = ReplicaMemory(self._layout, job, spec, grows=grows)
         copies.hold(kept.keys() - {s.id for s in mine}, {})
-        self.follower = ReplicaApply(server, copies, self.ledger, self._ledger_lock, put)
+        self.follower = ReplicaApply(
+            server, copies, self.ledger, self._ledger_lock, self._locks, put
+        )
         if fresh:
             self.ledger.await_seeds(kept)
         self._replicas = ReplicaSender(server, self.ledger, self._ledger_lock, tell)
-        self.primary = self._hold(mine, {})
+        self.primary = Primary(mine, self._layout, job, spec, allocate)
 
     def _mine(self, routes: Sequence[Route]) -> tuple[Slice, ...]:
         return tuple(s for s in self._layout.slices if routes[s.id].primary == self._server)
-
-    def _hold(self, slices: Sequence[Slice], states: Mapping[int, SliceState]) -> Primary:
-        return Primary(slices, self._layout, self._job, self._spec, self._allocate, states)
 
     def enlist(self, members: Sequence[MemberSpec]) -> None:
         with self._ledger_lock:
@@ -118,8 +116,8 @@ class SliceStore:
             raise LinkError(f"w{message.worker} sent initial parameters after training had begun")
         if message.routing != self._routing:
             return None
-        held = message.slice in self.follower.copies or message.slice in self.primary.index
-        if held and not awaited:
+        here = message.slice in self.follower.copies or self.primary.find(message.slice)
+        if here and not awaited:
             return None  # they have come already: the first ones count
         event = self._seed(message, data)
         with self._ledger_lock:
@@ -129,13 +127,12 @@ class SliceStore:
     def _seed(self, message: Seed, data: memoryview) -> SliceSeeded:
         if message.slice in self.follower.copies:
             return self.follower.seed(message, data)
-        primary = self.primary
-        index = primary.index.get(message.slice)
-        if index is None:
+        part = self.primary.find(message.slice)
+        if part is None:
             raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
-        incoming = primary.incoming(index, data)
-        with self._locks[message.slice]:
-            primary.seed(index, incoming)
+        incoming = self.primary.incoming(part, data)
+        with self._locks.of(message.slice):
+            self.primary.seed(part, incoming)
         return SliceSeeded(message.slice, message.routing)
 
     # -- contributions -------------------------------------------------------------------------
@@ -151,74 +148,71 @@ class SliceStore:
                 f" least {LEAST_WEIGHT}"
             )
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
-        with self._lock_of(message.slice):
+        with self._adding(message.slice):
             primary = self.primary
-            index = primary.index.get(message.slice)
-            if index is None and message.routing >= self._routing:
+            part = primary.find(message.slice)
+            if part is None and message.routing >= self._routing:
                 raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
-            if index is None or self._frozen:
-                return None  # it was its primary by routes that are no more
-            incoming = primary.incoming(index, data, message.parts)
-            primary.check_weight(index, message.weight)
+            if part is None or self._frozen:
+                return None  # the message follows earlier routes, or the job is over
+            incoming = primary.incoming(part, data, message.parts)
+            primary.check_weight(part, message.weight)
             with self._ledger_lock:
                 verdict = self.ledger.judge(worker, incarnation, sequence, message.slice)
+                if verdict is Verdict.REPEATED:
+                    return self._said(Repeated(worker, incarnation, sequence))
             if verdict is Verdict.STRANGER:
-                return None  # it was evicted, or is not let in yet: it will be told
-            if verdict is Verdict.REPEATED:
-                return self._said(Repeated(worker, incarnation, sequence))
+                return None  # it was evicted, or is not admitted yet: the lead tells it
             if verify and not all_finite(incoming):
                 raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")
             try:
-                round_ = self._enter(primary, index, incoming, message, data)
+                return self._enter(part, incoming, message, data)
             except Exception as error:
                 what = f"slice {message.slice} may be half changed"
                 raise InvariantBroken(f"{what}: {type(error).__name__}: {error}") from error
-            if round_ is None:
-                return None
-            asked = (message.pull, message.pulled)
-            return self._said(Contributed(worker, incarnation, sequence, round_, *asked))
 
     def _enter(
-        self,
-        primary: Primary,
-        index: int,
-        incoming: torch.Tensor,
-        message: Contribution,
-        data: memoryview,
-    ) -> int | None:
-        """Add a slice that was checked; the round of its contribution if that is complete here."""
-        if primary.latest is None:
-            primary.add(index, incoming, message)
+        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+    ) -> Contributed | None:
+        """Add a slice that was checked; an event if its contribution is complete here."""
+        if self.primary.latest is None:
+            self.primary.add(part, incoming, message)
         else:
-            self._fold_slice(primary, primary.latest, index, message, data)
+            self._fold_slice(part, self.primary.latest, message, data)
         whose = message.worker, message.incarnation, message.sequence
         with self._ledger_lock:
-            return self.ledger.add(*whose, message.slice, message.slices)
+            round_ = self.ledger.add(*whose, message.slice, message.slices)
+            if round_ is None:
+                return None
+            return self._said(Contributed(*whose, round_, message.pull, message.pulled))
 
     def _fold_slice(
-        self,
-        primary: Primary,
-        latest: SliceVersions,
-        index: int,
-        message: Contribution,
-        data: memoryview,
+        self, part: PrimarySlice, latest: SliceVersions, message: Contribution, data: memoryview
     ) -> None:
         """Without rounds: a contribution is a step of its own, here and on every replica."""
+        primary = self.primary
         step = self._stepping.step(message.weight, message.rate, message.sequence)
         if message.pulled >= 0:  # before the fold, which then needs no spare for that reader
             latest.release(message.worker, message.pulled)
-        buffers = primary.buffer_step(index, data, message, self._sharers)
-        if buffers is not None:  # each part has a scale of its own, and it is in the numbers
+        buffers = primary.buffer_step(part, data, message, self._sharers)
+        if buffers is not None:  # the numbers contain the scale of each part already
             data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
         if self._copying:
             data = self._replicas.forward(message, data, step, self._routing)
         if buffers is None:
-            primary.add(index, primary.incoming(index, data), message)
-        primary.fold_slice(index, latest, step)
+            primary.add(part, primary.incoming(part, data), message)
+        primary.fold_slice(part, latest, step)
 
-    def _lock_of(self, slice_: int) -> threading.Lock:
-        known = self._rounds and 0 <= slice_ < len(self._locks)
-        return self._locks[slice_] if known else self._fold_lock
+    @contextmanager
+    def _adding(self, slice_: int) -> Iterator[None]:
+        """The locks under which a slice is added to. Without rounds one updater makes the steps of
+        all slices, one after the other."""
+        with self._locks.of(slice_):
+            if self._rounds:
+                yield
+            else:
+                with self._fold_lock:
+                    yield
 
     def _said(self, event: _Told) -> _Told:
         self._put(event)
@@ -262,10 +256,7 @@ class SliceStore:
         """Fold every aggregate into `slot`; the largest weight folded. A slice that was folded in
         this round by the primary before is only carried over. `share`: how much of a full step it is."""
         primary = self.primary
-        target = primary.slots.at(slot)
-        with ExitStack() as locks:
-            for id_ in primary.ids:
-                locks.enter_context(self._locks[id_])
+        with self._locks.all_of(primary.ids):
             weight = max((held.weight for held in primary.held), default=0.0)
             behind = self._behind(primary, round_)
             with self._ledger_lock:
@@ -273,9 +264,9 @@ class SliceStore:
             steps = {held.slice.id: self._step_of(primary, held, share) for held in behind}
             for held in behind if self._copying else ():
                 id_ = held.slice.id
-                piece = primary.aggregate_piece(held, target)
+                piece = primary.aggregate_piece(held, slot)
                 self._replicas.fold_too(id_, steps[id_], piece, self.routes[id_], self._routing)
-            primary.fold(target, fill, steps)
+            primary.fold(slot, fill, steps)
         return weight
 
     def _step_of(self, primary: Primary, held: Held, share: float) -> SliceStep:
@@ -293,43 +284,36 @@ class SliceStore:
     # -- routes --------------------------------------------------------------------------------
 
     def send_state(self, to: int, asked: Sequence[Stamp], routing: int) -> None:
-        """Send the state of what `to` is to copy. Not while a round is folded."""
-        with self._all_locked():
-            self._replicas.teach(to, asked, self.primary, routing)
-
-    @contextmanager
-    def _all_locked(self) -> Iterator[None]:
-        with ExitStack() as locks:
-            locks.enter_context(self.follower.lock)
-            locks.enter_context(self._fold_lock)
-            for lock in self._locks:  # those too that this server is only about to hold
-                locks.enter_context(lock)
-            yield
+        """Send the state of the slices that `to` will copy, one slice at a time. Not while a round is
+        folded."""
+        held = [stamp for stamp in asked if self.primary.find(stamp.slice)]
+        for stamp in held:
+            with self._locks.of(stamp.slice):
+                self._replicas.teach(to, stamp, len(held), self.primary, routing)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> tuple[Rerouted, list[Segment]]:
-        """Be the primary, a copy or nobody of each slice, as these routes say. What was added and
-        not folded stays where the primary does. Also the memory that readers need no more."""
+        """Be the primary of a slice, copy it or drop it, as these routes say. Only the slices that
+        move are locked and copied. Also returns the memory that readers no longer need.
+
+        The event is put under the ledger's lock, as those of contributions and copied steps are: so no
+        event that was true by the old routes follows it."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = self._mine(routes)
-        old: list[Segment] = []
-        with self._all_locked():
-            with self._ledger_lock:
-                self.ledger.reroute(self._server, kept, routing)
-            self._routing, self.routes = routing, routes
-            states: dict[int, SliceState] = {}
-            if mine != self.primary.slices:
-                states = self._states(kept)
-                before, self.primary = self.primary, self._hold(mine, states)
-                old = self.primary.take_over(before)
-            self.follower.copies.hold(kept.keys() - {s.id for s in mine}, states)
-            with self._ledger_lock:
-                event = ledger_events.rerouted(self.ledger, routing)
-            return self._said(event), old
-
-    def _states(self, kept: Mapping[int, Route]) -> dict[int, SliceState]:
         primary, copies = self.primary, self.follower.copies
-        states = {id_: primary.export(id_) for id_ in primary.ids if id_ in kept}
-        return states | {id_: copies.export(id_) for id_ in kept if id_ in copies}
+        now = {slice_.id for slice_ in mine}
+        coming = [slice_ for slice_ in mine if slice_.id not in primary.index]
+        going = [id_ for id_ in primary.ids if id_ not in now]
+        replicas = kept.keys() - now
+        moving = {*going, *(slice_.id for slice_ in coming), *(replicas ^ copies.ids)}
+        with self._locks.all_of(sorted(moving)):
+            promoted = {s.id: copies.export(s.id) for s in coming if s.id in copies}
+            prepared = primary.prepare(coming, promoted)
+            copies.hold(replicas, {id_: primary.export(id_) for id_ in going if id_ in kept})
+            with self._fold_lock, self._ledger_lock:
+                self.ledger.reroute(self._server, kept, routing)
+                self._routing, self.routes = routing, routes
+                old = primary.change(going, prepared)
+                return self._said(ledger_events.rerouted(self.ledger, routing)), old
 
     def close(self) -> None:
         self.primary.close()

@@ -1,9 +1,11 @@
-"""The memory of a server's slices by slot: a segment each, with every slice in it as it travels.
+"""The memory of a server's slices by slot: every slice has a place in every slot, as it travels.
 
-A slot is made when it is first named.
+A slot is allocated, in one segment, when it is first named. When slices move, the slices that stay
+keep their places, and the slices that come get a segment of their own in every slot.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -14,22 +16,54 @@ from polyrhythm.tensors.dtypes import tensor_over
 Allocate = Callable[[int], Segment]
 
 
+class SlicePlace(NamedTuple):
+    """A slice in one slot."""
+
+    piece: Piece
+    tensor: torch.Tensor
+
+
+def place_side_by_side(
+    slices: Sequence[Slice], dtypes: Sequence[torch.dtype], allocate: Allocate
+) -> dict[int, SlicePlace]:
+    """Places for these slices in one new segment, by slice."""
+    places, nbytes = pack(slices, [dtype.itemsize for dtype in dtypes])
+    segment = allocate(nbytes)
+    found = {}
+    for slice_, dtype, (offset, size) in zip(slices, dtypes, places, strict=True):
+        piece = segment.piece(offset, size).for_many()
+        found[slice_.id] = SlicePlace(piece, tensor_over(piece.memory, dtype))
+    return found
+
+
 class Slot:
-    def __init__(
-        self, segment: Segment, places: Sequence[tuple[int, int]], dtypes: Sequence[torch.dtype]
-    ) -> None:
-        self.segment = segment
-        self.whole = segment.piece(0, segment.nbytes)
-        self.pieces: list[Piece] = [
-            segment.piece(offset, nbytes).for_many() for offset, nbytes in places
-        ]
-        self.tensors = [
-            tensor_over(piece.memory, dtype)
-            for piece, dtype in zip(self.pieces, dtypes, strict=True)
-        ]
+    """`pieces` and `tensors` are in the order of the server's slices."""
+
+    def __init__(self, segment: Segment, places: Mapping[int, SlicePlace]) -> None:
+        self.segments = [segment]
+        self.whole: Piece | None = segment.piece(0, segment.nbytes)
+        """All slices side by side; None if they do not lie so because slices have moved."""
+        self.pieces = [place.piece for place in places.values()]
+        self.tensors = [place.tensor for place in places.values()]
+
+    def change(
+        self, before: Sequence[int], now: Sequence[int], coming: Mapping[int, SlicePlace]
+    ) -> list[Segment]:
+        """Hold the slices `now` instead of those `before`. Returns segments that hold none of them."""
+        stay = map(SlicePlace, self.pieces, self.tensors)
+        places = dict(zip(before, stay, strict=True)) | dict(coming)
+        kept = [places[slice_] for slice_ in now]
+        self.pieces = [place.piece for place in kept]
+        self.tensors = [place.tensor for place in kept]
+        known = {s.id: s for s in (*self.segments, *_segments_of(coming))}
+        used = {piece.segment.id for piece in self.pieces if piece.segment is not None}
+        self.segments = [segment for id_, segment in known.items() if id_ in used]
+        together = coming.keys() == set(now) and len(self.segments) == 1
+        self.whole = self.segments[0].piece(0, self.segments[0].nbytes) if together else None
+        return [segment for id_, segment in known.items() if id_ not in used]
 
     def rewrite(self, index: int) -> None:
-        """A slice is about to be written: what was hashed of it is the digest of other bytes."""
+        """Call this before a slice is written: the digest of its former bytes is no longer valid."""
         self.pieces[index] = self.pieces[index].for_many()
 
     def rewrite_all(self) -> None:
@@ -40,24 +74,64 @@ class Slots:
     def __init__(
         self, slices: Sequence[Slice], dtypes: Sequence[torch.dtype], allocate: Allocate
     ) -> None:
-        self.dtypes = dtypes
-        self.places, self.nbytes = pack(slices, [dtype.itemsize for dtype in dtypes])
         self._allocate = allocate
         self._slots: dict[int, Slot] = {}
+        self._hold(slices, dtypes)
+
+    def _hold(self, slices: Sequence[Slice], dtypes: Sequence[torch.dtype]) -> None:
+        self._slices, self.dtypes = slices, dtypes
+        _, self.nbytes = pack(slices, [dtype.itemsize for dtype in dtypes])
 
     def at(self, number: int) -> Slot:
         slot = self._slots.get(number)
         if slot is None:
-            slot = Slot(self._allocate(self.nbytes), self.places, self.dtypes)
-            self._slots[number] = slot
+            segments: list[Segment] = []
+
+            def allocate(nbytes: int) -> Segment:
+                segments.append(self._allocate(nbytes))
+                return segments[0]
+
+            places = place_side_by_side(self._slices, self.dtypes, allocate)
+            slot = self._slots[number] = Slot(segments[0], places)
         return slot
 
+    def change(
+        self,
+        slices: Sequence[Slice],
+        dtypes: Sequence[torch.dtype],
+        filled: Mapping[int, Mapping[int, SlicePlace]],
+    ) -> list[Segment]:
+        """Hold these slices from now on. Slices that stay keep their places. `filled`: per slot, the
+        places of slices that come, if they are allocated already. Returns segments to withdraw."""
+        before = [slice_.id for slice_ in self._slices]
+        now = [slice_.id for slice_ in slices]
+        pairs = zip(slices, dtypes, strict=True)
+        coming = [pair for pair in pairs if pair[0].id not in set(before)]
+        self._hold(slices, dtypes)
+        freed: list[Segment] = []
+        for number, slot in self._slots.items():
+            places = filled.get(number)
+            if places is None:
+                places = {}
+                if coming:
+                    new, their_dtypes = zip(*coming, strict=True)
+                    places = place_side_by_side(new, their_dtypes, self._allocate)
+            freed += slot.change(before, now, places)
+        for segment in freed:
+            segment.close()
+        return freed
+
     def free(self, numbers: Sequence[int]) -> list[Segment]:
-        """These are not needed: their memory, for links to withdraw."""
-        freed = [slot.segment for n in numbers if (slot := self._slots.pop(n, None)) is not None]
+        """Free these slots. Returns their segments, for links to withdraw."""
+        slots = [slot for n in numbers if (slot := self._slots.pop(n, None)) is not None]
+        freed = [segment for slot in slots for segment in slot.segments]
         for segment in freed:
             segment.close()
         return freed
 
     def close(self) -> list[Segment]:
         return self.free(list(self._slots))
+
+
+def _segments_of(places: Mapping[int, SlicePlace]) -> list[Segment]:
+    return [place.piece.segment for place in places.values() if place.piece.segment is not None]

@@ -1,7 +1,7 @@
 """How a version leaves a simulated server for a reader, and that nobody writes on it meanwhile."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from polyrhythm.core import builders
 from polyrhythm.core import effects as fx
@@ -10,11 +10,13 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.links import SimServerLinks
-from polyrhythm.sim.server.slice_store import SimSliceStore
+from polyrhythm.sim.server.slice_store import Place, SimSliceStore
 
 _Slots: TypeAlias = tuple[int, ...]
-_Sending: TypeAlias = tuple[Channel, int, _Slots, list[int] | None]
-"""Over which way, to which worker, from which slots, and what lay in them if that is watched."""
+_Read: TypeAlias = tuple[list[Place], list[Any]]
+"""The places that a version is read from, and what lay there when it was sent."""
+_Sending: TypeAlias = tuple[Channel, int, _Read | None]
+"""The channel, the worker, and what it reads if that is checked."""
 
 
 class SimPublishing:
@@ -69,13 +71,16 @@ class SimPublishing:
         for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
             message = builders.parameters(effect, self._server, round_, slice_, slot)
             left_ns = way.send(message, nbytes)
-        stamps = [memory.moves, *memory.stamps(slots)] if self._process.check else None
+        read = None
+        if self._process.check:
+            places = memory.places(slots)
+            read = places, memory.stamps(places)
         key = left_ns, round_
         leaving = self._leaving.get(key)
         if leaving is None:
             leaving = self._leaving[key] = []
             clock.at(left_ns, self._have_left, key)
-        leaving.append((way, effect.worker, slots, stamps))
+        leaving.append((way, effect.worker, read))
 
     def _have_left(self, key: tuple[int, int]) -> None:
         """Of a version that goes to many, many copies leave at the same moment."""
@@ -83,16 +88,14 @@ class SimPublishing:
             return
         peers = self._mesh.peers
         sent = []
-        for way, worker, slots, stamps in self._leaving.pop(key):
+        for way, worker, read in self._leaving.pop(key):
             if peers.get(way.back.peer) is not way:
                 continue  # its link is over, and with it the lease
-            if stamps is not None:
-                self._see_unwritten(way, slots, stamps)
+            if read is not None:
+                self._see_unwritten(way, *read)
             sent.append(worker)
         self._process.post(self._name, ev.Sent(tuple(sent), key[1]))
 
-    def _see_unwritten(self, way: Channel, slots: _Slots, stamps: list[int]) -> None:
-        memory = self._placed()
-        moved = stamps[0] != memory.moves  # what was read before lies where nobody writes
-        if not moved and memory.stamps(slots) != stamps[1:]:
+    def _see_unwritten(self, way: Channel, places: list[Place], stamps: list[Any]) -> None:
+        if self._placed().stamps(places) != stamps:
             raise InvariantBroken(f"{self._name} wrote what {way.back.peer} was reading")

@@ -10,6 +10,7 @@ With replicas it also holds copies, which make the steps that their primaries ma
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from polyrhythm.core.events import (
     Contributed,
@@ -40,7 +41,10 @@ from polyrhythm.wire.messages import (
 
 Given = tuple[int, int, int]
 """A contribution: worker, incarnation, sequence."""
+Place = tuple[int, int, int]
+"""A slice, how often it has changed its role here, and a slot."""
 _NOTHING = 0
+_REPLICA_SLOT = 0
 
 
 class CarriedCopy(Copy, frozen=True, kw_only=True):
@@ -90,10 +94,13 @@ class SimSliceStore:
         self._frozen = False
         self._aggregate: dict[int, float] = {}
         self._added: dict[int, list[Given]] = {}
-        self._stamps: dict[tuple[int, int], int] = {}
+        self._stamps: dict[Place, int] = {}
         self._writes = 0
-        self.moves = 0
-        """How often this server became the primary of others: they lie in new memory then."""
+        self._slot = 0
+        """With rounds, the slot of the current version."""
+        self._latest = None if rounds else SliceVersions(())
+        self._moves: Counter[int] = Counter()
+        """Per slice, how often it changed its role here: it lies in new memory then."""
         self.copies: list[tuple[int, CarriedCopy]] = []
         """What must go to replicas now."""
         self._hold(mine, kept)
@@ -102,7 +109,14 @@ class SimSliceStore:
         self.slices = {slice_: self._sizes[slice_] for slice_ in mine}
         """Per slice that this server is the primary of, its bytes as they travel."""
         self.nbytes = sum(self.slices.values())
-        self._latest = None if self._rounds else SliceVersions(mine, self.nbytes)
+        first = self._slot
+        if self._latest is not None:
+            first = self._latest.hold(mine, self.nbytes)
+        self._first = first
+        """The slot in which slices begin that came with these routes."""
+        self._keep_books(kept)
+
+    def _keep_books(self, kept: Mapping[int, Route]) -> None:
         for slice_ in kept:
             self.contents.setdefault(slice_, Counter())
             self.weights.setdefault(slice_, 0.0)
@@ -177,6 +191,7 @@ class SimSliceStore:
     def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
         """Fold every aggregate into `slot`; the largest weight folded. `share`: how much of a full
         step it is."""
+        self._slot = slot
         weight = max(self._aggregate.values(), default=0.0)
         behind = [s for s in self.slices if not self._copying or self._ledger.number(s) < round_]
         steps = {s: self._stepping.step(self._aggregate[s], None, -1, share) for s in behind}
@@ -207,7 +222,7 @@ class SimSliceStore:
 
     def _write(self, slice_: int, slot: int) -> None:
         self._writes += 1
-        self._stamps[slice_, slot] = self._writes
+        self._stamps[self.place(slice_, slot)] = self._writes
 
     def freeze(self) -> None:
         self._frozen = True
@@ -257,7 +272,7 @@ class SimSliceStore:
             return None  # it is not the primary, or not yet copied: what it says does not count
         if self._ledger.may_copy(primary, message.stamp):
             self._added[slice_] = list(message.cargo)
-            self._fold_slice(slice_, 0, message.step)
+            self._fold_slice(slice_, _REPLICA_SLOT, message.step)
             self._ledger.copied(message.stamp, message.rows)
         return ledger_events.copied(self._ledger, message)
 
@@ -271,13 +286,14 @@ class SimSliceStore:
         for slice_ in self.contents.keys() - (self.slices.keys() & set(mine)):
             self._aggregate[slice_] = 0.0
             self._added[slice_] = []
-        if list(self.slices) != mine:
-            self.moves += 1
+        moved = self.slices.keys() ^ set(mine)
+        if moved:
             self._hold(mine, kept)
         else:
-            latest = self._latest
-            self._hold(mine, kept)
-            self._latest = latest
+            self._keep_books(kept)
+        for slice_ in moved:
+            self._moves[slice_] += 1
+            self._write(slice_, self._first if slice_ in self.slices else _REPLICA_SLOT)
         return ledger_events.rerouted(self._ledger, routing)
 
     def fetch(self, slices: Sequence[int], routing: int) -> Fetch:
@@ -310,7 +326,7 @@ class SimSliceStore:
                 self.contents[slice_] = Counter(message.cargo)
                 self.weights[slice_] = message.total
                 self._added[slice_] = []
-                self._write(slice_, 0)
+                self._write(slice_, _REPLICA_SLOT)
             self._ledger.adopt(message.stamp, message.rows)
         return ledger_events.adopted(self._ledger, message)
 
@@ -329,12 +345,18 @@ class SimSliceStore:
             self._latest.check()
 
     def free(self, slots: Sequence[int]) -> None:
-        """What lay in these slots is no more."""
+        """Free these slots of all slices."""
         for slot in slots:
             for slice_ in self.slices:
-                self._stamps.pop((slice_, slot), None)
+                self._stamps.pop(self.place(slice_, slot), None)
 
-    def stamps(self, slots: Sequence[int]) -> list[int]:
-        """What lies in these slots now, a slot per slice."""
-        held = zip(self.slices, slots, strict=True)
-        return [self._stamps.get(place, _NOTHING) for place in held]
+    def place(self, slice_: int, slot: int) -> Place:
+        return slice_, self._moves[slice_], slot
+
+    def places(self, slots: Sequence[int]) -> list[Place]:
+        """Where the slices lie if each is in its one of these slots."""
+        return [self.place(*pair) for pair in zip(self.slices, slots, strict=True)]
+
+    def stamps(self, places: Sequence[Place]) -> list[Any]:
+        """What lies in these places now."""
+        return [self._stamps.get(place, _NOTHING) for place in places]

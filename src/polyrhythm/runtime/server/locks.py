@@ -1,0 +1,24 @@
+"""One lock for every slice of the model, whatever its role on this server."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+
+
+class SliceLocks:
+    def __init__(self, slices: int) -> None:
+        self._locks = [threading.Lock() for _ in range(slices)]
+        self._unknown = threading.Lock()
+
+    def of(self, slice_: int) -> threading.Lock:
+        """The lock of a slice. A number that no slice has, which a peer may send, has one too."""
+        return self._locks[slice_] if 0 <= slice_ < len(self._locks) else self._unknown
+
+    @contextmanager
+    def all_of(self, slices: Iterable[int]) -> Iterator[None]:
+        """Hold the locks of these slices, which are in ascending order: so two threads that each want
+        several locks cannot wait for each other."""
+        with ExitStack() as locks:
+            for slice_ in slices:
+                locks.enter_context(self._locks[slice_])
+            yield
