@@ -120,9 +120,9 @@ class Witness:
             for slice_ in steps:
                 self.see(self._made.__dict__[str(slice_)], primary.export(slice_))
 
-        def fold_slice_seen(primary: Primary, index: int, *rest: Any) -> None:
-            fold_slice(primary, index, *rest)
-            slice_ = primary.ids[index]
+        def fold_slice_seen(primary: Primary, part: Any, *rest: Any) -> None:
+            fold_slice(primary, part, *rest)
+            slice_ = part.held.slice.id
             self.see(self._made.__dict__[str(slice_)], primary.export(slice_))
 
         patch.setattr(Primary, "fold", fold_seen)

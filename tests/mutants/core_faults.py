@@ -93,6 +93,14 @@ CORE: tuple[Mutant, ...] = (
         slow=True,
     ),
     mutant(
+        "leases-end-when-slices-move",
+        "A change of routes ends the leases of slices that stay where they are.",
+        "core:Versions.move",
+        "self._earlier.setdefault((reader, leased), []).append(slot)",
+        "_drop(self._readers, slot)",
+        "tests/core/server/test_leases.py::test_a_slot_stays_leased_when_slices_move",
+    ),
+    mutant(
         "lost-with-a-cut-link",
         "What was on its way over a link that was cut is not sent again.",
         "core:Outstanding.reroute",
