@@ -127,7 +127,7 @@ LEARN: tuple[Mutant, ...] = (
         "changes-since-the-beginning",
         "With local steps a contribution is the change since the first parameters, not the last.",
         "learn:Exchange._contribute",
-        "self._flat.remember(parameters=self._local)",
+        "self._kind.remember(self._flat)",
         "self._flat.remember(parameters=False)",
         "tests/learn/test_equivalence.py::test_kind_local_averages_models[1-1-1]",
         slow=True,

@@ -47,7 +47,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "mean-divided-twice",
         "With replicas, a sum that is a mean already is divided by its weight again.",
-        "runtime:Primary.take_mean",
+        "tensors:Optimizer.settle",
         "held.weight = 1.0",
         "pass",
         "tests/learn/test_replicated.py::test_the_same_with_replicas_and_on_them[1-momentum]",

@@ -10,7 +10,8 @@ from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.primary import Primary
 from polyrhythm.runtime.server.slice_store import SliceStore
-from polyrhythm.tensors.updaters import Held, updaters_for
+from polyrhythm.tensors.kinds import updaters_for
+from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,

@@ -7,6 +7,7 @@ import torch
 from polyrhythm.core.placement.slices import BUFFERS
 from polyrhythm.errors import UsageError
 from polyrhythm.tensors.dtypes import NAMES
+from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import describe_optimizer
 from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, TensorSpec
 
@@ -33,12 +34,14 @@ def describe(
         )
     if not any(group != BUFFERS for _, _, group in named):
         raise UsageError("the optimizer has no parameter of this model to train")
-    if kind != "local" and any(_has_stepped(state) for state in optimizer.state.values()):
+    if KINDS[kind].steps_on_servers and any(
+        _has_stepped(state) for state in optimizer.state.values()
+    ):
         raise UsageError(
             "the optimizer has state already, which would be lost: it lives on the servers;"
             " attach a fresh one"
         )
-    if kind == "local":
+    if not KINDS[kind].steps_on_servers:
         rates: list[dict[str, Option]] = [
             {"lr": float(group["lr"])} for group in optimizer.param_groups
         ]

@@ -17,6 +17,7 @@ from polyrhythm.learn.probe import NOT_PROBED, Probe
 from polyrhythm.learn.staging import Pacer
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.wire.messages import ChunkProgress
 
 _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
@@ -66,7 +67,7 @@ class Exchange(torch.optim.Optimizer):
             for table in (module._parameters, module._buffers)
             for key, tensor in table.items()
         ]
-        self._local = job.kind == "local"
+        self._kind = KINDS[job.kind]
         self.cadence = choose_cadence(job)
         self.traits = traits_of(job.sync)
         self._abandoned_ns = 0
@@ -92,7 +93,7 @@ class Exchange(torch.optim.Optimizer):
             for parameter in group["params"]
             if not parameter.requires_grad
         ]
-        self._flat.remember(parameters=self._local)
+        self._kind.remember(self._flat)
         self._numbers = [
             [(key, value) for key, value in group.items() if key not in _MAY_CHANGE]
             for group in self.param_groups
@@ -122,10 +123,10 @@ class Exchange(torch.optim.Optimizer):
                 objective = objective.detach().item()
             new = self._visited() - self._stepped
             self._objective.append((float(objective), new if new > 0 else 1.0))
-            if self._local and self.traits.timed and not self._step:
+            if not self._kind.steps_on_servers and self.traits.timed and not self._step:
                 self._fresh = (float(objective), round(self._visited()), 0)
         self._stepped = self._visited()
-        if self._local:
+        if not self._kind.steps_on_servers:
             self._shorten_step()
             self._inner.step()
         self._step += 1
@@ -204,9 +205,7 @@ class Exchange(torch.optim.Optimizer):
         """Rounds end by the clock: gather, measure, and see whether the barrier was called."""
         points = self._visited() - self._gathered
         self._gathered += points
-        if not self._local:
-            with torch.no_grad():
-                self._flat.gather(points or 1.0)
+        self._kind.gather(self._flat, points or 1.0)
         now_ns = self._node.computed_ns()
         self.cadence.measured(points, now_ns - self._micro_ns)
         self._micro_ns = now_ns
@@ -296,12 +295,8 @@ class Exchange(torch.optim.Optimizer):
         objective = self._mean_objective()
         if self._on_its_way:
             self._node.set_apart()
-        if self._local:
-            self._flat.fill_changes(self._node.push)
-        elif self.traits.gathers and self._step:
-            self._flat.fill_gathered(self._node.push, weight)
-        else:
-            self._flat.fill_gradients(self._node.push)
+        gathered = weight if self.traits.gathers and self._step else None
+        self._kind.fill(self._flat, self._node.push, gathered)
         steps, self._step = max(1, self._step), 0
         probe = self._probed()
         wait = not self.traits.trains_through or self._node.asked
@@ -323,7 +318,7 @@ class Exchange(torch.optim.Optimizer):
         if self._on_its_way and self._node.displaced:
             self.settle()
         if wait:
-            self._flat.remember(parameters=self._local)
+            self._kind.remember(self._flat)
         self.resume_pace()
         self.begin_round()
 
@@ -337,7 +332,7 @@ class Exchange(torch.optim.Optimizer):
     def take_version(self) -> None:
         """This worker waited without contributing, and other parameters may have come meanwhile:
         count its changes from those."""
-        self._flat.remember(parameters=self._local)
+        self._kind.remember(self._flat)
         self.resume_pace()
 
     def _probed(self) -> tuple[float | None, int, int]:
@@ -364,7 +359,7 @@ class Exchange(torch.optim.Optimizer):
 
     def _check_numbers(self) -> None:
         """Only rates travel: another number that changes here would not change on the servers."""
-        if self._local:
+        if not self._kind.steps_on_servers:
             return
         for numbers, group in zip(self._numbers, self.param_groups, strict=True):
             for key, value in numbers:

@@ -7,6 +7,7 @@ or a placeholder of NaN does no harm; the mean of a part is taken over the weigh
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 
@@ -46,10 +47,10 @@ class Buffers:
     """Floating-point buffers take the weighted mean of the changes. Integer buffers, such as
     BatchNorm's count of batches, take the largest value that a worker sent."""
 
-    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
-        self.add_parts(held, incoming, weight, None)
+    takes_parts: ClassVar[bool] = True
+    writes_on_aggregate: ClassVar[bool] = False
 
-    def add_parts(self, held: Held, incoming: torch.Tensor, weight: float, parts: Parts) -> None:
+    def add(self, held: Held, incoming: torch.Tensor, weight: float, parts: Parts = None) -> None:
         for part, piece in pieces_of(held.slice, incoming, parts):
             first, end = held.slice.parts[part]
             aggregate, begun = held.aggregate[first:end], part in held.part_weights
@@ -61,9 +62,15 @@ class Buffers:
                 torch.mul(piece, weight, out=aggregate)
             held.part_weights[part] = held.part_weights.get(part, 0.0) + weight
 
-    def settle(self, held: Held, scales: Mapping[int, float] | None = None) -> None:
-        """Make the aggregate the step that a fold makes, once: divide each part by its own weight.
-        `scales`: per part, how much of a full step it is where contributions are folded one by one."""
+    def settle(
+        self,
+        held: Held,
+        scales: Mapping[int, float] | None = None,
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        """Divide each part by its own weight, once. `scales`: per part, the share of a full step where
+        contributions are folded one by one."""
         if not held.part_weights:
             return
         averaged = held.aggregate.is_floating_point()

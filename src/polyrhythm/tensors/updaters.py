@@ -6,28 +6,46 @@ and not in others.
 """
 
 import inspect
-from collections.abc import Sequence
-from typing import Protocol, Self
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, Self
 
 import torch
 
-from polyrhythm.core.placement.slices import Layout
-from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.tensors.absent import Absences, Parts, keep
-from polyrhythm.tensors.buffers import Buffers
+from polyrhythm.tensors.buffers import Parts as PartNumbers
 from polyrhythm.tensors.copying import copy_all
-from polyrhythm.tensors.dtypes import DTYPES
 from polyrhythm.tensors.held import Held as Held
 from polyrhythm.tensors.held import State as State
 from polyrhythm.tensors.kernels import kernel_of
 from polyrhythm.tensors.momentum import Settle, settle_for
-from polyrhythm.tensors.optimizers import build_optimizer, can_fuse
-from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, SliceStep
+from polyrhythm.tensors.optimizers import build_optimizer
+from polyrhythm.wire.messages import OptimizerSpec, SliceStep
 
 
 class Updater(Protocol):
-    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
-        """Add a verified slice of a contribution to the aggregate."""
+    """How contributions to a slice are added up, and what a fold does with the sum."""
+
+    takes_parts: ClassVar[bool]
+    """A contribution may hold only some parts of a slice. Where it is folded by itself, replicas get
+    the step that it makes, and not the contribution."""
+    writes_on_aggregate: ClassVar[bool]
+    """A fold may write on the aggregate, so a replica works on a copy of what it was sent."""
+
+    def add(
+        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
+    ) -> None:
+        """Add a verified slice of a contribution, or these parts of it, to the aggregate."""
+
+    def settle(
+        self,
+        held: Held,
+        scales: Mapping[int, float] | None = None,
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        """Make the aggregate the step of the fold that follows, if it is not that already. `scales`:
+        per part, the share of a full step. `forwarded`: replicas read the aggregate where it lies, so
+        the fold must not write on it."""
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
@@ -50,7 +68,19 @@ class Updater(Protocol):
 
 
 class Stateless:
-    """An updater that keeps nothing between folds."""
+    """An updater that keeps nothing between folds, and whose aggregates are steps as they are."""
+
+    takes_parts: ClassVar[bool] = False
+    writes_on_aggregate: ClassVar[bool] = False
+
+    def settle(
+        self,
+        held: Held,
+        scales: Mapping[int, float] | None = None,
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        pass
 
     def export(self, held: Held) -> State:
         return {}
@@ -85,7 +115,9 @@ def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
 class Mean(Stateless):
     """The weighted average of changes: kind *local*."""
 
-    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+    def add(
+        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
+    ) -> None:
         _add_weighted(held, incoming, weight)
 
     def fold(
@@ -103,7 +135,9 @@ class Addition(Stateless):
     """Plain addition, as parameter servers are measured with. The aggregate grows beside the
     current version and becomes the next one, so that a fold moves nothing."""
 
-    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+    def add(
+        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
+    ) -> None:
         if held.weight:
             held.aggregate.add_(incoming)
         else:
@@ -120,7 +154,9 @@ class Addition(Stateless):
 class Sum(Stateless):
     """Plain addition where contributions are folded one by one."""
 
-    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+    def add(
+        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
+    ) -> None:
         if held.weight:
             held.aggregate.add_(incoming)
         else:
@@ -137,7 +173,10 @@ class Sum(Stateless):
 
 
 class Optimizer:
-    """Kind *gradient*: one `torch.optim` step on the mean over points."""
+    """One `torch.optim` step on the mean over points: kind *gradient*."""
+
+    takes_parts: ClassVar[bool] = False
+    writes_on_aggregate: ClassVar[bool] = True
 
     def __init__(self, spec: OptimizerSpec, slices: Sequence[Held], *, fused: bool) -> None:
         """`fused`: torch can fuse the steps of the whole model, not only of these slices."""
@@ -159,8 +198,23 @@ class Optimizer:
         self._scale = torch.ones((), dtype=torch.float32)
         self._scale_number = self._scale.numpy()
 
-    def add(self, held: Held, incoming: torch.Tensor, weight: float) -> None:
+    def add(
+        self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
+    ) -> None:
         _add_weighted(held, incoming, weight)
+
+    def settle(
+        self,
+        held: Held,
+        scales: Mapping[int, float] | None = None,
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        """Divide by the weight before replicas read the aggregate: a fold that has to divide may write
+        on it."""
+        if forwarded and held.weight:
+            held.aggregate.div_(held.weight)
+            held.weight = 1.0
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
@@ -288,25 +342,3 @@ def _passes(
         else:
             passes.append((step, {group: step.rate}, [held]))
     return passes
-
-
-def updaters_for(
-    layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
-) -> dict[bool, tuple[Updater, list[Held]]]:
-    """The updater of the parameters (False) and that of the buffers (True), each with its slices."""
-    parameters = [h for h in held if not layout.spaces[h.slice.space].buffers]
-    buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
-    main: Updater
-    if job.updater == "addition":
-        main = Addition() if traits_of(job.sync).rounds else Sum()
-    elif job.kind == "gradient" and parameters:
-        dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
-        fused = can_fuse(spec.optimizer, dtypes)
-        main = Optimizer(spec.optimizer, parameters, fused=fused)
-    else:
-        main = Mean()
-    found: dict[bool, tuple[Updater, list[Held]]] = {
-        False: (main, parameters),
-        True: (Buffers(), buffers),
-    }
-    return {key: pair for key, pair in found.items() if pair[1]}

@@ -38,6 +38,7 @@ from polyrhythm.runtime.server.adding import Adding, is_large
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.runtime.trace import Origin, Trace
+from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_optimizer
 from polyrhythm.wire import messages as m
 
@@ -63,7 +64,7 @@ class ServerNode:
         self._journal = journal
         self._shared = shared
         self._leads = lead
-        self._optimizes = job.kind == "gradient" and job.updater == "optimizer"
+        self._optimizes = KINDS[job.kind].steps_on_servers and job.updater == "optimizer"
         self._peers = Peers()
         self._report = options.report
         self._heard_throttle = HeardThrottle()

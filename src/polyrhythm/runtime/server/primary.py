@@ -17,9 +17,10 @@ from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
 from polyrhythm.runtime.server.slots import Allocate, SlicePlace, Slot, Slots, place_side_by_side
-from polyrhythm.tensors.buffers import Buffers, Changers, Parts, parts_length
+from polyrhythm.tensors.buffers import Changers, Parts, parts_length
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
-from polyrhythm.tensors.updaters import Held, Optimizer, Updater, updaters_for
+from polyrhythm.tensors.kinds import updaters_for
+from polyrhythm.tensors.updaters import Held, Updater
 from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
 
 _AGGREGATES = 2
@@ -195,7 +196,7 @@ class Primary:
         slice_, nbytes = part.held.slice, part.nbytes
         if parts is not None:
             length = parts_length(slice_, parts)
-            if length is None or not isinstance(part.updater, Buffers):
+            if length is None or not part.updater.takes_parts:
                 raise LinkError(
                     f"the peer sent parts {list(parts)} of slice {slice_.id},"
                     " which does not have them"
@@ -219,13 +220,11 @@ class Primary:
 
     def add(self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution) -> None:
         held, updater = part.held, part.updater
-        if isinstance(updater, Buffers):
-            updater.add_parts(held, incoming, message.weight, message.parts)
+        updater.add(held, incoming, message.weight, message.parts)
+        if updater.takes_parts:
             if not held.part_weights:
                 return  # no worker has changed a buffer in it
             self.changed[held.slice.id].update(held.part_weights)
-        else:
-            updater.add(held, incoming, message.weight)
         held.weight += message.weight
         if message.sequence >= held.clock:
             held.clock, held.rate = message.sequence, message.rate
@@ -239,7 +238,7 @@ class Primary:
         here and on the replicas; empty if it changed no buffer, None if the slice has no buffers.
         `members`: the workers that share a step; if there are none, every change counts in full."""
         held, updater = part.held, part.updater
-        if not isinstance(updater, Buffers):
+        if not updater.takes_parts:
             return None
         self.add(part, self.incoming(part, data, message.parts), message)
         scales = self._changers.scales(held, message.worker, message.parts, members)
@@ -319,18 +318,10 @@ class Primary:
 
     # -- for replicas --------------------------------------------------------------------------
 
-    def settle_buffers(self, held: Held) -> None:
-        """Make the aggregate of buffers the step that a fold makes, here and on every replica."""
-        updater = self._parts[held.slice.id].updater
-        if isinstance(updater, Buffers):
-            updater.settle(held)
-
-    def take_mean(self, held: Held) -> None:
-        """Divide the aggregate of an optimizer by its weight before it is forwarded: an optimizer may
-        write on gradients that it has to divide, and replicas read them where they lie."""
-        if held.weight and isinstance(self._parts[held.slice.id].updater, Optimizer):
-            held.aggregate.div_(held.weight)
-            held.weight = 1.0
+    def settle(self, held: Held, *, forwarded: bool) -> None:
+        """Make the aggregate the step that a fold makes, here and on every replica. `forwarded`:
+        replicas read it where it lies."""
+        self._parts[held.slice.id].updater.settle(held, forwarded=forwarded)
 
     def aggregate_piece(self, held: Held, number: int) -> Piece:
         """The memory of the aggregate that is about to be folded into the slot `number`. Replicas read

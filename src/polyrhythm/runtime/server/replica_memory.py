@@ -12,9 +12,9 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.errors import LinkError
-from polyrhythm.tensors.buffers import Buffers
 from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
-from polyrhythm.tensors.updaters import Held, Optimizer, Updater, updaters_for
+from polyrhythm.tensors.kinds import updaters_for
+from polyrhythm.tensors.updaters import Held, Updater
 from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, State
 
 PARAMETERS = "parameters"
@@ -116,13 +116,12 @@ class ReplicaMemory:
             return  # no worker had contributed to the slice in that round
         kept = self._kept[message.slice]
         held, updater = kept.held, kept.updater
-        buffers = isinstance(updater, Buffers)
-        if message.worker >= 0 and not buffers:
+        if message.worker >= 0 and not updater.takes_parts:
             updater.add(held, tensor_over(data, kept.wire), message.step.weight)
         elif self._grows:
             held.parameters.copy_(tensor_over(data, kept.wire))
             return
-        elif isinstance(updater, Optimizer):  # an optimizer may write on its gradients
+        elif updater.writes_on_aggregate:
             held.aggregate.copy_(tensor_over(data, kept.dtype))
         else:
             held.aggregate = tensor_over(data, kept.dtype)

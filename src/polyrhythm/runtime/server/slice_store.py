@@ -270,9 +270,7 @@ class SliceStore:
         return weight
 
     def _step_of(self, primary: Primary, held: Held, share: float) -> SliceStep:
-        primary.settle_buffers(held)
-        if self._copying:
-            primary.take_mean(held)
+        primary.settle(held, forwarded=self._copying)
         return self._stepping.step(held.weight, held.rate, held.clock, share)
 
     def _behind(self, primary: Primary, round_: int) -> Sequence[Held]:

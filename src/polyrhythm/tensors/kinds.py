@@ -1,0 +1,99 @@
+"""The kinds of contributions: what a worker sends, and how servers add it up and fold it.
+
+A new kind is one class here and one entry in `KINDS`. *gradient*: the worker sends the mean gradient of
+its points, and the servers make the optimizer's step. *local*: the worker makes steps of its own and
+sends the change of its parameters, of which the servers take the mean.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.tensors.buffers import Buffers
+from polyrhythm.tensors.dtypes import DTYPES
+from polyrhythm.tensors.flat import FlatModel
+from polyrhythm.tensors.held import Held
+from polyrhythm.tensors.optimizers import can_fuse
+from polyrhythm.tensors.updaters import Addition, Mean, Optimizer, Sum, Updater
+from polyrhythm.wire.messages import JobSpec, ModelSpec
+
+
+class Kind(Protocol):
+    steps_on_servers: ClassVar[bool]
+    """Servers run the optimizer. Otherwise the worker does, between contributions."""
+
+    def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
+        """The updater that adds up and folds contributions to these slices of parameters."""
+
+    def remember(self, model: FlatModel) -> None:
+        """A worker has a version: keep what the next contribution is counted from."""
+
+    def gather(self, model: FlatModel, points: float) -> None:
+        """A micro-batch of this many points has ended and the contribution goes on."""
+
+    def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
+        """Lay a contribution into the push buffers. `gathered`: the points of the micro-batches that it
+        is made of; None: it is made of the gradients as they are."""
+
+
+class Gradient:
+    steps_on_servers: ClassVar[bool] = True
+
+    def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
+        dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
+        return Optimizer(spec.optimizer, held, fused=can_fuse(spec.optimizer, dtypes))
+
+    def remember(self, model: FlatModel) -> None:
+        model.remember(parameters=False)
+
+    def gather(self, model: FlatModel, points: float) -> None:
+        with torch.no_grad():
+            model.gather(points)
+
+    def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
+        if gathered is None:
+            model.fill_gradients(push)
+        else:
+            model.fill_gathered(push, gathered)
+
+
+class Local:
+    steps_on_servers: ClassVar[bool] = False
+
+    def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
+        return Mean()
+
+    def remember(self, model: FlatModel) -> None:
+        model.remember(parameters=True)
+
+    def gather(self, model: FlatModel, points: float) -> None:
+        """The changes are in the parameters already."""
+
+    def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
+        model.fill_changes(push)
+
+
+KINDS: dict[str, Kind] = {"gradient": Gradient(), "local": Local()}
+
+
+def updaters_for(
+    layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
+) -> dict[bool, tuple[Updater, list[Held]]]:
+    """The updater of the parameters (False) and that of the buffers (True), each with its slices."""
+    parameters = [h for h in held if not layout.spaces[h.slice.space].buffers]
+    buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
+    found: dict[bool, tuple[Updater, list[Held]]] = {}
+    if parameters:
+        found[False] = (_updater(layout, job, spec, parameters), parameters)
+    if buffers:
+        found[True] = (Buffers(), buffers)
+    return found
+
+
+def _updater(layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]) -> Updater:
+    if job.updater == "addition":
+        return Addition() if traits_of(job.sync).rounds else Sum()
+    return KINDS[job.kind].updater(layout, spec, held)
