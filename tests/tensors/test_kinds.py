@@ -25,7 +25,7 @@ from polyrhythm.wire.messages import (
     TensorSpec,
 )
 
-LENGTH = 8
+LENGTH = 16
 SPEC = ModelSpec(
     (TensorSpec("weight", (LENGTH,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.5},))
 )
