@@ -165,15 +165,15 @@ class Command:
         traces = ["--trace", str(self.run_dir)] if self._traces else []
         return self._start_outside("worker", *args, *traces)
 
-    def serve(self, *args: object) -> Process:
+    def serve(self, *args: object, **environ: str) -> Process:
         """A `polyrhythm server` for this command's job; it ends with the test."""
-        return self._start_outside("server", *args)
+        return self._start_outside("server", *args, **environ)
 
-    def _start_outside(self, role: str, *args: object) -> Process:
+    def _start_outside(self, role: str, *args: object, **environ: str) -> Process:
         joiner = start(
             *(role, "--connect", self.address(), *args),
             cwd=self.cwd,
-            env=self._env,
+            env={**self._env, **environ},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,

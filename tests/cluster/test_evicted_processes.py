@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.company import Company
 from tests.cluster.jobs.visits import POINTS
-from tests.cluster.processes import SHOWN_ELSEWHERE, Command
+from tests.cluster.processes import SHOWN_ELSEWHERE, Command, wait_until
 
 JOB = Path(__file__).parent / "jobs" / "visits.py"
 PASSES = 3
@@ -51,6 +51,33 @@ def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -
     assert [line["what"] for line in came] == ["joined", *["rejoined"] * (len(came) - 1)]
     epochs = [line["epoch"] for line in came]
     assert epochs == sorted(set(epochs)), "each time it is a new incarnation"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_links_of_a_worker_that_does_not_wake_are_freed_and_it_can_still_rejoin(
+    tmp_path: Path,
+) -> None:
+    """The kernel of a stopped process acknowledges probes, so keep-alive does not end its links."""
+    flags = ["--sync", "asp", "--timer", "off", "--workers", 3, "--servers", 2, "--json"]
+    how = ["--lead-timeout", 6, "--epochs", PASSES]
+    with Command(JOB, *flags, *how, cwd=tmp_path) as command:
+        company = Company(command, random.Random(0))
+        company.until(lambda: len(company.books) == 3, "all three train")
+        pid = company.pid_of("worker-1")
+        os.kill(pid, signal.SIGSTOP)
+        company.until(lambda: company.told("evicted", "worker-1"), "it is evicted")
+        (number,) = {line["worker"] for line in command.journal("evicted")}
+
+        def freed() -> bool:
+            return any(line["peer"] == f"w{number}" for line in command.journal("link-closed"))
+
+        assert not freed()
+        wait_until(freed, "its link to the lead is freed", 150)
+        os.kill(pid, signal.SIGCONT)
+        company.until(lambda: company.told("rejoined", "worker-1"), "it is back")
+        (tmp_path / "go").touch()
+        assert command.wait(60) == 0, command.stderr()
 
 
 @pytest.mark.guarantee("worker-killed", k=(0,))

@@ -20,6 +20,17 @@ from tests.cluster.processes import Command, wait_until
 from tests.commands.start import Process
 
 LEAD_TIMEOUT_S = 6
+OPTIMIZED = """
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(64, 64)
+    optimizer = worker.attach(model, torch.optim.Adam(model.parameters(), lr=1e-3))
+    while not worker.stopped:
+        model(torch.ones(2, 64)).sum().backward()
+        optimizer.step(points=2)
+"""
 LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
 
 
@@ -156,3 +167,21 @@ def test_a_job_waits_for_its_servers_for_longer_than_the_lead_may_be_silent(tmp_
         site.gather()
         finish(site.company)
     assert site.command.stderr() == ""
+
+
+def test_a_server_started_by_command_imports_nothing_more_of_torch_once_it_has_joined(
+    tmp_path: Path,
+) -> None:
+    """The first optimizer of a process imports a good deal of torch, for seconds in which a server
+    neither beats nor answers. The interpreter writes a line for every module that it has imported."""
+    (tmp_path / "job.py").write_text(OPTIMIZED)
+    flags = ["--servers", 2, "--local-servers", 1, "--workers", 1, "--rounds", 5]
+    with Command("job.py", *flags, "--json", cwd=tmp_path) as command:
+        server = command.serve(PYTHONPROFILEIMPORTTIME="1")
+        _, said = server.communicate(timeout=120)
+        assert server.returncode == 0, said
+        assert command.wait(60) == 0, command.stderr()
+    before, joined, after = said.partition("joined job ")
+    assert joined and "| " in before
+    late = [line.rpartition("|")[2].strip() for line in after.splitlines() if "|" in line]
+    assert [name for name in late if name.startswith("torch")] == []

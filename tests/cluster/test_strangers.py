@@ -5,8 +5,10 @@ import random
 import socket
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from polyrhythm.errors import LinkError, Refused
@@ -97,6 +99,18 @@ def answer_to_member(job: Command, port: int, hello: m.WorkerHello, then: bytes 
         return reason_in(peer.rest())
 
 
+@contextmanager
+def member(job: Command, name: str) -> Iterator[m.WorkerHello]:
+    """A peer joins at the lead: the hello that it says to the other servers."""
+    with Peer(job.ports(job.servers()[0])[0]) as peer:
+        greeting = hello(name=name, job_id=job_id_of(job))
+        peer.prove(greeting, secret_of(job.run_dir))
+        while not isinstance(message := peer.receive(), m.Admitted):
+            assert message is not None and not isinstance(message, m.Refusal), message
+        numbers = {"worker": message.worker, "incarnation": message.incarnation}
+        yield msgspec.structs.replace(greeting, **numbers)
+
+
 def claiming(data: bytes, nbytes: int, *, hello: bool = True) -> bytes:
     """The frame with another body length (bytes 16 to 24) and the checksum that goes with it."""
     checksum = header_nbytes(Digest.XXH3, hello=hello) - 4
@@ -145,10 +159,18 @@ def test_a_frame_that_claims_2_to_the_60_bytes(job: Command, port: int) -> None:
     assert sum(resident_kb(pid) for pid in job.servers()) < before_kb + 64 * 1024
 
 
-def test_the_same_after_a_proper_handshake(job: Command, port: int) -> None:
-    greeting = hello(job_id=job_id_of(job), name="greedy", worker=40)
+def test_the_same_after_a_proper_handshake_with_the_lead(job: Command, lead_port: int) -> None:
+    greeting = hello(job_id=job_id_of(job), name="greedy")
     too_much = frame(m.Contribution(worker=40, slices=1), hello=False)
-    reason = answer_to_member(job, port, greeting, claiming(too_much, 2**60, hello=False))
+    reason = answer_to_member(job, lead_port, greeting, claiming(too_much, 2**60, hello=False))
+    assert "a frame claims a payload of" in reason
+
+
+def test_the_same_after_a_proper_handshake_with_a_server(job: Command) -> None:
+    port = job.ports(job.servers()[1])[0]
+    with member(job, "greedier") as greeting:
+        too_much = frame(m.Contribution(worker=greeting.worker, slices=1), hello=False)
+        reason = answer_to_member(job, port, greeting, claiming(too_much, 2**60, hello=False))
     assert "a frame claims a payload of" in reason
 
 
@@ -198,12 +220,41 @@ def test_a_second_link_of_a_linked_worker(job: Command) -> None:
     assert "w0 is linked to s1 already" in answer_to_member(job, port, greeting)
 
 
+@pytest.mark.parametrize("worker", [0, 1])
+@pytest.mark.parametrize("incarnation", [3, 99])
+def test_a_later_incarnation_of_a_linked_worker(
+    job: Command, worker: int, incarnation: int
+) -> None:
+    """A member knows the secret and could claim any incarnation. The lead has given this one to no
+    worker, so the worker's own link stays; the fixture asserts that the worker trains to the end."""
+    port = job.ports(job.servers()[1])[0]
+    greeting = hello(
+        name=f"worker-{worker}", job_id=job_id_of(job), worker=worker, incarnation=incarnation
+    )
+    reason = answer_to_member(job, port, greeting)
+    assert f"the lead has not named w{worker}, incarnation {incarnation}" in reason
+
+
+def test_a_worker_that_the_lead_has_not_admitted(job: Command) -> None:
+    port = job.ports(job.servers()[1])[0]
+    greeting = hello(name="unknown", job_id=job_id_of(job))
+    assert "of an admitted worker" in answer_to_member(job, port, greeting)
+
+
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
 @pytest.mark.parametrize("greeted", [False, True], ids=["at once", "after hello"])
 def test_a_segment_that_is_not_sealed(job: Command, server: int, greeted: bool) -> None:
+    with member(job, "soft") as greeting:
+        if server == 0:
+            greeting = hello(name="softer", job_id=job_id_of(job))
+        _offer_an_unsealed_segment(job, server, greeting if greeted else None)
+
+
+def _offer_an_unsealed_segment(job: Command, server: int, hello: m.WorkerHello | None) -> None:
+    greeted = hello is not None
     link = dial_local(job.local_names(job.servers()[server])[0], "s")
-    if greeted:
-        introduce(link, hello(name="soft", job_id=job_id_of(job), worker=41))
+    if hello is not None:
+        introduce(link, hello)
     fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, 4096)

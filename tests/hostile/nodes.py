@@ -17,10 +17,6 @@ from tests.hostile.client import Hello, Wire, dial_node, hello_of, server_hello
 from tests.hostile.inputs import KINDS, Inputs
 
 _PER_LINK = 12
-_HONEST = 0
-"""The number of the honest worker, whose first incarnation is linked to every server. A server that
-does not lead lets a member replace that link with a later incarnation (docs/security.md): hostile
-links do not claim one there."""
 _PACE_S = 0.005
 
 
@@ -106,6 +102,8 @@ class Session:
         self.role = rng.choice(("stranger", "member", "member", "member", "server"))
         self.me: dict[str, Any] = {}
         self.greeted = False
+        self._lead: Wire | None = None
+        """A member's link to the lead, while it talks to another server."""
         self.sent: list[bytes] = []
         self.number = number
 
@@ -120,6 +118,9 @@ class Session:
                 break
         self.wire.await_end()
         self.wire.close()
+        if self._lead is not None:
+            self._lead.await_end()
+            self._lead.close()
         return len(self.sent)
 
     def _enter(self) -> None:
@@ -131,9 +132,9 @@ class Session:
             self.me = {"server": number}
         else:
             worker, incarnation = rng.choice((0, 1, 2, 7, 50)), rng.choice((0, 1, 2, 3))
-            if self.server > 0 and worker == _HONEST:
-                incarnation = min(incarnation, 1)
             name = f"mallory-{self.number % 7}"
+            if self.server > 0 and rng.random() < 0.8:
+                worker, incarnation = self._join(name)
             hello = hello_of(name, job, worker=worker, incarnation=incarnation)
             self.me = {"worker": worker, "incarnation": incarnation}
         if self.server == 0 and self.role == "member":
@@ -143,6 +144,13 @@ class Session:
         else:
             self.wire.introduce(hello)
         self.greeted = True
+
+    def _join(self, name: str) -> tuple[int, int]:
+        """Become a member at the lead: a server that does not lead reads nobody else."""
+        self._lead = dial_node(self.site.servers[0].welcome)
+        admitted = self._lead.enter(hello_of(name, self.site.job.job))
+        assert admitted is not None, f"{name} was not admitted"
+        return admitted.worker, admitted.incarnation
 
     def data(self) -> bytes:
         """What follows the handshake has the layout of later frames, or now and then the other."""

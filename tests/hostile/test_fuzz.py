@@ -153,21 +153,17 @@ def _resident_kb() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-@pytest.fixture
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links of servers that the lead has not named are refused soon, so that none is waited for."""
-    monkeypatch.setattr(admission, "WAIT_NS", 10**7)
-
-
-@pytest.mark.usefixtures("resources", "short_waits")
+@pytest.mark.usefixtures("resources")
 @pytest.mark.parametrize("sync", ["asp", "bsp", "fsp"])
-def test_no_link_breaks_a_server(sync: str) -> None:
+def test_no_link_breaks_a_server(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strangers, members and servers that say anything, over links to a job of this process whose
     honest worker trains on."""
     torch.set_num_threads(1)
     site, sent, number, before_kb = Site(sync), 0, 0, 0
     try:
         site.trains_on()
+        # Peers that the lead has not named are refused soon, so that none is waited for.
+        monkeypatch.setattr(admission, "WAIT_NS", 10**7)
         while sent < TO_NODES // 3:
             number += 1
             seed = f"{SEED} {sync} {number}"

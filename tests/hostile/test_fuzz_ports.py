@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from tests.hostile.client import Hello, dial_port, hello_of, server_hello
+from tests.hostile.client import Hello, Wire, dial_port, hello_of, server_hello
 from tests.hostile.inputs import KINDS, Inputs
 from tests.hostile.test_fuzz import INPUTS, SEED
 
@@ -49,6 +49,7 @@ _SLACK_KB = 64 * 1024
 
 class Target(NamedTuple):
     job_id: str
+    lead_port: int
     secret: Secret
 
 
@@ -85,6 +86,8 @@ class Attack:
         knows = self.stage in ("worker", "server")
         self.wire = dial_port(port, target.secret if knows else None)
         self.me: dict[str, int] = {}
+        self.lead: Wire | None = None
+        """A member's link to the lead, while it talks to another server."""
         self.sent = 0
         self.greeted = False
 
@@ -96,6 +99,9 @@ class Attack:
         if self.stage != "server" or self.leads:  # elsewhere its link may wait unread for the lead
             self.wire.await_end()
         self.wire.close()
+        if self.lead is not None:
+            self.lead.await_end()
+            self.lead.close()
         return self.sent
 
     def _send(self, data: bytes) -> bool:
@@ -152,11 +158,13 @@ class Attack:
         rng, name = self.rng, f"mallory-{self.rng.randrange(5)}"
         hello = hello_of(name, self.target.job_id, worker=60, incarnation=rng.randrange(3))
         self.me = {"worker": 60, "incarnation": hello.incarnation}
-        if not self.leads:  # only the lead admits workers
-            self.greeted = self.wire.introduce(hello)
-        elif (admitted := self.wire.enter(hello)) is not None:
+        at_lead = self.wire
+        if not self.leads:  # another server reads only workers that the lead has admitted
+            at_lead = self.lead = dial_port(self.target.lead_port, self.target.secret)
+        admitted = at_lead.enter(hello)
+        if admitted is not None:
             self.me = {"worker": admitted.worker, "incarnation": admitted.incarnation}
-            self.greeted = True
+            self.greeted = self.leads or self.wire.introduce(replace(hello, **self.me))
 
     def _server(self) -> None:
         rng, number = self.rng, self.rng.choice((-1, 0, 1, 2, 7))
@@ -168,7 +176,7 @@ class Attack:
 def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
     servers = job.servers()
     ports = [job.ports(pid)[0] for pid in servers]
-    target = Target((job.cwd / "job_id").read_text(), secret_of(job.run_dir))
+    target = Target((job.cwd / "job_id").read_text(), ports[0], secret_of(job.run_dir))
     stages: Counter[str] = Counter()
     greeted: Counter[str] = Counter()
     sent = number = 0

@@ -142,7 +142,7 @@ ACCESS: tuple[Mutant, ...] = (
         f"{_PROCESSES}::test_a_worker_does_not_run_a_file_that_only_the_peer_names",
         slow=True,
     ),
-    # -- servers that the lead has not named ---------------------------------------------------
+    # -- peers that the lead has not named -----------------------------------------------------
     mutant(
         "unnamed-server-is-bound",
         "A peer is a server because it says so.",
@@ -154,7 +154,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "dialled-server-may-call",
         "A member that calls as the lead's server gets what is meant for it.",
-        "core:PeerAdmission._settle",
+        "core:PeerAdmission.call",
         "server < self._server",
         "False",
         "tests/core/server/test_admission.py::test_a_server_that_this_one_dials_itself_is_refused_at_once",
@@ -163,7 +163,7 @@ ACCESS: tuple[Mutant, ...] = (
         "unnamed-server-waits-for-ever",
         "Links of servers that are never named stay open.",
         "core:PeerAdmission.overdue",
-        "until_ns <= now_ns",
+        "call.until_ns <= now_ns",
         "False",
         "tests/core/server/test_admission.py::test_it_is_refused_after_five_seconds",
     ),
@@ -171,9 +171,42 @@ ACCESS: tuple[Mutant, ...] = (
         "unnamed-servers-without-limit",
         "Any number of links waits to be named.",
         "core:PeerAdmission.call",
-        "len(self._waiting) >= MOST_WAITING",
+        "len(self._calling_servers) >= MOST_WAITING",
         "False",
         "tests/core/server/test_admission.py::test_links_that_wait_have_a_limit_and_go_with_their_peer",
+    ),
+    mutant(
+        "unadmitted-worker-is-bound",
+        "A member takes another worker's link by claiming a later incarnation.",
+        "core:PeerAdmission._settle",
+        "incarnation == named and named > 0",
+        "incarnation >= named",
+        "tests/core/server/test_admission.py"
+        "::test_a_later_incarnation_than_the_lead_has_given_is_refused_after_five_seconds",
+    ),
+    mutant(
+        "worker-that-was-never-admitted-waits",
+        "A worker that cannot be a member waits for the lead like one that may be.",
+        "core:PeerAdmission.call_worker",
+        "worker < 0 or incarnation <= 0",
+        "False",
+        "tests/core/server/test_admission.py::test_a_worker_that_was_never_admitted_is_refused_at_once",
+    ),
+    mutant(
+        "unadmitted-workers-without-limit",
+        "Any number of workers' links waits to be named.",
+        "core:PeerAdmission.call_worker",
+        "len(self._calling_workers) >= self._most_workers",
+        "False",
+        "tests/core/server/test_admission.py::test_workers_that_wait_have_a_limit_of_their_own",
+    ),
+    mutant(
+        "late-server-knows-no-members",
+        "A server that comes into the running job refuses the workers that dial it.",
+        "core:Servers.come",
+        "self._dispatch.introduce_all(server)",
+        "None",
+        "tests/core/server/test_admission.py::test_a_server_that_comes_later_is_told_of_every_member",
     ),
     mutant(
         "state-of-a-stranger-is-kept",
@@ -190,6 +223,14 @@ ACCESS: tuple[Mutant, ...] = (
         "fault is not None",
         "False",
         f"{_LEARNING}::test_a_state_that_the_slice_cannot_have_ends_the_link_of_its_primary",
+    ),
+    mutant(
+        "step-of-any-size",
+        "A step of another size than the slice is made, or ends the server.",
+        "runtime:ReplicaApply.step",
+        "check_size(data, message.slice, self.copies.step_nbytes(message))",
+        "None",
+        f"{_LEARNING}::test_a_step_of_another_size_than_the_slice_ends_the_link_of_its_primary",
     ),
     mutant(
         "half-a-state-outlives-its-link",
@@ -214,6 +255,15 @@ ACCESS: tuple[Mutant, ...] = (
         "len(kept) >= MOST_RUNS",
         "False",
         "tests/core/server/test_early_acks.py::test_a_server_that_names_ever_more_epochs_is_not_believed",
+    ),
+    mutant(
+        "links-of-sleepers-are-kept",
+        "The links of an evicted worker that never wakes stay open.",
+        "core:Removals.unwoken",
+        "ns <= now_ns",
+        "False",
+        "tests/core/lead/test_eviction.py"
+        "::test_the_links_of_an_evicted_worker_are_freed_when_it_does_not_wake",
     ),
     # -- floods --------------------------------------------------------------------------------
     mutant(

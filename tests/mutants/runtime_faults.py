@@ -85,7 +85,9 @@ RUNTIME: tuple[Mutant, ...] = (
         "replica-makes-a-step-twice",
         "A replica makes a step again that is sent to it again.",
         "runtime:ReplicaApply.step",
-        "if new:\n    self.copies.step(message, data)",
+        "if new:\n    if data is not None:\n"
+        "        check_size(data, message.slice, self.copies.step_nbytes(message))\n"
+        "    self.copies.step(message, data)",
         "self.copies.step(message, data)",
         "tests/runtime/server/test_moving_slices.py::test_a_step_that_comes_twice_is_made_once",
     ),

@@ -9,10 +9,12 @@ from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.wire.messages import (
+    Copy,
     JobSpec,
     ModelSpec,
     OptimizerSpec,
     Route,
+    SliceStep,
     Stamp,
     State,
     TensorSpec,
@@ -151,3 +153,34 @@ def test_what_has_come_of_a_state_is_freed_when_its_link_ends() -> None:
     assert len(made.follower.half_told) == 1
     made.follower.forget(0)
     assert made.follower.half_told == {}
+
+
+def step(made: SliceStore, nbytes: int, server: int = 0, worker: int = -1) -> object:
+    message = Copy(
+        routing=2, server=server, worker=worker, slice=0, stamp=Stamp(0, 1, 6), step=SliceStep(1.0)
+    )
+    return made.follower.step(message, memoryview(bytes(nbytes)))
+
+
+def copied() -> SliceStore:
+    made = learner(routing=2)
+    tell(made, 2, "parameters", NUMBERS)
+    tell(made, 2, "momentum_buffer", NUMBERS)
+    return made
+
+
+@pytest.mark.parametrize("worker", [-1, 0], ids=["aggregate", "contribution"])
+@pytest.mark.parametrize("nbytes", [0, 4, 60, 68, 4096])
+def test_a_step_of_another_size_than_the_slice_ends_the_link_of_its_primary(
+    nbytes: int, worker: int
+) -> None:
+    """One number would be taken for the whole slice, because torch repeats it."""
+    made = copied()
+    with pytest.raises(LinkError, match=f"sent {nbytes} bytes for slice 0, which has 64"):
+        step(made, nbytes, worker=worker)
+    assert torch.equal(made.follower.copies.export(0)["parameters"], NUMBERS)
+    step(made, 64)
+
+
+def test_the_sender_of_a_step_is_checked_before_its_size() -> None:
+    assert step(copied(), 4, server=2) is None

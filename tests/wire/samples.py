@@ -105,6 +105,8 @@ def messages() -> list[m.Message]:
         m.Pull(**IDENTITY),
         m.Parameters(**IDENTITY, slot=2, holds=(3, 4)),
         m.Pulled(**IDENTITY),
+        m.Introduced(**IDENTITY),
+        m.Dismissed(**IDENTITY),
         m.Place(
             **IDENTITY,
             spec=SPEC,

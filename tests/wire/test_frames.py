@@ -365,3 +365,10 @@ def test_a_name_that_is_not_text_is_refused() -> None:
     decoder.landed(len(whole))
     with pytest.raises(FrameError, match="cannot be read"):
         decoder.next()
+
+
+@pytest.mark.parametrize(("kind", "words"), [(m.Report, "a Report"), (m.Admitted, "an Admitted")])
+def test_a_frame_that_cannot_be_read_is_named_by_its_message(
+    kind: type[m.Message], words: str
+) -> None:
+    assert m.frame_of(m.EVENT_TYPES[kind]) == f"{words} frame"

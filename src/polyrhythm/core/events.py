@@ -61,6 +61,15 @@ class ServerCalled(Event, frozen=True):
     incarnation: int
 
 
+class WorkerCalled(Event, frozen=True):
+    """A worker has said hello over `link` to a server that does not lead. Nothing that it sends is read
+    until the link is bound to it."""
+
+    link: str
+    worker: int
+    incarnation: int
+
+
 class SliceSeeded(Event, frozen=True):
     """The initial parameters of one slice are in their place, as of this routing epoch."""
 

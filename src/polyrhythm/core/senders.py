@@ -1,7 +1,12 @@
 """Which process may send a message, and whether the lead's machine or a server's handles it."""
 
 from polyrhythm.core.effects import LEAD, server_name, worker_name
-from polyrhythm.core.events import ServerHelloReceived, WorkerHelloReceived
+from polyrhythm.core.events import (
+    ServerCalled,
+    ServerHelloReceived,
+    WorkerCalled,
+    WorkerHelloReceived,
+)
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello
 
@@ -9,7 +14,7 @@ _WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report
 _SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable)
 _SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
-_LEAD_TO_SERVER = (m.Place, m.Fold, m.Stop)  # and the lead's own Alive
+_LEAD_TO_SERVER = (m.Introduced, m.Dismissed, m.Place, m.Fold, m.Stop)  # and its own Alive
 
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(
@@ -38,11 +43,11 @@ def is_to_lead(message: m.Message) -> bool:
     return kind in TO_LEAD
 
 
-def caller(hello: Hello) -> str:
-    """The name by which a server without the lead knows the sender of this hello."""
+def called(link: str, hello: Hello) -> WorkerCalled | ServerCalled:
+    """The event with which a server without the lead takes this hello."""
     if isinstance(hello, m.WorkerHello):
-        return worker_name(hello.worker)
-    return server_name(hello.server)
+        return WorkerCalled(link, hello.worker, hello.incarnation)
+    return ServerCalled(link, hello.server, hello.incarnation)
 
 
 def hello_event(link: str, hello: Hello) -> WorkerHelloReceived | ServerHelloReceived:

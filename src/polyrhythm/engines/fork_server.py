@@ -14,11 +14,11 @@ import sys
 from typing import NoReturn
 
 import msgspec
-import torch
 
 from polyrhythm.engines.child import run_child
 from polyrhythm.engines.requests import ChildRequest, Exit, pack_line
 from polyrhythm.learn.load import JOBS, load_module
+from polyrhythm.tensors.optimizers import load_optimizers
 
 _MOST_NBYTES = 1 << 20
 
@@ -27,8 +27,7 @@ def main(engine: socket.socket, preload: list[str]) -> None:
     for job in preload:
         if job in JOBS:
             load_module(job)
-    # The first optimizer of a process imports many more modules of torch.
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    load_optimizers()
     gc.collect()
     gc.freeze()  # garbage collection in children would otherwise copy the imported modules' pages
     children: set[int] = set()

@@ -24,6 +24,7 @@ from polyrhythm.runtime.net.dial import DialerFromOutside
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
+from polyrhythm.tensors.optimizers import load_optimizers
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret
 
@@ -44,6 +45,7 @@ def serve_remote(
     listen; without a host, at this machine's end of the link to the lead. `check_host` may refuse
     that address."""
     settle_in()
+    load_optimizers()  # before the lead expects signs of life
     to_lead = dial_tcp(host, port, fx.LEAD)
     try:
         listen_host = listen_on[0] or to_lead.host_here

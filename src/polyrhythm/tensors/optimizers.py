@@ -38,6 +38,12 @@ _REASONS = {
 _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
+def load_optimizers() -> None:
+    """Import what the first optimizer of a process would import: hundreds of modules of torch, which
+    take seconds. A process does this before it joins a job, because it is silent meanwhile."""
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
     """The optimizer as a spec, or a refusal that says why it cannot run on slices."""
     name = type(optimizer).__name__

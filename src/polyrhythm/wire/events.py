@@ -48,6 +48,8 @@ class EventType(IntEnum):
     SEEDED = 66
     CAUGHT_UP = 67
     UNREACHABLE = 68
+    INTRODUCED = 69
+    DISMISSED = 70
     # ours: between a primary and its replicas
     COPY = 80
     COPIED = 81

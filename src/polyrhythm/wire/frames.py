@@ -25,7 +25,7 @@ import msgspec
 
 from polyrhythm.errors import FrameError
 from polyrhythm.wire.digests import LEAST_PIECE_NBYTES, PIECE_NBYTES, Buffer, Digest, Hasher
-from polyrhythm.wire.messages import DECODERS, EVENT_TYPES, Message, encode_head
+from polyrhythm.wire.messages import DECODERS, EVENT_TYPES, Message, encode_head, frame_of
 
 PREAMBLE = b"plrhythm"
 FLAG_REFERENCE = 1
@@ -222,9 +222,9 @@ class Decoder:
         try:
             message = DECODERS[event].decode(head)
         except RecursionError:
-            raise FrameError(f"a {event} frame whose head is nested too deeply") from None
+            raise FrameError(f"{frame_of(event)} whose head is nested too deeply") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise FrameError(f"a {event} frame whose head cannot be read: {error}") from None
+            raise FrameError(f"{frame_of(event)} whose head cannot be read: {error}") from None
         self._start = start + size + head_nbytes
         self._frame = Frame(message, None, flags, sent_ns)
         if body_nbytes > head_nbytes:

@@ -542,6 +542,15 @@ class Unreachable(Message, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Introduced(Message, frozen=True, kw_only=True):
+    """To a server: the lead has admitted this worker under this incarnation, and the worker will dial.
+    A server that does not lead takes the links of no other workers."""
+
+
+class Dismissed(Message, frozen=True, kw_only=True):
+    """To a server: this incarnation of a worker was evicted and has not woken in time. End its link."""
+
+
 # -- a primary and its replicas ----------------------------------------------------------------
 
 
@@ -624,6 +633,8 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Seeded: EventType.SEEDED,
     CaughtUp: EventType.CAUGHT_UP,
     Unreachable: EventType.UNREACHABLE,
+    Introduced: EventType.INTRODUCED,
+    Dismissed: EventType.DISMISSED,
     Copy: EventType.COPY,
     Copied: EventType.COPIED,
     Fetch: EventType.FETCH,
@@ -634,3 +645,16 @@ DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     event: msgspec.msgpack.Decoder(kind) for kind, event in EVENT_TYPES.items()
 }
 encode_head = msgspec.msgpack.Encoder().encode
+
+
+_NAMES: dict[int, str] = {event: kind.__name__ for kind, event in EVENT_TYPES.items()}
+
+
+def frame_of(event: int) -> str:
+    """A frame of a known type, named by the message that it carries."""
+    name = _NAMES[event]
+    return f"{article(name)} {name} frame"
+
+
+def article(name: str) -> str:
+    return "an" if name[0] in "AEIOU" else "a"

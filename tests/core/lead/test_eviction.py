@@ -4,7 +4,9 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Effect
+from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.worker.machine import Phase, WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.core.stage import SECOND_NS, Stage, of, sent
@@ -206,6 +208,35 @@ def test_with_respawn_it_waits_for_the_next_worker() -> None:
     assert ended(stage.tick(5.0)) is None, "somebody came"
     stage.closed("w0")
     assert ended(stage.tick(30.1)) == "every worker left before the goal"
+
+
+# -- the links of one that does not wake ----------------------------------------------------------
+
+
+def test_the_links_of_an_evicted_worker_are_freed_when_it_does_not_wake() -> None:
+    stage = begin(workers=2, sync="asp", servers=2, lead_timeout_s=20.0)
+    before = stage.incarnations[0]
+    assert sent(silence(stage, 1), m.Evicted, "w0")
+    evicted_ns = stage.now_ns
+    effects: list[Effect] = []
+    while not of(effects, fx.Drop):
+        beat(stage, 1)
+        effects = stage.tick(0.3)
+    kept_s = (stage.now_ns - evicted_ns) / SECOND_NS
+    assert kept_s == pytest.approx(link_timeout_s(20.0), abs=0.7)
+    assert [drop.peer for drop in of(effects, fx.Drop)] == ["w0"]
+    told = sent(effects, m.Dismissed)
+    assert [(dismissed.worker, dismissed.incarnation) for dismissed in told] == [(0, before)] * 2
+    assert len(stage.lead.view) == 1
+    assert sent(stage.knock("worker-0"), m.Admitted), "it may still wake later"
+
+
+def test_a_server_frees_the_link_of_a_dismissed_worker_and_of_no_later_one() -> None:
+    server = ServerMachine(1, m.JobSpec(job="j", servers=2, workers=2))
+    server.handle(m.Introduced(worker=0, incarnation=3), 0)
+    assert of(list(server.handle(m.Dismissed(worker=0, incarnation=3), 1)), fx.Drop)
+    server.handle(m.Introduced(worker=0, incarnation=5), 2)
+    assert not of(list(server.handle(m.Dismissed(worker=0, incarnation=3), 3)), fx.Drop)
 
 
 # -- the worker's side ---------------------------------------------------------------------------

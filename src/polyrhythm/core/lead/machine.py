@@ -31,6 +31,7 @@ from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead.stopping import Stopping
 from polyrhythm.core.lead.waiting import WaitReport
+from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.sync import policy as sync
@@ -54,7 +55,9 @@ class LeadMachine:
         self._arrivals = Contributions(keeps=self._policy.traits.rounds and job.replicas > 0)
         self._windows = InFlight(m.WINDOW)
         self._rounds = Rounds()
-        self._departures = Removals(job.start_timeout_s if job.respawn else 0.0)
+        self._departures = Removals(
+            job.start_timeout_s if job.respawn else 0.0, link_timeout_s(job.lead_timeout_s)
+        )
         self._sharing = Sharing(job.seed, job.epochs, job.min_batch)
         self._dispatch = LeadOutbox(self.view, self._placing)
         self._presence = Members(job, self.view, self._departures, self._dispatch)
@@ -147,7 +150,7 @@ class LeadMachine:
     def _admit(self, link: str, hello: m.WorkerHello, now_ns: int) -> None:
         holder = self.view.holder(hello.name)
         if holder is not None and holder.incarnation == hello.incarnation:
-            self._departures.falls_asleep(*holder.key)
+            self._departures.falls_asleep(*holder.key, now_ns)
             self._remove(holder, "it came back over another link", now_ns)
         elif holder is not None:
             fault = "a worker with this name is in the job; give another with --name"
@@ -346,6 +349,9 @@ class LeadMachine:
         for worker in self._presence.silent(now_ns):
             if (member := self._presence.evict(worker, now_ns)) is not None:
                 self._remove(member, "it was silent for too long", now_ns)
+        for worker, incarnation in self._departures.unwoken(now_ns, alone=not len(self.view)):
+            self._presence.dismiss(worker, incarnation)
+            self._departures.hung_up(worker, incarnation, now_ns)
         if not self._ended:
             self._site.suspect(now_ns)
         if self._departures.overdue(now_ns):

@@ -73,6 +73,22 @@ class LeadOutbox:
         )
         self.tell_servers(place)
 
+    def introduce(self, member: Member, servers: Iterable[int] | None = None) -> None:
+        """Name an admitted worker to these servers, or to all: they take no other worker's link."""
+        introduced = m.Introduced(**self.identity(member))
+        self.tell_servers(introduced, servers)
+
+    def introduce_all(self, server: int) -> None:
+        """A server has come: name every member to it."""
+        for member in self._view.members():
+            self.introduce(member, (server,))
+
+    def dismissed(self, worker: int, incarnation: int) -> m.Dismissed:
+        view, routing = self._view.epoch, self._placing.epoch
+        return m.Dismissed(
+            term=TERM, view=view, routing=routing, worker=worker, incarnation=incarnation
+        )
+
     def route(self, member: Member) -> None:
         """Where slices live, and whether this member seeds them."""
         member.routed = True

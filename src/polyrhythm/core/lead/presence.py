@@ -4,7 +4,7 @@
 and is told to rejoin.*
 """
 
-from polyrhythm.core.effects import Bind, worker_name
+from polyrhythm.core.effects import Bind, Drop, worker_name
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.removals import Removals
@@ -35,6 +35,7 @@ class Members:
         self._departures.came(member.worker)
         self.suspicion.expect(member.worker, now_ns)
         self._dispatch.do(Bind(link, worker_name(member.worker), member.incarnation))
+        self._dispatch.introduce(member)  # before the worker can dial the servers
         identity = self._dispatch.identity(member)
         self._dispatch.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
         what = "rejoined" if again else "joined"
@@ -68,5 +69,11 @@ class Members:
         self._dispatch.note("evicted", worker=worker, limit_s=limit_s, **fields)
         evicted = m.Evicted(**self._dispatch.identity(member), reason=str(Reason("silent", fields)))
         self._dispatch.tell(member, evicted)
-        self._departures.falls_asleep(*member.key)
+        self._departures.falls_asleep(*member.key, now_ns)
         return member
+
+    def dismiss(self, worker: int, incarnation: int) -> None:
+        """It was evicted and has not woken: free its links. The order to rejoin has reached its machine,
+        and it reads that before it notices the end of the link."""
+        self._dispatch.tell_servers(self._dispatch.dismissed(worker, incarnation))
+        self._dispatch.do(Drop(worker_name(worker), "it was evicted, and has not woken"))

@@ -51,6 +51,7 @@ class Servers:
         if hello.server < 0:
             admitted = m.Admitted(term=TERM, server=server, job=self._job, servers=())
             self._dispatch.do(Send(server_name(server), admitted))
+        self._dispatch.introduce_all(server)
         self._dispatch.note("server-joined", server=server)
         if placing.all_seeded:
             placing.welcome(now_ns)

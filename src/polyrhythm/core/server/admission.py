@@ -1,89 +1,151 @@
-"""Servers that link to a server that does not lead: only those that the lead has named come in.
+"""Peers that link to a server that does not lead: only those that the lead has named come in.
 
-*The lead names a server with its incarnation in `Place`. The order to dial reaches two servers at
-different times, so a server that is not named yet waits up to five seconds for the lead's word and is
-refused after that. One that the lead has replaced by a later incarnation is refused at once, and so
-is one with a lower number, which never calls because this server dials it. Until a server is bound,
-nothing that it sends is read.*
+*The lead names a server with its incarnation in `Place`, and a worker in `Introduced` when it admits
+the worker. The word of the lead and the hello of the peer travel over different links, so a peer that
+is not named yet waits up to five seconds and is refused after that. A peer that the lead has replaced
+by a later incarnation is refused at once. So is a server with a lower number, which never calls because
+this server dials it, and a worker without a number or an incarnation, which the lead gives to every
+worker. Until a peer is bound, nothing that it sends is read.*
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from polyrhythm.core.effects import Bind, Drop, Send, server_name
+from polyrhythm.core.effects import Bind, Drop, Send, server_name, worker_name
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
 
 WAIT_NS = 5 * 10**9
 MOST_WAITING = 64
-"""Links of servers that are not named yet. A member could open any number of them."""
+"""Links of servers that are not named yet, and as many of workers, or as many as the job has. A member
+could open any number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    peer: str
+    incarnation: int
+    until_ns: int
 
 
 class PeerAdmission:
-    def __init__(self, server: int) -> None:
+    def __init__(self, server: int, workers: int = 0) -> None:
+        """`workers`: so many may come at once."""
         self._server = server
         self._me = server_name(server)
-        self._named: dict[int, int] = {}
+        self._most_workers = max(MOST_WAITING, workers)
+        self._servers: dict[str, int] = {}
         """Per server, the incarnation that the lead has named."""
-        self._waiting: dict[str, tuple[int, int, int]] = {}
-        """Per link: the server that it says it is, its incarnation, and until when it may wait."""
+        self._workers: dict[str, int] = {}
+        """Per worker, the last incarnation that the lead has admitted."""
+        self._calling_servers: dict[str, _Call] = {}
+        """Per link of a server that waits to be named."""
+        self._calling_workers: dict[str, _Call] = {}
         self.wake_ns: int | None = None
         """When the first of them has waited long enough. A plain value, because the thread that keeps
         the time asks for it while another thread handles an event."""
 
+    @property
+    def _queues(self) -> tuple[tuple[dict[str, _Call], dict[str, int]], ...]:
+        """Per kind of peer: the links that wait, and what the lead has named."""
+        return (self._calling_servers, self._servers), (self._calling_workers, self._workers)
+
     def _look_ahead(self) -> None:
-        times_ns = [until_ns for _, _, until_ns in self._waiting.values()]
+        times_ns = [call.until_ns for waiting, _ in self._queues for call in waiting.values()]
         self.wake_ns = min(times_ns, default=None)
+
+    # -- what the lead says --------------------------------------------------------------------
 
     def named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
         """The lead has named these servers, and no others."""
-        self._named = {spec.server: spec.incarnation for spec in servers}
+        self._servers = {server_name(spec.server): spec.incarnation for spec in servers}
+        return self._settle_waiting()
+
+    def introduced(self, worker: int, incarnation: int) -> list[Effect]:
+        """The lead has admitted this worker."""
+        peer = worker_name(worker)
+        self._workers[peer] = max(incarnation, self._workers.get(peer, 0))
+        return self._settle_waiting()
+
+    def admitted(self, worker: int) -> int:
+        """The last incarnation of this worker that the lead has admitted."""
+        return self._workers.get(worker_name(worker), 0)
+
+    def _settle_waiting(self) -> list[Effect]:
         effects: list[Effect] = []
-        for link, (server, incarnation, _) in list(self._waiting.items()):
-            if (settled := self._settle(link, server, incarnation)) is not None:
-                del self._waiting[link]
-                effects += settled
+        for waiting, named in self._queues:
+            for link, call in list(waiting.items()):
+                settled = self._settle(link, call.peer, call.incarnation, named)
+                if settled is not None:
+                    del waiting[link]
+                    effects += settled
         self._look_ahead()
         return effects
+
+    # -- what peers do -------------------------------------------------------------------------
 
     def call(self, link: str, server: int, incarnation: int, now_ns: int) -> list[Effect]:
         """A server has said hello over `link`."""
-        settled = self._settle(link, server, incarnation)
-        if settled is not None:
-            return settled
-        if len(self._waiting) >= MOST_WAITING:
-            return self._refuse(link, "too many servers wait to be named by the lead")
-        self._waiting[link] = (server, incarnation, now_ns + WAIT_NS)
-        self._look_ahead()
-        return []
-
-    def hung_up(self, link: str) -> None:
-        self._waiting.pop(link, None)
-        self._look_ahead()
-
-    def overdue(self, now_ns: int) -> list[Effect]:
-        effects: list[Effect] = []
-        for link, (server, incarnation, until_ns) in list(self._waiting.items()):
-            if until_ns <= now_ns:
-                del self._waiting[link]
-                effects += self._refuse(link, self._unnamed(server, incarnation))
-        self._look_ahead()
-        return effects
-
-    def _settle(self, link: str, server: int, incarnation: int) -> list[Effect] | None:
-        """What to do with the link; None: the lead may still name the server."""
         if server < 0 or server == self._server:
             return self._refuse(link, "the hello does not have the number of another server")
         if server < self._server:
             return self._refuse(link, f"{self._me} dials {server_name(server)} itself")
-        named = self._named.get(server, 0)
-        if incarnation == named and named > 0:
-            return [Bind(link, server_name(server), incarnation)]
-        if incarnation < named:
-            return self._refuse(link, self._unnamed(server, incarnation))
-        return None
+        peer = server_name(server)
+        settled = self._settle(link, peer, incarnation, self._servers)
+        if settled is not None:
+            return settled
+        if len(self._calling_servers) >= MOST_WAITING:
+            return self._refuse(link, "too many servers wait to be named by the lead")
+        self._calling_servers[link] = _Call(peer, incarnation, now_ns + WAIT_NS)
+        self._look_ahead()
+        return []
 
-    def _unnamed(self, server: int, incarnation: int) -> str:
-        return f"the lead has not named {server_name(server)}, incarnation {incarnation}, to it"
+    def call_worker(self, link: str, worker: int, incarnation: int, now_ns: int) -> list[Effect]:
+        """A worker has said hello over `link`."""
+        if worker < 0 or incarnation <= 0:
+            fault = "the hello does not have the number and the incarnation of an admitted worker"
+            return self._refuse(link, fault)
+        peer = worker_name(worker)
+        settled = self._settle(link, peer, incarnation, self._workers)
+        if settled is not None:
+            return settled
+        if len(self._calling_workers) >= self._most_workers:
+            return self._refuse(link, "too many workers wait to be named by the lead")
+        self._calling_workers[link] = _Call(peer, incarnation, now_ns + WAIT_NS)
+        self._look_ahead()
+        return []
+
+    def hung_up(self, link: str) -> None:
+        for waiting, _ in self._queues:
+            waiting.pop(link, None)
+        self._look_ahead()
+
+    def overdue(self, now_ns: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for waiting, _ in self._queues:
+            for link, call in list(waiting.items()):
+                if call.until_ns <= now_ns:
+                    del waiting[link]
+                    effects += self._refuse(link, _unnamed(call.peer, call.incarnation))
+        self._look_ahead()
+        return effects
+
+    # -- decisions -----------------------------------------------------------------------------
+
+    def _settle(
+        self, link: str, peer: str, incarnation: int, known: dict[str, int]
+    ) -> list[Effect] | None:
+        """What to do with the link; None: the lead may still name the peer."""
+        named = known.get(peer, 0)
+        if incarnation == named and named > 0:
+            return [Bind(link, peer, incarnation)]
+        if incarnation < named:
+            return self._refuse(link, _unnamed(peer, incarnation))
+        return None
 
     def _refuse(self, link: str, reason: str) -> list[Effect]:
         return [Send(link, m.Refusal(reason=f"{self._me}: {reason}")), Drop(link, reason)]
+
+
+def _unnamed(peer: str, incarnation: int) -> str:
+    return f"the lead has not named {peer}, incarnation {incarnation}, to it"

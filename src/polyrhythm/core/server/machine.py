@@ -67,7 +67,7 @@ class ServerMachine:
         self._copying = ReplicaFetch(server)
         self._partners = Links()
         """Servers that slices are copied to or from."""
-        self._callers = PeerAdmission(server)
+        self._callers = PeerAdmission(server, job.workers)
         self._term = 0
         self._view = 0
         self._mine: frozenset[int] = frozenset()
@@ -226,6 +226,12 @@ class ServerMachine:
 
     def _on_server_called(self, event: ev.ServerCalled, now_ns: int) -> None:
         self._out += self._callers.call(event.link, event.server, event.incarnation, now_ns)
+
+    def _on_worker_called(self, event: ev.WorkerCalled, now_ns: int) -> None:
+        self._out += self._callers.call_worker(event.link, event.worker, event.incarnation, now_ns)
+
+    def _on_introduced(self, message: m.Introduced, now_ns: int) -> None:
+        self._out += self._callers.introduced(message.worker, message.incarnation)
 
     def _on_linked(self, event: ev.Linked, now_ns: int) -> None:
         self._partners.came(event.server, event.incarnation)
@@ -570,6 +576,14 @@ class ServerMachine:
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self._receipts.members.get(worker, 0):
             return  # it is no worker, or has come back over another link
+        self._forget_reader(worker)
+
+    def _on_dismissed(self, message: m.Dismissed, now_ns: int) -> None:
+        if self._callers.admitted(message.worker) == message.incarnation:
+            self._out.append(Drop(worker_name(message.worker), "it was evicted, and has not woken"))
+            self._forget_reader(message.worker)
+
+    def _forget_reader(self, worker: int) -> None:
         self._leases.pulls.pop(worker, None)
         if self._rounds:
             self._leases.forget(worker)
@@ -614,6 +628,9 @@ class ServerMachine:
         m.Alive: _on_alive,
         m.Place: _on_place,
         ev.ServerCalled: _on_server_called,
+        ev.WorkerCalled: _on_worker_called,
+        m.Introduced: _on_introduced,
+        m.Dismissed: _on_dismissed,
         ev.Linked: _on_linked,
         ev.Rerouted: _on_rerouted,
         ev.StateAdopted: _on_state_adopted,

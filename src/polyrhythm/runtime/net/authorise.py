@@ -13,7 +13,7 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
     kind = type(message)
     to_lead = is_to_lead(message)
     if not to_lead and kind not in TO_SERVER and kind is not m.Alive:
-        raise FrameError(f"a {kind.__name__} has no business here")
+        raise FrameError(f"{m.article(kind.__name__)} {kind.__name__} has no business here")
     said_by = speaker(message)
     if not SEAT.speaks_over(link.peer, said_by):
         raise FrameError(f"{link.peer} spoke in the name of another: {kind.__name__}")

@@ -57,7 +57,7 @@ class LinkReaders:
     def begin(self, link: Link) -> None:
         """Read a link from now on: under the poller, or on another thread."""
         if not self._read_by_poller(link):
-            self._read_apart(link)
+            self.begin_apart(link)
 
     def read(self, link: Link) -> None:
         """Read a link to its end: under the poller, or on this thread."""
@@ -87,7 +87,8 @@ class LinkReaders:
         if (pollable := link.pollable) is not None:
             self._poller.remove(pollable)
 
-    def _read_apart(self, link: Link) -> None:
+    def begin_apart(self, link: Link) -> None:
+        """Read a link from now on, without using anything that has come on this thread."""
         name = f"read-{link.peer}"
         threading.Thread(target=self.read, args=(link,), name=name, daemon=True).start()
 
@@ -117,7 +118,7 @@ class LinkReaders:
         """Take what has come, as much as one turn allows; True if more may be at hand."""
         if self._needs_thread(link):
             self._poller.remove(link)
-            self._read_apart(link)
+            self.begin_apart(link)
             return False
         try:
             for message, payload in link.receive_ready(most=FRAMES_PER_TURN):

@@ -10,7 +10,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.peers import SEAT
-from polyrhythm.core.senders import caller, hello_event
+from polyrhythm.core.senders import called, hello_event
 from polyrhythm.core.text import plain
 from polyrhythm.errors import LinkEnded, LinkError, Refused
 from polyrhythm.io.link import Link
@@ -64,7 +64,7 @@ class ServerLinks:
         self._closing = False
         self._gone = gone
         self._unread: set[Link] = set()
-        """Links of servers that the lead has not named yet."""
+        """Links of peers that the lead has not named yet."""
         self.reading = LinkReaders(take, driver.run, driver.catch_up, self.part, needs_thread)
 
     def server(self, number: int) -> Link | None:
@@ -79,33 +79,23 @@ class ServerLinks:
     # -- beginnings ----------------------------------------------------------------------------
 
     def let_in(self, link: Link, hello: Hello) -> None:
-        """A peer was greeted. The lead's machine decides about every peer; another server's machine
-        decides about servers, and knows workers by the incarnation that the lead gave them."""
+        """A peer was greeted. The machine of the lead, or of a server that does not lead, decides about
+        its link; only the lead reads a peer before that."""
         link.outlast(self._link_timeout_s)
+        self._peers.add(link)
         if self._leads:
-            self._peers.add(link)
             self._driver.post(fx.LEAD, hello_event(link.peer, hello))
-        elif isinstance(hello, m.ServerHello):
-            self._peers.add(link)
+            self.reading.read(link)
+        else:  # the link is read once it is bound
             self._unread.add(link)
-            called = ev.ServerCalled(link.peer, hello.server, hello.incarnation)
-            self._driver.post(self._name, called)
-            return  # it is read once it is bound
-        else:
-            link.peer, link.incarnation = caller(hello), hello.incarnation
-            replaced = self._peers.add(link)
-            if replaced is link:
-                self.part(link, LinkError(f"{link.peer} is linked to {self._name} already"))
-                return
-            self._replace(replaced)
-        self.reading.read(link)
+            self._driver.post(self._name, called(link.peer, hello))
 
     def bind(self, effect: fx.Bind) -> None:
         """A machine knows which peer is behind a link."""
         if effect.link == self._name:
             return
         if not self._leads:
-            self._bind_server(effect)
+            self._bind_caller(effect)
             return
         self._replace(self._peers.rename(effect.link, effect.peer, effect.incarnation))
         link = self._peers.get(effect.peer)
@@ -115,8 +105,8 @@ class ServerLinks:
         if server is not None:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
 
-    def _bind_server(self, effect: fx.Bind) -> None:
-        """The lead has named the server behind this link, which has not been read so far."""
+    def _bind_caller(self, effect: fx.Bind) -> None:
+        """The lead has named the peer behind this link, which has not been read so far."""
         link = self._peers.get(effect.link)
         if link is None:
             return  # it has ended meanwhile
@@ -129,9 +119,9 @@ class ServerLinks:
             return
         self._replace(replaced)
         server = fx.server_number(effect.peer)
-        assert server is not None
-        self._driver.put(self._name, ev.Linked(server, effect.incarnation))
-        self.reading.begin(link)
+        if server is not None:
+            self._driver.put(self._name, ev.Linked(server, effect.incarnation))
+        self.reading.begin_apart(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
         """Link this server to the one that runs the lead."""

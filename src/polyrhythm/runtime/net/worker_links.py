@@ -138,6 +138,7 @@ class WorkerLinks:
             lead = self._peers.get(fx.LEAD)
             if lead is not None and lead is not link and lead.pollable is not None:
                 self._ready(lead.pollable)  # the lead may have sent already why servers go
+            self._run()  # messages before the end may contain the order to rejoin over a new link
             self._part(link, fault)
         self._run()
         return False

@@ -355,7 +355,8 @@ def _check_model(message: m.Attach) -> None:
 
 def _payload(message: m.Message, payload: Payload | None) -> memoryview:
     if payload is None:
-        raise FrameError(f"a {type(message).__name__} came without its slice")
+        name = type(message).__name__
+        raise FrameError(f"{m.article(name)} {name} came without its slice")
     return payload.view()
 
 

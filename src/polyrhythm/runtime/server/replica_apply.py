@@ -57,6 +57,8 @@ class ReplicaApply:
                     return None  # the sender is not the primary, or its state is not here yet
                 new = self._ledger.may_copy(message.server, message.stamp)
             if new:
+                if data is not None:
+                    check_size(data, message.slice, self.copies.step_nbytes(message))
                 self.copies.step(message, data)
             with self._ledger_lock:
                 if new:

@@ -89,6 +89,13 @@ class ReplicaMemory:
         kept = self._kept[slice_]
         return kept.held.slice.length * kept.wire.itemsize
 
+    def step_nbytes(self, message: Copy) -> int:
+        """Of the payload of a step: a contribution travels as the slice does, an aggregate as it is."""
+        kept = self._kept[message.slice]
+        contribution = message.worker >= 0 and not kept.updater.takes_parts
+        dtype = kept.wire if contribution or self._grows else kept.dtype
+        return kept.held.slice.length * dtype.itemsize
+
     def seed(self, slice_: int, incoming: torch.Tensor) -> None:
         self._kept[slice_].held.parameters.copy_(incoming)
 

@@ -10,7 +10,7 @@ import msgspec
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.peers import SEAT
-from polyrhythm.core.senders import caller, hello_event
+from polyrhythm.core.senders import called, hello_event
 from polyrhythm.observe.journal import Journal
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.process import Process
@@ -55,15 +55,11 @@ class SimServerLinks:
             self._process.put(self._name, ev.Linked(SEAT.server, _FIRST))
 
     def hear_hello(self, way: Channel, hello: Hello) -> None:
+        self._take_stranger(way)
         if self._journal is not None:
-            self._take_stranger(way)
             self._process.put(fx.LEAD, hello_event(way.peer, hello))
-        elif isinstance(hello, m.ServerHello):
-            self._take_stranger(way)
-            called = ev.ServerCalled(way.peer, hello.server, hello.incarnation)
-            self._process.put(self._name, called)
         else:
-            self._greet(way, caller(hello), hello.incarnation)
+            self._process.put(self._name, called(way.peer, hello))
 
     def _take_stranger(self, way: Channel) -> None:
         self._strangers += 1

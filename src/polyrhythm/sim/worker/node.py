@@ -109,7 +109,7 @@ class WorkerProcess(Process):
         self._put_off(lambda: self._lose_link(way, reason))
 
     def _lose_link(self, way: Channel, reason: str) -> None:
-        server = fx.server_number(way.peer)
+        server = SEAT.server_at(way.peer)
         if server is not None and self._ways.get(server) is not way.back:
             return  # another link to it, or to who is in its place, is up
         self.put(_ME, ev.LinkClosed(way.peer, reason))
