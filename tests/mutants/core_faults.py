@@ -29,8 +29,7 @@ CORE: tuple[Mutant, ...] = (
         "core:Ledger.accepts",
         "self._primaries.get(slice_) == server and slice_ in self._fresh",
         "True",
-        "tests/properties/test_ledger.py"
-        "::test_a_replica_makes_no_step_of_a_server_that_is_not_its_primary_any_more",
+        "tests/properties/test_ledger.py::test_a_replica_ignores_steps_of_a_former_primary",
     ),
     mutant(
         "simulated-replica-folds-twice",
@@ -134,6 +133,6 @@ CORE: tuple[Mutant, ...] = (
         "core:Clocks.enter",
         "self._floor",
         "0",
-        "tests/properties/test_staleness.py::test_a_joiner_begins_at_the_members_minimum",
+        "tests/properties/test_staleness.py::test_a_joiner_starts_at_the_members_minimum",
     ),
 )

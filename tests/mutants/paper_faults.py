@@ -30,7 +30,7 @@ PAPERS: tuple[Mutant, ...] = (
         "core:plan_steps",
         "horizon // time",
         "1",
-        _PSP + "test_the_predicted_time_as_it_runs",
+        _PSP + "test_workers_of_a_simulated_job_reach_the_predicted_barrier_together",
     ),
     mutant(
         "shortest-horizon",
@@ -72,7 +72,7 @@ PAPERS: tuple[Mutant, ...] = (
         "core:Fsp._pause",
         "isinstance(event, Asked)",
         "False",
-        _FSP + "test_who_has_traversed_its_points_asks_for_the_barrier",
+        _FSP + "test_a_worker_that_has_visited_all_points_asks_for_the_barrier",
     ),
     mutant(
         "barriers-are-free",
@@ -114,7 +114,7 @@ PAPERS: tuple[Mutant, ...] = (
         "interval_ns - max(0, min(late_ns, interval_ns // 2))",
         "interval_ns",
         _FSP + "test_a_straggler_commits_in_advance",
-        _FSP + "test_the_interval_is_uniform_and_the_shortening_is_each_ones_own",
+        _FSP + "test_the_interval_is_uniform_and_each_worker_is_shortened_on_its_own",
     ),
     mutant(
         "batch-size-is-sought-for-ever",
@@ -122,7 +122,7 @@ PAPERS: tuple[Mutant, ...] = (
         "core:Climb.probe",
         "not self.found and self._objective is None",
         "self._objective is None",
-        _FSP + "test_bspv_seeks_only_at_the_beginning",
+        _FSP + "test_bspv_searches_only_at_the_beginning",
     ),
     mutant(
         "binary-search-does-not-turn-back",
@@ -138,7 +138,7 @@ PAPERS: tuple[Mutant, ...] = (
         "core:Fsp._abandon",
         "deadline_ns is None or over_ns is None or now_ns < deadline_ns",
         "True",
-        _FSP + "test_nobody_waits_for_a_long_operation",
+        _FSP + "test_no_worker_waits_for_a_long_operation",
     ),
     mutant(
         "late-operations-count",
@@ -154,7 +154,7 @@ PAPERS: tuple[Mutant, ...] = (
         "core:missing",
         "everything if terms.points < 0 else min(terms.points, everything)",
         "everything // 2 if terms.points < 0 else min(terms.points, everything)",
-        _FSP + "test_bspb_takes_every_point",
+        _FSP + "test_a_contribution_under_bspb_has_all_points_of_the_worker",
     ),
     mutant(
         "passes-start-anew",

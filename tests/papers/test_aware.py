@@ -1,9 +1,9 @@
-"""Aware: what is built of it. Each test quotes the sentence that it checks.
+"""Aware: the parts of it that are implemented. Each test quotes the sentence that it checks.
 
-Built: slices of a given granularity, and a fair distribution to begin with. Not built, so not tested:
-the optimal granularity (Eq. 4), forecast and probe messages that measure throughput (§3.2), load that
-follows the measured throughput (Eqs. 8 to 14, Algorithm 1), the assignment of slices with probe slices
-(Algorithm 2), and the peers that the paper compares itself with.
+Implemented: slices of a given granularity, and a fair distribution to begin with. Not implemented,
+so not tested: the optimal granularity (Eq. 4), forecast and probe messages that measure throughput
+(§3.2), load that follows the measured throughput (Eqs. 8 to 14, Algorithm 1), the assignment of
+slices with probe slices (Algorithm 2), and the peers that the paper compares itself with.
 """
 
 from collections import Counter

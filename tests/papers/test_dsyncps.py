@@ -1,9 +1,9 @@
 """dSyncPS: the message format (§3.3.1), the barrier's timer (§3.1.2) and heartbeats (§3.1.7). Each test
 quotes the sentence that it checks.
 
-Not built: sites with delayed synchronisation (§3.1.4 to §3.1.6), training packages and gates (§3.2.1 to
-§3.2.3), and a worker's choice of its server (§3.2.4), so `TRAINMF`, `SRV_SYNC` and `WRK_REQ_SRVS` of
-Table 1 have names and no message.
+Not implemented: sites with delayed synchronisation (§3.1.4 to §3.1.6), training packages and gates
+(§3.2.1 to §3.2.3), and a worker's choice of its server (§3.2.4), so `TRAINMF`, `SRV_SYNC` and
+`WRK_REQ_SRVS` of Table 1 have names and no message.
 """
 
 import struct
@@ -76,8 +76,8 @@ def test_event_type(event: str, kind: type[m.Message]) -> None:
 
 
 @pytest.mark.parametrize("event", ["TRAINMF", "SRV_SYNC", "WRK_REQ_SRVS"])
-def test_event_types_that_are_not_built_are_refused(event: str) -> None:
-    """The names of Table 1 are kept for them; a frame of such a type ends its link."""
+def test_event_types_that_are_not_implemented_are_refused(event: str) -> None:
+    """The wire's enum has the names of Table 1; a frame of such a type ends its link."""
     stream = bytearray(frame())
     stream[8] = EventType[event]
     end = 36 + 20
@@ -127,9 +127,9 @@ def test_stream() -> None:
     assert decoder.next() is None
 
 
-def test_ours_beside_theirs() -> None:
-    """The header's own checksum, which the paper has not: a flipped length is refused and not
-    waited for."""
+def test_the_header_has_a_checksum_that_the_paper_does_not_have() -> None:
+    """The paper has no checksum of the header. With one, a frame whose length was corrupted is refused;
+    without it, the receiver would wait for bytes that never come."""
     header = frame()[: 36 + 20 + 20]
     (checksum,) = struct.unpack_from("<I", frame(), len(header))
     assert checksum == zlib.crc32(header)
@@ -140,7 +140,7 @@ def test_ours_beside_theirs() -> None:
 SECOND = 10**9
 
 
-def test_the_server_goes_on_without_those_who_are_late() -> None:
+def test_the_server_goes_on_without_late_workers() -> None:
     """ "If the parameter server does not receive the updated parameters from a worker node until the
     timer fires off, the parameter server continues without further waiting." """
     policy = choose_policy(m.JobSpec(job="j", sync="bsp", timer="30s"))
@@ -186,8 +186,10 @@ worker = "worker-0"
     )
     counts = {name: worker["contributions"] for name, worker in run.result["per_worker"].items()}
     assert counts["worker-1"] == 60
-    assert 30 < counts["late"] < 50, "it came in the middle"
-    assert 30 < counts["worker-0"] < 50, "it left in the middle, and without a timer all went on"
+    assert 30 < counts["late"] < 50, "it joined in the middle"
+    assert 30 < counts["worker-0"] < 50, (
+        "it left in the middle, and the others went on without a timer"
+    )
 
 
 # -- §3.1.7: heartbeats --------------------------------------------------------------------------
@@ -195,7 +197,7 @@ worker = "worker-0"
 
 def test_the_initiator_broadcasts_to_all_peers_periodically() -> None:
     """ "The heartbeat initiator broadcasts heartbeat message to all connect peers periodically": the
-    lead to all who are linked to it, and each of them to the lead."""
+    lead to all linked peers, and each peer to the lead."""
     pacemaker = Pacemaker(m.JobSpec(job="j", heartbeat_s=0.5))
     beats = [pacemaker.handle(ev.Tick(), at * SECOND // 10) for at in range(10, 31)]
     assert [type(effect) for effects in beats for effect in effects] == [fx.BeatAll] * 5
@@ -227,7 +229,7 @@ what = "stop"
 """
 
 
-def test_a_worker_that_is_not_heard_is_removed() -> None:
+def test_a_silent_worker_is_removed() -> None:
     """ "If one node, either server or worker node, is not heard over within a predetermined time
     interval, it is considered disconnected. As a result, the disconnected node is removed from the
     status table maintained by its peers." The interval follows the rhythm of its heartbeats."""
@@ -239,7 +241,7 @@ def test_a_worker_that_is_not_heard_is_removed() -> None:
 
 
 @pytest.mark.parametrize("machine", ["worker", "server"])
-def test_a_lead_that_is_not_heard_is_disconnected_from(machine: str) -> None:
+def test_workers_and_servers_disconnect_from_a_silent_lead(machine: str) -> None:
     """ "Such a module also exists in worker nodes." """
     node = WorkerMachine("w") if machine == "worker" else ServerMachine(1, m.JobSpec(job="j"))
     node.handle(ev.LeadLinked(0.5, 4.0), SECOND)

@@ -36,8 +36,8 @@ UNEQUAL = {"min-step": "2ms", "slow": "2=3x"}
 
 
 class Regression:
-    """Logistic regression: convex, with one minimum. Remembers every worker's parameters at every
-    round, the objective over all points there, and who visited which points."""
+    """Logistic regression, which is convex with one minimum. It records every worker's parameters in
+    every round, the objective over all points, and the points that each worker visited."""
 
     def __init__(self) -> None:
         rng = torch.Generator().manual_seed(7)
@@ -136,7 +136,7 @@ def test_the_objective_falls_for_a_convex_problem() -> None:
     assert all(later < earlier + 0.02 for earlier, later in pairwise(tenths))
 
 
-def test_who_has_traversed_its_points_asks_for_the_barrier() -> None:
+def test_a_worker_that_has_visited_all_points_asks_for_the_barrier() -> None:
     """ "any worker already completed a traversal pass, will immediately notify the coordinator for
     synchronization" """
     policy = choose_policy(JobSpec(job="j", sync="fsp", interval="10min"))
@@ -166,7 +166,7 @@ name = "long"
 """
 
 
-def test_nobody_waits_for_a_long_operation() -> None:
+def test_no_worker_waits_for_a_long_operation() -> None:
     """ "Otherwise, other workers need to wait for a long while, which wastes compute resources." A
     point of one worker takes 94 ms; the others wait 5 ms for it, and not to its end.
 
@@ -184,20 +184,21 @@ def test_nobody_waits_for_a_long_operation() -> None:
 
 
 def test_a_long_operation_is_left_out() -> None:
-    """What ends after the patience is not part of the contribution, unless it is all there is."""
+    """A micro-batch that ends after the patience is left out, unless the worker has gathered
+    nothing else."""
     assert abandons(late_ns=11 * MS, patience_ns=10 * MS, gathered=5)
     assert not abandons(late_ns=10 * MS, patience_ns=10 * MS, gathered=5)
     assert not abandons(late_ns=11 * MS, patience_ns=10 * MS, gathered=0)
 
 
-def test_usually_one_more_point_is_waited_for() -> None:
+def test_without_a_patience_workers_wait_for_a_long_operation() -> None:
     """ "In most cases, computing one data point leads to negligible waiting costs. It is acceptable
     that the worker participates in synchronization after completing the local operation." """
     assert JobSpec(job="j").abandon == "off"
     assert not abandons(late_ns=1000 * MS, patience_ns=None, gathered=5)
 
 
-def test_bspb_takes_every_point() -> None:
+def test_a_contribution_under_bspb_has_all_points_of_the_worker() -> None:
     """ "the basic full-batch BSP framework (BSPB)": a contribution is all points of its worker."""
     done = train(Regression(), sync="bspb", interval="auto", rounds=5)
     workers = [line for line in done.journal if line["what"] == "rounds"][-1]["workers"]
@@ -233,7 +234,7 @@ def search(
 
 def test_eq_7() -> None:
     """ "maximize the optimization gain w.r.t. f in the valid training time": T - phi T / (eta + phi)
-    is T eta / (eta + phi), and T is the same for all."""
+    is T eta / (eta + phi), and T is the same for all intervals."""
     line, phi, total = Line(-0.7, 2.0), 0.05, 30.0
     for eta in (0.01, 0.3, 2.0):
         valid = total - phi * total / (eta + phi)
@@ -246,7 +247,7 @@ def test_eq_7() -> None:
 @pytest.mark.parametrize("phi", [0.002, 0.02, 0.3])
 @pytest.mark.parametrize(("a", "b"), [(-2.0, 1.0), (-0.3, 4.0), (-40.0, 5.0)])
 def test_eta_star_against_brute_force(a: float, b: float, phi: float) -> None:
-    """ "we can compute an optimal interval": no other one of a hundred thousand gains more."""
+    """ "we can compute an optimal interval": no other interval of a hundred thousand gains more."""
     eta = best_interval(a, b, phi)
     assert eta is not None
     zero = -b / a  # beyond it nothing is gained any more
@@ -258,8 +259,8 @@ def test_eta_star_against_brute_force(a: float, b: float, phi: float) -> None:
 
 
 def test_quality_and_quantity() -> None:
-    """ "hit a "sweet spot" between quality and quantity": dearer barriers ask for longer intervals,
-    a stronger need for fresh parameters for shorter ones."""
+    """ "hit a "sweet spot" between quality and quantity": the best interval is longer if barriers
+    cost more, and shorter if training needs fresh parameters more."""
     by_barrier = [best_interval(-1, 1, phi) or 0 for phi in (0.001, 0.01, 0.1, 1)]
     by_need = [best_interval(-need, 1, 0.1) or 0 for need in (4, 2, 1, 0.5)]
     assert by_barrier == sorted(by_barrier)
@@ -332,9 +333,9 @@ def test_a_straggler_commits_in_advance() -> None:
     assert lateness.own_interval(2, 200 * MS) < lateness.own_interval(1, 200 * MS)
 
 
-def test_the_interval_is_uniform_and_the_shortening_is_each_ones_own() -> None:
+def test_the_interval_is_uniform_and_each_worker_is_shortened_on_its_own() -> None:
     """ "that allows the i-th worker to personalize its real barrier interval": one worker's delay
-    shortens nobody else's interval."""
+    does not shorten the interval of another."""
     lateness = Lateness()
     for worker in (1, 2):
         lateness.own_interval(worker, 200 * MS)
@@ -343,7 +344,7 @@ def test_the_interval_is_uniform_and_the_shortening_is_each_ones_own() -> None:
     assert lateness.own_interval(2, 200 * MS) == 200 * MS
 
 
-def test_bspv_seeks_only_at_the_beginning() -> None:
+def test_bspv_searches_only_at_the_beginning() -> None:
     """ "automatically seeks an optimal batch size based on cost-benefit analysis [10] at the very
     beginning of computations" """
     sizes, objective, told = BatchSize(), 10.0, []

@@ -115,7 +115,9 @@ def scenario(sync: str, times_ms: tuple[int, ...], rounds: int) -> str:
 
 @pytest.mark.parametrize(("times_ms", "share"), [((10, 20, 30), 0.667), ((10, 10, 30), 0.555)])
 @pytest.mark.parametrize("sync", ["ssp-restart:1", "bsp"])
-def test_a_threshold_of_one_as_it_runs(sync: str, times_ms: tuple[int, ...], share: float) -> None:
+def test_a_simulated_job_with_a_threshold_of_one_has_the_papers_utilisation(
+    sync: str, times_ms: tuple[int, ...], share: float
+) -> None:
     """ "The overall computational resource utilization rate of the computing cluster is 66.7%",
     "results in a computational resource utilization rate of 55.5%". A threshold of 1 makes SSP wait
     at every step, as BSP does."""
@@ -126,16 +128,17 @@ def test_a_threshold_of_one_as_it_runs(sync: str, times_ms: tuple[int, ...], sha
 @pytest.mark.parametrize(
     ("times_ms", "steps"), [((10, 20, 30), (6, 3, 2)), ((10, 10, 30), (3, 3, 1))]
 )
-def test_the_predicted_time_as_it_runs(
+def test_workers_of_a_simulated_job_reach_the_predicted_barrier_together(
     times_ms: tuple[int, ...], steps: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ "if the global synchronization is performed after worker node 1 completes 3 local model
     iteration training, the ideal computational resource utilization rate of the cluster can reach
-    100%": every worker has made its steps when it reaches the barrier, and no worker waits for another
-    there. Before anything is measured, the first round leaves the workers apart by the difference of
-    their steps; the plan does not let that grow. Without a plan the fastest would be there a whole step
-    of the slowest too early, each time. The share of the time that is booked as computing would say
-    nothing here: a worker that trains through the barrier computes all the time, whatever the plan."""
+    100%": every worker has made its steps when it reaches the barrier, and no worker waits for another.
+
+    The first round is not planned, so workers are apart by the difference of their step times after
+    it; the plan must not let that difference grow. Without a plan the fastest worker would arrive a
+    whole step of the slowest too early each time. Utilisation would prove nothing here, because a worker
+    that trains through the barrier computes all the time."""
     arrivals: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     count = LeadMachine._count
 
@@ -151,6 +154,6 @@ def test_the_predicted_time_as_it_runs(
     for arrived in planned:
         assert tuple(arrived[worker][0] for worker in sorted(arrived)) == steps
         moments = [now_ns for _, now_ns in arrived.values()]
-        spread_ms = (max(moments) - min(moments)) / 1e6
-        assert spread_ms < max(times_ms) - min(times_ms) + 1.0
-        assert spread_ms < 0.9 * max(times_ms)
+        arrival_spread_ms = (max(moments) - min(moments)) / 1e6
+        assert arrival_spread_ms < max(times_ms) - min(times_ms) + 1.0
+        assert arrival_spread_ms < 0.9 * max(times_ms)

@@ -1,7 +1,8 @@
 """RayPS: partitioned data and parameters, replicas and fault tolerance. Each test quotes the sentence
 that it checks.
 
-Not built: checkpoints ("the system can resume training from the saved checkpoints") and Ray's actors.
+Not implemented: checkpoints ("the system can resume training from the saved checkpoints") and Ray's
+actors.
 """
 
 from collections import Counter
@@ -39,7 +40,7 @@ def test_data_is_distributed_evenly() -> None:
 
 def test_shards_are_sampled_randomly() -> None:
     """ "This scheme involves randomly sampling a sub-dataset for each worker.": a worker's points come
-    from everywhere, also where the data set is sorted."""
+    from all parts of the data set, also if the data set is sorted."""
     plan = DataPlan(points=1000, workers=2, seed=5, epochs=1)
     plan.share([(0, 1), (1, 1)])
     lease = plan.lease((0, 1))
@@ -71,7 +72,7 @@ def test_a_server_that_leaves_moves_only_its_own_key_range() -> None:
     assert moved == {slice_ for slice_, server in before.items() if server == 1}
 
 
-def test_a_server_that_comes_takes_only_its_share() -> None:
+def test_a_server_that_joins_takes_only_its_share() -> None:
     """The same sentence, for additions."""
     before = primaries([0, 2, 3])
     after = primaries([0, 1, 2, 3], current=before)
@@ -80,7 +81,7 @@ def test_a_server_that_comes_takes_only_its_share() -> None:
     assert len(moved) == SLICES / 4
 
 
-def test_the_work_of_a_server_that_leaves_burdens_the_others_alike() -> None:
+def test_the_slices_of_a_server_that_leaves_are_distributed_evenly() -> None:
     """ "This random assignment ensures that the departure of a server does not disproportionately
     burden the other servers, maintaining a balanced distribution of key ranges" """
     before = primaries([0, 1, 2, 3])
@@ -91,7 +92,7 @@ def test_the_work_of_a_server_that_leaves_burdens_the_others_alike() -> None:
 # -- replicas ----------------------------------------------------------------------------------
 
 
-def test_with_three_servers_and_two_replicas_each_has_everything() -> None:
+def test_with_three_servers_and_two_replicas_each_server_has_all_slices() -> None:
     """ "Let's consider a scenario where we have three servers in the system and k = 2. In this case,
     server 1 stores replicas of the key ranges belonging to both server 2 and server 3 (...) Similarly,
     server 2 and server 3 also hold replicas of the key ranges owned by the other two servers." """

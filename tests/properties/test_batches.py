@@ -1,4 +1,5 @@
-"""No batch is smaller than the minimum, whoever visits which chunk when, and every pass is exact."""
+"""No batch is smaller than the minimum, and every pass visits each point once, in any order of
+events."""
 
 from collections import Counter
 from random import Random
@@ -24,8 +25,8 @@ from polyrhythm.sim.model.points import SimPoints
 def test_no_batch_is_smaller_than_the_minimum(
     points: int, workers: int, least: int, seed: int
 ) -> None:
-    """Workers take batches of any size in any order, put some back, and leave; what they leave is
-    leased to the others."""
+    """Workers take batches of any size in any order, return some, and leave. Other workers get the
+    chunks of those that left."""
     random, epochs = Random(seed), 2
     plan = DataPlan(points, workers, 3, epochs, least)
     members = [(worker, 1) for worker in range(workers)]
@@ -61,10 +62,10 @@ def test_no_batch_is_smaller_than_the_minimum(
     counts=st.lists(st.integers(12, 50), min_size=1, max_size=40),
 )
 @settings(deadline=None)
-def test_simulated_workers_cut_no_batch_below_the_minimum(
+def test_no_batch_of_a_simulated_worker_is_smaller_than_the_minimum(
     points: int, workers: int, least: int, counts: list[int]
 ) -> None:
-    """Sizes only: the simulator visits chunks in their own order."""
+    """Only sizes are compared, because the simulator does not shuffle chunks."""
     plan = DataPlan(points, workers, 0, 2, least)
     plan.share([(worker, 1) for worker in range(workers)])
     lease = plan.lease((0, 1))
@@ -84,7 +85,7 @@ def test_simulated_workers_cut_no_batch_below_the_minimum(
     assert left == 0
 
 
-def test_one_chunk_is_cut_alike_in_both() -> None:
+def test_runtime_and_simulator_cut_a_chunk_into_the_same_batches() -> None:
     plan = DataPlan(16 * 33, 1, 0, 1, 2)
     plan.share([(0, 1)])
     lease = plan.lease((0, 1))
@@ -94,11 +95,13 @@ def test_one_chunk_is_cut_alike_in_both() -> None:
     while count := simulated.visit(32):
         sizes.append(count)
         assert len(real.next(32)[0]) == count
-    assert sizes == [33] * 16, "a remainder of one joins its neighbour"
+    assert sizes == [33] * 16, "a remainder of one point joins the batch before it"
 
 
 @given(size=st.integers(1, 64), missing=st.integers(1, 300), least=st.integers(1, 16))
-def test_what_is_missing_is_cut_without_a_small_rest(size: int, missing: int, least: int) -> None:
+def test_the_missing_points_are_cut_without_a_small_remainder(
+    size: int, missing: int, least: int
+) -> None:
     least = min(least, size)
     left, batches = missing, 0
     while left > 0:
@@ -117,6 +120,6 @@ def test_a_minimum_above_the_batch_is_refused() -> None:
         least_of(8, 4)
 
 
-def test_a_data_set_below_the_minimum() -> None:
+def test_a_data_set_smaller_than_the_minimum_is_reported() -> None:
     assert too_few(7, 8)
-    assert not too_few(1, 2), "a data set of one point is visited as it is"
+    assert not too_few(1, 2), "a data set of one point is allowed"

@@ -1,4 +1,4 @@
-"""The best interval against trying them all."""
+"""The best interval, compared with many others."""
 
 from statistics import median_low
 
@@ -15,7 +15,7 @@ BARRIERS = st.floats(1e-4, 10)
 
 
 @given(st.floats(-1e3, -1e-6), st.floats(1e-6, 1e3), BARRIERS)
-def test_nothing_near_or_far_beats_the_peak(a: float, b: float, phi: float) -> None:
+def test_no_other_interval_beats_the_peak(a: float, b: float, phi: float) -> None:
     eta = best_interval(a, b, phi)
     assert eta is not None and eta > 0
     line = Line(a, b)
@@ -26,12 +26,12 @@ def test_nothing_near_or_far_beats_the_peak(a: float, b: float, phi: float) -> N
 
 
 @given(SLOPES, GAINS, BARRIERS)
-def test_where_there_is_no_peak_an_end_is_named(a: float, b: float, phi: float) -> None:
+def test_without_a_peak_the_best_interval_is_zero_or_none(a: float, b: float, phi: float) -> None:
     assume(not a < 0 < b)
     assert best_interval(a, b, phi) == (None if a >= 0 else 0.0)
 
 
-def test_a_free_barrier_asks_for_the_shortest() -> None:
+def test_the_shortest_interval_is_best_if_barriers_cost_nothing() -> None:
     assert best_interval(-1.0, 1.0, 0.0) == 0.0
 
 
@@ -74,7 +74,7 @@ ROUNDS = measured_rounds(st.none() | READINGS | st.just(float("nan")))
 
 
 @pytest.mark.parametrize("make", [AutoInterval, BinaryInterval])
-def test_whatever_is_measured_the_interval_stays_within_bounds(
+def test_the_interval_stays_within_bounds_for_any_measurements(
     make: type[AutoInterval] | type[BinaryInterval],
 ) -> None:
     @given(st.lists(ROUNDS, max_size=60))
@@ -89,7 +89,7 @@ def test_whatever_is_measured_the_interval_stays_within_bounds(
 
 
 @given(st.lists(measured_rounds(READINGS), min_size=35, max_size=60))
-def test_what_is_chosen_is_between_the_barrier_and_a_pass(rounds: list[Measured]) -> None:
+def test_the_chosen_interval_is_between_the_barrier_and_a_pass(rounds: list[Measured]) -> None:
     interval, phis, micros = AutoInterval(), [], []
     for measured in rounds:
         phis = [*phis[-4:], measured.phi_ns]

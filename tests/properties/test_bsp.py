@@ -1,4 +1,4 @@
-"""BSP never hangs: whoever joins, leaves, dies, abstains or is late, and whatever the timer does."""
+"""BSP never hangs, though workers join, leave, die, abstain or are late, with and without a timer."""
 
 import pytest
 from hypothesis import Phase, settings
@@ -18,11 +18,11 @@ from polyrhythm.core.sync.barrier.timer import Timer
 
 SECOND_NS = 10**9
 SEARCH = settings(max_examples=2000, phases=[Phase.generate], report_multiple_bugs=False)
-"""For rules that are switched off: any violation will do, so do not make it small."""
+"""For rules that are switched off: the first violation is enough, so do not make it small."""
 
 
 class Barrier(RuleBasedStateMachine):
-    """What the lead tells the policy, beside a model of what every worker is doing."""
+    """The events of a lead, and a model of what every worker is doing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Barrier(RuleBasedStateMachine):
         self.computing: set[int] = set()
         self.arrived: set[int] = set()
         self.joining: set[int] = set()
-        self.late_but_in: set[int] = set()
+        self.counted_before: set[int] = set()
         self.released: set[int] = set()
         self.open = False
         self.folded = 0
@@ -54,12 +54,12 @@ class Barrier(RuleBasedStateMachine):
         assert str(self.policy.why().reason)
         if decision.fold:
             assert self.open, "a fold was decided while another runs"
-            assert decision.release == self.arrived | self.joining, "somebody is forgotten"
+            assert decision.release == self.arrived | self.joining, "a worker is forgotten"
             self.released, self.arrived, self.joining = set(decision.release), set(), set()
             self.open = False
         elif decision.release:
-            assert decision.release <= self.late_but_in, "released without having contributed"
-            self.late_but_in -= decision.release
+            assert decision.release <= self.counted_before, "released without having contributed"
+            self.counted_before -= decision.release
             self.computing |= decision.release
 
     def opened(self) -> None:
@@ -76,17 +76,17 @@ class Barrier(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        everybody = self.computing | self.arrived | self.joining | self.late_but_in | self.released
-        if everybody:
-            worker = data.draw(st.sampled_from(sorted(everybody)))
-            for workers in (
+        workers = self.computing | self.arrived | self.joining | self.counted_before | self.released
+        if workers:
+            worker = data.draw(st.sampled_from(sorted(workers)))
+            for group in (
                 self.computing,
                 self.arrived,
                 self.joining,
-                self.late_but_in,
+                self.counted_before,
                 self.released,
             ):
-                workers.discard(worker)
+                group.discard(worker)
             self.tell(sync.Left(worker))
 
     @precondition(lambda self: self.computing)
@@ -98,7 +98,7 @@ class Barrier(RuleBasedStateMachine):
             self.arrived.add(worker)
             self.tell(sync.MemberAbstained(worker))
         elif not self.open and in_time:
-            self.late_but_in.add(worker)
+            self.counted_before.add(worker)
             self.tell(sync.MemberContributed(worker, self.folded + 1))
         else:
             self.arrived.add(worker)
@@ -119,29 +119,31 @@ class Barrier(RuleBasedStateMachine):
     @rule()
     def the_timer_fires(self) -> None:
         until_ns = self.policy.why().until_ns
-        assert until_ns is not None, "members are awaited without a timer"
+        assert until_ns is not None, "members are missing, but the timer is off"
         self.now_ns = max(self.now_ns, until_ns)
         self.tell(sync.TimePassed())
-        assert not self.open, "the timer fired and the missing are still waited for"
+        assert not self.open, "the timer fired and the round still waits"
 
     @precondition(lambda self: self.open and self.timed and self.arrived and self.computing)
     @rule(in_time=st.booleans())
-    def somebody_is_late(self, in_time: bool) -> None:
+    def a_worker_is_late(self, in_time: bool) -> None:
         worker = min(self.computing)
         self.the_timer_fires()
         self.computing.discard(worker)
-        (self.late_but_in if in_time else self.arrived).add(worker)
+        (self.counted_before if in_time else self.arrived).add(worker)
         self.tell(sync.MemberContributed(worker, self.folded + (1 if in_time else 2)))
 
     @invariant()
-    def nobody_waits_for_nobody(self) -> None:
+    def no_worker_waits_without_need(self) -> None:
         if self.open:
-            assert not self.late_but_in, "a contribution is in, and its worker is not released"
+            assert not self.counted_before, "a contribution is in, and its worker is not released"
             if not self.computing:
-                assert not self.arrived and not self.joining, "everybody has come, and no fold"
+                assert not self.arrived and not self.joining, (
+                    "all members have arrived, and no fold"
+                )
 
     def teardown(self) -> None:
-        """From wherever it got: if all go on contributing, the next fold comes."""
+        """From any state: if all workers contribute, the next fold is decided."""
         if not hasattr(self, "policy"):
             return
         for _ in range(2):
@@ -152,13 +154,13 @@ class Barrier(RuleBasedStateMachine):
                     self.computing.discard(worker)
                     self.arrived.add(worker)
                     self.tell(sync.MemberContributed(worker, self.folded + 1))
-            self.nobody_waits_for_nobody()
+            self.no_worker_waits_without_need()
 
 
 TestBarrier = Barrier.TestCase
 
 
-def test_it_hangs_when_those_who_left_are_waited_for(monkeypatch) -> None:
+def test_bsp_hangs_if_it_waits_for_members_that_left(monkeypatch) -> None:
     honest = Bsp.on
     monkeypatch.setattr(
         Bsp,
@@ -167,27 +169,27 @@ def test_it_hangs_when_those_who_left_are_waited_for(monkeypatch) -> None:
             self, sync.TimePassed() if isinstance(event, sync.Left) else event, now_ns
         ),
     )
-    with pytest.raises(AssertionError, match=r"no fold|still waited for|forgotten"):
+    with pytest.raises(AssertionError, match=r"no fold|still waits|forgotten"):
         run_state_machine_as_test(Barrier, settings=SEARCH)
 
 
-def late_but_in() -> None:
-    """Two members; the timer does not wait for the second, whose contribution is in all the same."""
+def counted_before() -> None:
+    """Two members. The timer closes the round without the second one, whose contribution was counted."""
     barrier = Barrier()
     barrier.begin(workers=2, timer="5s")
     barrier.computing.discard(0)
     barrier.arrived.add(0)
     barrier.tell(sync.MemberContributed(0, 1))
-    barrier.somebody_is_late(in_time=True)
+    barrier.a_worker_is_late(in_time=True)
     barrier.folded_everywhere()
-    barrier.nobody_waits_for_nobody()
+    barrier.no_worker_waits_without_need()
 
 
-def test_the_late_who_are_in_go_on() -> None:
-    late_but_in()
+def test_a_late_worker_whose_contribution_was_counted_goes_on() -> None:
+    counted_before()
 
 
-def test_it_hangs_when_the_late_who_are_in_are_waited_for(monkeypatch) -> None:
+def test_bsp_hangs_if_it_ignores_late_contributions_that_were_counted(monkeypatch) -> None:
     honest = Bsp.on
 
     def forgetful(self: Bsp, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
@@ -196,4 +198,4 @@ def test_it_hangs_when_the_late_who_are_in_are_waited_for(monkeypatch) -> None:
 
     monkeypatch.setattr(Bsp, "on", forgetful)
     with pytest.raises(AssertionError, match="not released"):
-        late_but_in()
+        counted_before()

@@ -1,5 +1,5 @@
-"""Buffers on a server against a deliberately simple twin: the mean of each buffer over the changes
-that were sent of it, bit for bit untouched where none was."""
+"""Folds of buffers on a server, compared with a simple implementation: each buffer changes by the mean
+of the changes sent for it, and keeps its exact bits if none was sent."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ SPEC = ModelSpec(
     OptimizerSpec("SGD", ({"lr": 0.5},)),
 )
 SLICE = 1
-"""All buffers lie in one slice, after that of the parameter."""
+"""All buffers are in one slice, after the slice of the parameter."""
 WORKERS = 3
 changes = st.lists(
     st.dictionaries(st.integers(0, len(LENGTHS) - 1), st.integers(-8, 8).filter(bool)),
@@ -47,7 +47,7 @@ weights = st.lists(st.integers(1, 5), min_size=WORKERS, max_size=WORKERS)
 
 
 def begins() -> list[torch.Tensor]:
-    """A mask, a placeholder, a zero with a sign, and numbers."""
+    """Buffers with a mask, a placeholder, a negative zero, and numbers."""
     tensors = [torch.full((length,), 2.0) for length in LENGTHS]
     tensors[1][3] = -math.inf
     tensors[1][4] = math.nan

@@ -1,5 +1,5 @@
-"""Who has which slice, through any sequence of deaths, arrivals and catching up; and which steps are
-acknowledged, whatever the order of confirmations."""
+"""The primaries and replicas of slices through any sequence of deaths, joins and catch-ups; and the
+steps that are acknowledged after confirmations in any order."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def placed(servers: int, replicas: int) -> Routing:
 
 
 def follow(placing: Routing) -> None:
-    """Every server goes by the new routes."""
+    """Every server has confirmed the new routes."""
     for server in placing.servers:
         done = placing.placed(m.Placed(routing=placing.epoch, server=server))
     if placing.change is not None and done:
@@ -49,7 +49,7 @@ def follow(placing: Routing) -> None:
 @example(
     servers=4, replicas=1, happenings=[("die", 1), ("learn", 1), ("die", 0), ("hear", 0)]
 )  # by the time it is heard, more is to be learned
-def test_every_slice_has_a_primary_among_the_living_or_is_said_to_be_lost(
+def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
     servers: int, replicas: int, happenings: list[tuple[str, int]]
 ) -> None:
     placing = placed(servers, min(replicas, servers - 1))
@@ -91,7 +91,7 @@ def test_every_slice_has_a_primary_among_the_living_or_is_said_to_be_lost(
         placing.check()
         for slice_, route in enumerate(placing.routes):
             assert route.primary in placing.addresses
-            assert {route.primary, *route.replicas} <= copies[slice_], "it never had a copy"
+            assert {route.primary, *route.replicas} <= copies[slice_], "a holder without a copy"
 
 
 @settings(deadline=None)
@@ -125,7 +125,9 @@ def test_a_step_is_settled_when_every_replica_has_confirmed_it(
 
 @settings(deadline=None)
 @given(moves=st.lists(st.tuples(st.sampled_from(["route", "acknowledge"]), st.integers(0, 80))))
-def test_what_is_owed_is_owed_to_the_primary_of_now(moves: list[tuple[str, int]]) -> None:
+def test_lost_contributions_are_sent_again_to_the_current_primary(
+    moves: list[tuple[str, int]],
+) -> None:
     outstanding = Outstanding()
     routes = tuple(m.Route(slice_ % 3, (), (), 1) for slice_ in range(6))
     for sequence in (1, 2):

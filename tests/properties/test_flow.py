@@ -1,5 +1,6 @@
-"""All machines together where the policy has no rounds: nobody hangs, nothing is folded twice, what
-was acknowledged is in every slice once, no read is torn, and all end with the same parameters."""
+"""All machines together under policies without rounds: no worker hangs, no contribution is folded twice,
+each acknowledged contribution is in every slice once, no read is torn, and all workers end with the same
+parameters."""
 
 import random
 from collections import Counter
@@ -23,7 +24,7 @@ ROUNDS = 4
 
 
 def play(seed: int, sync: str, **options: float) -> Ensemble:
-    """With `points`, until every point was visited twice; otherwise so many rounds."""
+    """Run a job until every point was visited twice, or without `points` for a number of rounds."""
     rng = random.Random(f"job {seed}")
     points = int(options.get("points", 0))
     job = m.JobSpec(
@@ -56,7 +57,7 @@ def test_the_job_reaches_its_rounds(sync: str) -> None:
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_every_point_is_visited_twice(sync: str) -> None:
-    """Workers rest when they have no points left, and come back when they get some."""
+    """Workers rest when they have no points left, and return when they get more."""
     for seed in range(SEEDS):
         check_finished(play(seed, sync, points=40, joins=2))
 
@@ -76,8 +77,8 @@ def test_workers_die_and_join_at_any_moment(sync: str, points: int) -> None:
 
 
 @pytest.mark.parametrize("sync", ["bsp", *SYNCS])
-def test_one_who_was_evicted_comes_back_as_somebody_new(sync: str) -> None:
-    """It sleeps until the lead has evicted it, wakes, rejoins and contributes again."""
+def test_an_evicted_worker_joins_again_with_a_new_incarnation(sync: str) -> None:
+    """The worker is paused until the lead has evicted it; then it joins again and contributes."""
     evicted = rejoined = again = 0
     for seed in range(SEEDS):
         run = play(seed, sync, sleeps=2, rounds=12, timer_rate=0.1, repeats=0.1)
@@ -87,24 +88,24 @@ def test_one_who_was_evicted_comes_back_as_somebody_new(sync: str) -> None:
             assert life.failed is None or "too late" in life.failed or "is ending" in life.failed
             rejoined += life.rejoined
             again += len(life.incarnations & {given[1] for given in run.counted}) > 1
-    assert evicted > SEEDS / 4 and rejoined > SEEDS / 8 and again > SEEDS / 8, "too few"
+    assert evicted > SEEDS / 4 and rejoined > SEEDS / 8 and again > SEEDS / 8, "too few evictions"
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_points_of_one_who_was_evicted_are_visited_by_others(sync: str) -> None:
+def test_other_workers_visit_the_points_of_an_evicted_worker(sync: str) -> None:
     evicted = 0
     for seed in range(SEEDS):
         run = play(seed, sync, sleeps=2, points=30, timer_rate=0.1)
         assert run.end is not None and not run.end.failed, (seed, str(run.end))
         evicted += run.evictions
-    assert evicted > SEEDS / 4, "too few"
+    assert evicted > SEEDS / 4, "too few evictions"
 
 
 # -- each rule switched off ----------------------------------------------------------------------
 
 
 def search(**options: float) -> None:
-    """The first violation, but for hangs: without its rules a job may not even end."""
+    """Run until the first violation. Hangs are ignored, because a job without the rule may not end."""
     for seed in range(200):
         for sync in SYNCS:
             try:
@@ -114,19 +115,19 @@ def search(**options: float) -> None:
                     raise
 
 
-def test_contributions_are_folded_twice_when_everything_is_new(monkeypatch) -> None:
+def test_contributions_are_folded_twice_if_duplicates_are_not_detected(monkeypatch) -> None:
     monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
     with pytest.raises(AssertionError, match="twice"):
         search(repeats=0.3)
 
 
-def test_reads_are_torn_when_leases_are_not_looked_at(monkeypatch) -> None:
+def test_reads_are_torn_if_leases_are_ignored(monkeypatch) -> None:
     monkeypatch.setattr(SliceVersions, "target", lambda self, slice_: self.slot(slice_))
     with pytest.raises(AssertionError, match="it was overwritten"):
         search()
 
 
-def test_contributions_are_missing_when_they_are_acknowledged_too_early(monkeypatch) -> None:
+def test_contributions_are_missing_if_they_are_acknowledged_too_early(monkeypatch) -> None:
     def at_once(self: ServerMachine, pull: m.Pull) -> bool:
         self._receipts.acknowledge(pull.worker, pull.sequence)
         return True
@@ -136,13 +137,13 @@ def test_contributions_are_missing_when_they_are_acknowledged_too_early(monkeypa
         search()
 
 
-def test_workers_end_with_different_parameters_when_nothing_is_frozen(monkeypatch) -> None:
+def test_workers_end_with_different_parameters_if_servers_do_not_freeze(monkeypatch) -> None:
     monkeypatch.setattr(Flow, "freeze", lambda self: None)
     with pytest.raises(AssertionError, match="final slice"):
         search()
 
 
-def test_points_are_visited_twice_when_chunks_of_the_living_move_at_once(monkeypatch) -> None:
+def test_points_are_visited_twice_if_chunks_of_living_workers_move_at_once(monkeypatch) -> None:
     honest = DataPlan.share
 
     def at_once(self: DataPlan, members: list[Holder]) -> set[Holder]:
@@ -156,14 +157,16 @@ def test_points_are_visited_twice_when_chunks_of_the_living_move_at_once(monkeyp
         search(points=40, joins=3)
 
 
-def test_a_job_is_idle_too_early_when_what_is_on_its_way_is_not_looked_at(monkeypatch) -> None:
+def test_a_job_ends_as_idle_too_early_if_contributions_in_flight_are_ignored(monkeypatch) -> None:
     monkeypatch.setattr(Contributions, "any", False)
     with pytest.raises(AssertionError, match="nobody had anything to contribute"):
         for seed in range(200):
             check_finished(play(seed, AHEAD, points=40, joins=2))
 
 
-def test_one_who_rests_is_forgotten_when_crossing_leases_are_not_looked_at(monkeypatch) -> None:
+def test_a_resting_worker_is_forgotten_if_leases_that_cross_its_message_are_ignored(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(Sharing, "outdated", lambda self, member, number: False)
     with pytest.raises(AssertionError, match="nobody had anything to contribute"):
         for seed in range(100, 200):  # one in some hundred meets it

@@ -51,7 +51,7 @@ def check_splitting(
 def check_flip(
     message: m.Message, payload: bytes, digest: Digest, bit: int, *, hello: bool = False
 ) -> None:
-    """One bit of one frame is turned over: it must be refused."""
+    """Flip one bit of one frame; the decoder must refuse it."""
     parts = [payload] if payload else []
     data = bytearray(joined(encode(message, parts, digest=digest, timestamp_ns=5, hello=hello)))
     data[bit // 8] ^= 1 << bit % 8
@@ -86,7 +86,7 @@ def test_heads_larger_than_the_staging_survive(digest: Digest) -> None:
     check_splitting([(big, None, 0, 1), (PART, [b"after"], 0, 2)] * 2, digest, [60_000, 7, 50_000])
 
 
-def test_splitting_fails_when_a_frame_need_not_be_complete(monkeypatch) -> None:
+def test_splitting_fails_if_incomplete_frames_are_accepted(monkeypatch) -> None:
     honest = Decoder.next
 
     def hasty(self: Decoder):
@@ -139,7 +139,7 @@ def test_any_flipped_bit_of_a_payload_in_pieces_is_refused(bit, arriving) -> Non
 
 @pytest.mark.parametrize("digest", SAFE)
 def test_the_payload_of_another_frame_is_refused(digest: Digest) -> None:
-    """Two whole frames, with their payloads exchanged."""
+    """Two valid frames whose payloads are exchanged."""
     one, other = (joined(encode(PART, [data], digest=digest)) for data in (b"12345", b"54321"))
     with pytest.raises(FrameError, match="payload does not match"):
         feed(Decoder(digest, MEMBER), one[:-5] + other[-5:])
@@ -162,15 +162,15 @@ def test_without_a_digest_header_and_head_are_still_protected(payload: bytes) ->
 
 
 @given(data=st.binary(max_size=300), digest=digests)
-def test_any_bytes_at_all_are_no_frame(data, digest) -> None:
-    """Whatever is sent to a port: no frame comes out, and nothing but FrameError is raised."""
+def test_random_bytes_raise_only_frame_errors(data, digest) -> None:
+    """Bytes that are not a frame give no message, and raise nothing but FrameError."""
     try:
         assert feed(Decoder(digest, MEMBER), data) == []
     except FrameError:
         pass
 
 
-def test_flips_come_through_when_bodies_are_not_verified(monkeypatch) -> None:
+def test_flipped_bits_are_accepted_if_bodies_are_not_verified(monkeypatch) -> None:
     monkeypatch.setattr(Decoder, "_verify", lambda self, *arguments: None)
     for digest in SAFE:
         nbytes = len(joined(encode(PART, [b"payload"], digest=digest, timestamp_ns=5)))
@@ -178,7 +178,7 @@ def test_flips_come_through_when_bodies_are_not_verified(monkeypatch) -> None:
             check_flips(b"payload", digest, nbytes)
 
 
-def test_flips_come_through_when_headers_are_not_verified(monkeypatch) -> None:
+def test_flipped_bits_are_accepted_if_headers_are_not_verified(monkeypatch) -> None:
     monkeypatch.setattr(Decoder, "_check_header", lambda self, *arguments: None)
     with pytest.raises(AssertionError, match="turned over"):
         check_flips(b"payload", Digest.XXH3, header_nbytes(Digest.XXH3))

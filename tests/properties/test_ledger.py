@@ -1,4 +1,4 @@
-"""A contribution is added exactly once per slice, however often and in whatever order it comes."""
+"""A contribution is added exactly once per slice, however often and in which order slices arrive."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ SLICES = 3
 
 @st.composite
 def deliveries(draw) -> list[tuple[int, int, int]]:
-    """(worker, sequence, slice) in order per worker; anything that came before may come again."""
+    """(worker, sequence, slice) in order per worker; any earlier slice may arrive again."""
     waiting = {
         worker: [
             (worker, sequence, slice_)
@@ -53,7 +53,7 @@ def test_every_slice_is_added_exactly_once(order) -> None:
     check_once(order)
 
 
-def test_it_is_added_twice_when_everything_is_new(monkeypatch) -> None:
+def test_slices_are_added_twice_if_duplicates_are_not_detected(monkeypatch) -> None:
     order = [(0, 1, slice_) for slice_ in range(SLICES)] * 2
     check_once(order)
     monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
@@ -61,7 +61,7 @@ def test_it_is_added_twice_when_everything_is_new(monkeypatch) -> None:
         check_once(order)
 
 
-def test_who_is_not_in_the_view_is_a_stranger() -> None:
+def test_contributions_of_workers_outside_the_view_are_ignored() -> None:
     ledger = Ledger()
     assert ledger.judge(0, 1, 1, 0) is Verdict.STRANGER
     ledger.enlist({0: 2})
@@ -69,7 +69,7 @@ def test_who_is_not_in_the_view_is_a_stranger() -> None:
     assert ledger.judge(0, 2, 1, 0) is Verdict.NEW
 
 
-def test_the_round_is_the_one_of_its_last_slice() -> None:
+def test_a_contribution_counts_in_the_round_of_its_last_slice() -> None:
     ledger = Ledger()
     ledger.enlist({0: 1})
     assert ledger.add(0, 1, 1, 0, 2) is None
@@ -77,8 +77,9 @@ def test_the_round_is_the_one_of_its_last_slice() -> None:
     assert ledger.add(0, 1, 1, 1, 2) == 2
 
 
-def test_a_rejoined_worker_begins_anew() -> None:
-    """Its first life died between two slices: the second life's first slice completes nothing."""
+def test_a_worker_that_joins_again_does_not_continue_its_old_contributions() -> None:
+    """The first incarnation died between two slices. The first slice of the second one completes
+    nothing."""
     ledger = Ledger()
     ledger.enlist({0: 1})
     assert ledger.add(0, 1, 1, 0, 2) is None
@@ -88,11 +89,10 @@ def test_a_rejoined_worker_begins_anew() -> None:
     assert ledger.add(0, 2, 1, 1, 2) == 1
 
 
-def test_a_round_that_is_folded_again_for_slices_that_lack_it_folds_nothing_into_the_others() -> (
-    None
-):
-    """This server folded round 1 of slice 0, and is promoted for slice 1, whose copy lacks it. What
-    was added to slice 0 since then is not folded with it, and who fetches the slice is not told so."""
+def test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others() -> None:
+    """This server has folded round 1 of slice 0, and is promoted for slice 1, whose copy lacks
+    round 1. Folding it again must not fold the later additions to slice 0, nor report them to
+    servers that fetch."""
     ledger = Ledger((0,), copying=True)
     ledger.begin(0, {0: Route(0), 1: Route(1, (0,))}, 1)
     ledger.enlist({0: 1})
@@ -105,7 +105,7 @@ def test_a_round_that_is_folded_again_for_slices_that_lack_it_folds_nothing_into
     assert ledger.folded_rows(0) == ledger.folded_rows(1) == (Row(0, 1, 1),)
 
 
-def test_a_copy_is_asked_for_what_somebody_sent_who_has_left_or_is_back() -> None:
+def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() -> None:
     ledger = Ledger(copying=True, rounds=False)
     ledger.begin(0, {0: Route(1, (0,))}, 1)
     sent = Row(5, 1, 3)
@@ -117,8 +117,8 @@ def test_a_copy_is_asked_for_what_somebody_sent_who_has_left_or_is_back() -> Non
     assert ledger.made(1, [Row(5, 2, 2)]) == ()
 
 
-def test_who_has_made_no_step_is_taught_what_others_began_with() -> None:
-    """It may be empty: a server that was started again before the first fold."""
+def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
+    """The server may be empty, if it was started again before the first fold."""
     ledger = Ledger(copying=True)
     ledger.begin(0, {0: Route(0, (1,))}, 1)
     assert ledger.teach(1, [0], [Stamp(0, 0, 0)]) == {0: False}
@@ -126,8 +126,8 @@ def test_who_has_made_no_step_is_taught_what_others_began_with() -> None:
     assert ledger.teach(1, [0], [Stamp(0, 0, 1)]) == {0: True}
 
 
-def test_a_replica_makes_no_step_of_a_server_that_is_not_its_primary_any_more() -> None:
-    """Slice 4 on s1: its primary was s0, and is s2 now, whose state s1 has adopted."""
+def test_a_replica_ignores_steps_of_a_former_primary() -> None:
+    """The primary of slice 4 was s0 and is s2 now; s1 has adopted the state of s2."""
     ledger = Ledger(rounds=True, copying=True)
     ledger.begin(1, {4: Route(0, (1, 2), (), 1)}, 1)
     assert ledger.may_copy(0, Stamp(4, 0, 1))
@@ -148,7 +148,7 @@ def test_partial_contributions_of_a_member_are_bounded_and_take_no_room_of_other
     assert [ledger.add(0, 1, 1, slice_, SLICES) for slice_ in (1, 2)] == [None, 1]
 
 
-def test_they_are_not_when_the_rule_is_turned_off(monkeypatch) -> None:
+def test_partial_contributions_are_not_bounded_if_the_rule_is_switched_off(monkeypatch) -> None:
     monkeypatch.setattr(Ledger, "_make_room", lambda self, worker: None)
     ledger = Ledger()
     ledger.enlist({1: 1})

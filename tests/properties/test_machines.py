@@ -1,5 +1,5 @@
-"""All machines together: what a released worker reads is of one version, what was complete when a
-fold was decided is wholly in it, nothing is added twice, and the job reaches its rounds."""
+"""All machines together under BSP: a released worker reads one version, a contribution that was complete
+when a fold was decided is in it as a whole, none is added twice, and the job reaches its rounds."""
 
 import random
 from collections import Counter
@@ -47,24 +47,24 @@ def check_finished(run: Ensemble) -> None:
 
 def test_the_job_reaches_its_rounds() -> None:
     for seed in range(SEEDS):
-        run = play(seed, timer_rate=0.0)  # round 1 waits for everybody
+        run = play(seed, timer_rate=0.0)  # round 1 waits for all workers
         check_finished(run)
         assert len(run.promised) >= ROUNDS * run.job.workers
         assert all(life.resumed == list(range(ROUNDS + 1)) for life in run.lives)
         assert not any(life.failed for life in run.lives)
 
 
-def test_slices_that_come_again_and_workers_that_abstain() -> None:
+def test_repeated_slices_and_abstaining_workers_change_nothing() -> None:
     for seed in range(SEEDS):
         check_finished(play(seed, repeats=0.2, abstains=0.2))
 
 
-def test_the_timer_does_not_wait_for_everybody() -> None:
+def test_the_timer_closes_rounds_without_missing_workers() -> None:
     for seed in range(SEEDS):
         check_finished(play(seed, timer="1s", timer_rate=0.15, repeats=0.1, abstains=0.1))
 
 
-def test_reading_in_place() -> None:
+def test_workers_that_read_in_place_see_one_version() -> None:
     for seed in range(SEEDS):
         check_finished(play(seed, timer="1s", in_place=True, abstains=0.1))
 
@@ -82,19 +82,19 @@ def test_workers_die_and_join_at_any_moment(timer: str) -> None:
     assert ends[goal] > SEEDS / 2
 
 
-def test_seeders_die_while_their_seeds_are_on_their_way() -> None:
+def test_the_job_begins_though_seeding_workers_die() -> None:
     reseeded = 0
     for seed in range(SEEDS):
         run = play(seed, seeder_deaths=2, joins=4)
         reseeded += run.end is not None and max(s.routing for s in run.stores.values()) > 1
-    assert reseeded > SEEDS / 4, "too few to show anything"
+    assert reseeded > SEEDS / 4, "too few seeds were repeated to prove anything"
 
 
 # -- each rule switched off ----------------------------------------------------------------------
 
 
 def search(**chances: object) -> None:
-    """The first violation, but for hangs: without its rules a job may not even end."""
+    """Run until the first violation. Hangs are ignored, because a job without the rule may not end."""
     for seed in range(400):
         try:
             play(seed, **chances)
@@ -103,7 +103,7 @@ def search(**chances: object) -> None:
                 raise
 
 
-def test_versions_mix_when_a_worker_does_not_look_at_them(monkeypatch) -> None:
+def test_a_worker_mixes_versions_if_it_ignores_their_numbers(monkeypatch) -> None:
     land = Assembly.land
 
     def land_blindly(landing: Assembly, *landed: Any) -> None:
@@ -116,7 +116,7 @@ def test_versions_mix_when_a_worker_does_not_look_at_them(monkeypatch) -> None:
         search()
 
 
-def test_seeds_mix_when_holdings_do_not_look_at_the_routing_epoch(monkeypatch) -> None:
+def test_seeds_mix_if_the_slice_store_ignores_the_routing_epoch(monkeypatch) -> None:
     honest = Store.seed
 
     def blind(self: Store, message: m.Seed) -> ev.SliceSeeded | None:
@@ -127,7 +127,7 @@ def test_seeds_mix_when_holdings_do_not_look_at_the_routing_epoch(monkeypatch) -
         search(seeder_deaths=2, joins=4)
 
 
-def test_seeds_are_missing_when_a_server_does_not_look_at_the_routing_epoch(monkeypatch) -> None:
+def test_seeds_are_missing_if_a_server_ignores_the_routing_epoch(monkeypatch) -> None:
     honest = ServerMachine._on_slice_seeded
 
     def blind(self: ServerMachine, event: ev.SliceSeeded, now_ns: int) -> None:
@@ -138,7 +138,7 @@ def test_seeds_are_missing_when_a_server_does_not_look_at_the_routing_epoch(monk
         search(seeder_deaths=2, joins=4)
 
 
-def test_seeds_are_missing_when_the_lead_does_not_look_at_the_routing_epoch(monkeypatch) -> None:
+def test_seeds_are_missing_if_the_lead_ignores_the_routing_epoch(monkeypatch) -> None:
     def seeded(placing: Routing, said: m.Seeded) -> None:
         placing._seeded.add(said.server)
         placing._begun = placing._begun or placing._seeded >= placing._holders
@@ -149,7 +149,7 @@ def test_seeds_are_missing_when_the_lead_does_not_look_at_the_routing_epoch(monk
         search(seeder_deaths=2, joins=4)
 
 
-def test_folds_are_torn_when_servers_fold_without_the_leads_word(monkeypatch) -> None:
+def test_folds_are_torn_if_servers_fold_without_the_leads_order(monkeypatch) -> None:
     contributed = ServerMachine._on_contributed
     fold = ServerMachine._on_fold
 
@@ -171,13 +171,13 @@ def test_folds_are_torn_when_servers_fold_without_the_leads_word(monkeypatch) ->
         search()
 
 
-def test_contributions_are_added_twice_when_everything_is_new(monkeypatch) -> None:
+def test_contributions_are_added_twice_if_duplicates_are_not_detected(monkeypatch) -> None:
     monkeypatch.setattr(Ledger, "judge", lambda self, *arguments: Verdict.NEW)
     with pytest.raises(AssertionError, match="twice"):
         search(repeats=0.3)
 
 
-def test_readers_are_overwritten_when_leases_are_not_looked_at(monkeypatch) -> None:
+def test_leased_versions_are_overwritten_if_leases_are_ignored(monkeypatch) -> None:
     monkeypatch.setattr(Versions, "leased", lambda self, slot: False)
     with pytest.raises(AssertionError, match=r"goes on with|changed as it computed"):
         search(timer="1s", timer_rate=0.2)

@@ -1,4 +1,4 @@
-"""The slowest of many, against a plain dict; and it is wrong when what was dropped still counts."""
+"""The minimum tracker, compared with a plain dict; and wrong if dropped entries still count."""
 
 from typing import ClassVar
 
@@ -52,7 +52,7 @@ TestTwins = Twins.TestCase
 
 
 class StandsStill(MinimumTracker[int]):
-    """The least is only looked for when somebody enters below it."""
+    """A tracker that computes the minimum only when an entry is added below it."""
 
     @property
     def least(self) -> int:

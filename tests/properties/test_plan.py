@@ -1,5 +1,5 @@
-"""Chunks partition the points, are shared evenly and rarely moved, and every point of a pass is
-visited exactly once, whoever comes and goes."""
+"""Chunks partition the points, are shared evenly and rarely moved, and every point of a pass is visited
+exactly once though workers join and leave."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ groups = st.sets(st.integers(0, 6), max_size=5).map(lambda found: [(w, 1) for w 
 
 
 def most_that_can_stay(due: Counter[Holder | None], members: list[Holder], chunks: int) -> int:
-    """The twin: try every choice of who holds one more than the rest."""
+    """Brute force: try every choice of the workers that hold one chunk more than the others."""
     few, extras = divmod(chunks, len(members))
     return max(
         sum(min(due[member], few + (member in fuller)) for member in members)
@@ -35,7 +35,7 @@ def test_chunks_partition_the_points(points, workers) -> None:
 
 
 @given(st.integers(1, 300), st.lists(groups, min_size=1, max_size=6))
-def test_shares_are_even_and_move_as_few_as_that_allows(points, changes) -> None:
+def test_shares_are_even_and_as_few_chunks_move_as_possible(points, changes) -> None:
     plan = DataPlan(points, 3, 0, None)
     for members in changes:
         plan.release({chunk.holder for chunk in plan.chunks if chunk.holder} - set(members))
@@ -59,7 +59,7 @@ def test_shares_are_even_and_move_as_few_as_that_allows(points, changes) -> None
 
 
 @given(st.integers(1, 40), st.integers(1, 3))
-def test_the_goal_is_every_point_so_many_times(points, epochs) -> None:
+def test_the_goal_is_reached_when_every_point_was_visited_in_each_epoch(points, epochs) -> None:
     plan = DataPlan(points, 1, 0, epochs)
     plan.share([(0, 1)])
     for lease in plan.lease((0, 1)).chunks:
@@ -70,11 +70,11 @@ def test_the_goal_is_every_point_so_many_times(points, epochs) -> None:
 
 
 @given(st.integers(1, 40))
-def test_progress_on_what_is_not_held_is_void(points) -> None:
+def test_progress_on_chunks_that_a_worker_does_not_hold_is_ignored(points) -> None:
     plan = DataPlan(points, 1, 0, None)
     plan.share([(0, 1)])
     assert plan.commit((1, 1), (ChunkProgress(0, 1, 0),)) == 0
-    assert plan.commit((0, 2), (ChunkProgress(0, 1, 0),)) == 0, "one who came back is somebody else"
+    assert plan.commit((0, 2), (ChunkProgress(0, 1, 0),)) == 0, "another incarnation"
     assert (
         plan.commit((0, 1), (ChunkProgress(len(plan.chunks), 1, 0), ChunkProgress(-1, 1, 0))) == 0
     )
@@ -86,8 +86,8 @@ def test_progress_on_what_is_not_held_is_void(points) -> None:
 
 @dataclass
 class Visitor:
-    """A worker as far as the plan is concerned: leases come to it late, contributions leave it
-    early, and it does not know what became of either."""
+    """A worker as the data plan sees it: leases reach it late, and it does not know which of its
+    contributions were counted."""
 
     key: Holder
     letters: deque[Leased] = field(default_factory=deque)
@@ -97,7 +97,7 @@ class Visitor:
 
 
 class Churn(RuleBasedStateMachine):
-    """`counted_at_send`, `moved_at_once`: the rules, switched off."""
+    """`counted_at_send` and `moved_at_once` switch one rule off each."""
 
     counted_at_send = False
     moved_at_once = False
@@ -133,7 +133,7 @@ class Churn(RuleBasedStateMachine):
 
     @rule()
     def every_server_knows(self) -> None:
-        """What the dead had sent has been counted; their chunks are shared again."""
+        """All contributions of dead workers have been counted; their chunks are shared again."""
         for visitor in self.gone.values():
             while visitor.sent:
                 self.count(visitor)
@@ -192,7 +192,7 @@ class Churn(RuleBasedStateMachine):
             for number, chunk in enumerate(self.plan.chunks)
             for at in range(chunk.passes * chunk.points + chunk.cursor)
         }
-        assert counted == set(self.visited), "what is counted is not what was visited"
+        assert counted == set(self.visited), "the counted points are not the visited ones"
 
 
 SEARCH = settings(stateful_step_count=40)
@@ -208,5 +208,5 @@ def test_every_point_is_visited_exactly_once_under_churn() -> None:
 @pytest.mark.parametrize("rule_off", ["counted_at_send", "moved_at_once"])
 def test_points_are_lost_or_doubled_with_a_rule_switched_off(rule_off) -> None:
     mutant = type("Mutant", (Churn,), {rule_off: True})
-    with pytest.raises(AssertionError, match="twice|is not what was visited"):
+    with pytest.raises(AssertionError, match="twice|are not the visited ones"):
         run_state_machine_as_test(mutant, settings=HUNT)

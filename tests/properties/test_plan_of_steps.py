@@ -1,4 +1,4 @@
-"""PSP's plan against the rule written down as it is spoken: every horizon, every worker, every time."""
+"""PSP's plan, compared with a brute-force search over every horizon and every worker."""
 
 from fractions import Fraction
 
@@ -28,7 +28,7 @@ def spoken(times: list[Fraction], cap: int) -> tuple[list[int], Fraction]:
 
 
 @given(st.lists(st.integers(100, 999), min_size=1, max_size=6), CAPS)
-def test_times_of_three_digits_are_planned_exactly(times: list[int], cap: int) -> None:
+def test_step_times_of_three_digits_get_the_exact_plan(times: list[int], cap: int) -> None:
     plan = plan_steps(dict(enumerate(times)), cap)
     steps, best = spoken([Fraction(time) for time in times], cap)
     near = [Fraction(count * time) for count, time in zip(steps, times, strict=True)]
@@ -38,7 +38,7 @@ def test_times_of_three_digits_are_planned_exactly(times: list[int], cap: int) -
 
 
 @given(st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=6), CAPS)
-def test_any_times_are_planned_nearly_as_well(times: list[float], cap: int) -> None:
+def test_any_step_times_get_a_plan_near_the_best(times: list[float], cap: int) -> None:
     plan = plan_steps(dict(enumerate(times)), cap)
     lengths = [plan.steps[worker] * time for worker, time in enumerate(times)]
     assert min(plan.steps.values()) >= 1
@@ -53,7 +53,7 @@ def test_any_times_are_planned_nearly_as_well(times: list[float], cap: int) -> N
     st.lists(st.floats(1, 50), min_size=1, max_size=5),
     st.floats(1e-3, 1e6),
 )
-def test_only_ratios_matter(times: list[float], unit: float) -> None:
+def test_a_plan_depends_only_on_the_ratios_of_step_times(times: list[float], unit: float) -> None:
     plan = plan_steps(dict(enumerate(times)))
     other = plan_steps({worker: time * unit for worker, time in enumerate(times)})
     assert other.utilisation == pytest.approx(plan.utilisation, abs=0.07)

@@ -1,4 +1,4 @@
-"""The ring moves as little as it can, and leaves nobody idle while another holds two."""
+"""The ring moves as few slices as possible, and leaves no server empty while another holds two."""
 
 import hashlib
 from collections import Counter
@@ -20,20 +20,21 @@ def point(text: str) -> int:
 
 
 def slow_clockwise(members: set[int], slice_: int) -> list[int]:
-    """The twin: measure every server's way from the slice, and sort."""
+    """Brute force: compute every server's distance from the slice, and sort."""
     begin = point(f"slice {slice_}")
-    way = {
+    distance = {
         server: min(
             (point(f"server {server} node {node}") - begin - 1) % CIRCLE
             for node in range(VIRTUAL_NODES)
         )
         for server in members
     }
-    return sorted(members, key=way.__getitem__)
+    return sorted(members, key=distance.__getitem__)
 
 
 def slow_place(members: set[int], count: int, current: dict[int, list[int]]) -> list[int]:
-    """The twin: at most so many hold one more than the rest, whoever comes first."""
+    """Brute force: a limited number of servers hold one slice more than the others, first come
+    first served."""
     few = count // len(members)
     held = Counter(dict.fromkeys(members, 0))
     placed: dict[int, int] = {}
@@ -60,7 +61,7 @@ def primaries(routes: tuple[Route, ...]) -> dict[int, int]:
 
 
 def staying(routes: tuple[Route, ...]) -> dict[int, list[int]]:
-    """Every slice may stay where it is, and nowhere else."""
+    """Every slice may stay with its current primary, and with no other."""
     return {slice_: [route.primary] for slice_, route in enumerate(routes)}
 
 
@@ -82,7 +83,7 @@ def check_joining(members: set[int], count: int, new: int) -> None:
 
 
 @given(servers, slices)
-def test_nobody_idles_while_another_holds_two(members, count) -> None:
+def test_no_server_is_empty_while_another_holds_two_slices(members, count) -> None:
     load = Counter(primaries(Ring(sorted(members)).place(count)).values())
     loads = [load[server] for server in members]
     assert sum(loads) == count
@@ -90,15 +91,17 @@ def test_nobody_idles_while_another_holds_two(members, count) -> None:
 
 
 @given(servers, st.integers(0, 300))
-def test_clockwise_meets_every_server_once_in_the_twins_order(members, slice_) -> None:
+def test_clockwise_returns_every_server_once_in_the_order_of_the_brute_force(
+    members, slice_
+) -> None:
     assert list(Ring(sorted(members)).clockwise(slice_)) == slow_clockwise(members, slice_)
 
 
 @given(servers, st.integers(0, 25), st.data())
-def test_placement_is_the_twins(members, count, data) -> None:
-    everybody = st.integers(0, 12)
+def test_placement_equals_the_brute_force(members, count, data) -> None:
+    servers = st.integers(0, 12)
     current = data.draw(
-        st.dictionaries(st.integers(0, max(0, count - 1)), st.lists(everybody, max_size=3))
+        st.dictionaries(st.integers(0, max(0, count - 1)), st.lists(servers, max_size=3))
         if count
         else st.just({})
     )
@@ -107,31 +110,31 @@ def test_placement_is_the_twins(members, count, data) -> None:
 
 
 @given(servers, slices, st.integers(0, 8))
-def test_replicas_are_the_first_clockwise_that_are_not_the_primary(members, count, k) -> None:
+def test_replicas_are_the_next_servers_clockwise_after_the_primary(members, count, k) -> None:
     for slice_, route in enumerate(Ring(sorted(members)).place(count, replicas=k)):
         others = [server for server in slow_clockwise(members, slice_) if server != route.primary]
         assert list(route.replicas) == others[:k]
 
 
 @given(servers, slices, st.data())
-def test_one_leaving_moves_only_its_own_slices(members, count, data) -> None:
+def test_a_server_that_leaves_moves_only_its_own_slices(members, count, data) -> None:
     assume(len(members) > 1)
     check_leaving(members, count, data.draw(st.sampled_from(sorted(members)), "gone"))
 
 
 @given(servers, slices, st.integers(0, 12))
-def test_one_joining_takes_only_what_the_bound_gives_it(members, count, new) -> None:
+def test_a_server_that_joins_takes_only_what_the_bound_allows(members, count, new) -> None:
     assume(new not in members)
     check_joining(members, count, new)
 
 
 @given(servers, slices)
-def test_everybody_computes_the_same(members, count) -> None:
+def test_placement_does_not_depend_on_the_order_of_servers(members, count) -> None:
     one, other = sorted(members), sorted(members, reverse=True)
     assert Ring(one).place(count, 2) == Ring(other).place(count, 2)
 
 
-def test_more_than_its_own_moves_when_the_current_placement_is_forgotten(monkeypatch) -> None:
+def test_other_slices_move_if_the_current_placement_is_ignored(monkeypatch) -> None:
     check_leaving(set(range(5)), 40, 2)
     check_joining(set(range(4)), 40, 4)
     place = Ring.place

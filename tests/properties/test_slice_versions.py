@@ -1,5 +1,5 @@
-"""Where single slices are folded as they come, a fold never writes what a reader looks at, and spare
-memory is as little as readers need; and each rule switched off."""
+"""Versions of single slices: a fold never writes to a slot that a reader leases, and no more slots exist
+than readers need. Each rule is also switched off."""
 
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ readers = st.integers(0, READERS - 1)
 
 
 class SliceReaders(RuleBasedStateMachine):
-    """Versions of slices beside a memory in which a slot is made when it is first written."""
+    """Versions of slices, beside a memory that creates a slot when it is first written."""
 
     versions_class: ClassVar[type[SliceVersions]] = SliceVersions
 
@@ -30,7 +30,7 @@ class SliceReaders(RuleBasedStateMachine):
         self.memory: dict[int, dict[int, int]] = {0: dict.fromkeys(SLICES, 0)}
         self.folds = dict.fromkeys(SLICES, 0)
         self.reading: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
-        """Per reader and ticket: per slice the slot and what must be found there."""
+        """Per reader and ticket, and per slice: the slot and the content that it must have."""
         self.ticket = 0
 
     @rule(slice_=st.sampled_from(SLICES))
@@ -42,7 +42,7 @@ class SliceReaders(RuleBasedStateMachine):
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:
-        """It may ask again while the answer before is still on its way."""
+        """A reader may ask again while the last answer is in flight."""
         if len(self.tickets(reader)) == ANSWERS:
             return
         self.ticket += 1
@@ -53,11 +53,11 @@ class SliceReaders(RuleBasedStateMachine):
         self.reading[reader, self.ticket] = seen
 
     def tickets(self, reader: int) -> list[int]:
-        return sorted(ticket for who, ticket in self.reading if who == reader)
+        return sorted(ticket for owner, ticket in self.reading if owner == reader)
 
     @rule(reader=readers, early=st.booleans())
     def pulled(self, reader: int, early: bool) -> None:
-        """`early`: it is said of the first of two answers."""
+        """`early`: the message refers to the first of two answers."""
         if tickets := self.tickets(reader):
             upto = tickets[0] if early else tickets[-1]
             self.versions.release(reader, upto)
@@ -114,7 +114,7 @@ class FreesWhatIsRead(SliceVersions):
 
 
 class NeverTheSame(SliceVersions):
-    """Every fold goes to a slot that was never used."""
+    """Every fold writes to a slot that was never used before."""
 
     def target(self, slice_: int) -> int:
         return max(self._made) + 1
@@ -131,7 +131,7 @@ class NeverTheSame(SliceVersions):
         (NeverTheSame, "more slots than readers can need|surplus memory stays"),
     ],
 )
-def test_memory_is_torn_or_wasted_with_a_rule_switched_off(
+def test_slices_are_overwritten_or_memory_is_wasted_with_a_rule_switched_off(
     mutant: type[SliceVersions], message: str
 ) -> None:
     machine = type("Mutant", (SliceReaders,), {"versions_class": mutant})
@@ -139,7 +139,7 @@ def test_memory_is_torn_or_wasted_with_a_rule_switched_off(
         run_state_machine_as_test(machine, settings=HUNT)
 
 
-def test_a_fold_is_in_place_where_nobody_reads() -> None:
+def test_a_fold_is_in_place_while_no_reader_has_a_lease() -> None:
     versions = SliceVersions(SLICES)
     assert versions.target(2) == 0
     versions.lease(0, 1)
@@ -148,7 +148,7 @@ def test_a_fold_is_in_place_where_nobody_reads() -> None:
     assert versions.target(2) == 0
 
 
-def test_small_slots_lie_idle_rather_than_be_made_again() -> None:
+def test_small_idle_slots_are_kept() -> None:
     freed = {}
     for nbytes in (1_000, 100 * 2**20):
         versions = SliceVersions(SLICES, nbytes)
@@ -159,11 +159,11 @@ def test_small_slots_lie_idle_rather_than_be_made_again() -> None:
         for ticket in range(3):
             versions.release(ticket, ticket)
         freed[nbytes] = versions.surplus()
-    assert freed == {1_000: (), 100 * 2**20: (1, 2)}, "but for the current one and a spare"
+    assert freed == {1_000: (), 100 * 2**20: (1, 2)}, "the current slot and one spare are kept"
 
 
-def test_a_new_ticket_replaces_the_lease_before() -> None:
-    """A reader asks again only when it will not look at what it got before."""
+def test_a_new_ticket_replaces_the_earlier_lease() -> None:
+    """A reader asks again only if it will not read the earlier answer any more."""
     versions = SliceVersions(SLICES)
     versions.lease(0, 1)
     versions.folded(2, versions.target(2))
@@ -177,7 +177,7 @@ def test_a_new_ticket_replaces_the_lease_before() -> None:
 
 
 class Frugal(RuleBasedStateMachine):
-    """Whole versions: what is surplus is never read, filled or current, and one spare stays."""
+    """Whole versions: a surplus slot is not leased, filled or current, and one spare slot stays."""
 
     rotating = False
     versions_class: ClassVar[type[Versions]] = Versions

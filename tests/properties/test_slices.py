@@ -1,4 +1,5 @@
-"""Slices cover every space exactly, inside groups, within the limit, enough for every server."""
+"""Slices cover every space exactly, stay inside groups and below the size limit, and suffice for every
+server."""
 
 import math
 

@@ -1,5 +1,5 @@
-"""Policies without rounds, whoever joins, leaves, abstains and comes back: clocks stay together as
-the bound says, nobody who may go is held, nobody is released twice; and each rule switched off."""
+"""Policies without rounds, while workers join, leave, abstain and return: clocks stay within the bound,
+and no worker is held or released against the rule. Each rule is also switched off."""
 
 from typing import ClassVar
 
@@ -27,18 +27,18 @@ SEARCH = settings(stateful_step_count=40)
 HUNT = settings(
     SEARCH, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
 )
-"""For rules that are switched off: any violation will do, so do not make it small."""
+"""For rules that are switched off: the first violation is enough, so do not make it small."""
 
 
 class Gate(RuleBasedStateMachine):
-    """What the lead tells a policy, beside what every worker is doing."""
+    """The events of a lead, and a model of what every worker is doing."""
 
     gate: ClassVar[type[Staleness | Restart]]
     clocks_class: ClassVar[type[Clocks]] = Clocks
     view_change_class: ClassVar[type[ViewChange]] = ViewChange
     bounds: ClassVar[tuple[int | None, ...]]
     asks = True
-    """A worker that has contributed waits for the lead's word."""
+    """A worker that has contributed waits for the lead's permission."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,8 +49,9 @@ class Gate(RuleBasedStateMachine):
         self.going: set[int] = set()
         self.waiting: set[int] = set()
         self.resting: set[int] = set()
-        self.turn: set[int] | None = None
-        """Who is released when every server knows the view; None: no turn is under way."""
+        self.view_change: set[int] | None = None
+        """The workers that are released when every server knows the view; None: no view change is under
+        way."""
 
     @initialize(data=st.data(), workers=st.integers(1, 4))
     def begin(self, data: st.DataObject, workers: int) -> None:
@@ -63,7 +64,7 @@ class Gate(RuleBasedStateMachine):
             assert not decision.fold and not decision.release
             self.entering.add(self.workers)
             self.workers += 1
-        self.turn = set(self.entering)
+        self.view_change = set(self.entering)
         self.every_server_knows()
 
     def tell(self, event: sync.PolicyEvent) -> sync.Decision:
@@ -76,9 +77,9 @@ class Gate(RuleBasedStateMachine):
             may = may | {event.worker}
         assert decision.release <= may, "released without having arrived"
         if decision.fold:
-            assert self.turn is None, "two turns at a time"
-            self.turn = set(decision.release)
-            assert self.joining <= self.turn, "a turn forgets a joiner"
+            assert self.view_change is None, "two view changes at a time"
+            self.view_change = set(decision.release)
+            assert self.joining <= self.view_change, "a view change forgets a joiner"
             self.entering, self.joining = self.joining, set()
         else:
             assert not decision.release & self.joining, "a joiner goes on before servers know it"
@@ -101,12 +102,12 @@ class Gate(RuleBasedStateMachine):
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         groups = (self.joining, self.entering, self.going, self.waiting, self.resting)
-        if everybody := sorted(set().union(*groups)):
-            worker = data.draw(st.sampled_from(everybody))
+        if workers := sorted(set().union(*groups)):
+            worker = data.draw(st.sampled_from(workers))
             for group in groups:
                 group.discard(worker)
-            if self.turn is not None:
-                self.turn.discard(worker)
+            if self.view_change is not None:
+                self.view_change.discard(worker)
             self.tell(sync.Left(worker))
 
     @precondition(lambda self: self.going)
@@ -131,13 +132,13 @@ class Gate(RuleBasedStateMachine):
     def come_back(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(sorted(self.resting)))
         decision = self.tell(sync.Returned(worker))
-        assert worker in decision.release, "one who came back is held"
+        assert worker in decision.release, "a worker that returned is held"
 
-    @precondition(lambda self: self.turn is not None)
+    @precondition(lambda self: self.view_change is not None)
     @rule()
     def every_server_knows(self) -> None:
-        assert self.turn is not None
-        released, self.turn = self.turn, None
+        assert self.view_change is not None
+        released, self.view_change = self.view_change, None
         self.go(released)
         self.tell(sync.Opened(0))
 
@@ -153,17 +154,19 @@ class Gate(RuleBasedStateMachine):
         return {worker: clocks[worker] for worker in clocks.workers()}
 
     @invariant()
-    def somebody_is_going(self) -> None:
+    def a_worker_is_running(self) -> None:
         if self.waiting:
-            assert self.going or self.turn is not None, "all wait for nobody"
+            assert self.going or self.view_change is not None, "all workers wait"
 
     @invariant()
-    def joiners_are_in_the_next_turn(self) -> None:
-        assert not self.entering or self.turn is not None, "a joiner is never released"
-        assert not self.joining or self.turn is not None, "a joiner waits for no turn"
+    def joiners_are_in_the_next_view_change(self) -> None:
+        assert not self.entering or self.view_change is not None, "a joiner is never released"
+        assert not self.joining or self.view_change is not None, (
+            "a joiner waits without a view change"
+        )
 
     @invariant()
-    def clocks_are_of_those_who_take_part(self) -> None:
+    def only_members_that_do_not_rest_have_clocks(self) -> None:
         if hasattr(self, "policy"):
             assert set(self.clocks) == self.entering | self.going | self.waiting
 
@@ -179,13 +182,13 @@ class Ssp(Gate):
             assert gap <= self.bound + 1, f"the gap of clocks is {gap}"
 
     @invariant()
-    def who_may_go_is_not_held(self) -> None:
-        """The twin of the gate: look at everybody, every time."""
+    def no_worker_within_the_bound_is_held(self) -> None:
+        """Brute force: examine every waiting worker after every event."""
         if hasattr(self, "policy") and self.waiting:
             least = min(self.clocks.values())
             held = {w for w in self.waiting if self.clocks[w] - least <= self.bound}
-            held -= self.turn or set()
-            assert not held, f"{held} may go, but nobody tells them"
+            held -= self.view_change or set()
+            assert not held, f"{held} may go on, but are held"
 
 
 class Asp(Gate):
@@ -194,9 +197,9 @@ class Asp(Gate):
     asks = False
 
     @invariant()
-    def nobody_is_held(self) -> None:
+    def no_worker_is_held(self) -> None:
         if hasattr(self, "policy"):
-            assert self.policy.why().reason.code == "going", "somebody is held"
+            assert self.policy.why().reason.code == "going", "a worker is held"
 
 
 class SspRestart(Gate):
@@ -205,13 +208,13 @@ class SspRestart(Gate):
 
     def tell(self, event: sync.PolicyEvent) -> sync.Decision:
         arriving = {event.worker} if isinstance(event, sync.MemberContributed) else set()
-        stopped = self.waiting - arriving - (self.turn or set())
+        stopped = self.waiting - arriving - (self.view_change or set())
         others = (self.going | self.entering | self.joining) - arriving
         decision = super().tell(event)
-        let_go = decision.release & (stopped | arriving)
-        if stopped and let_go:
-            assert let_go == stopped | arriving, "not all are released together"
-            assert not others & set(self.clocks), "released before everybody has stopped"
+        released = decision.release & (stopped | arriving)
+        if stopped and released:
+            assert released == stopped | arriving, "not all are released together"
+            assert not others & set(self.clocks), "released before all have stopped"
             assert set(self.clocks.values()) <= {0}, "clocks differ after a restart"
         return decision
 
@@ -223,7 +226,7 @@ class SspRestart(Gate):
 
 
 @pytest.mark.parametrize("policy", [Ssp, Asp, SspRestart])
-def test_under_joins_leaves_abstentions_and_returns(policy: type[Gate]) -> None:
+def test_clocks_stay_within_the_bound_and_workers_go_on(policy: type[Gate]) -> None:
     run_state_machine_as_test(policy, settings=SEARCH)
 
 
@@ -240,29 +243,29 @@ class JoinsAtZero(Clocks):
             self._at.put(worker, 0)
 
 
-def test_the_gap_grows_when_joiners_start_at_nothing() -> None:
+def test_the_gap_grows_if_joiners_start_at_zero() -> None:
     with pytest.raises(AssertionError, match="the gap of clocks is"):
         hunt(Ssp, clocks_class=JoinsAtZero)
 
 
-class LooksAtWhoArrives(Staleness):
+class ExaminesArrivalsOnly(Staleness):
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
         self._least = clocks.least
         return super().open(clocks, now_ns)
 
 
-def test_wake_ups_are_lost_when_only_the_arriving_is_looked_at() -> None:
-    with pytest.raises(AssertionError, match="may go, but nobody tells them|all wait for nobody"):
-        hunt(Ssp, gate=LooksAtWhoArrives)
+def test_releases_are_lost_if_only_arriving_workers_are_examined() -> None:
+    with pytest.raises(AssertionError, match="may go on, but are held|all workers wait"):
+        hunt(Ssp, gate=ExaminesArrivalsOnly)
 
 
-def test_asp_holds_somebody_when_there_is_a_bound() -> None:
-    with pytest.raises(AssertionError, match="somebody is held|without having arrived"):
+def test_asp_holds_workers_if_there_is_a_bound() -> None:
+    with pytest.raises(AssertionError, match="a worker is held|without having arrived"):
         hunt(Asp, bounds=(0,))
 
 
-class ComesBackWhereItWas(Clocks):
-    """One who rested keeps the clock it had when it went."""
+class ReturnsBelowTheMinimum(Clocks):
+    """A resting worker keeps its clock, even below the minimum."""
 
     def resume(self, worker: int) -> bool:
         floor, self._floor = self._floor, 0
@@ -271,9 +274,9 @@ class ComesBackWhereItWas(Clocks):
         return came
 
 
-def test_the_gap_grows_when_one_who_rested_comes_back_where_it_was() -> None:
+def test_the_gap_grows_if_a_resting_worker_returns_below_the_minimum() -> None:
     with pytest.raises(AssertionError, match="the gap of clocks is"):
-        hunt(Ssp, clocks_class=ComesBackWhereItWas)
+        hunt(Ssp, clocks_class=ReturnsBelowTheMinimum)
 
 
 class ForgetfulViewChange(ViewChange):
@@ -284,8 +287,8 @@ class ForgetfulViewChange(ViewChange):
         self._joining.discard(worker)
 
 
-def test_joiners_wait_for_ever_when_nothing_turns_the_view() -> None:
-    with pytest.raises(AssertionError, match="a joiner waits for no turn"):
+def test_joiners_wait_for_ever_if_the_view_does_not_change() -> None:
+    with pytest.raises(AssertionError, match="a joiner waits without a view change"):
         hunt(Ssp, view_change_class=ForgetfulViewChange)
 
 
@@ -296,7 +299,7 @@ class GoesOnRegardless(Restart):
         self._stopped |= stopped
 
 
-def test_somebody_goes_on_when_who_has_stopped_is_not_looked_at() -> None:
+def test_a_worker_goes_on_alone_if_stopped_workers_are_ignored() -> None:
     with pytest.raises(AssertionError, match="not all are released together"):
         hunt(SspRestart, gate=GoesOnRegardless)
 
@@ -306,7 +309,7 @@ class KeepsRunning(Clocks):
         pass
 
 
-def test_clocks_differ_when_a_restart_does_not_restart_them() -> None:
+def test_clocks_differ_if_a_restart_does_not_reset_them() -> None:
     with pytest.raises(AssertionError, match="clocks differ|the gap of clocks"):
         hunt(SspRestart, clocks_class=KeepsRunning)
 
@@ -320,12 +323,12 @@ class ReleasesOne(Restart):
         return frozenset((max(released),)), reason
 
 
-def test_some_are_left_behind_when_a_restart_releases_only_one() -> None:
+def test_workers_are_left_behind_if_a_restart_releases_only_one() -> None:
     with pytest.raises(AssertionError, match="not all are released together"):
         hunt(SspRestart, gate=ReleasesOne)
 
 
-def test_a_joiner_begins_at_the_members_minimum() -> None:
+def test_a_joiner_starts_at_the_members_minimum() -> None:
     """A member that is one step ahead of the others goes on, though a worker has just joined."""
     policy = OnArrival(Staleness(2))
     for worker in (0, 1):

@@ -1,5 +1,5 @@
-"""Silence is suspect when it is long for the one who is silent: regular beats soon, irregular later,
-and nobody who beats as it always does."""
+"""Suspicion adapts to each worker's heartbeats: after regular ones silence is suspect soon, after
+irregular ones later; a worker that keeps its usual rhythm is never suspect."""
 
 import re
 
@@ -27,16 +27,16 @@ def pulse_of(*gaps_ms: int, agreed_ms: int = 10) -> Pulse:
 
 
 @given(beats_ms, st.integers(3, 40))
-def test_regular_beats_are_missed_soon(gap_ms: int, count: int) -> None:
+def test_a_worker_with_regular_heartbeats_is_suspected_soon(gap_ms: int, count: int) -> None:
     limit_ns = pulse_of(*[gap_ms] * count).limit_ns()
     assert 3 * gap_ms * MS < limit_ns <= 3 * gap_ms * MS + SECOND_NS
 
 
 @given(beats_ms, st.floats(0.0, 0.5), st.integers(30, 80), st.randoms(use_true_random=False))
-def test_nobody_is_suspected_who_beats_as_it_always_does(
+def test_a_worker_with_its_usual_heartbeats_is_never_suspected(
     gap_ms: int, jitter: float, count: int, random: object
 ) -> None:
-    """Each gap up to `jitter` longer or shorter than usual, for ever: never suspect."""
+    """Each gap is up to `jitter` longer or shorter than usual."""
     found = Suspicion(gap_ms / 1000)
     now_ns = SECOND_NS
     found.expect(7, now_ns)
@@ -48,7 +48,7 @@ def test_nobody_is_suspected_who_beats_as_it_always_does(
 
 
 @given(beats_ms, st.integers(2, 20))
-def test_who_beats_irregularly_is_given_more_time(gap_ms: int, factor: int) -> None:
+def test_a_worker_with_irregular_heartbeats_is_suspected_later(gap_ms: int, factor: int) -> None:
     regular = pulse_of(*[gap_ms] * 20).limit_ns()
     irregular = pulse_of(*[gap_ms, gap_ms, gap_ms, gap_ms * (1 + factor)] * 5)
     assert irregular.limit_ns() > regular
@@ -77,18 +77,18 @@ def test_the_derivation_adds_up(gaps_ms: list[int]) -> None:
     assert limit == pytest.approx(pulse.limit_ns() / 1e9, abs=0.01)
 
 
-def test_beats_that_were_read_together_came_as_agreed() -> None:
+def test_heartbeats_read_together_count_as_sent_at_the_agreed_interval() -> None:
     together = pulse_of(*[500] * 5, 12_000, *[0] * 24, agreed_ms=500)
     assert together.limit_ns() == pulse_of(*[500] * 20, agreed_ms=500).limit_ns()
 
 
-def test_before_three_gaps_are_known_the_agreed_beat_counts() -> None:
+def test_the_agreed_interval_counts_until_three_gaps_are_known() -> None:
     pulse = pulse_of(1, 1, agreed_ms=500)
     assert pulse.limit_ns() == 10 * SECOND_NS
     assert pulse.derivation() == "10.00 s = 20 x the agreed 0.50 s"
 
 
-def test_other_words_are_signs_of_life_but_no_beats() -> None:
+def test_other_messages_are_signs_of_life_but_not_heartbeats() -> None:
     pulse = pulse_of(1000, 1000, 1000)
     until_ns = pulse.until_ns()
     pulse.spoke(3_500 * MS)
@@ -96,7 +96,7 @@ def test_other_words_are_signs_of_life_but_no_beats() -> None:
     assert list(pulse.gaps) == [SECOND_NS] * 3
 
 
-def test_a_rhythm_that_becomes_known_brings_the_time_nearer() -> None:
+def test_a_known_rhythm_shortens_the_time_to_suspicion() -> None:
     found = Suspicion(BEAT_S)
     found.expect(0, 0)
     assert found.wake_ns == 10 * SECOND_NS
@@ -107,40 +107,47 @@ def test_a_rhythm_that_becomes_known_brings_the_time_nearer() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2_000)), min_size=1, max_size=60))
-def test_the_silent_are_found_when_it_is_time_and_not_before(beats: list[tuple[int, int]]) -> None:
-    """The twin: look at every pulse, every time. Who is found is forgotten, as an evicted one is."""
+def test_silent_workers_are_found_at_their_limit_and_not_before(
+    beats: list[tuple[int, int]],
+) -> None:
+    """Compare with a brute-force check of every worker at every time. A worker that is found is
+    forgotten, as an evicted worker is."""
     found = Suspicion(0.05)
     now_ns = SECOND_NS
     expected = set(range(4))
-    for who in expected:
-        found.expect(who, now_ns)
-    for who, pause_ms in beats:
+    for worker in expected:
+        found.expect(worker, now_ns)
+    for worker, pause_ms in beats:
         now_ns += pause_ms * MS
         late = {w for w in expected if found.pulse(w).until_ns() <= now_ns}
         if late:
             wake_ns = found.wake_ns
-            assert wake_ns is not None and wake_ns <= now_ns, "nobody would have looked"
+            assert wake_ns is not None and wake_ns <= now_ns, "no wake-up was asked for"
         assert set(found.silent(now_ns)) == late
         for one in late:
             found.forget(one)
         expected -= late
-        found.beat(who, now_ns)
+        found.beat(worker, now_ns)
     assert (found.wake_ns is None) == (not expected)
 
 
-def test_who_beats_irregularly_is_suspected_when_spreads_are_not_looked_at(monkeypatch) -> None:
+def test_irregular_heartbeats_are_suspected_if_the_standard_deviation_is_ignored(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(liveness, "_SPREADS", 0)
     with pytest.raises(AssertionError, match="it was as silent before"):
-        test_who_beats_irregularly_is_given_more_time.hypothesis.inner_test(5_000, 20)
+        test_a_worker_with_irregular_heartbeats_is_suspected_later.hypothesis.inner_test(5_000, 20)
 
 
-def test_the_late_are_missed_when_nobody_looks_again(monkeypatch) -> None:
+def test_silent_workers_are_missed_if_their_limit_is_not_checked_again(monkeypatch) -> None:
     honest = Suspicion.expect
 
-    def once(self: Suspicion, who: int, now_ns: int) -> None:
-        honest(self, who, now_ns)
+    def once(self: Suspicion, worker: int, now_ns: int) -> None:
+        honest(self, worker, now_ns)
         self.wake_ns = now_ns + 10**15
 
     monkeypatch.setattr(Suspicion, "expect", once)
-    with pytest.raises(AssertionError, match="nobody would have looked"):
-        test_the_silent_are_found_when_it_is_time_and_not_before.hypothesis.inner_test([(0, 2000)])
+    with pytest.raises(AssertionError, match="no wake-up was asked for"):
+        test_silent_workers_are_found_at_their_limit_and_not_before.hypothesis.inner_test(
+            [(0, 2000)]
+        )

@@ -1,4 +1,4 @@
-"""A slot is never written while a reader leases it; and it is, when leases are not looked at."""
+"""A slot is never written while a reader leases it, unless the rule is switched off."""
 
 import pytest
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ readers = st.integers(0, 3)
 
 
 class Readers(RuleBasedStateMachine):
-    """Versions beside a memory whose slots hold what was written last."""
+    """Versions, beside a memory whose slots have the last content written to them."""
 
     rotating = False
 
@@ -79,7 +79,7 @@ def test_an_old_release_does_not_free_a_newer_lease() -> None:
     assert versions.leased(versions.slot)
 
 
-def test_nothing_leased_means_in_place() -> None:
+def test_without_leases_folds_are_in_place() -> None:
     versions = Versions()
     assert versions.target() == (0, 0)
     versions.lease(1)
@@ -88,13 +88,15 @@ def test_nothing_leased_means_in_place() -> None:
     assert versions.target() == (0, 0)
 
 
-def test_a_leased_version_is_overwritten_when_leases_are_not_looked_at(monkeypatch) -> None:
+def test_a_leased_version_is_overwritten_if_leases_are_ignored(monkeypatch) -> None:
     monkeypatch.setattr(Versions, "leased", lambda self, slot: False)
     with pytest.raises(AssertionError, match="overwritten"):
         run_state_machine_as_test(Readers)
 
 
-def test_the_same_where_versions_grow_beside_each_other(monkeypatch) -> None:
+def test_a_leased_version_is_overwritten_if_leases_are_ignored_with_rotating_slots(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(Versions, "leased", lambda self, slot: False)
     with pytest.raises(AssertionError, match="overwritten"):
         run_state_machine_as_test(RotatingReaders)

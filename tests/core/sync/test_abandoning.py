@@ -1,4 +1,4 @@
-"""FSP's patience: who is late by more than that is not waited for, and what it leaves out."""
+"""FSP's patience: when a round closes without late workers, and which micro-batches they leave out."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_the_patience_begins_when_the_interval_is_over() -> None:
     assert str(decision.reason) == ("round 1 closes 0.050 s after its interval; not waited for: w2")
 
 
-def test_who_comes_after_that_goes_on_with_the_version_that_there_is() -> None:
+def test_a_worker_that_arrives_after_the_fold_goes_on_with_the_newest_version() -> None:
     policy = fsp()
     policy.on(arrived(0), 99 * MS)
     policy.on(arrived(1), 99 * MS)
@@ -47,7 +47,7 @@ def test_who_comes_after_that_goes_on_with_the_version_that_there_is() -> None:
     assert decision.release == {2} and not decision.fold
 
 
-def test_a_round_that_was_called_off_counts_from_then() -> None:
+def test_the_patience_begins_when_a_worker_asked_for_the_barrier() -> None:
     policy = fsp(interval="10s")
     assert policy.on(sync.Asked(0), 300 * MS).pause
     policy.on(arrived(0), 301 * MS)
@@ -55,17 +55,17 @@ def test_a_round_that_was_called_off_counts_from_then() -> None:
     assert policy.on(sync.TimePassed(), 351 * MS).fold
 
 
-def test_with_nobody_here_there_is_nobody_whose_patience_ends() -> None:
+def test_the_patience_begins_with_the_first_arrival_after_the_interval() -> None:
     policy = fsp()
     assert not policy.on(sync.TimePassed(), 200 * MS).fold
     decision = policy.on(arrived(1), 210 * MS)
     assert not decision.fold and decision.wake_at == 260 * MS
-    assert not policy.on(arrived(0), 211 * MS).fold, "the first one's patience counts"
+    assert not policy.on(arrived(0), 211 * MS).fold, "the patience began with the first arrival"
     decision = policy.on(sync.TimePassed(), 260 * MS)
     assert decision.fold and decision.release == {0, 1}
 
 
-def test_who_is_late_but_in_waits_for_nobody() -> None:
+def test_a_worker_counted_in_the_round_before_does_not_begin_the_patience() -> None:
     policy = fsp()
     policy.on(arrived(0), 99 * MS)
     policy.on(arrived(1), 99 * MS)
@@ -87,7 +87,7 @@ def test_a_fold_at_the_deadline_releases_a_worker_whose_contribution_was_counted
     assert decision.fold and decision.release == {0, 2}
 
 
-def test_who_came_and_left_waits_for_nobody() -> None:
+def test_a_worker_that_arrived_and_left_does_not_begin_the_patience() -> None:
     policy = fsp()
     policy.on(arrived(0), 10 * MS)
     policy.on(sync.Left(0), 20 * MS)
@@ -95,7 +95,7 @@ def test_who_came_and_left_waits_for_nobody() -> None:
     assert policy.on(sync.TimePassed(), 260 * MS).fold
 
 
-def test_a_round_that_reads_the_objective_waits_for_all_shares() -> None:
+def test_a_round_that_measures_the_objective_waits_for_all_workers() -> None:
     policy = fsp(interval="auto")
     for worker in (0, 1, 2):
         decision = policy.on(arrived(worker), 200 * MS)
@@ -106,7 +106,7 @@ def test_a_round_that_reads_the_objective_waits_for_all_shares() -> None:
     assert not policy.on(sync.TimePassed(), 900 * MS).fold
 
 
-def test_without_a_patience_all_are_waited_for() -> None:
+def test_without_a_patience_the_round_waits_for_all_workers() -> None:
     policy = fsp(abandon="off", timer="off")
     policy.on(arrived(0), 99 * MS)
     decision = policy.on(sync.TimePassed(), 5_000 * MS)
@@ -117,5 +117,7 @@ def test_without_a_patience_all_are_waited_for() -> None:
     ("late_ms", "patience", "gathered", "left_out"),
     [(51, "50ms", 8, True), (50, "50ms", 8, False), (51, "50ms", 0, False), (900, "off", 8, False)],
 )
-def test_what_is_left_out(late_ms: int, patience: str, gathered: float, left_out: bool) -> None:
+def test_a_micro_batch_is_left_out_if_it_exceeds_the_patience(
+    late_ms: int, patience: str, gathered: float, left_out: bool
+) -> None:
     assert abandons(late_ms * MS, parse_patience(patience), gathered) == left_out

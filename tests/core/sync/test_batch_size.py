@@ -1,4 +1,4 @@
-"""BSPV: the mini-batch is doubled while that pays."""
+"""BSPV doubles the batch while the objective falls faster per second."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def train(
     return told, reasons
 
 
-def test_it_stops_at_the_best_and_stays() -> None:
+def test_the_search_stops_at_the_best_size_and_keeps_it() -> None:
     def quality(points: int) -> float:
         return points**0.5 / 1000
 
@@ -46,30 +46,30 @@ def test_it_stops_at_the_best_and_stays() -> None:
     assert all(points == best for points in told[22:])
 
 
-def test_it_ends_with_all_points() -> None:
+def test_the_search_ends_when_a_batch_has_all_points() -> None:
     told, reasons = train(BatchSize(), lambda points: points / 1e4, most=100)
     assert sorted(set(told)) == [32, 64, 100]
     assert told[-1] == 100
     assert reasons[-1].fields["points"] == 100
 
 
-def test_fewer_points_than_the_first_size_are_no_reason_to_shrink() -> None:
+def test_workers_with_few_points_do_not_lower_the_first_size() -> None:
     told, _ = train(BatchSize(64), lambda points: points / 1e4, most=10)
     assert set(told) == {64}
 
 
-def test_twice_the_points_for_nothing_are_not_worth_it() -> None:
+def test_a_larger_batch_that_gains_nothing_is_not_chosen() -> None:
     told, _ = train(BatchSize(), lambda _points: 0.0, most=10**6)
     assert told[-1] == 32
 
 
-def test_the_first_size_may_be_the_best() -> None:
+def test_the_first_size_is_kept_if_it_is_the_best() -> None:
     told, _ = train(BatchSize(), lambda _points: 0.01, most=10**6)
     assert told[-1] == 32
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
-def test_without_an_objective_it_stays(missing: float | None) -> None:
+def test_without_an_objective_the_size_is_kept(missing: float | None) -> None:
     sizes = BatchSize()
     reason = sizes.closed(MeasuredBatch(1, missing, 1000))
     assert reason is not None and reason.code == "batch-blind"
@@ -77,5 +77,5 @@ def test_without_an_objective_it_stays(missing: float | None) -> None:
     assert sizes.closed(MeasuredBatch(1, missing, 1000)) is None
 
 
-def test_the_whole_needs_no_search() -> None:
+def test_whole_batches_need_no_objective() -> None:
     assert WHOLE.points is None and not WHOLE.probe

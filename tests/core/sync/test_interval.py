@@ -1,4 +1,4 @@
-"""FSP's interval: what is measured, what is chosen, when it is measured anew, and what is said."""
+"""FSP's interval: trials, the chosen length, the end of a stage, and the reasons for changes."""
 
 import random
 from itertools import pairwise
@@ -28,10 +28,10 @@ def lengths_ms(rounds: list[IntervalTerms]) -> list[float]:
 
 WARM_UP_MS = [10, 10, 20, 40, 80, 160]
 MEASURING = 4 * (4 + 2) + 4 + 1
-"""Rounds: parts of four and of two in turn, and one that only ends the last part."""
+"""Rounds of a trial: parts of four and of two in turn, and one that only ends the last part."""
 
 
-def test_it_starts_with_the_interval_in_which_the_workers_visit_one_batch_each() -> None:
+def test_auto_starts_with_the_interval_in_which_each_worker_visits_one_batch() -> None:
     for batch_ms, warm_up_ms in ((200, WARM_UP_MS), (13, [10, 10, 13, 13, 13])):
         training = Training(line(-2, 1), batch_ns=batch_ms * MS, phi_ns=2 * MS)
         interval = AutoInterval()
@@ -41,7 +41,7 @@ def test_it_starts_with_the_interval_in_which_the_workers_visit_one_batch_each()
 
 
 def test_a_round_that_was_disturbed_does_not_lengthen_the_start() -> None:
-    """Two rounds of the warm-up visit a tenth of the points that they could."""
+    """Two rounds of the warm-up visit only a tenth of their usual points."""
     training = Training(line(-2, 1), batch_ns=13 * MS, phi_ns=2 * MS)
     interval = AutoInterval()
     for disturbed in (False, True, True, False, False):
@@ -51,7 +51,7 @@ def test_a_round_that_was_disturbed_does_not_lengthen_the_start() -> None:
     assert interval.next().interval_ns == 13 * MS
 
 
-def test_measuring_undoes_nothing_and_reads_where_the_length_changes() -> None:
+def test_a_trial_measures_the_objective_where_the_length_changes() -> None:
     training = Training(line(-2, 1))
     rounds, reason = training.until(AutoInterval(), "interval-chosen")
     rounds = rounds[len(WARM_UP_MS) :]
@@ -61,7 +61,7 @@ def test_measuring_undoes_nothing_and_reads_where_the_length_changes() -> None:
     assert reason.fields["before_ms"] == 200
 
 
-def test_reading_the_objective_takes_a_tenth_of_the_time_at_most() -> None:
+def test_measuring_the_objective_takes_at_most_a_tenth_of_the_time() -> None:
     interval = AutoInterval()
     while not isinstance(reason := interval.closed(one_round(interval, 300 * MS)), Reason) or (
         reason.code != "interval-measuring"
@@ -77,7 +77,7 @@ def test_reading_the_objective_takes_a_tenth_of_the_time_at_most() -> None:
 
 
 def one_round(interval: AutoInterval, probe_ns: int) -> Measured:
-    """20 ms for one batch each, and as much again for reading, if that is asked for."""
+    """A batch per worker takes 20 ms, and so does measuring the objective."""
     terms = interval.next()
     reading = (1.0, probe_ns) if terms.probe else (None, 0)
     batches = terms.interval_ns / (20 * MS)
@@ -94,13 +94,13 @@ def test_the_best_interval_is_found_whatever_the_trend_of_training(
     training = Training(line(a, b, trend))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
-    # The line is seen at the moment of the middle part, after the warm-up and four others.
+    # The line belongs to the middle part of the trial, which follows the warm-up and four other parts.
     seen_b = b + trend * (sum(WARM_UP_MS) / 1000 + 4.5 * 0.8)
     best = max(0.05, peak(a, seen_b, 0.02))  # a stage quarters the interval at most
     assert interval.next().interval_ns / 1e9 == pytest.approx(best, rel=1e-6)
 
 
-def test_a_stage_doubles_the_interval_or_quarters_it_at_most() -> None:
+def test_a_stage_at_most_doubles_or_quarters_the_interval() -> None:
     far_up, far_down = Training(line(1, 1)), Training(line(-9, 20), phi_ns=10_000)
     for training, found_ms in ((far_up, 400), (far_down, 50)):
         interval = AutoInterval()
@@ -108,7 +108,7 @@ def test_a_stage_doubles_the_interval_or_quarters_it_at_most() -> None:
         assert interval.next().interval_ns == found_ms * MS
 
 
-def test_stage_by_stage_it_comes_to_the_full_pass() -> None:
+def test_stage_by_stage_the_interval_grows_to_a_full_pass() -> None:
     training = Training(lambda eta, worked_s: (1 + eta) / (1 + worked_s), pass_ns=5_000 * MS)
     interval = AutoInterval()
     for found_ms in (400, 800, 1600, 3200, 5000, 5000):
@@ -119,7 +119,7 @@ def test_stage_by_stage_it_comes_to_the_full_pass() -> None:
 @pytest.mark.parametrize(
     ("phi_ns", "micro_ns", "low_ms"), [(5 * MS, 60 * MS, 120), (90 * MS, 1 * MS, 90)]
 )
-def test_it_is_never_shorter_than_the_barrier_or_two_micro_batches(
+def test_the_interval_is_never_shorter_than_the_barrier_or_two_micro_batches(
     phi_ns: int, micro_ns: int, low_ms: int
 ) -> None:
     training = Training(line(-900, 1), phi_ns=phi_ns, micro_ns=micro_ns)
@@ -128,20 +128,20 @@ def test_it_is_never_shorter_than_the_barrier_or_two_micro_batches(
     assert interval.next().interval_ns == low_ms * MS
 
 
-def test_both_lengths_that_are_tried_fit_into_a_pass() -> None:
+def test_both_lengths_of_a_trial_fit_into_a_pass() -> None:
     training = Training(line(-2, 1), pass_ns=150 * MS)
     rounds, _ = training.until(AutoInterval(), "interval-chosen")
     assert lengths_ms(rounds)[-MEASURING:] == [*([75] * 4 + [150] * 2) * 4, *[75] * 4, 75]
 
 
-def test_a_pass_shorter_than_the_barrier_leaves_nothing_to_choose() -> None:
+def test_the_barrier_bounds_the_interval_if_a_pass_is_shorter() -> None:
     training = Training(line(-2, 1), phi_ns=50 * MS, pass_ns=10 * MS)
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
     assert interval.next().interval_ns == 50 * MS
 
 
-def test_a_stage_that_keeps_its_promise_goes_on() -> None:
+def test_a_stage_that_gains_as_promised_goes_on() -> None:
     training = Training(line(-2, 1))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
@@ -161,7 +161,7 @@ def test_a_stage_is_over_after_three_checks_in_a_row_under_80_percent() -> None:
     assert len(rounds) == MEASURING
 
 
-def test_one_good_check_between_two_bad_ones_saves_the_stage() -> None:
+def test_a_good_check_between_bad_ones_keeps_the_stage() -> None:
     training = Training(line(-2, 1))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
@@ -171,7 +171,7 @@ def test_one_good_check_between_two_bad_ones_saves_the_stage() -> None:
         assert [training.round(interval)[1] for _ in range(4)] == [None] * 4
 
 
-def test_dearer_barriers_break_the_promise_too() -> None:
+def test_a_stage_ends_when_barriers_become_expensive() -> None:
     training = Training(line(-2, 1))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
@@ -182,7 +182,7 @@ def test_dearer_barriers_break_the_promise_too() -> None:
     assert interval.next().interval_ns > before
 
 
-def test_a_barrier_that_outgrows_the_interval_raises_it_at_once() -> None:
+def test_a_barrier_longer_than_the_interval_raises_it_at_once() -> None:
     training = Training(line(-2, 1))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
@@ -191,7 +191,7 @@ def test_a_barrier_that_outgrows_the_interval_raises_it_at_once() -> None:
     assert interval.next().interval_ns / MS == reason.fields["interval_ms"]
 
 
-def test_an_interval_that_was_raised_comes_down_again_with_the_cost() -> None:
+def test_a_raised_interval_falls_when_barriers_become_cheaper() -> None:
     training = Training(line(-2, 1))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
@@ -205,7 +205,7 @@ def test_an_interval_that_was_raised_comes_down_again_with_the_cost() -> None:
 
 @pytest.mark.parametrize("missing", [None, float("nan"), float("inf")])
 @pytest.mark.parametrize("make", [AutoInterval, BinaryInterval])
-def test_without_an_objective_rounds_have_as_many_points_as_with_bsp(
+def test_without_an_objective_rounds_have_as_many_points_as_under_bsp(
     make: type[AutoInterval] | type[BinaryInterval], missing: float | None
 ) -> None:
     training = Training(line(-2, 1), phi_ns=5 * MS, objective=missing, batch_ns=70 * MS)
@@ -222,7 +222,7 @@ def test_without_an_objective_rounds_have_as_many_points_as_with_bsp(
 
 
 @pytest.mark.parametrize("make", [AutoInterval, BinaryInterval])
-def test_an_objective_that_comes_later_is_used(
+def test_an_objective_that_is_reported_later_is_used(
     make: type[AutoInterval] | type[BinaryInterval],
 ) -> None:
     training = Training(line(-2, 1), objective=None)
@@ -256,7 +256,7 @@ def test_binary_stops_at_the_barriers_cost() -> None:
     training.until(interval, "interval-raised")
 
 
-def test_a_pass_shorter_than_the_barrier_is_no_bound_for_binary_either() -> None:
+def test_the_barrier_bounds_binary_if_a_pass_is_shorter() -> None:
     training = Training(line(-2, 1), phi_ns=50 * MS, pass_ns=10 * MS)
     interval = BinaryInterval()
     training.until(interval, "interval-measuring")
@@ -281,14 +281,14 @@ def test_binary_mistakes_the_trend_of_training_for_the_interval_and_auto_does_no
 # -- fixed -----------------------------------------------------------------------------------------
 
 
-def test_a_fixed_interval_stays_as_asked() -> None:
+def test_a_fixed_interval_does_not_change() -> None:
     interval = FixedInterval(250 * MS)
     assert interval.next() == IntervalTerms(250 * MS, probe=False)
     assert interval.closed(Measured(250 * MS, 20 * MS)) is None
     assert interval.next() == IntervalTerms(250 * MS, probe=False)
 
 
-def test_a_fixed_interval_below_the_barriers_cost_is_raised_and_comes_back() -> None:
+def test_a_fixed_interval_below_the_barriers_cost_is_raised_and_restored() -> None:
     training = Training(line(-2, 1), phi_ns=40 * MS)
     interval = FixedInterval(10 * MS)
     _, reason = training.until(interval, "interval-raised")
@@ -307,16 +307,16 @@ def test_a_fixed_interval_below_the_barriers_cost_is_raised_and_comes_back() -> 
 @pytest.mark.parametrize(
     ("text", "kind"), [("auto", AutoInterval), ("binary", BinaryInterval), ("250ms", FixedInterval)]
 )
-def test_what_people_write(text: str, kind: type[Interval]) -> None:
+def test_the_text_of_interval_chooses_the_class(text: str, kind: type[Interval]) -> None:
     assert isinstance(parse_interval(text), kind)
 
 
-def test_a_length_is_taken_as_it_is() -> None:
+def test_a_fixed_length_is_used_unchanged() -> None:
     assert parse_interval(" 1.5s ").next().interval_ns == 1500 * MS
 
 
 @pytest.mark.parametrize("text", ["", "0ms", "-5ms", "250", "fast", "auto:3", "nans"])
-def test_anything_else_is_refused_in_one_line(text: str) -> None:
+def test_other_texts_of_interval_are_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError) as refusal:
         parse_interval(text)
     assert "auto, binary or 250ms" in str(refusal.value)
@@ -338,7 +338,7 @@ def test_every_change_has_a_reason() -> None:
 def test_a_job_that_gains_only_from_short_intervals_gets_the_shortest_possible(
     phi_ms: int, low_ms: float
 ) -> None:
-    """Two micro-batches take 5 ms. No share of the time is reserved for work beyond that."""
+    """Two micro-batches take 5 ms, which is the only lower bound here."""
     training = Training(line(-900, 1), phi_ns=phi_ms * MS, micro_ns=5 * MS // 2, batch_ns=9 * MS)
     interval = parse_interval("auto")
     training.until(interval, "interval-chosen")
@@ -364,7 +364,7 @@ def test_noise_alone_leaves_the_interval_where_the_users_batch_puts_it() -> None
     assert max(chosen) <= 24
 
 
-def test_a_gain_that_stands_out_from_the_noise_is_followed() -> None:
+def test_a_gain_larger_than_the_noise_changes_the_interval() -> None:
     """A second of work gains the same with every interval, so longer ones, with fewer barriers, are
     better."""
     rng = random.Random(4)
@@ -382,7 +382,7 @@ def test_a_gain_that_stands_out_from_the_noise_is_followed() -> None:
     assert ups > 45
 
 
-def test_one_hiccup_moves_nothing() -> None:
+def test_one_slow_round_does_not_change_the_interval() -> None:
     training = Training(line(-2, 1))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
@@ -394,8 +394,8 @@ def test_one_hiccup_moves_nothing() -> None:
     assert interval.next().interval_ns == before
 
 
-def test_binary_halves_what_can_be_worked_not_what_was_allowed() -> None:
-    """Nobody knows how long a pass takes before somebody has asked for the barrier."""
+def test_binary_halves_the_time_worked_if_a_pass_is_shorter_than_the_interval() -> None:
+    """The time of a pass is unknown until a worker has asked for the barrier."""
     interval = BinaryInterval()
     assert interval.closed(Measured(200 * MS, 2 * MS)) is not None
     assert interval.next().interval_ns == 60_000 * MS

@@ -1,4 +1,4 @@
-"""Who answers late stops early; nobody stops before half-time or later than all."""
+"""Late workers stop earlier, but never before half of the interval, so that all arrive together."""
 
 import random
 
@@ -11,8 +11,11 @@ from polyrhythm.core.sync.barrier.lateness import Lateness
 MS = 10**6
 
 
-def spreads(delays_ms: list[float], rounds: int, noise: float = 0.0, seed: int = 0) -> list[float]:
-    """First to last arrival of each round, when workers answer after these delays."""
+def arrival_spreads(
+    delays_ms: list[float], rounds: int, noise: float = 0.0, seed: int = 0
+) -> list[float]:
+    """The time from the first to the last arrival of each round, with the given delay per
+    worker."""
     lateness, jitter, opened_ns, interval_ns = Lateness(), random.Random(seed), 0, 200 * MS
     found = []
     for _ in range(rounds):
@@ -27,20 +30,20 @@ def spreads(delays_ms: list[float], rounds: int, noise: float = 0.0, seed: int =
     return found
 
 
-def test_arrivals_come_together() -> None:
-    found = spreads([1, 5, 20, 60], rounds=3)
+def test_arrival_times_converge() -> None:
+    found = arrival_spreads([1, 5, 20, 60], rounds=3)
     assert found[0] == pytest.approx(59)
     assert found[1] == pytest.approx(0, abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_arrivals_come_together_though_delays_vary(seed: int) -> None:
-    found = spreads([1, 5, 20, 60], rounds=200, noise=0.05, seed=seed)
+def test_arrival_times_converge_though_delays_vary(seed: int) -> None:
+    found = arrival_spreads([1, 5, 20, 60], rounds=200, noise=0.05, seed=seed)
     later = found[100:]
     assert sum(later) / len(later) < 0.1 * found[0]
 
 
-def test_a_worker_that_slows_down_is_followed() -> None:
+def test_the_interval_of_a_worker_that_slows_down_becomes_shorter() -> None:
     lateness = Lateness()
     for delay_ms in [2] * 10 + [30] * 20:
         own_ns = lateness.own_interval(1, 100 * MS)
@@ -48,7 +51,7 @@ def test_a_worker_that_slows_down_is_followed() -> None:
     assert lateness.own_interval(1, 100 * MS) == pytest.approx(70 * MS, rel=0.01)
 
 
-def test_who_evaluates_the_probe_sample_slowly_trains_less_in_that_round() -> None:
+def test_a_worker_that_is_slow_on_the_probe_sample_has_a_shorter_interval_in_that_round() -> None:
     lateness = Lateness()
     for worker, probe_ms in ((1, 10), (2, 40)):
         own_ns = lateness.own_interval(worker, 200 * MS, probe=True)
@@ -58,7 +61,7 @@ def test_who_evaluates_the_probe_sample_slowly_trains_less_in_that_round() -> No
     assert lateness.own_interval(2, 200 * MS) == 198 * MS
 
 
-def test_a_first_step_that_takes_long_is_soon_forgotten() -> None:
+def test_a_slow_first_step_does_not_count() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
     lateness.arrived(1, 0, 1600 * MS)
@@ -67,21 +70,21 @@ def test_a_first_step_that_takes_long_is_soon_forgotten() -> None:
     assert lateness.own_interval(1, 100 * MS) == 95 * MS
 
 
-def test_never_below_half_the_interval() -> None:
+def test_an_interval_is_never_shortened_below_half() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
     lateness.arrived(1, 0, 1000 * MS)
     assert lateness.own_interval(1, 100 * MS) == 50 * MS
 
 
-def test_a_new_interval_is_shortened_by_as_much() -> None:
+def test_a_new_interval_is_shortened_by_the_same_time() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
     lateness.arrived(1, 0, 110 * MS)
     assert lateness.own_interval(1, 400 * MS) == 390 * MS
 
 
-def test_one_that_asked_for_the_barrier_early_is_not_early_for_ever() -> None:
+def test_an_early_barrier_does_not_count_as_negative_lateness() -> None:
     lateness = Lateness()
     lateness.own_interval(1, 100 * MS)
     lateness.arrived(1, 0, 110 * MS)
@@ -90,7 +93,7 @@ def test_one_that_asked_for_the_barrier_early_is_not_early_for_ever() -> None:
     assert lateness.own_interval(1, 100 * MS) == 90 * MS
 
 
-def test_a_stranger_and_one_forgotten_have_the_whole_interval() -> None:
+def test_workers_without_measurements_have_the_whole_interval() -> None:
     lateness = Lateness()
     assert lateness.own_interval(1, 77) == 77
     lateness.arrived(1, 0, 90)
@@ -101,7 +104,7 @@ def test_a_stranger_and_one_forgotten_have_the_whole_interval() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**10), st.integers(0, 10**11)), max_size=30))
-def test_whatever_arrives_when_the_own_interval_is_between_half_and_all(
+def test_a_workers_interval_is_always_between_half_and_all_of_the_interval(
     rounds: list[tuple[int, int]],
 ) -> None:
     lateness = Lateness()

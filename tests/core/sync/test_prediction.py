@@ -1,4 +1,4 @@
-"""PSP's plan: what is kept, what is made anew, and what bad numbers do."""
+"""PSP's plan: when it is kept, when it is replaced, and which step times are refused."""
 
 import random
 
@@ -23,7 +23,7 @@ def tell(prediction: Prediction, times_ms: list[float]) -> None:
         prediction.measured(worker, round(time_ms * 1e6))
 
 
-def test_times_that_share_no_multiple_still_meet() -> None:
+def test_step_times_without_a_common_multiple_get_a_plan() -> None:
     plan = plan_steps({0: 1.0, 1: 1.9, 2: 3.1})
     assert plan.steps == {0: 6, 1: 3, 2: 2}
     assert plan.horizon == pytest.approx(6.2)
@@ -35,7 +35,7 @@ def test_one_worker_and_equal_workers_meet_after_every_step() -> None:
     assert set(plan_steps(dict.fromkeys(range(50), 12.5)).steps.values()) == {1}
 
 
-def test_nobody_has_an_empty_plan() -> None:
+def test_without_workers_the_plan_is_empty() -> None:
     assert plan_steps({}).steps == {}
     assert Prediction().steps() == {}
 
@@ -46,19 +46,19 @@ def test_the_cap_bounds_the_steps_of_the_fastest() -> None:
     assert plan_steps(times, cap=8).cap == 8
 
 
-def test_a_cap_below_the_ratio_of_speeds_is_raised_and_says_so() -> None:
+def test_a_cap_below_the_ratio_of_speeds_is_raised() -> None:
     plan = plan_steps({0: 1.0, 1: 20.5}, cap=10)
     assert plan.cap == 21
     assert plan.steps == {0: 20, 1: 1}
 
 
 @pytest.mark.parametrize("time", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_step_takes_some_time(time: float) -> None:
+def test_a_step_time_that_is_not_positive_and_finite_is_refused(time: float) -> None:
     with pytest.raises(ValueError, match="w3"):
         plan_steps({1: 1.0, 3: time})
 
 
-def test_one_step_each_until_everybody_was_measured() -> None:
+def test_each_worker_makes_one_step_until_all_were_measured() -> None:
     prediction = told([1, 2])
     prediction.expect(2)
     assert prediction.steps() == {0: 1, 1: 1, 2: 1}
@@ -66,7 +66,7 @@ def test_one_step_each_until_everybody_was_measured() -> None:
     assert prediction.steps() == {0: 6, 1: 3, 2: 2}
 
 
-def test_who_left_is_in_no_plan() -> None:
+def test_a_worker_that_left_is_not_in_the_plan() -> None:
     prediction = told([1, 1, 3])
     assert prediction.steps() == {0: 3, 1: 3, 2: 1}
     prediction.forget(2)
@@ -74,11 +74,11 @@ def test_who_left_is_in_no_plan() -> None:
     assert prediction.steps() == {0: 1, 1: 1}
 
 
-def test_a_clock_that_stood_still_is_no_disaster() -> None:
+def test_a_step_of_zero_nanoseconds_is_accepted() -> None:
     assert told([0, 0]).steps() == {0: 1, 1: 1}
 
 
-def test_one_slow_worker_among_many_recovers_and_all_meet_often_again() -> None:
+def test_all_meet_often_again_after_the_one_slow_worker_has_recovered() -> None:
     prediction = told([1.0] * 200 + [60.0])
     assert prediction.steps()[0] == 60
     for _ in range(5):
@@ -101,7 +101,7 @@ def test_noise_of_5_percent_seldom_changes_the_plan(times_ms: list[float], seed:
     assert changes <= 5
 
 
-def test_a_plan_is_kept_within_10_percent_and_given_up_below() -> None:
+def test_a_plan_is_kept_within_10_percent_of_the_best_and_replaced_below() -> None:
     prediction = told([1, 1, 3])
     kept = prediction.steps()
     for _ in range(5):
@@ -112,11 +112,11 @@ def test_a_plan_is_kept_within_10_percent_and_given_up_below() -> None:
     assert prediction.steps() == {0: 4, 1: 4, 2: 1}
 
 
-def test_usage_of_nothing_is_full() -> None:
+def test_without_times_the_usage_is_1() -> None:
     assert resource_usage([]) == overall_usage([], []) == 1.0
 
 
-def test_ten_thousand_different_workers_cost_no_more_than_their_differences() -> None:
-    spread = random.Random(1)
-    plan = plan_steps({worker: spread.uniform(1, 10) for worker in range(10_000)})
+def test_a_plan_for_ten_thousand_workers_is_computed() -> None:
+    chance = random.Random(1)
+    plan = plan_steps({worker: chance.uniform(1, 10) for worker in range(10_000)})
     assert plan.utilisation > 0.9

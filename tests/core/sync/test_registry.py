@@ -1,4 +1,4 @@
-"""From the texts of --sync, --timer and --kind to a policy; the timer's own rule."""
+"""From the texts of --sync, --timer and --kind to a policy; the timer; BSP step by step."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ SECOND_NS = 10**9
         ("0.5s", SECOND_NS // 2),
     ],
 )
-def test_timers_are_understood(text: str, length_ns: int | None) -> None:
+def test_texts_of_timer_are_parsed(text: str, length_ns: int | None) -> None:
     assert Timer.parse(text).length_ns == length_ns
 
 
@@ -35,7 +35,7 @@ def test_other_timers_are_refused(text: str) -> None:
         Timer.parse(text)
 
 
-def test_auto_is_three_times_the_longest_of_the_last_20_rounds() -> None:
+def test_an_auto_timer_is_three_times_the_longest_of_the_last_20_rounds() -> None:
     timer = Timer.parse("auto")
     timer.measured(40 * SECOND_NS)
     assert timer.length_ns == 120 * SECOND_NS
@@ -46,7 +46,7 @@ def test_auto_is_three_times_the_longest_of_the_last_20_rounds() -> None:
     assert timer.length_ns == 15 * SECOND_NS
 
 
-def test_auto_is_at_least_ten_seconds() -> None:
+def test_an_auto_timer_is_at_least_ten_seconds() -> None:
     timer = Timer.parse("auto")
     timer.measured(1)
     assert timer.length_ns == 10 * SECOND_NS
@@ -90,7 +90,9 @@ def test_an_unknown_kind_is_refused() -> None:
         ({"sync": "asp", "kind": "local"}, "local"),
     ],
 )
-def test_the_kind_that_auto_stands_for(fields: dict[str, Any], kind: str) -> None:
+def test_kind_auto_becomes_the_kind_that_the_policy_prefers(
+    fields: dict[str, Any], kind: str
+) -> None:
     job = choose_kind(JobSpec(**{"job": "j", "kind": "auto", **fields}))
     assert job.kind == kind
     choose_policy(job)
@@ -111,7 +113,7 @@ def test_the_kind_that_auto_stands_for(fields: dict[str, Any], kind: str) -> Non
         ({"sync": "bsp", "abandon": "50ms"}, "--abandon goes with --sync fsp"),
     ],
 )
-def test_what_psp_and_fsp_cannot_do_is_refused_in_one_line(
+def test_options_that_a_policy_cannot_use_are_refused_in_one_line(
     fields: dict[str, object], words: str
 ) -> None:
     with pytest.raises(UsageError) as refusal:
@@ -120,7 +122,7 @@ def test_what_psp_and_fsp_cannot_do_is_refused_in_one_line(
     assert "\n" not in str(refusal.value)
 
 
-def test_a_cap_below_the_ratio_of_speeds_is_raised_and_that_is_said() -> None:
+def test_psp_reports_that_it_raised_the_cap() -> None:
     policy = choose_policy(JobSpec(job="j", sync="psp", kind="local", most_steps=3))
     for worker in (0, 1):
         policy.on(sync.Joined(worker), 0)
@@ -133,7 +135,7 @@ def test_a_cap_below_the_ratio_of_speeds_is_raised_and_that_is_said() -> None:
     assert policy.terms(0).steps == 10
 
 
-def test_a_wrong_timer_is_refused_there_too() -> None:
+def test_choose_policy_refuses_a_wrong_timer() -> None:
     with pytest.raises(UsageError, match="--timer 'x'"):
         choose_policy(JobSpec(job="j", sync="bsp", timer="x", kind="gradient"))
 
@@ -149,7 +151,7 @@ def bsp(*members: int, timer: str = "off") -> Bsp:
     return policy
 
 
-def test_it_folds_with_the_last_member() -> None:
+def test_bsp_folds_when_the_last_member_has_contributed() -> None:
     policy = bsp(0, 1)
     assert not policy.on(sync.MemberContributed(0, 1), 1).fold
     decision = policy.on(sync.MemberContributed(1, 1), 2)
@@ -157,7 +159,7 @@ def test_it_folds_with_the_last_member() -> None:
     assert str(decision.reason) == "every member has contributed to round 1 or abstained"
 
 
-def test_a_fold_by_the_timer_names_the_missing() -> None:
+def test_a_fold_by_the_timer_names_the_missing_members() -> None:
     policy = bsp(0, 1, 2, timer="5s")
     decision = policy.on(sync.MemberContributed(0, 1), SECOND_NS)
     assert decision.wake_at == 5 * SECOND_NS
@@ -168,14 +170,14 @@ def test_a_fold_by_the_timer_names_the_missing() -> None:
     )
 
 
-def test_a_timer_with_nothing_to_fold_starts_again() -> None:
+def test_the_timer_starts_again_if_no_member_has_contributed() -> None:
     policy = bsp(0, timer="5s")
     decision = policy.on(sync.TimePassed(), 6 * SECOND_NS)
     assert not decision.fold and decision.wake_at == 11 * SECOND_NS
     assert str(decision.reason) == "the timer fired, but nobody has contributed to round 1 yet"
 
 
-def test_without_members_the_first_to_come_open_a_round() -> None:
+def test_bsp_folds_for_workers_that_join_after_all_members_left() -> None:
     policy = bsp(0)
     policy.on(sync.Left(0), 1)
     decision = policy.on(sync.Joined(1), 2)
@@ -183,7 +185,7 @@ def test_without_members_the_first_to_come_open_a_round() -> None:
     assert str(decision.reason) == "no member is left in round 1: it closes for those who came"
 
 
-def test_why_says_who_is_missing_and_until_when() -> None:
+def test_why_names_the_missing_members_and_the_time_of_the_timer() -> None:
     policy = bsp(0, 1, timer="5s")
     policy.on(sync.MemberContributed(1, 1), 1)
     waiting = policy.why()
@@ -208,7 +210,7 @@ NUMBERS = (
 )
 
 
-def test_every_reason_can_be_put_into_words() -> None:
+def test_every_reason_has_a_sentence() -> None:
     fields = {
         "worker": "w1",
         "missing": "w2",

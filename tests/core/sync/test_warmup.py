@@ -1,4 +1,4 @@
-"""A process's first step takes many times as long as its others, and decides over nothing."""
+"""A process's first step takes many times as long as its others; policies must ignore its time."""
 
 import pytest
 
@@ -14,7 +14,7 @@ FIRST_STEP_MS = 1600
 
 
 class Training:
-    """Rounds of 200 ms and 5 ms of barrier, whose workers come when told; an objective that falls."""
+    """A job with rounds of 200 ms, barriers of 5 ms, and an objective that falls."""
 
     def __init__(self, **spec: str) -> None:
         self.policy: SyncPolicy = choose_policy(JobSpec(job="j", **spec))
@@ -73,7 +73,7 @@ def intervals(joins: int, *, cold: bool) -> list[float]:
 
 
 @pytest.mark.parametrize("joins", [1, 2, 3, 4, 5, 6, 12])
-def test_the_interval_is_as_if_first_steps_were_like_others(joins: int) -> None:
+def test_slow_first_steps_do_not_change_the_interval(joins: int) -> None:
     assert intervals(joins, cold=True) == intervals(joins, cold=False) != []
 
 
@@ -86,7 +86,7 @@ def test_a_fixed_interval_is_not_raised_by_a_first_step() -> None:
     assert training.change == []
 
 
-def test_the_size_of_a_batch_is_as_if_first_steps_were_like_others() -> None:
+def test_slow_first_steps_do_not_change_the_batch_size() -> None:
     told = []
     for cold in (False, True):
         training = Training(sync="bspv")
@@ -98,7 +98,7 @@ def test_the_size_of_a_batch_is_as_if_first_steps_were_like_others() -> None:
     assert told[0] == told[1] != []
 
 
-def test_steps_are_predicted_from_the_second_on() -> None:
+def test_predictions_ignore_the_first_step_after_the_second() -> None:
     prediction = Prediction()
     for worker, step_ms in ((0, 10), (1, 10)):
         prediction.measured(worker, (FIRST_STEP_MS if worker else 10) * MS)
@@ -110,7 +110,7 @@ def test_steps_are_predicted_from_the_second_on() -> None:
     assert prediction.steps() == {0: 2, 1: 1}
 
 
-def test_who_left_and_comes_again_is_new() -> None:
+def test_a_worker_that_left_and_joins_again_is_cold() -> None:
     warm_up = WarmUp()
     assert warm_up.arrived(1) and warm_up.in_round and not warm_up.in_last_round
     warm_up.close()
