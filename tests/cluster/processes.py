@@ -108,7 +108,7 @@ class Command:
     # -- processes -----------------------------------------------------------------------------
 
     def pids(self) -> list[int]:
-        """All processes of the command, oldest first: itself, the nursery, servers, workers."""
+        """All processes of the command, oldest first: itself, the fork server, servers, workers."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -128,9 +128,9 @@ class Command:
 
     def workers(self) -> list[int]:
         mine = self.pids()
-        nursery = mine[1:2]
+        fork_server = mine[1:2]
         listening = self.servers()
-        return [p for p in mine if p not in listening and p != self.process.pid][len(nursery) :]
+        return [p for p in mine if p not in listening and p != self.process.pid][len(fork_server) :]
 
     def ports(self, pid: int) -> list[int]:
         """TCP ports that a process listens on."""

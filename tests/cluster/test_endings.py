@@ -47,9 +47,9 @@ def test_a_signal_ends_everything(tmp_path: Path, long_job: Path, number: signal
 
 
 def test_a_signal_while_starting(tmp_path: Path, long_job: Path) -> None:
-    """Before any server is up, when only the nursery is."""
+    """Before any server is up, when only the fork server is."""
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
-        wait_until(lambda: len(command.pids()) >= 2, "the nursery was started")
+        wait_until(lambda: len(command.pids()) >= 2, "the fork server was started")
         os.kill(command.process.pid, signal.SIGINT)
         assert command.wait(SOON_S) != 0
         wait_until(lambda: not command.pids(), "every process ended", SOON_S)

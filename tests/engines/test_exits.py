@@ -1,4 +1,4 @@
-"""What the nursery says comes in order, and nothing of it waits for something else to come."""
+"""The reports of the fork server come in order, and none waits for a later one."""
 
 import socket
 from collections.abc import Iterator
@@ -14,39 +14,39 @@ Ends = tuple[socket.socket, Exits]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    nursery, engine = socket.socketpair()
+    fork_server, engine = socket.socketpair()
     engine.settimeout(5)
-    with nursery, engine:
-        yield nursery, Exits(engine, lambda: "killed by SIGKILL")
+    with fork_server, engine:
+        yield fork_server, Exits(engine, lambda: "killed by SIGKILL")
 
 
-def test_who_died_while_another_was_started_is_at_hand(ends: Ends) -> None:
-    nursery, fates = ends
-    nursery.sendall(pack_line(Exit(started=8)) + pack_line(Exit(exited=7, status=-9)))
-    assert fates.next().started == 8
-    assert [fate.exited for fate in fates.at_hand()] == [7]
-    assert list(fates.at_hand()) == []
+def test_an_exit_that_came_with_a_start_is_at_hand(ends: Ends) -> None:
+    fork_server, exits = ends
+    fork_server.sendall(pack_line(Exit(started=8)) + pack_line(Exit(exited=7, status=-9)))
+    assert exits.next().started == 8
+    assert [line.exited for line in exits.at_hand()] == [7]
+    assert list(exits.at_hand()) == []
 
 
-def test_half_a_line_waits_for_its_rest(ends: Ends) -> None:
-    nursery, fates = ends
+def test_an_incomplete_line_waits_for_its_rest(ends: Ends) -> None:
+    fork_server, exits = ends
     line = pack_line(Exit(exited=7))
-    nursery.sendall(line[:5])
-    assert list(fates.read()) == []
-    nursery.sendall(line[5:] + line)
-    assert [fate.exited for fate in fates.read()] == [7, 7]
+    fork_server.sendall(line[:5])
+    assert list(exits.read()) == []
+    fork_server.sendall(line[5:] + line)
+    assert [line.exited for line in exits.read()] == [7, 7]
 
 
-def test_the_end_of_the_nursery_is_the_end_of_the_job(ends: Ends) -> None:
-    nursery, fates = ends
-    nursery.close()
+def test_the_end_of_the_fork_server_is_the_end_of_the_job(ends: Ends) -> None:
+    fork_server, exits = ends
+    fork_server.close()
     with pytest.raises(JobFailed, match=r"the others died \(killed by SIGKILL\)$"):
-        fates.next()
+        exits.next()
 
 
-def test_a_nursery_that_died_with_something_unread_has_died_too(ends: Ends) -> None:
-    nursery, fates = ends
-    fates.nursery.sendall(b"a request")
-    nursery.close()
+def test_a_fork_server_that_died_with_unread_requests_is_noticed(ends: Ends) -> None:
+    fork_server, exits = ends
+    exits.fork_server.sendall(b"a request")
+    fork_server.close()
     with pytest.raises(JobFailed, match="died"):
-        fates.next()
+        exits.next()

@@ -1,4 +1,4 @@
-"""An engine that is gone ends the nursery without a word, whatever it had not read."""
+"""The fork server ends without output when the engine is gone, whatever the engine had not read."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from polyrhythm.wire.messages import JobSpec
 
 def test_an_engine_that_goes_before_it_has_read_that_a_child_was_started() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    nursery = subprocess.Popen(
+    fork_server = subprocess.Popen(
         [sys.executable, "-m", "polyrhythm.engines.fork_server", str(there.fileno())],
         pass_fds=[there.fileno()],
         stderr=subprocess.PIPE,
@@ -26,6 +26,6 @@ def test_an_engine_that_goes_before_it_has_read_that_a_child_was_started() -> No
         theirs.close()
     here.recv(1, socket.MSG_PEEK)  # it has started one, and nobody reads that
     here.close()
-    _, said = nursery.communicate(timeout=60)
-    assert nursery.returncode == 0
-    assert "nursery.py" not in said, os.linesep + said
+    _, said = fork_server.communicate(timeout=60)
+    assert fork_server.returncode == 0
+    assert "fork_server.py" not in said, os.linesep + said

@@ -1,11 +1,11 @@
-"""Workers that fail shortly before the job does are said in one line with its end."""
+"""Workers that fail shortly before the job does are reported in one line with its end."""
 
-import time
 from pathlib import Path
 
 import pytest
 
-from polyrhythm.engines.local import LocalEngine
+from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.engines.local import LocalJob
 from polyrhythm.engines.requests import ChildRequest
 from polyrhythm.wire.messages import JobSpec
 
@@ -16,21 +16,24 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def engine(tmp_path: Path, said: list[str]) -> LocalEngine:
+def local_job(tmp_path: Path, said: list[str]) -> LocalJob:
     job = JobSpec(job="j", name="digits")
     server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
-    engine = LocalEngine([server], say=said.append)
-    engine._stopping_since = time.monotonic()
-    engine._unsaid = {"worker-0": "it raised"}
-    return engine
+    local_job = LocalJob([server], EngineWatch(say=said.append))
+    local_job._failures._unsaid = {"worker-0": "it raised"}  # some time ago
+    return local_job
 
 
-def test_while_the_job_goes_on_they_are_said_soon(engine: LocalEngine, said: list[str]) -> None:
-    engine._look_around()
+def test_a_failure_is_reported_soon_while_the_job_goes_on(
+    local_job: LocalJob, said: list[str]
+) -> None:
+    local_job._look_around()
     assert said == ["worker-0 failed: it raised"]
 
 
-def test_when_it_has_failed_they_wait_for_its_end(engine: LocalEngine, said: list[str]) -> None:
-    engine._run.failed = "server s0 died"
-    engine._look_around()
-    assert said == [] and engine._unsaid
+def test_a_failure_is_reported_with_the_end_of_a_job_that_has_failed(
+    local_job: LocalJob, said: list[str]
+) -> None:
+    local_job._run.failed = "server s0 died"
+    local_job._look_around()
+    assert said == [] and local_job._failures.take()

@@ -14,8 +14,9 @@ import typer
 from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_spec
 from polyrhythm.cli.hosts import child_requests
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
 from polyrhythm.engines.environment import environment
-from polyrhythm.engines.local import LocalEngine
 from polyrhythm.errors import JobFailed, UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.wire.messages import JobSpec
@@ -126,9 +127,8 @@ def exchange(
 def _measure(spec: JobSpec, link: str, digest: str, debug: bool) -> float:
     with tempfile.TemporaryDirectory(prefix="polyrhythm-bench-") as folder:
         requests = child_requests(spec, Path(folder), link=link, digest=digest, debug=debug)
-        run = LocalEngine(
-            requests, say=lambda line: print(line, file=sys.stderr), preload=spec.name
-        ).run()
+        watch = EngineWatch(say=lambda line: print(line, file=sys.stderr))
+        run = choose_engine().run(requests, watch)
         lines = list(read_journal(Path(folder) / "journal.jsonl"))
     if run.failed is not None or run.worker_failures:
         raise JobFailed(run.failed or "; ".join(run.worker_failures.values()))

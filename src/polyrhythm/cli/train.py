@@ -1,11 +1,9 @@
-"""`polyrhythm train`: one command from a job's name to a trained model and its summary."""
+"""`polyrhythm train`: the flags of a job. `cli/launch.py` runs it."""
 
-import contextlib
 import json
-import sys
 import uuid
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,23 +11,16 @@ from polyrhythm.cli import flags
 from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.cli.data import fetch_for
-from polyrhythm.cli.folders import make_run_dir, writing
-from polyrhythm.cli.hosts import Here, child_requests
-from polyrhythm.cli.secret import SECRET
+from polyrhythm.cli.folders import make_run_dir
+from polyrhythm.cli.hosts import Here
+from polyrhythm.cli.launch import launch
 from polyrhythm.core.sync.registry import AUTO, choose_kind, sync_help
-from polyrhythm.engines.local import LocalEngine, LocalRun
-from polyrhythm.errors import PolyrhythmError, UsageError
-from polyrhythm.io.secretfile import create_secret
+from polyrhythm.errors import UsageError
 from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
-from polyrhythm.observe.progress import ProgressDisplay
-from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
-from polyrhythm.observe.state import RunState
-from polyrhythm.observe.summary import described
-from polyrhythm.observe.summary import result as result_of_state
-from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.wire.messages import JobSpec
 
 
 def train(
@@ -357,15 +348,12 @@ def train(
     check_threads(threads)
     here = Here.of(spec, local_servers, local_workers)
     fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
-    run_dir = make_run_dir(runs_dir, name, job)
-    with writing(run_dir):
-        write_process(run_dir)
-        write_job(run_dir, spec)
-        create_secret(run_dir / SECRET)
-    requests = child_requests(
+    launch(
         spec,
-        run_dir,
-        here=here,
+        here,
+        make_run_dir(runs_dir, name, job),
+        as_json=json_,
+        quiet=quiet or json_,
         link=link,
         digest=digest,
         host=host,
@@ -374,38 +362,7 @@ def train(
         trace=trace,
         check=check,
         debug=debug,
-        secret_file=run_dir / SECRET,
     )
-    progress = ProgressDisplay(run_dir / JOURNAL, quiet=quiet or json_, job=spec)
-
-    def invite(address: Address) -> None:
-        for line in () if quiet or json_ else here.invitation(spec, address, run_dir / SECRET):
-            progress.say(line)
-
-    with progress:
-        run = LocalEngine(
-            requests,
-            say=progress.say,
-            tick=progress.tick,
-            preload=job,
-            respawn=respawn,
-            listening=invite,
-            awaits_others=here.workers < workers,
-            end_on_error=on_error == "end",
-        ).run()
-    progress.tick()
-    result = result_of(run, spec, progress.state)
-    if json_:
-        print(json.dumps(result))
-    else:
-        progress.finish(result, run_dir)
-    if run.failed is None:
-        with writing(run_dir):
-            write_result(run_dir, result)
-    else:
-        with contextlib.suppress(OSError):  # it may be why the job failed; that is said below
-            write_result(run_dir, result)
-    end_with(run)
 
 
 def _parse_options(pairs: list[str]) -> dict[str, str]:
@@ -426,17 +383,6 @@ def _staging_flags(min_step: str | None, **of_some: list[str] | None) -> dict[st
     return flags
 
 
-def result_of(run: LocalRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
-    """What `--json` prints: what the journal told while the job ran, and what the engine saw."""
-    return {
-        **described(spec),
-        **result_of_state(state, spec),
-        "failed": run.failed,
-        "worker_failures": run.worker_failures,
-        "respawned": run.respawned,
-    }
-
-
 def _show_config(ctx: typer.Context, *, as_json: bool) -> None:
     rows = shown_config(ctx)
     if as_json:
@@ -445,12 +391,3 @@ def _show_config(ctx: typer.Context, *, as_json: bool) -> None:
     for row in rows:
         value = "-" if row["value"] is None else row["value"]
         print(f"{row['setting']:18} {value!s:24} {row['from']}")
-
-
-def end_with(run: LocalRun) -> None:
-    """A job that did not reach its goal ends the command with one line and a non-zero status."""
-    if run.interrupted:
-        typer.echo("polyrhythm: stopped on request", err=True)
-        sys.exit(128 + run.interrupted)
-    if run.failed is not None or run.ended is None:
-        raise PolyrhythmError(run.failed or "the job ended before its goal, and nobody says why")

@@ -106,8 +106,8 @@ def _serve(request: ChildRequest, control: _Control) -> int:
 
 
 def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[bool]:
-    """Where the lead listens, other commands of its user find the job's secret by its address; False
-    if the index cannot be written."""
+    """Where the lead listens, other commands of its user find the job's secret by its address;
+    False if the index cannot be written."""
     if not request.leads or not request.secret_file:
         return nullcontext(True)
     entry = Entry(

@@ -1,6 +1,7 @@
-"""What the nursery says of the processes it starts, line by line.
+"""Reads the fork server's reports: a line for each process that it has started or that has exited.
 
-*Several lines may come at once: what was read together is at hand, whether or not more comes.*
+*Several lines may come at once. Lines that were read together are at hand, whether or not more
+come.*
 """
 
 import signal
@@ -21,36 +22,36 @@ def ending(status: int) -> str:
 
 
 class Exits:
-    def __init__(self, nursery: socket.socket, how: Callable[[], str]) -> None:
-        """`how` is asked how the nursery ended, once its socket is closed."""
-        self.nursery = nursery
+    def __init__(self, fork_server: socket.socket, how: Callable[[], str]) -> None:
+        """`how` is called when the socket is closed, and returns how the fork server ended."""
+        self.fork_server = fork_server
         self._how = how
         self._unread = b""
 
     def next(self) -> Exit:
-        """Waits for it."""
+        """Wait for the next line."""
         while b"\n" not in self._unread:
             self._read()
         line, _, self._unread = self._unread.partition(b"\n")
         return msgspec.json.decode(line, type=Exit)
 
     def at_hand(self) -> Iterator[Exit]:
-        """Those that were read already, without waiting."""
+        """The lines that were read already, without waiting."""
         while b"\n" in self._unread:
             yield self.next()
 
     def read(self) -> Iterator[Exit]:
-        """There is something to read: those that are whole by then."""
+        """Read from a readable socket: the lines that are complete then."""
         self._read()
         yield from self.at_hand()
 
     def close(self) -> None:
-        self.nursery.close()
+        self.fork_server.close()
 
     def _read(self) -> None:
         try:
-            part = self.nursery.recv(65536)
-        except ConnectionResetError:  # it left something unread
+            part = self.fork_server.recv(65536)
+        except ConnectionResetError:  # it ended without reading a request
             part = b""
         if not part:
             raise JobFailed(f"the process that starts the others died ({self._how()})")

@@ -1,21 +1,25 @@
-"""The whole job in this process: the same machines and nodes over memory links, a thread per
-worker.
-
-For debugging a job, for notebooks, and for tests.
+"""The engine whose servers and workers are all in this process: the same machines and nodes over
+memory links, with one thread per worker. It is for debugging a job, for notebooks, and for tests.
 """
 
+import math
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from polyrhythm.core.effects import End
 from polyrhythm.core.peers import SEAT
-from polyrhythm.errors import JobFailed, PolyrhythmError
+from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.errors import JobFailed, PolyrhythmError, UsageError
 from polyrhythm.io.memory import MemoryLink, memory_pair
+from polyrhythm.learn.load import load_main
 from polyrhythm.learn.worker import Worker
-from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.observe.journal import FileJournal, Journal, MemoryJournal
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
@@ -26,7 +30,7 @@ _TICK_S = 0.2
 
 
 class Hub:
-    """Memory links by address: the port is the server's number."""
+    """Connects nodes of this process: the port of an address is the server's number."""
 
     shared = False
 
@@ -44,11 +48,38 @@ class Hub:
 
 @dataclass(slots=True)
 class InlineRun:
-    """What came of an inline job."""
+    """The result of an inline job."""
 
     outcome: End | None
     journal: list[dict[str, Any]]
     errors: dict[str, BaseException] = field(default_factory=dict)
+    interrupted: int = 0
+
+
+class InlineEngine:
+    """Runs all servers and workers of a job in this process. No other process can join the job."""
+
+    def run(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> EngineRun:
+        first = requests[0]
+        job, run_dir = first.job, Path(first.run_dir)
+        if len(requests) != job.servers + job.workers:
+            raise UsageError("the inline engine runs all servers and workers of a job itself")
+        options = NodeOptions(check=first.check, trace_dir=run_dir if first.trace else None)
+        run = InlineRun(None, [])
+        journal = FileJournal(run_dir / "journal.jsonl")
+        try:
+            _run(job, load_main(job.name), options, journal, run, math.inf, watch.tick)
+        finally:
+            journal.close()
+        outcome = run.outcome
+        return EngineRun(
+            ended=None if outcome is None else str(outcome.reason),
+            failed=str(outcome.reason) if outcome is not None and outcome.failed else None,
+            worker_failures={
+                name: f"{type(error).__name__}: {error}" for name, error in run.errors.items()
+            },
+            interrupted=run.interrupted,
+        )
 
 
 def run_inline(
@@ -59,22 +90,39 @@ def run_inline(
     timeout_s: float = 600.0,
 ) -> InlineRun:
     """Run `main` on `job.workers` workers; raises the first worker's error if any failed."""
-    options = options or NodeOptions(check=True)
-    hub, journal = Hub(), MemoryJournal()
+    journal = MemoryJournal()
+    run = InlineRun(None, journal.lines)
+    _run(job, main, options or NodeOptions(check=True), journal, run, timeout_s)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    _raise_first(run)
+    return run
+
+
+def _run(
+    job: JobSpec,
+    main: Callable[[Worker], None],
+    options: NodeOptions,
+    journal: Journal,
+    run: InlineRun,
+    timeout_s: float,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    hub = Hub()
     for server in range(job.servers):
+        leads = server == SEAT.server
         node = ServerNode(
             server,
             job,
             hub.address(server),
-            lead=server == SEAT.server,
+            lead=leads,
             options=options,
-            journal=journal if server == SEAT.server else None,
+            journal=journal if leads else None,
             shared=False,
         )
         hub.servers.append(node)
-    run = InlineRun(None, journal.lines)
+    lead = hub.servers[SEAT.server]
     try:
-        lead = hub.servers[SEAT.server]
         for node in hub.servers:
             if node is not lead:
                 node.reach_lead(hub, hub.address(SEAT.server))
@@ -86,27 +134,41 @@ def run_inline(
         ]
         for thread in threads:
             thread.start()
-        _await_end(lead, threads, run, timeout_s)
+        _await_end(lead, threads, run, timeout_s, tick)
         for thread in threads:
             thread.join(_END_TIMEOUT_S)
         run.outcome = lead.outcome
     finally:
         for node in hub.servers:
             node.close()
-    _raise_first(run)
-    return run
 
 
 def _await_end(
-    lead: ServerNode, threads: list[threading.Thread], run: InlineRun, timeout_s: float
+    lead: ServerNode,
+    threads: list[threading.Thread],
+    run: InlineRun,
+    timeout_s: float,
+    tick: Callable[[], None],
 ) -> None:
-    """The job ends by itself, or when every worker failed before it could begin."""
+    """Wait until the job ends. Stop it if every worker failed before it could begin, or on Ctrl-C."""
     until_s = time.monotonic() + timeout_s
-    while not lead.ended.wait(_TICK_S):
+    while not _ended(lead, run):
+        tick()
         if time.monotonic() > until_s:
             raise JobFailed(f"the job did not end within {timeout_s:.0f} s")
         if len(run.errors) == len(threads):
             lead.stop("no worker is left", at_once=True)
+
+
+def _ended(lead: ServerNode, run: InlineRun) -> bool:
+    try:
+        return lead.ended.wait(_TICK_S)
+    except KeyboardInterrupt:
+        if run.interrupted:
+            raise
+        run.interrupted = signal.SIGINT
+        lead.stop("stopped on request")
+        return False
 
 
 def _work(
@@ -121,7 +183,7 @@ def _work(
     reason = ""
     try:
         main(Worker(node, node.join(hub.address(SEAT.server))))
-    except Exception as error:  # handed to the caller of run_inline, which raises it
+    except Exception as error:  # in the result of the job
         run.errors[name] = error
         reason = f"it failed: {error}"
     finally:
@@ -130,7 +192,8 @@ def _work(
 
 
 def _raise_first(run: InlineRun) -> None:
-    """The error of a worker that failed by itself, rather than of one that was stopped by it."""
+    """Raise the error of a worker that failed by itself, rather than of one that another's failure
+    stopped."""
     errors = sorted(run.errors.values(), key=lambda error: isinstance(error, PolyrhythmError))
     if errors:
         raise errors[0]

@@ -1,4 +1,4 @@
-"""What the engine asks of the processes it starts, and what they tell it: lines of JSON."""
+"""Requests of the engine to the processes that it starts, and their messages: lines of JSON."""
 
 from typing import Any, Literal
 
@@ -10,14 +10,14 @@ from polyrhythm.wire.proof import Secret
 
 
 class ReportLine(msgspec.Struct, frozen=True):
-    """A machine's `Note` on its way to the engine, from a process without a journal."""
+    """A `Note` of a machine, sent to the engine by a process without a journal."""
 
     what: str
     fields: dict[str, Any]
 
 
 class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One process to be."""
+    """A request to start one server or worker."""
 
     role: Literal["server", "worker"]
     number: int
@@ -29,16 +29,16 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     run_dir: str = ""
     threads: int = 1
-    """Of torch, in a worker."""
+    """How many threads torch uses in a worker."""
     trace: bool = False
     check: bool = False
     debug: bool = False
     lead: Address | None = None
     secret: Secret | None = None
-    """The job's. It travels in this request only, over a socket between two processes: never in the
-    environment, on a command line, in the job's description, the journal or a trace."""
+    """The secret of the job. It is sent in this request only, over a socket between two processes:
+    never in the environment, on a command line, in the job's settings, the journal or a trace."""
     secret_file: str = ""
-    """Where it is written down for other commands; empty: nowhere."""
+    """The file from which other commands read the secret; empty if there is none."""
 
     @property
     def leads(self) -> bool:
@@ -47,7 +47,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A child's word to the engine, or the engine's to a child (`lead`)."""
+    """A message of a child to the engine, or of the engine to a child (`lead`, `stop`, `note`)."""
 
     address: Address | None = None
     lead: Address | None = None
@@ -56,17 +56,18 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     whole_job: bool = False
     """`failed` is how the job ended, and not a fault of this process alone."""
     orphaned: bool = False
-    """A server that ends because the lead is gone, or has let go of it."""
+    """A server ends because the lead is gone, or has removed it from the job."""
     lead_lost: bool = False
     """`failed` because the lead was silent for --lead-timeout."""
     stop: bool = False
-    """From the engine to the lead process: the job has failed, and ends at once."""
+    """From the engine to the lead's process: end the job at once, because it has failed."""
     note: ReportLine | None = None
-    """A child's report while it runs; from the engine to the lead's process: a line for the journal."""
+    """A child's report while it runs. From the engine to the lead's process: a line for the
+    journal."""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The nursery's word: a child was started, or has exited."""
+    """A report of the fork server: a child was started, or has exited."""
 
     started: int | None = None
     exited: int | None = None

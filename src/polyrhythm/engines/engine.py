@@ -1,0 +1,45 @@
+"""The seam between commands and engines: an engine runs the processes of one job until the job
+ends.
+
+A command builds one `ChildRequest` for every server and worker that it wants to start, takes an
+engine from `engines/choice.py`, and reads the journal for everything else. So another engine, such
+as one that starts processes on a cluster, changes no command.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from polyrhythm.engines.requests import ChildRequest
+from polyrhythm.wire.messages import Address
+
+
+@dataclass(slots=True)
+class EngineRun:
+    """How the processes of a job ended."""
+
+    ended: str | None = None
+    """How the lead says that the job ended; None if it did not say so."""
+    failed: str | None = None
+    """Why the job failed; None if it did not."""
+    worker_failures: dict[str, str] = field(default_factory=dict)
+    respawned: dict[str, int] = field(default_factory=dict)
+    """How often each process was started again."""
+    interrupted: int = 0
+    """The number of the signal that stopped the job; 0 if none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWatch:
+    """What a command does while its job runs. `say` shows one line to the user; `tick` is called a
+    few times a second; `listening` gets the address of the lead."""
+
+    say: Callable[[str], None]
+    tick: Callable[[], None] = lambda: None
+    listening: Callable[[Address], None] = lambda address: None
+
+
+class Engine(Protocol):
+    def run(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> EngineRun:
+        """Run these servers and workers of one job until it ends. The first request is the server
+        in which the lead runs. Raises PolyrhythmError if the job cannot start."""

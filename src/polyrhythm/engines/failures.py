@@ -1,0 +1,39 @@
+"""Lines about workers that failed: workers that fail for one reason at about the same time share a
+line."""
+
+import time
+from collections.abc import Callable, Mapping
+
+_GATHER_S = 0.5
+
+
+def failure_lines(failures: Mapping[str, str]) -> list[str]:
+    """One line for each reason; `failures` has the reason of each process by name."""
+    reasons: dict[str, list[str]] = {}
+    for name, how in sorted(failures.items()):
+        reasons.setdefault(how, []).append(name)
+    return [f"{', '.join(names)} failed: {how}" for how, names in reasons.items()]
+
+
+class FailureLines:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._unsaid: dict[str, str] = {}
+        self._since_s = 0.0
+
+    def note(self, name: str, how: str) -> None:
+        self._unsaid[name] = how
+        self._since_s = time.monotonic()
+
+    def say(self, *, now: bool = False) -> None:
+        """Show the failures after a moment, in which other workers may fail for the same reason, or
+        `now`."""
+        if now or time.monotonic() > self._since_s + _GATHER_S:
+            for line in self.take():
+                self._say(line)
+
+    def take(self) -> list[str]:
+        """The lines that were not shown yet, for another message."""
+        lines = failure_lines(self._unsaid)
+        self._unsaid.clear()
+        return lines

@@ -1,0 +1,208 @@
+"""The child processes of a job on this host: started through the fork server, each with a control
+socket."""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from polyrhythm.engines.environment import environment
+from polyrhythm.engines.exits import Exits, ending
+from polyrhythm.engines.requests import ChildRequest, Exit, Told, pack_line
+
+_CLOSE_S = 5.0
+_STATUS_S = 1.0
+"""How long to wait for the exit status of a fork server that has closed its socket."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One server or worker process, and what it has told the engine so far."""
+
+    request: ChildRequest
+    pid: int
+    control: socket.socket
+    unread: bytes = b""
+    status: int | None = None
+    failure: str | None = None
+    orphaned: bool = False
+    lead_lost: bool = False
+    reported: bool = False
+    """A server that has reported its address."""
+    over: bool = False
+    """It was told that the job has ended, so its own end is no failure."""
+
+    @property
+    def alive(self) -> bool:
+        return self.status is None
+
+    @property
+    def how(self) -> str:
+        """How it ended: its own words, or its exit status."""
+        if self.failure is not None:
+            return self.failure
+        assert self.status is not None
+        return ending(self.status)
+
+
+class Processes:
+    """`told` is called with each message of a child, and `exited` with each child that has ended,
+    after its last message."""
+
+    def __init__(
+        self, told: Callable[[Child, Told], None], exited: Callable[[Child], None]
+    ) -> None:
+        self._told = told
+        self._exited = exited
+        self._children: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._fork_server: subprocess.Popen[bytes] | None = None
+        self._exits: Exits | None = None
+
+    # -- who is there --------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """The fork server was started."""
+        return self._fork_server is not None
+
+    @property
+    def all(self) -> list[Child]:
+        return list(self._children.values())
+
+    @property
+    def workers(self) -> list[Child]:
+        return [child for child in self.all if child.request.role == "worker"]
+
+    @property
+    def servers(self) -> list[Child]:
+        return [child for child in self.all if child.request.role == "server"]
+
+    @property
+    def lead(self) -> Child | None:
+        """The process of the lead, if it is alive."""
+        return next((child for child in self.all if child.request.leads and child.alive), None)
+
+    # -- starting ------------------------------------------------------------------------------
+
+    def begin(self, preload: str, threads: Sequence[int]) -> None:
+        """Start the fork server. `preload`: the job whose module it imports; `threads`: how many
+        each worker has."""
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "polyrhythm.engines.fork_server", str(theirs.fileno())]
+        self._fork_server = subprocess.Popen(
+            [*command, preload] if preload else command,
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            start_new_session=True,
+            env={**environment(threads), "PYTHONUNBUFFERED": "1"},
+        )
+        theirs.close()
+        self._exits = Exits(ours, self._fork_server_end)
+        self._selector.register(ours, selectors.EVENT_READ, None)
+
+    def _fork_server_end(self) -> str:
+        """How the fork server ended, which has just closed its socket."""
+        assert self._fork_server is not None
+        try:
+            return ending(self._fork_server.wait(_STATUS_S))
+        except subprocess.TimeoutExpired:
+            return "it closed its socket"
+
+    def start(self, request: ChildRequest) -> Child:
+        ours, theirs = socket.socketpair()
+        assert self._exits is not None
+        body = msgspec.json.encode(request)
+        socket.send_fds(self._exits.fork_server, [body], [theirs.fileno()])
+        theirs.close()
+        while (line := self._exits.next()).started is None:
+            self._note_exit(line)
+        child = Child(request, line.started, ours)
+        self._children[line.started] = child
+        self._selector.register(ours, selectors.EVENT_READ, child)
+        return child
+
+    # -- talking -------------------------------------------------------------------------------
+
+    def tell(self, child: Child, told: Told) -> None:
+        with contextlib.suppress(OSError):  # it has died, which the fork server is about to report
+            child.control.sendall(pack_line(told))
+
+    def signal(self, child: Child, number: signal.Signals) -> None:
+        if child.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+
+    def poll(self, timeout_s: float) -> None:
+        """Wait for messages and exits, at most so long, and hand them on."""
+        assert self._exits is not None
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                for line in self._exits.read():
+                    self._note_exit(line)
+            elif key.data.control in self._selector.get_map():  # it was not replaced meanwhile
+                self._hear(key.data)
+        for line in self._exits.at_hand():  # read while another process was started
+            self._note_exit(line)
+
+    def _hear(self, child: Child) -> None:
+        for told in self._read(child):
+            self._told(child, told)
+
+    def _read(self, child: Child) -> Iterator[Told]:
+        try:
+            part = child.control.recv(65536)
+        except ConnectionResetError:  # it died before it had read what the engine sent
+            part = b""
+        if not part:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(child.control)
+            return
+        *lines, child.unread = (child.unread + part).split(b"\n")
+        for line in lines:
+            yield msgspec.json.decode(line, type=Told)
+
+    def _note_exit(self, line: Exit) -> None:
+        child = self._children.get(line.exited or -1)
+        if child is None:
+            return
+        child.control.setblocking(False)  # its last messages may still be in the socket
+        with contextlib.suppress(BlockingIOError):
+            while child.control in self._selector.get_map():
+                self._hear(child)
+        child.status = line.status
+        self._exited(child)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def forget(self, child: Child) -> None:
+        """Close the socket of a child that is about to be replaced."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(child.control)
+        child.control.close()
+        self._children.pop(child.pid, None)
+
+    def close(self) -> None:
+        """End all processes: the fork server kills every child that is left when its socket
+        closes."""
+        if self._exits is not None:
+            self._exits.close()
+        for child in self.all:
+            child.control.close()
+        if self._fork_server is not None:
+            if not self._children:
+                self._fork_server.kill()  # it may still be importing, and not read its socket
+            try:
+                self._fork_server.wait(_CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._fork_server.kill()
+                self._fork_server.wait()
+        self._selector.close()

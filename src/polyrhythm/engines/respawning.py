@@ -1,0 +1,70 @@
+"""Starts processes that died again, at the times that `core/supervision.py` decides."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.supervision import Died, Respawn, Started
+from polyrhythm.engines.engine import EngineRun
+from polyrhythm.engines.processes import Child, Processes
+from polyrhythm.engines.requests import ChildRequest, ReportLine, Told
+
+
+class Respawning:
+    def __init__(
+        self,
+        processes: Processes,
+        run: EngineRun,
+        say: Callable[[str], None],
+        start: Callable[[ChildRequest], object],
+    ) -> None:
+        """`start` starts the process of a request."""
+        self._processes = processes
+        self._run = run
+        self._say = say
+        self._start = start
+        self._respawn = Respawn()
+        self._due: dict[str, tuple[int, Child]] = {}
+        """By name: when to start a process again, and the process that died."""
+
+    def __bool__(self) -> bool:
+        """Whether a process is going to be started again."""
+        return bool(self._due)
+
+    def started(self, name: str) -> None:
+        self._respawn.on(Started(name), time.monotonic_ns())
+
+    def plan(self, child: Child) -> Reason | None:
+        """Plan to start this process again. The reason if it is given up; None otherwise."""
+        name = child.request.name
+        decision = self._respawn.on(Died(name, child.how), time.monotonic_ns())
+        assert decision is not None
+        reason = decision.reason
+        self._record(reason.code, reason.fields)
+        if decision.at_ns is None:
+            return reason
+        self._say(str(reason))
+        self._due[name] = (decision.at_ns, child)
+        return None
+
+    def cancel(self) -> None:
+        self._due.clear()
+
+    def start_due(self) -> None:
+        """Start the processes whose time has come."""
+        now_ns = time.monotonic_ns()
+        for name, (at_ns, child) in list(self._due.items()):
+            if at_ns <= now_ns:
+                del self._due[name]
+                self._processes.forget(child)
+                self._start(child.request)
+                self._run.respawned[name] = self._run.respawned.get(name, 0) + 1
+                self._record("respawned", {"name": name})
+                self._say(f"{name} was started again")
+
+    def _record(self, what: str, fields: dict[str, Any]) -> None:
+        """Add a line to the journal, which the process of the lead writes."""
+        lead = self._processes.lead
+        if lead is not None:
+            self._processes.tell(lead, Told(note=ReportLine(what, fields)))

@@ -1,0 +1,61 @@
+"""One suite over every engine: the same requests give the same outcome, by the protocol alone."""
+
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.cli.hosts import child_requests
+from polyrhythm.engines.choice import ENGINES, choose_engine
+from polyrhythm.engines.engine import EngineRun, EngineWatch
+from polyrhythm.errors import UsageError
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.wire.messages import JobSpec
+
+JOB = """
+import torch
+from torch import nn
+
+
+def main(worker):
+    if worker.name == "worker-1" and worker.options.get("fail"):
+        raise ValueError("worker-1 was asked to fail")
+    torch.manual_seed(worker.seed)
+    model = nn.Linear(2, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    while not worker.stopped:
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+"""
+
+
+def run(engine: str, folder: Path, ticks: list[int], **fields: object) -> EngineRun:
+    file = folder / "job.py"
+    file.write_text(JOB)
+    job = JobSpec(job="j", name=str(file), path=str(file), workers=2, rounds=3, **fields)
+    requests = child_requests(job, folder, link="auto", digest="auto")
+    watch = EngineWatch(say=lambda line: None, tick=lambda: ticks.append(1))
+    return choose_engine(engine).run(requests, watch)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_runs_a_job_to_its_goal(engine: str, tmp_path: Path) -> None:
+    ticks: list[int] = []
+    outcome = run(engine, tmp_path, ticks)
+    assert outcome.failed is None
+    assert outcome.ended is not None and "3 rounds" in outcome.ended
+    assert outcome.worker_failures == {} and outcome.interrupted == 0
+    assert ticks
+    journal = [line["what"] for line in read_journal(tmp_path / "journal.jsonl")]
+    assert journal.count("joined") == 2 and journal[-1] == "ended"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_reports_a_worker_whose_code_raises(engine: str, tmp_path: Path) -> None:
+    outcome = run(engine, tmp_path, [], options={"fail": "yes"})
+    assert list(outcome.worker_failures) == ["worker-1"]
+    assert "ValueError: worker-1 was asked to fail" in outcome.worker_failures["worker-1"]
+
+
+def test_an_unknown_engine_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="choose one of local, inline"):
+        choose_engine("cluster")
