@@ -46,7 +46,7 @@ def test_an_engine_runs_a_job_to_its_goal(engine: str, tmp_path: Path) -> None:
     assert outcome.worker_failures == {} and outcome.interrupted == 0
     assert ticks
     journal = [line["what"] for line in read_journal(tmp_path / "journal.jsonl")]
-    assert journal.count("joined") == 2 and journal[-1] == "ended"
+    assert journal.count("joined") == 2 and journal.count("ended") == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -18,6 +18,7 @@ from polyrhythm.errors import JobFailed, LinkError, Refused, ToldToLeave
 from polyrhythm.learn.staging import Staging
 from polyrhythm.learn.tenant import tenant
 from polyrhythm.learn.worker import Worker
+from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
 
@@ -28,6 +29,7 @@ _SWITCH_INTERVAL_S = 1e-4
 
 def settle_in() -> None:
     """Set up this process: call this first in every process of a job."""
+    crashpoint.arm()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     threading.excepthook = _die
 

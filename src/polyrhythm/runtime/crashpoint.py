@@ -10,9 +10,17 @@ stays.
 import os
 import signal
 
-_FILE = os.environ.get("POLYRHYTHM_CRASH_AT", "")
-_AGAIN = bool(os.environ.get("POLYRHYTHM_CRASH_AGAIN"))
-ON = bool(_FILE)
+ON = False
+_file = ""
+_again = False
+
+
+def arm() -> None:
+    """Read the environment. Every process of a job calls this when it starts."""
+    global ON, _file, _again
+    _file = os.environ.get("POLYRHYTHM_CRASH_AT", "")
+    _again = bool(os.environ.get("POLYRHYTHM_CRASH_AGAIN"))
+    ON = bool(_file)
 
 
 def reach(who: str, did: str, message: object) -> None:
@@ -20,11 +28,11 @@ def reach(who: str, did: str, message: object) -> None:
     if not ON:
         return
     try:
-        with open(_FILE) as file:
+        with open(_file) as file:
             wanted = file.read().split()
         if wanted == [who, did, type(message).__name__]:
-            if not _AGAIN:
-                os.unlink(_FILE)
+            if not _again:
+                os.unlink(_file)
             os.kill(os.getpid(), signal.SIGKILL)
     except FileNotFoundError:
         pass  # no crash is asked for now
