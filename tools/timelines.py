@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from polyrhythm.core.worker.machine import Phase
+from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.scenario import parse_scenario

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.worker.machine import Phase
+from polyrhythm.core.worker.lifecycle import Phase
 from tools.timelines import POLICIES, SHOWN_S, draw, watch
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch
 
-from polyrhythm.core.worker.assembly import Assembly
+from polyrhythm.core.worker.pulls import Assembly
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.learn.worker import Worker

@@ -6,7 +6,8 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.worker.machine import Phase, WorkerMachine
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.core.stage import ADDRESS, Stage, of, sent, spec
 

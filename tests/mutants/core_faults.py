@@ -44,7 +44,7 @@ CORE: tuple[Mutant, ...] = (
         "An acknowledgement counts for slices that its server became the primary of later.",
         (
             Change("core:Outstanding.acknowledge", "max(parts) > routing", "False"),
-            Change("core:Pushes.acknowledge", "routing > self._post.routing", "False"),
+            Change("core:Pushes.acknowledge", "routing > self._outbox.routing", "False"),
         ),
         (STORM,),
         slow=True,

@@ -23,7 +23,8 @@ from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.machine import Phase, WorkerMachine
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.learn.points import Points
 from polyrhythm.wire import messages as m
 

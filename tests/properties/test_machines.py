@@ -14,8 +14,8 @@ from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.server.leases import Versions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.worker.assembly import Assembly
 from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.core.worker.pulls import Assembly
 from polyrhythm.wire import messages as m
 from tests.properties.ensemble import Ensemble, Store
 

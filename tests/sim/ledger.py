@@ -20,8 +20,8 @@ from polyrhythm.core.lead.contributions import Complete, Contributions
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import Outstanding
+from polyrhythm.core.worker.training import Training
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.server.slice_store import Given, Place, SimSliceStore
 from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
@@ -147,14 +147,15 @@ class Blocks(SimSliceStore):
 def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
     """While this lasts, runs are written down in these books; so many contributions come twice."""
     books, rng = Books(), random.Random(seed)
-    contribute, acknowledge = WorkerMachine._contribute, Outstanding.acknowledge
+    contribute, acknowledge = Training._contribute, Outstanding.acknowledge
     reroute = Outstanding.reroute
     count, excuse, send = LeadMachine._count, Contributions.excuse, Channel.send
 
-    def contribute_booked(machine: WorkerMachine, event: Any, now_ns: int) -> None:
-        books.send((machine.worker, machine.incarnation, machine._contributing.sequence + 1))
-        books.senders[machine._contributing.outstanding] = (machine.worker, machine.incarnation)
-        contribute(machine, event, now_ns)
+    def contribute_booked(training: Training, event: Any, now_ns: int) -> None:
+        outbox, pushes = training._state.outbox, training._state.pushes
+        books.send((outbox.worker, outbox.incarnation, pushes.sequence + 1))
+        books.senders[pushes.outstanding] = (outbox.worker, outbox.incarnation)
+        contribute(training, event, now_ns)
 
     def reroute_booked(
         outstanding: Outstanding, routes: tuple[Route, ...], relinked: Collection[int]
@@ -198,7 +199,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         return left_ns
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WorkerMachine, "_contribute", contribute_booked)
+        patch.setattr(Training, "_contribute", contribute_booked)
         patch.setattr(Outstanding, "acknowledge", acknowledge_booked)
         patch.setattr(Outstanding, "reroute", reroute_booked)
         patch.setattr(LeadMachine, "_count", count_booked)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.worker.machine import SETTLE_NS
+from polyrhythm.core.worker.leaving import SETTLE_NS
 from tests.sim.staged_run import Run
 
 SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2", "psp", "fsp"]

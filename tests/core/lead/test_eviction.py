@@ -7,7 +7,8 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.machine import ServerMachine
-from polyrhythm.core.worker.machine import Phase, WorkerMachine
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.core.stage import SECOND_NS, Stage, of, sent
 
@@ -323,7 +324,7 @@ def test_what_was_read_before_it_rejoined_is_nothing_to_it() -> None:
         assert made.handle(late, 4) == []
         made.check()
     assert made.state is Phase.JOINING
-    assert not made._reading.stop and not made._reading.allowed
+    assert not made.stopping
 
 
 def test_it_beats_as_the_job_says() -> None:

@@ -1,7 +1,7 @@
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
-from polyrhythm.core.worker.assembly import Assembly
 from polyrhythm.core.worker.outbox import WorkerOutbox
+from polyrhythm.core.worker.pulls import Assembly
 from polyrhythm.core.worker.pushes import Pushes
 from polyrhythm.wire.messages import Route
 

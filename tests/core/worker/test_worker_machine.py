@@ -2,7 +2,9 @@
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.worker.machine import SETTLE_NS, Phase, WorkerMachine
+from polyrhythm.core.worker.leaving import SETTLE_NS
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.wire import messages as m
 from tests.core.stage import ADDRESS, of, sent, spec
 

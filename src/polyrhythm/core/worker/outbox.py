@@ -1,6 +1,7 @@
-"""What a worker says, to the lead and to servers, and what it must do, gathered per event in order.
+"""The effects of one event of a worker, collected in order: messages to the lead and to servers, and
+what its process must do.
 
-*Every word carries who says it, in which incarnation, and the term and epochs that it goes by.*
+*Every message carries the worker's number and incarnation, and the term and epochs that it follows.*
 """
 
 from collections.abc import Callable
@@ -14,24 +15,24 @@ from polyrhythm.wire import messages as m
 class WorkerOutbox:
     def __init__(self) -> None:
         self.do: Callable[[Effect], None]
-        """Gather an effect."""
+        """Add an effect."""
         self.begin()
-        self.nobody()
+        self.forget_identity()
 
-    def nobody(self) -> None:
-        """As yet: the lead has not said who this is."""
+    def forget_identity(self) -> None:
+        """The lead has not given this worker a number yet."""
         self.worker = -1
         self.incarnation = 0
         self.term = self.view = self.routing = 0
 
     def begin(self) -> list[Effect]:
-        """An event has come: where its effects are gathered."""
+        """An event has come: return the list that its effects will be added to."""
         effects: list[Effect] = []
         self.do = effects.append
         return effects
 
-    def heed(self, message: m.Message) -> None:
-        """The lead speaks: its term and view are this worker's."""
+    def follow(self, message: m.Message) -> None:
+        """Follow the term and view of a message of the lead."""
         self.term, self.view = message.term, message.view
 
     def identity(self) -> dict[str, Any]:

@@ -1,111 +1,108 @@
-"""What one incarnation of a worker reads: what it was released for, asked for and has.
+"""What one incarnation of a worker reads: the versions that it was released for, asked for and has.
 
-*A worker computes on parameters that contain its own last contribution, under every policy.* With
-rounds it goes on when all its slices are of one version, the one that the lead released or a later one.
-Without rounds it asks for the parameters with each contribution; servers answer when that contribution
-is folded, and the worker goes on when the answer is here and, under a bound, the lead permits it.
-`--read-ahead` (asp only) breaks this rule on purpose: the worker goes on at once, and takes the answer
-to one contribution when the next one is computed.
-
-With rounds a contribution says that the version it was computed on is no longer read. Without rounds a
-worker says so with `Pulled`, or, where the model is small, with its next request.
+*A worker computes on parameters that contain its own last contribution, under every policy.* The two
+modes, with rounds and on arrival, are in `modes`; here is what they have in common.
 """
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 from polyrhythm.core.effects import Expect, Resume
-from polyrhythm.core.model import nbytes_of
-from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.assembly import NOTHING, Assembly
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages import EVERY_SLICE, Route
 
-_SMALL_NBYTES = 2 * 2**20
-"""A model up to this size may stay leased at the servers while a worker computes: the spare copy that
-this takes costs less than a message that ends the lease."""
+NOTHING = -1
 
 
-class ReadMode:
-    """How the workers of this job read."""
+class Assembly:
+    """Which version of each slice lies in the worker's buffer. Without rounds a version is the worker's
+    own: the number of the pull that a slice answers."""
 
-    def __init__(
-        self, *, rounds: bool = True, asks: bool = True, small: bool = False, ahead: bool = False
-    ) -> None:
-        self.rounds = rounds
-        self.asks = asks
-        """A step begins when the lead permits it."""
-        self.small = small
-        """The model may stay leased at the servers while a worker computes."""
-        self.ahead = ahead
-        """A worker computes on while the answer to its last contribution is on its way."""
+    def __init__(self, routes: tuple[Route, ...] = ()) -> None:
+        self.routes = routes
+        self.slices = _by_primary(routes)
+        """Per server, the slices whose primary it is."""
+        self._versions: list[int] = []
+        self._counts: dict[int, int] = {}
+        """The version of each slice, and the number of slices of each version, while they differ."""
+        self.version = NOTHING
+        """The oldest version of any slice."""
+        self.newest = NOTHING
+        self.whole = True
+        """All slices are of one version."""
 
-    def follow(self, job: m.JobSpec) -> None:
-        """Apply what the job says."""
-        traits = traits_of(job.sync)
-        self.rounds = traits.rounds
-        self.asks = traits.asks_before_steps
-        self.ahead = job.read_ahead and not self.asks
+    def reroute(self, routes: tuple[Route, ...]) -> None:
+        """Follow other primaries; the slices at hand keep their versions."""
+        self.routes = routes
+        self.slices = _by_primary(routes)
 
-    def attach(self, spec: m.ModelSpec) -> None:
-        """Apply the size of the model."""
-        self.small = nbytes_of(spec) <= _SMALL_NBYTES
+    def land(self, server: int, slice_: int, version: int, holds: tuple[int, ...] = ()) -> None:
+        every = holds or self.slices[server] if slice_ == EVERY_SLICE else (slice_,)
+        landed, total = len(every), len(self.routes)
+        if landed == total:
+            self.version = self.newest = version
+            self.whole = True
+            return
+        if self.whole:
+            self._versions, self._counts = [self.version] * total, {self.version: total}
+        versions, counts = self._versions, self._counts
+        changed = version not in counts
+        counts[version] = landed if changed else counts[version] + landed
+        for number in every:
+            before = versions[number]
+            versions[number] = version
+            counts[before] -= 1
+            if not counts[before]:
+                del counts[before]
+                changed = True
+        if changed:  # the set of versions, and not only the number of slices of each
+            self.version, self.newest = min(counts), max(counts)
+            self.whole = self.version == self.newest
+
+    def of(self, server: int) -> int:
+        """The oldest version of the slices whose primary this server is."""
+        if self.whole:
+            return self.version
+        return min(self._versions[slice_] for slice_ in self.slices[server])
+
+
+@lru_cache(maxsize=4)
+def _by_primary(routes: tuple[Route, ...]) -> Mapping[int, tuple[int, ...]]:
+    """Shared by all workers of a process; it is never changed."""
+    slices: dict[int, list[int]] = {}
+    for slice_, route in enumerate(routes):
+        slices.setdefault(route.primary, []).append(slice_)
+    return {server: tuple(ids) for server, ids in sorted(slices.items())}
 
 
 class Pulls:
-    """`ticket`: the last one of the incarnation before this one."""
-
-    def __init__(self, post: WorkerOutbox, manner: ReadMode, ticket: int = 0) -> None:
-        self._post = post
-        self._manner = manner
+    def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
+        """`ticket`: the last one of the incarnation before this one."""
+        self._outbox = outbox
         self.ticket = ticket
+        """The number of the last answer that was asked for, without rounds."""
         self.landing = Assembly()
         self.resumed = NOTHING
-        """The version that it went on with last."""
-        self.allowed = False
-        """Without rounds: the lead has let it begin a step."""
+        """The version that the worker resumed with last."""
         self.must_pull = False
+        """The version will not be pushed to this worker: it asks for it."""
         self.stop = False
-        """The job ends: what is read next is final."""
-        self._released = NOTHING
-        self._terms = m.Release()
+        """The job ends: the version that is read next is final."""
+        self.terms = m.Release()
         self._first = True
-        self._pulling: dict[int, int] = {}
-        """Per server, what it was asked for; only while it must be."""
 
-    @property
-    def reads_first(self) -> bool:
-        """What it asked for with its last contribution is taken before the next one leaves."""
-        return self._manner.ahead and self.landing.version != self.ticket
+    def expect(self, version: int | None, *, keep: int | None = None) -> None:
+        self._outbox.do(Expect(version, keep))
 
-    def may_go_on(self) -> bool:
-        landing = self.landing
-        if not landing.whole:
-            return False
-        if self._manner.rounds:
-            released = self._released > self.resumed or self.stop
-            return released and landing.version >= self._released
-        return (self.allowed or self.stop) and landing.version == self.ticket > 0
-
-    def release(self, message: m.Release) -> None:
-        self._terms = message
-        self.stop = self.stop or message.stop
-        if self._manner.rounds:
-            if message.round > self._released:
-                self._released = message.round
-            if not message.pushed:
-                self.must_pull = True
-        else:
-            self.allowed = True
-
-    def resume(self) -> None:
-        """It goes on with what is here."""
-        manner, do = self._manner, self._post.do
-        if self.must_pull:
-            self.must_pull = False
-            self._pulling.clear()
+    def resume(self, keep: int | None = None) -> None:
+        """Hand the version at hand to the user's code."""
+        self.must_pull = False
         self.resumed = self.landing.version
-        do(Expect(None, self.ticket if manner.ahead else None))
-        terms, first = self._terms, self._first
+        self.expect(None, keep=keep)
+        terms, first = self.terms, self._first
         self._first = False
-        do(
+        self._outbox.do(
             Resume(
                 self.resumed,
                 self.stop,
@@ -116,51 +113,9 @@ class Pulls:
                 anew=first,
             )
         )
-        if not manner.rounds and not manner.small:
-            self.say_pulled()
-
-    # -- asking --------------------------------------------------------------------------------
-
-    def expect(self, version: int | None, *, keep: int | None = None) -> None:
-        self._post.do(Expect(version, keep))
-
-    def take_ticket(self, *, awaited: bool = True) -> tuple[int, int]:
-        """The number of the next answer, for a contribution that asks for it, and the last answer
-        that was copied, where it is for the request to say. `awaited`: the worker waits for it."""
-        self.ticket += 1
-        if awaited:
-            self.expect(self.ticket)
-        return self.ticket, self.landing.version if self._manner.small else NOTHING
-
-    def pull_after(self, sequence: int, *, awaited: bool = True) -> None:
-        """Ask every server for its slices as soon as contribution `sequence`, which was sent before,
-        is in them; the answers carry the ticket."""
-        ticket, pulled = self.take_ticket(awaited=awaited)
-        identity = self._post.identity()
-        pull = m.Pull(**identity, round=ticket, sequence=sequence, pulled=pulled)
-        for server in self.landing.slices:
-            self._post.tell_server(server, pull)
-
-    def pull_missing(self) -> None:
-        """Ask every server that is behind for its slices; a server that has folded on meanwhile
-        answers with a later version, and then the others are asked for that one. A server is asked
-        again only when its answer has landed: a second one could land in what the first completed.
-        Nobody is asked before the first release: by then every server knows this worker."""
-        if not self.must_pull or self._released == NOTHING:
-            return
-        round_ = max(self._released, self.landing.newest)
-        for server in self.landing.slices:
-            version = self.landing.of(server)
-            if version < round_ and self._pulling.get(server, NOTHING) <= version:
-                self._pulling[server] = round_
-                self._post.tell_server(server, m.Pull(**self._post.identity(), round=round_))
-
-    def ask_anew(self) -> None:
-        """Who answers now may not be the one who was asked."""
-        self._pulling.clear()
-        self.must_pull = self.must_pull or self._manner.rounds
 
     def say_pulled(self) -> None:
-        pulled = m.Pulled(**self._post.identity(), round=self.landing.version)
+        """Tell the servers that the version at hand is no longer read from their memory."""
+        pulled = m.Pulled(**self._outbox.identity(), round=self.landing.version)
         for server in self.landing.slices:
-            self._post.tell_server(server, pulled)
+            self._outbox.tell_server(server, pulled)

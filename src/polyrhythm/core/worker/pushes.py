@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from polyrhythm.core.effects import PushSlices
 from polyrhythm.core.events import Computed
-from polyrhythm.core.worker.assembly import NOTHING, Assembly
 from polyrhythm.core.worker.outbox import WorkerOutbox
+from polyrhythm.core.worker.pulls import NOTHING, Assembly
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import Route
@@ -149,8 +149,8 @@ class BufferTurns:
 
 
 class Pushes:
-    def __init__(self, post: WorkerOutbox) -> None:
-        self._post = post
+    def __init__(self, outbox: WorkerOutbox) -> None:
+        self._outbox = outbox
         self.sequence = 0
         """Of the last contribution that was begun."""
         self.outstanding = Outstanding()
@@ -177,18 +177,18 @@ class Pushes:
     ) -> None:
         """The contribution whose sequence was taken last, computed on what has landed. `pull`: ask
         for the parameters with this ticket; `pulled`: those of this ticket were copied."""
-        post, sequence, round_ = self._post, self.sequence, landing.version + 1
+        outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
             if server not in self.relinking:  # otherwise after what must be sent to it again
                 self._push(server, slices, sent, pull, pulled)
         # no more than 15 keywords: Python would put them into a dict, which takes longer than all else
         trailer = m.Trailer(
-            term=post.term,
-            view=post.view,
-            routing=post.routing,
-            worker=post.worker,
-            incarnation=post.incarnation,
+            term=outbox.term,
+            view=outbox.view,
+            routing=outbox.routing,
+            worker=outbox.worker,
+            incarnation=outbox.incarnation,
             sequence=sequence,
             round=round_,
             weight=computed.weight,
@@ -211,7 +211,7 @@ class Pushes:
                 batch=computed.batch,
                 micro_ns=computed.micro_ns,
             )
-        post.tell_lead(trailer)
+        outbox.tell_lead(trailer)
 
     def _push(
         self,
@@ -221,15 +221,15 @@ class Pushes:
         pull: int = 0,
         pulled: int = NOTHING,
     ) -> None:
-        post, computed = self._post, sent.computed
-        post.do(
+        outbox, computed = self._outbox, sent.computed
+        outbox.do(
             PushSlices(
                 server,
                 slices,
                 sent.sequence,
                 sent.round,
-                post.view,
-                post.routing,
+                outbox.view,
+                outbox.routing,
                 computed.buffer,
                 computed.weight,
                 computed.rates,
@@ -241,7 +241,7 @@ class Pushes:
     def acknowledge(self, server: int, sequence: int, routing: int) -> bool:
         """False if it was said in an epoch that this worker is not in: of which slices that is said,
         the lead will say."""
-        if routing > self._post.routing:
+        if routing > self._outbox.routing:
             early = self._early.get(server, (0, 0))
             self._early[server] = max(early, (sequence, routing))
             return False

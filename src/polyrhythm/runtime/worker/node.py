@@ -17,7 +17,8 @@ from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.machine import Phase, WorkerMachine
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
 from polyrhythm.runtime.driver import Driver

@@ -13,7 +13,8 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.peers import SEAT
-from polyrhythm.core.worker.machine import Phase, WorkerMachine
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective

@@ -1,0 +1,113 @@
+"""How a worker enters the job: admission, links, its model, the first routes and its chunks.
+
+Later routes come in here too: unacknowledged slices go to the new primaries, and the worker reads from
+them.
+"""
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.effects import TakeChunks
+from polyrhythm.core.worker.leaving import Departure
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.pulls import Assembly
+from polyrhythm.core.worker.state import WorkerState
+from polyrhythm.core.worker.training import Training
+from polyrhythm.wire import messages as m
+
+
+class Entry:
+    def __init__(self, state: WorkerState, training: Training, departure: Departure) -> None:
+        self._state = state
+        self._training = training
+        self._departure = departure
+
+    def on_admitted(self, message: m.Admitted, now_ns: int) -> None:
+        state = self._state
+        state.admit(message.job)
+        state.joining.admitted(message)
+        state.heartbeat.begin(message.job.heartbeat_s, now_ns)
+        state.enter(Phase.ADMITTED, now_ns)
+        state.joining.dial(message.servers)
+
+    def on_linked(self, event: ev.Linked, now_ns: int) -> None:
+        state = self._state
+        state.joining.link(event.server, event.incarnation)
+        if state.spec is not None:
+            state.joining.attach(state.spec)
+        self._reroute_if_linked(now_ns)
+
+    def on_attaching(self, event: ev.Attaching, now_ns: int) -> None:
+        state = self._state
+        state.spec = event.spec
+        state.mode.attach(event.spec)
+        state.joining.attach(event.spec)
+
+    def on_routing(self, message: m.Routing, now_ns: int) -> None:
+        state = self._state
+        joining, outbox = state.joining, state.outbox
+        if message.incarnation != outbox.incarnation or message.routing < outbox.routing:
+            return
+        outbox.follow(message)
+        if joining.routed and message.routing == outbox.routing:
+            joining.seed(message)
+            return
+        joining.reroute(message)
+        missing = joining.dial(message.servers)
+        if joining.routed:
+            state.pushes.relinking.update(missing)
+        self._reroute_if_linked(now_ns)
+
+    def _follow_first(self, message: m.Routing, now_ns: int) -> None:
+        """Follow the first routes. The lead may have released the worker while it was linking."""
+        state = self._state
+        state.joining.routed = True
+        state.pushes.relinking.clear()
+        state.mode.landing = Assembly(message.routes)
+        state.mode.follow_first_routes()
+        state.enter(Phase.PLACING, now_ns)
+        if state.points is not None:
+            self._enrol(state.points)
+        state.joining.seed(message)
+        if state.mode.seeded(state.pushes.sequence):
+            self._training.resume_if_whole(now_ns)
+
+    def _reroute_if_linked(self, now_ns: int) -> None:
+        """Follow the new routes once all their servers are linked: send what is not acknowledged to
+        the new primaries, and read from them."""
+        state = self._state
+        message = state.joining.follow()
+        if message is None:
+            return
+        if not state.joining.routed:
+            self._follow_first(message, now_ns)
+            return
+        state.mode.landing.reroute(message.routes)
+        state.joining.seed(message)
+        state.pushes.reroute(message.routes)
+        for server, sequence, routing in state.pushes.take_early():
+            self._training.acknowledge(server, sequence, routing, now_ns)
+        has_version = state.user_computes or state.mode.landing.whole
+        enough = state.leaves and has_version
+        if state.mode.read_again(state.pushes.sequence, state.phase, enough=enough):
+            self._training.resume_if_whole(now_ns)
+
+    def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
+        state = self._state
+        state.points, state.batch = event.points, event.batch
+        state.user_computes = False  # the user's code waits for its chunks: parameters may change
+        if state.over_because is not None:
+            self._departure.rejoin(state.over_because, now_ns)
+        elif state.joining.routed:  # otherwise the worker enrols when it has routes
+            self._enrol(event.points)
+
+    def _enrol(self, points: int) -> None:
+        outbox = self._state.outbox
+        outbox.tell_lead(m.Enrol(**outbox.identity(), points=points, batch=self._state.batch))
+
+    def on_leased(self, message: m.Leased, now_ns: int) -> None:
+        state = self._state
+        if message.incarnation != state.outbox.incarnation:
+            return
+        state.leased = True
+        state.user_computes = state.user_computes or state.phase is Phase.COMPUTING
+        state.outbox.do(TakeChunks(message))
+        self._training.resume_if_whole(now_ns)

@@ -1,0 +1,172 @@
+"""How a worker leaves the job, loses its place in it, and joins again.
+
+*A worker that was evicted joins again under a new incarnation; contributions that it had not seen
+acknowledged are dropped.* So does a worker that lost a server which the others still have, or that
+could not reach one. *A worker that is told to leave does not wait for others, but leaves with every
+contribution acknowledged, if that happens in time.*
+"""
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.effects import (
+    WITHOUT_PARAMETERS,
+    End,
+    Fail,
+    Note,
+    Rejoin,
+    StopWaiting,
+    server_number,
+)
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.worker.joining import Parted
+from polyrhythm.core.worker.lifecycle import Phase
+from polyrhythm.core.worker.state import WorkerState
+from polyrhythm.wire import messages as m
+
+SETTLE_NS = 5 * 10**9
+"""How long a leaving worker waits for acknowledgements. With rounds they come when the others have
+contributed too; contributions that have arrived by then count in any case."""
+
+
+class Departure:
+    def __init__(self, state: WorkerState) -> None:
+        self._state = state
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def on_leave_asked(self, event: ev.LeaveAsked, now_ns: int) -> None:
+        state = self._state
+        state.asked = True
+        state.leave_if_asked()
+        if state.leaves:
+            self.let_go(now_ns)
+
+    def let_go(self, now_ns: int) -> bool:
+        """Hand control back to the user's code, which was told to leave. Not in the middle of a
+        version: the user's code may look at its parameters once more."""
+        state = self._state
+        if state.user_computes or not state.mode.landing.whole:
+            return False
+        state.user_computes = True
+        state.enter(Phase.PARTING, now_ns)
+        # should the job end first, the worker pulls the versions that it does not take from now on
+        state.mode.must_pull = True
+        state.mode.expect(None)
+        state.outbox.do(StopWaiting())
+        return True
+
+    def on_leaving(self, event: ev.Leaving, now_ns: int) -> None:
+        state = self._state
+        state.leaving = event
+        over = state.mode.stop or state.over_because is not None
+        if event.at_once or event.failed or over or not len(state.pushes.outstanding):
+            self.depart(now_ns)
+        elif state.phase is not Phase.LEAVING:
+            state.enter(Phase.LEAVING, now_ns)
+            state.leaves_by_ns = now_ns + SETTLE_NS
+            state.mode.expect(None)
+
+    def depart(self, now_ns: int) -> None:
+        state = self._state
+        assert state.leaving is not None
+        reason, failed = state.leaving.reason, state.leaving.failed
+        identity = state.outbox.identity()
+        state.outbox.tell_lead(m.Leave(**identity, reason=reason, failed=failed))
+        state.enter(Phase.ENDED, now_ns)
+        state.outbox.do(End(Reason("refused", {"detail": reason})))
+
+    def fail(self, reason: Reason, now_ns: int, *, stopped: bool = False) -> None:
+        self._state.enter(Phase.ENDED, now_ns)
+        self._state.outbox.do(Fail(reason, stopped))
+
+    def _refused(self, detail: str, now_ns: int, *, stopped: bool = False) -> None:
+        self.fail(Reason("refused", {"detail": detail}), now_ns, stopped=stopped)
+
+    def on_stop(self, message: m.Stop, now_ns: int) -> None:
+        self._refused(message.reason, now_ns, stopped=True)
+
+    def on_refusal(self, message: m.Refusal, now_ns: int) -> None:
+        if message.ending and self._state.begun:
+            self._end_loop(message.reason, now_ns)
+        else:
+            self._refused(message.reason, now_ns)
+
+    def _end_loop(self, reason: str, now_ns: int) -> None:
+        """The job ended while this worker was out of it. It cannot read the final version; its loop
+        ends in order all the same, with the parameters that it has."""
+        state = self._state
+        state.job_over = True
+        state.over_because = reason
+        state.user_computes = True
+        state.enter(Phase.PARTING, now_ns)
+        state.mode.expect(None)
+        state.outbox.do(Note(WITHOUT_PARAMETERS, {"reason": reason}))
+        state.outbox.do(StopWaiting(stop=True))
+
+    # -- losing its place ----------------------------------------------------------------------
+
+    def on_evicted(self, message: m.Evicted, now_ns: int) -> None:
+        if message.incarnation == self._state.outbox.incarnation:
+            self._lose_place(message.reason, now_ns)
+
+    def on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
+        state = self._state
+        if state.job_over:
+            return
+        reason = f"{state.name} lost its link to {event.peer}: {event.reason}"
+        server = server_number(event.peer)
+        if server is not None:
+            if not state.joining.part(server, event.incarnation):
+                return
+            state.pushes.relinking.add(server)
+        if state.phase is Phase.LEAVING and (server is None or not state.survives):
+            self.depart(now_ns)  # no process is left to acknowledge what that server has
+            return
+        begun = state.mode.resumed >= 0 and not state.mode.stop
+        if state.phase is Phase.JOINING and state.rejoins_because:
+            self._refused(f"{state.rejoins_because}; {event.reason}", now_ns)
+        elif server is not None and (begun or state.survives):
+            state.joining.wait_for_word(server, event.incarnation, reason, now_ns)
+        elif not begun:
+            self._refused(reason, now_ns)
+        else:
+            self._lose_place(reason, now_ns)
+
+    def miss(self, parted: Parted, now_ns: int) -> None:
+        """The lead has not said what becomes of a server that is not linked. A worker that joins
+        again learns which servers there are by then; if it cannot reach the same server a second
+        time, it fails."""
+        state = self._state
+        missed = (parted.server, parted.incarnation)
+        if missed in state.unreached:
+            self._refused(parted.reason, now_ns)
+            return
+        if state.mode.resumed < 0:
+            state.unreached.add(missed)
+        self._lose_place(parted.reason, now_ns)
+
+    def _lose_place(self, reason: str, now_ns: int) -> None:
+        """This incarnation is over, as soon as the user's code has stopped using the parameters."""
+        if self._state.phase is Phase.LEAVING:
+            self.depart(now_ns)
+        elif self._state.user_computes:
+            self._state.over_because = reason
+        else:
+            self.come_back(reason, now_ns)
+
+    def come_back(self, reason: str, now_ns: int) -> None:
+        """Join again, unless the worker was told to leave and has a whole version."""
+        state = self._state
+        if state.leaves and state.mode.landing.whole:
+            state.over_because = reason
+            self.let_go(now_ns)
+        else:
+            self.rejoin(reason, now_ns)
+
+    def rejoin(self, reason: str, now_ns: int) -> None:
+        state = self._state
+        state.over_because = None
+        state.rejoins_because = reason
+        before = state.outbox.incarnation
+        state.begin(now_ns, state.mode.ticket)
+        state.mode.expect(None)
+        state.outbox.do(Rejoin(reason, before))

@@ -1,0 +1,93 @@
+"""The phases of a worker, and one table of all transitions between them.
+
+*An event is handled in a phase, or it is ignored there on purpose; and it leads only to the phases that
+the table names.* A machine that is checked refuses any other transition.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from polyrhythm.core import events as ev
+from polyrhythm.wire import messages as m
+
+
+class Phase(Enum):
+    JOINING = "joining"
+    """The lead has not admitted this incarnation yet."""
+    ADMITTED = "admitted"
+    """It links to the servers and hands in its model."""
+    PLACING = "placing"
+    """It has routes, and waits for its first version."""
+    WAITING = "waiting"
+    """It has contributed, and waits for the next version."""
+    RESTING = "resting"
+    """On arrival: it has visited all of its points, and waits for others."""
+    COMPUTING = "computing"
+    """The user's code has a version."""
+    PARTING = "parting"
+    """It was told to leave: the user's code ends its loop."""
+    LEAVING = "leaving"
+    """The user's code has ended; contributions are not acknowledged yet."""
+    ENDED = "ended"
+
+
+AWAITING = (Phase.WAITING, Phase.PLACING)
+"""The phases in which a worker goes on as soon as it has a whole version that it may compute on."""
+
+_LETTERS = {
+    "J": Phase.JOINING,
+    "A": Phase.ADMITTED,
+    "P": Phase.PLACING,
+    "W": Phase.WAITING,
+    "R": Phase.RESTING,
+    "C": Phase.COMPUTING,
+    "T": Phase.PARTING,
+    "L": Phase.LEAVING,
+    "E": Phase.ENDED,
+}
+# The phases that an event may lead to, by their letters ("T" is PARTING); the worker may also stay in
+# its phase. "=": it always stays. "-": the event is ignored.
+_ROWS: dict[type, str] = {
+    # event in phase:  JOINING ADMITTED PLACING WAITING RESTING COMPUTING PARTING LEAVING
+    ev.Tick:          "E       JTE      JTE     JTE     JTE     JTE       JE      E",
+    ev.LeadLinked:    "=       =        =       =       =       =         =       =",
+    ev.LeadHeard:     "=       =        =       =       =       =         =       =",
+    m.Alive:          "=       =        =       =       =       =         =       =",
+    ev.Reporting:     "=       =        =       =       =       =         =       =",
+    m.Admitted:       "A       -        -       A       A       -         A       -",
+    ev.Linked:        "-       PCT      CT      PCT     PC      =         P       E",
+    ev.Attaching:     "=       =        =       =       =       =         =       =",
+    m.Routing:        "-       PCT      CT      PCT     PC      =         P       E",
+    ev.Enrolling:     "=       =        =       J       J       J         J       -",
+    m.Leased:         "-       =        CT      CT      =       =         =       =",
+    ev.Computed:      "WT      WT       WCT     CTJ     WCTJ    WTJ       WJ      -",
+    ev.Exhausted:     "WRT     WRT      WRCT    RCTJ    TJ      WRTJ      WRJ     -",
+    ev.PassedAll:     "=       =        =       =       =       =         =       -",
+    m.Acknowledged:   "-       =        =       C       C       C         =       E",
+    ev.Skipped:       "-       -        =       C       C       C         =       E",
+    ev.Landed:        "-       -        CT      CT      C       C         =       E",
+    m.Release:        "-       =        CT      CT      WCT     =         =       =",
+    m.Pause:          "-       -        -       -       -       =         -       -",
+    ev.LeaveAsked:    "T       T        T       T       T       T         =       -",
+    ev.Leaving:       "LE      LE       LE      LE      LE      LE        LE      E",
+    m.Evicted:        "-       JT       JT      JT      JT      JT        J       E",
+    ev.LinkClosed:    "E       E        E       JTE     JTE     JTE       JE      E",
+    m.Stop:           "E       E        E       E       E       E         E       E",
+    m.Refusal:        "TE      TE       TE      TE      TE      TE        E       TE",
+}  # fmt: skip
+
+
+def _parse(rows: Mapping[type, str]) -> dict[Phase, dict[type, frozenset[Phase]]]:
+    table: dict[Phase, dict[type, frozenset[Phase]]] = {phase: {} for phase in Phase}
+    for event, row in rows.items():
+        for phase, cell in zip(list(Phase)[:-1], row.split(), strict=True):
+            if cell != "-":
+                moves = frozenset(_LETTERS[letter] for letter in cell if letter != "=")
+                table[phase][event] = moves | {phase}
+    return table
+
+
+EVENTS = frozenset(_ROWS)
+"""All events of a worker. After its end it handles none."""
+TABLE = _parse(_ROWS)
+"""Per phase and event that it handles, the phases that the worker may be in afterwards."""

@@ -1,0 +1,230 @@
+"""The two modes in which workers read: with rounds and on arrival. The job's policy decides which.
+
+**With rounds** a worker goes on when all its slices are of one version: the version that the lead
+released, or a later one. A contribution says that the version it was computed on is no longer read.
+
+**On arrival** a worker asks for the parameters with each contribution, under a new ticket. Servers
+answer when that contribution is folded; the worker goes on when the answer is here and, under a bound,
+the lead permits it. It says with `Pulled` that it has copied an answer, or, where the model is small,
+with its next request. `--read-ahead` (asp only) overlaps the answer with computing: the worker goes on
+at once, and takes the answer to one contribution when the next one is computed.
+"""
+
+from polyrhythm.core.events import Computed
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.model import nbytes_of
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.worker.lifecycle import AWAITING, Phase
+from polyrhythm.core.worker.outbox import WorkerOutbox
+from polyrhythm.core.worker.pulls import NOTHING, Pulls
+from polyrhythm.core.worker.pushes import Pushes
+from polyrhythm.wire import messages as m
+
+_SMALL_NBYTES = 2 * 2**20
+"""A model up to this size may stay leased at the servers while a worker computes: the spare copy that
+this takes costs less than a message that ends the lease."""
+
+
+class RoundsMode(Pulls):
+    rests_in = Phase.WAITING
+    """The phase of a worker that has visited all of its points."""
+    overlaps = False
+    """The worker computes while the answer to its last contribution is on its way."""
+    answer_first = False
+    """The answer to the last contribution must come before the next contribution leaves."""
+
+    def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
+        super().__init__(outbox, ticket)
+        self._released = NOTHING
+        self._pulling: dict[int, int] = {}
+        """Per server, the version it was asked for; empty where nothing must be pulled."""
+
+    def attach(self, spec: m.ModelSpec) -> None:
+        pass
+
+    def why(self) -> Reason:
+        return Reason("waits", {"round": self.landing.version + 1})
+
+    def may_go_on(self) -> bool:
+        released = self._released > self.resumed or self.stop
+        return self.landing.whole and released and self.landing.version >= self._released
+
+    def resume(self, keep: int | None = None) -> None:
+        if self.must_pull:
+            self._pulling.clear()
+        super().resume(keep)
+
+    # -- what happens to it; True: the worker may be able to go on now -------------------------
+
+    def follow_first_routes(self) -> None:
+        self.expect(0)
+
+    def seeded(self, sequence: int) -> bool:
+        return True
+
+    def release(self, message: m.Release, sequence: int, *, idle: bool) -> None:
+        self.terms = message
+        self.stop = self.stop or message.stop
+        self._released = max(self._released, message.round)
+        self.must_pull = self.must_pull or not message.pushed
+
+    def expect_next(self) -> bool:
+        self.expect(max(self.landing.version, 0))
+        return True
+
+    def contribute(self, computed: Computed, pushes: Pushes, *, leaves: bool) -> None:
+        pushes.send(computed, self.landing)
+
+    def read_final(self, sequence: int) -> bool:
+        return self.expect_next()
+
+    def exhaust(self, *, leaves: bool) -> bool:
+        if not leaves:
+            self.expect_next()
+        self.say_pulled()
+        return not leaves
+
+    def landed_while_resting(self) -> None:
+        pass
+
+    def read_again(self, sequence: int, phase: Phase, *, enough: bool) -> bool:
+        """Servers that were asked may not be the primaries any more: ask those that are."""
+        self._pulling.clear()
+        self.must_pull = True
+        return True
+
+    def pull_missing(self) -> None:
+        """Ask every server that is behind for its slices. A server that has folded on meanwhile
+        answers with a later version, and then the others are asked for that one. A server is asked
+        again only when its answer has landed: a second one could land in what the first completed.
+        No server is asked before the first release: by then every server knows this worker."""
+        if self._released == NOTHING:
+            return
+        round_ = max(self._released, self.landing.newest)
+        for server in self.landing.slices:
+            version = self.landing.of(server)
+            if version < round_ and self._pulling.get(server, NOTHING) <= version:
+                self._pulling[server] = round_
+                self._outbox.tell_server(server, m.Pull(**self._outbox.identity(), round=round_))
+
+
+class ArrivalMode(Pulls):
+    rests_in = Phase.RESTING
+
+    def __init__(
+        self, outbox: WorkerOutbox, ticket: int = 0, *, asks: bool, overlaps: bool = False
+    ) -> None:
+        """`asks`: a step begins when the lead permits it. `overlaps`: see `--read-ahead`."""
+        super().__init__(outbox, ticket)
+        self.overlaps = overlaps
+        self._asks = asks
+        self._small = False
+        """The model may stay leased at the servers while the worker computes."""
+        self._permitted = False
+        """The lead has let the worker begin a step."""
+
+    def attach(self, spec: m.ModelSpec) -> None:
+        self._small = nbytes_of(spec) <= _SMALL_NBYTES
+
+    def why(self) -> Reason:
+        return Reason("reading" if self._permitted else "gate")
+
+    @property
+    def answer_first(self) -> bool:
+        return self.overlaps and self.landing.version != self.ticket
+
+    def may_go_on(self) -> bool:
+        permitted = self._permitted or self.stop
+        return permitted and self.landing.whole and self.landing.version == self.ticket > 0
+
+    def resume(self, keep: int | None = None) -> None:
+        super().resume(self.ticket if self.overlaps else None)
+        if not self._small:
+            self.say_pulled()
+
+    def follow_first_routes(self) -> None:
+        self.expect(None)
+
+    def seeded(self, sequence: int) -> bool:
+        if self._permitted:
+            self.pull_after(sequence)
+        return False
+
+    def release(self, message: m.Release, sequence: int, *, idle: bool) -> None:
+        self.terms = message
+        self.stop = self.stop or message.stop
+        self._permitted = True
+        if idle and (message.stop or not message.pushed):
+            self.pull_after(sequence)
+
+    def expect_next(self) -> bool:
+        return False
+
+    def contribute(self, computed: Computed, pushes: Pushes, *, leaves: bool) -> None:
+        if leaves:
+            pushes.send(computed, self.landing)
+            return
+        self._permitted = not self._asks
+        # servers answer when the slices are folded, and acknowledge them with the answer
+        asked = self._take_ticket(awaited=not self.overlaps)
+        pushes.send(computed, self.landing, *asked)
+
+    def read_final(self, sequence: int) -> bool:
+        self.pull_after(sequence)
+        return False
+
+    def exhaust(self, *, leaves: bool) -> bool:
+        self._permitted = False
+        if self.answer_first:
+            self.expect(self.ticket)
+        elif self._small:
+            self.say_pulled()
+        return False
+
+    def landed_while_resting(self) -> None:
+        if not self.answer_first:
+            self.say_pulled()
+
+    def read_again(self, sequence: int, phase: Phase, *, enough: bool) -> bool:
+        if self.ticket == 0 or enough:
+            return False
+        if phase in AWAITING or (phase is Phase.RESTING and self.answer_first):
+            self.pull_after(sequence)
+        elif phase is Phase.COMPUTING and self.answer_first:
+            self.pull_after(sequence, awaited=False)
+            self.expect(None, keep=self.ticket)
+        return False
+
+    def pull_missing(self) -> None:
+        pass
+
+    def _take_ticket(self, *, awaited: bool = True) -> tuple[int, int]:
+        """The number of the next answer, and the last answer that was copied, where the request says
+        so. `awaited`: the worker waits for the answer."""
+        self.ticket += 1
+        if awaited:
+            self.expect(self.ticket)
+        return self.ticket, self.landing.version if self._small else NOTHING
+
+    def pull_after(self, sequence: int, *, awaited: bool = True) -> None:
+        """Ask every server for its slices as soon as they contain contribution `sequence`, which was
+        sent before; the answers carry the ticket."""
+        ticket, pulled = self._take_ticket(awaited=awaited)
+        identity = self._outbox.identity()
+        pull = m.Pull(**identity, round=ticket, sequence=sequence, pulled=pulled)
+        for server in self.landing.slices:
+            self._outbox.tell_server(server, pull)
+
+
+Mode = RoundsMode | ArrivalMode
+
+
+def choose_mode(job: m.JobSpec | None, outbox: WorkerOutbox, ticket: int = 0) -> Mode:
+    """The mode of the job's policy; with rounds as long as the job is not known."""
+    if job is None:
+        return RoundsMode(outbox, ticket)
+    traits = traits_of(job.sync)
+    if traits.rounds:
+        return RoundsMode(outbox, ticket)
+    asks = traits.asks_before_steps
+    return ArrivalMode(outbox, ticket, asks=asks, overlaps=job.read_ahead and not asks)

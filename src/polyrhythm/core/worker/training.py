@@ -1,0 +1,172 @@
+"""A worker that trains: what it contributes, when its contributions count, and when it goes on.
+
+*The user's code computes on one whole version, which does not change meanwhile.* A contribution is kept
+back while two are unacknowledged (`pushes`), or until the answer to the last one has come (`modes`).
+"""
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.effects import ContributeNow
+from polyrhythm.core.worker.leaving import Departure
+from polyrhythm.core.worker.lifecycle import AWAITING, Phase
+from polyrhythm.core.worker.state import WorkerState
+from polyrhythm.wire import messages as m
+
+# looking up a member of an Enum takes a call, and these are looked up for every event
+_WAITING, _RESTING, _COMPUTING = Phase.WAITING, Phase.RESTING, Phase.COMPUTING
+_LEAVING = Phase.LEAVING
+
+
+class Training:
+    def __init__(self, state: WorkerState, departure: Departure) -> None:
+        self._state = state
+        self._departure = departure
+
+    # -- contributing --------------------------------------------------------------------------
+
+    def on_computed(self, event: ev.Computed, now_ns: int) -> None:
+        state = self._state
+        state.user_computes = False
+        if state.over_because is not None:
+            self._departure.come_back(state.over_because, now_ns)
+            return
+        state.enter(_WAITING, now_ns)
+        mode, pushes = state.mode, state.pushes
+        if mode.stop:
+            self._read_final(now_ns)
+        elif mode.answer_first and not state.leaves:
+            pushes.held = event
+            mode.expect(mode.ticket)
+        elif pushes.full:
+            pushes.held = event
+        else:
+            self._contribute(event, now_ns)
+        if state.leaves:
+            self._departure.let_go(now_ns)
+
+    def _contribute_held(self, held: ev.Computed, now_ns: int) -> None:
+        """Send what was kept back, if it may leave now. A leaving worker reads no answer first."""
+        state = self._state
+        if not state.pushes.full and (state.leaves or not state.mode.answer_first):
+            state.pushes.held = None
+            self._contribute(held, now_ns)
+
+    def _contribute(self, event: ev.Computed, now_ns: int) -> None:
+        state = self._state
+        mode, pushes, leaves = state.mode, state.pushes, state.leaves
+        pushes.sequence += 1
+        if not leaves and mode.expect_next():
+            self.resume_if_whole(now_ns)
+        mode.contribute(event, pushes, leaves=leaves)
+        if mode.overlaps and not leaves:
+            self._resume(now_ns)
+
+    def on_exhausted(self, event: ev.Exhausted, now_ns: int) -> None:
+        state = self._state
+        state.user_computes = False
+        if state.over_because is not None:
+            self._departure.come_back(state.over_because, now_ns)
+            return
+        mode = state.mode
+        if mode.stop:
+            state.enter(_WAITING, now_ns)
+            self._read_final(now_ns)
+            return
+        state.enter(mode.rests_in, now_ns)
+        if mode.exhaust(leaves=state.leaves):
+            self.resume_if_whole(now_ns)
+        abstained = m.Abstained(
+            **state.outbox.identity(),
+            round=mode.landing.version + 1,
+            reason=event.reason,
+            lease=event.lease,
+        )
+        state.outbox.tell_lead(abstained)
+        if state.leaves:
+            self._departure.let_go(now_ns)
+
+    def on_passed_all(self, event: ev.PassedAll, now_ns: int) -> None:
+        state = self._state
+        round_ = state.mode.landing.version + 1
+        state.outbox.tell_lead(m.Asking(**state.outbox.identity(), round=round_))
+
+    def on_pause(self, message: m.Pause, now_ns: int) -> None:
+        if message.round == self._state.mode.resumed + 1:
+            self._state.outbox.do(ContributeNow())
+
+    # -- acknowledgements ----------------------------------------------------------------------
+
+    def on_acknowledged(self, message: m.Acknowledged, now_ns: int) -> None:
+        if message.incarnation == self._state.outbox.incarnation:
+            self.acknowledge(message.server, message.sequence, message.routing, now_ns)
+
+    def on_skipped(self, event: ev.Skipped, now_ns: int) -> None:
+        state = self._state
+        if state.joining.routed and event.incarnation in (0, state.outbox.incarnation):
+            self.acknowledge(event.server, event.sequence, event.routing, now_ns)
+
+    def acknowledge(self, server: int, sequence: int, routing: int, now_ns: int) -> None:
+        state = self._state
+        pushes = state.pushes
+        if not pushes.acknowledge(server, sequence, routing):
+            return
+        if pushes.held is not None:
+            self._contribute_held(pushes.held, now_ns)
+        if state.phase is _LEAVING and not len(pushes.outstanding):
+            self._departure.depart(now_ns)
+
+    # -- going on ------------------------------------------------------------------------------
+
+    def _read_final(self, now_ns: int) -> None:
+        """The job has ended: the worker contributes nothing more and reads the final parameters."""
+        state = self._state
+        if state.mode.read_final(state.pushes.sequence):
+            self.resume_if_whole(now_ns)
+
+    def on_release(self, message: m.Release, now_ns: int) -> None:
+        state = self._state
+        outbox, pushes = state.outbox, state.pushes
+        if message.incarnation != outbox.incarnation:
+            return
+        outbox.follow(message)
+        if message.stop:
+            pushes.held = None
+        if state.phase is _RESTING:
+            state.enter(_WAITING, now_ns)
+        idle = state.phase in AWAITING and pushes.held is None
+        state.mode.release(message, pushes.sequence, idle=idle)
+        if message.stop:
+            state.leave_if_asked()
+        self.resume_if_whole(now_ns)
+
+    def on_landed(self, event: ev.Landed, now_ns: int) -> None:
+        state = self._state
+        incarnation = event.incarnation
+        if not state.joining.routed or (incarnation and incarnation != state.outbox.incarnation):
+            return  # it was read for an incarnation that is over
+        mode = state.mode
+        mode.landing.land(event.server, event.slice, event.round, event.holds)
+        self.acknowledge(event.server, event.sequence, event.routing, now_ns)
+        if state.phase is _RESTING:
+            mode.landed_while_resting()
+        if mode.landing.whole or mode.must_pull:
+            self.resume_if_whole(now_ns)
+
+    def resume_if_whole(self, now_ns: int) -> None:
+        state = self._state
+        if state.phase not in AWAITING or state.pushes.held is not None:
+            return
+        if state.leaves and self._departure.let_go(now_ns):
+            return
+        if state.points is not None and not state.leased:
+            return
+        if state.mode.may_go_on():
+            self._resume(now_ns)
+        elif state.mode.must_pull:
+            state.mode.pull_missing()
+
+    def _resume(self, now_ns: int) -> None:
+        state = self._state
+        state.enter(_COMPUTING, now_ns)
+        state.begun = state.user_computes = True
+        state.unreached.clear()
+        state.mode.resume()

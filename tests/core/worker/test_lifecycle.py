@@ -1,0 +1,65 @@
+"""The table of a worker's phases: every pair of phase and event is in it, or ignored on purpose."""
+
+from itertools import product
+
+import pytest
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.worker import machine as worker_machine
+from polyrhythm.core.worker.lifecycle import EVENTS, TABLE, Phase
+from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.errors import InvariantBroken
+from polyrhythm.wire import messages as m
+
+BEFORE_ADMISSION = (m.Routing, m.Leased, m.Acknowledged, m.Release, m.Evicted, ev.Linked)
+"""They are meant for an incarnation, and there is none."""
+BEFORE_ROUTES = (ev.Skipped, ev.Landed)
+AFTER_THE_LOOP = (ev.Enrolling, ev.Computed, ev.Exhausted, ev.PassedAll, ev.LeaveAsked)
+IGNORED = {
+    *product(Phase, [m.Pause]),
+    *product(Phase, [m.Admitted]),
+    *product([Phase.JOINING], BEFORE_ADMISSION),
+    *product([Phase.JOINING, Phase.ADMITTED], BEFORE_ROUTES),
+    *product([Phase.LEAVING], AFTER_THE_LOOP),
+    *product([Phase.ENDED], EVENTS),
+} - {
+    (Phase.COMPUTING, m.Pause),
+    # a worker whose user's code still contributed while it joined again is in one of the latter three
+    *product([Phase.JOINING, Phase.WAITING, Phase.RESTING, Phase.PARTING], [m.Admitted]),
+}
+
+
+def test_every_pair_of_phase_and_event_is_in_the_table_or_ignored_on_purpose() -> None:
+    handled = {(phase, event) for phase in Phase for event in TABLE[phase]}
+    assert handled | IGNORED == set(product(Phase, EVENTS))
+    assert not handled & IGNORED
+
+
+def test_every_event_of_the_table_has_a_handler() -> None:
+    assert set(worker_machine._HANDLERS) == EVENTS
+
+
+def test_every_phase_can_be_reached_and_every_other_can_end() -> None:
+    reached = {to for moves in TABLE.values() for phases in moves.values() for to in phases}
+    assert reached == set(Phase)
+    for phase in set(Phase) - {Phase.ENDED}:
+        assert TABLE[phase][m.Stop] == {phase, Phase.ENDED}
+
+
+def test_a_transition_that_is_not_in_the_table_is_refused() -> None:
+    worker = WorkerMachine("anna")
+    worker.handle(ev.LeadHeard(), 1)
+    worker.check()
+    worker._state.enter(Phase.COMPUTING, 1)
+    with pytest.raises(InvariantBroken, match="LeadHeard led from joining to computing"):
+        worker.check()
+
+
+@pytest.mark.parametrize("phase", [Phase.LEAVING, Phase.ENDED])
+def test_a_worker_that_leaves_already_is_not_told_to_leave_again(phase: Phase) -> None:
+    """Under psp the user's code may end while its last contribution is in flight. If the worker is
+    told to leave then, it must still end when that is acknowledged."""
+    worker = WorkerMachine("anna")
+    worker._state.enter(phase, 1)
+    assert worker.handle(ev.LeaveAsked(), 2) == []
+    assert worker.state is phase
