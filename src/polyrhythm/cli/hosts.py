@@ -1,4 +1,5 @@
-"""Which processes of a job this command starts, and what other machines run for the rest."""
+"""Which processes of a job this command starts, and which commands start the rest on other
+machines."""
 
 import socket
 from dataclasses import dataclass
@@ -15,12 +16,12 @@ from polyrhythm.observe.words import counted
 from polyrhythm.wire.messages import Address, JobSpec
 
 _FAR_AWAY = ("192.0.2.1", 9)
-"""An address that nobody has; asking for the way there sends nothing."""
+"""An address that no machine has. Connecting a UDP socket to it sends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """How many of a job's servers and workers are this machine's own."""
+    """How many of a job's servers and workers run on this machine."""
 
     servers: int
     workers: int
@@ -43,7 +44,8 @@ class Here:
         return here
 
     def invitation(self, job: JobSpec, address: Address, secret_file: Path) -> list[str]:
-        """Which processes must come from elsewhere, and the command that starts one of them."""
+        """Lines that say which processes must join from elsewhere, and the commands that start
+        them."""
         host = _way_out() if address.host in ANY_HOST else address.host
         there = f"{host}:{address.port}"
         insecure = "" if is_loopback(host) else " --insecure"
@@ -117,10 +119,10 @@ def _from_elsewhere(count: int, noun: str) -> str:
 
 
 def _way_out() -> str:
-    """This machine's address on its way to others."""
+    """The address of this machine that others can reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_FAR_AWAY)
             return str(probe.getsockname()[0])
         except OSError:
-            return socket.gethostname()  # it has no way out: others here know it by its name
+            return socket.gethostname()  # without a route to others, its name is the best there is

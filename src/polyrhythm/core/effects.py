@@ -1,5 +1,5 @@
-"""What an interpreter must do, in the imperative. Peers are named s0, s1 … and w0, w1 …; `lead` is
-wherever the lead's machine runs."""
+"""Effects: orders of machines to the runtime or the simulator, named in the imperative. Peers have
+the names s0, s1, ... (servers), w0, w1, ... (workers), and `lead` for the process of the lead."""
 
 from functools import cache
 from typing import Any
@@ -18,7 +18,7 @@ from polyrhythm.wire.messages import (
 
 LEAD = "lead"
 WITHOUT_PARAMETERS = "stopped-without-parameters"
-"""A report: the job ended while this worker was out of it."""
+"""A report: the job ended while this worker was not a member."""
 
 
 @cache
@@ -33,22 +33,25 @@ def worker_name(worker: int) -> str:
 
 @cache
 def worker_number(peer: str) -> int | None:
-    """The worker behind a peer's name; None if that is no worker's."""
+    """The number of the worker with this name; None if it is not a worker's name."""
     return int(peer[1:]) if peer.startswith("w") and peer[1:].isdigit() else None
 
 
 @cache
 def server_number(peer: str) -> int | None:
+    """The number of the server with this name; None if it is not a server's name."""
     return int(peer[1:]) if peer.startswith("s") and peer[1:].isdigit() else None
 
 
 class Send(Effect, frozen=True):
+    """Send this message to a peer, or over a link that is not bound yet."""
+
     to: str
     message: Message
 
 
 class Bind(Effect, frozen=True):
-    """The stranger behind `link` is `peer` from now on."""
+    """The peer at the other end of `link` is `peer` from now on."""
 
     link: str
     peer: str
@@ -56,33 +59,34 @@ class Bind(Effect, frozen=True):
 
 
 class Drop(Effect, frozen=True):
-    """Close the link to `peer` once what was sent to it has left."""
+    """Close the link to `peer` after all messages to it have been sent."""
 
     peer: str
     reason: str
 
 
 class Note(Effect, frozen=True):
-    """A line for the journal; from a process that keeps none, a report to whoever started it."""
+    """A line for the journal. A process without a journal reports it to the process that started
+    it."""
 
     what: str
     fields: dict[str, Any]
 
 
 class Beat(Effect, frozen=True):
-    """Send this sign of life to the lead."""
+    """Send this heartbeat to the lead."""
 
     message: Alive
 
 
 class BeatAll(Effect, frozen=True):
-    """Send the lead's sign of life to every process that is linked to it."""
+    """Send the lead's heartbeat over all its links."""
 
     message: Alive
 
 
 class End(Effect, frozen=True):
-    """This machine's part in the job is over."""
+    """The job has ended for this machine."""
 
     reason: Reason
     failed: bool = False
@@ -92,8 +96,9 @@ class End(Effect, frozen=True):
 
 
 class Build(Effect, frozen=True):
-    """Make room for these slices of the model: buffers, aggregate, updater. What was seeded under
-    another routing epoch is void. Not `fresh`: they come from other servers, not from a worker."""
+    """Allocate these slices of the model: buffers, aggregates, updaters. Parameters that were
+    seeded in another routing epoch are void. `fresh`: a worker sends the initial parameters;
+    otherwise other servers send the slices."""
 
     spec: ModelSpec
     routes: tuple[Route, ...]
@@ -102,24 +107,24 @@ class Build(Effect, frozen=True):
 
 
 class Reach(Effect, frozen=True):
-    """Open a link to each of these servers that has a lower number; the others come. `incarnation`:
-    this server's own."""
+    """Connect to those of these servers that have a lower number; the others connect to this one.
+    `incarnation`: this server's own."""
 
     servers: tuple[ServerSpec, ...]
     incarnation: int
 
 
 class Reroute(Effect, frozen=True):
-    """Be the primary, a replica or nobody of each slice, as these routes say, and keep what is in the
-    slices. What was added to an aggregate that changes its primary is void."""
+    """Become the primary or a replica of each slice, or drop it, as these routes order; slices keep
+    their values. Contributions in an aggregate that changes its primary are void."""
 
     routes: tuple[Route, ...]
     routing: int
 
 
 class SendState(Effect, frozen=True):
-    """Send the state of the slices that this server is the primary of and `to` has a copy of, but
-    not of those whose copy has the same stamp; from now on it makes every step of them too."""
+    """Send to `to` the state of the slices that it copies from this server, except copies with an
+    equal stamp. From now on `to` gets every step of these slices."""
 
     to: int
     held: tuple[Stamp, ...]
@@ -127,7 +132,8 @@ class SendState(Effect, frozen=True):
 
 
 class FetchState(Effect, frozen=True):
-    """Ask this primary for the state of what is copied from it here, saying what there is."""
+    """Ask this primary for the state of the slices that are copied from it, with the stamps of the
+    copies here."""
 
     primary: int
     slices: tuple[int, ...]
@@ -135,14 +141,14 @@ class FetchState(Effect, frozen=True):
 
 
 class Enlist(Effect, frozen=True):
-    """Contributions of these members, and of nobody else, may be added from now on."""
+    """Accept contributions of these members only, from now on."""
 
     members: tuple[MemberSpec, ...]
 
 
 class StartFold(Effect, frozen=True):
-    """Fold the aggregate of `round` into buffer `slot`; `fill`: the slot that the next aggregate
-    may grow in, for updaters that need no separate one; `share`: how much of a full step it is."""
+    """Fold the aggregate of `round` into buffer `slot`. `fill`: the slot for the next aggregate,
+    for updaters that need no separate one. `share`: the fraction of a full step."""
 
     round: int
     slot: int
@@ -151,8 +157,8 @@ class StartFold(Effect, frozen=True):
 
 
 class Publish(Effect, frozen=True):
-    """Send all slices of version `round`, which lie in `slot`, to this worker. *What is meant for
-    one incarnation does not go to another, which would take it for its own.*"""
+    """Send all slices of version `round`, which are in `slot`, to this worker. *A version for one
+    incarnation is never sent to another, which would take it for its own.*"""
 
     worker: int
     incarnation: int
@@ -162,18 +168,18 @@ class Publish(Effect, frozen=True):
     view: int
     routing: int = 0
     first: bool = False
-    """Others wait too, but were waiting for this one: it leaves before anything else is done."""
+    """The others were waiting for this worker: send its slices before anything else."""
 
 
 class FreeSlots(Effect, frozen=True):
-    """These slots' memory is not needed until they are named again."""
+    """The memory of these slots is not needed until another effect names them."""
 
     slots: tuple[int, ...]
 
 
 class PublishLatest(Effect, frozen=True):
-    """Without rounds: send every slice as it is now, as the answer to `ticket`; whoever does it
-    leases the slices to this worker in one go (`SliceVersions`)."""
+    """Without rounds: send the current value of every slice, as the answer to `ticket`. The slices
+    are leased to this worker at one moment (`SliceVersions`)."""
 
     worker: int
     incarnation: int
@@ -184,35 +190,35 @@ class PublishLatest(Effect, frozen=True):
 
 
 class Unlease(Effect, frozen=True):
-    """This worker has copied what it got with `ticket` and before; None: it is gone."""
+    """This worker has copied the answers up to `ticket`; None: the worker is gone."""
 
     worker: int
     ticket: int | None
 
 
 class Freeze(Effect, frozen=True):
-    """Without rounds: fold nothing any more, so that all read the same final parameters."""
+    """Without rounds: stop folding, so that all workers read the same final parameters."""
 
 
 # -- the worker ---------------------------------------------------------------------------------
 
 
 class Dial(Effect, frozen=True):
-    """Open links to these servers (the one that runs the lead is linked already)."""
+    """Connect to these servers. The link to the server that runs the lead exists already."""
 
     servers: tuple[ServerSpec, ...]
 
 
 class Rejoin(Effect, frozen=True):
-    """Drop all links and knock at the lead's door again, under the same name, saying which
-    incarnation it was: the lead may not have noticed yet that that one is over."""
+    """Close all links and say hello to the lead again, under the same name. The hello names the
+    former incarnation, because the lead may not know yet that it has ended."""
 
     reason: str
     incarnation: int = 0
 
 
 class Arrange(Effect, frozen=True):
-    """The model is accepted and its slices are routed: make the push buffers."""
+    """The lead has accepted the model and routed its slices: allocate the push buffers."""
 
     routes: tuple[Route, ...]
 
@@ -238,22 +244,24 @@ class PushSlices(Effect, frozen=True):
     weight: float
     rates: tuple[float, ...]
     pull: int = 0
-    """Without rounds: ask for the parameters with this ticket; 0: do not ask."""
+    """Without rounds: the ticket of a pull for the parameters; 0 for none."""
     pulled: int = -1
-    """The last ticket whose answer was copied, where the request says so."""
+    """The last ticket whose answer was copied, if this request reports it."""
 
 
 class Expect(Effect, frozen=True):
-    """Slices of versions from `round` on may land in the worker's parameters; None: none may,
-    because the user's code is using them. Those of `keep` that come meanwhile land when they may."""
+    """Slices of version `round` and later may be written to the worker's parameters; None: none
+    may, because the user's code uses them. Slices of version `keep` that come meanwhile are kept
+    until they may."""
 
     round: int | None
     keep: int | None = None
 
 
 class Resume(Effect, frozen=True):
-    """Give the user's code the parameters of version `round`; `stop`: the job has ended. The rest is
-    when to contribute next, as in `Release`; `anew`: it joined again, and carries nothing over."""
+    """Let the user's code go on with the parameters of version `round`. `stop`: the job has ended.
+    The other fields say when to contribute next, as in `Release`. `anew`: the worker joined again,
+    and carries nothing over."""
 
     round: int
     stop: bool
@@ -265,8 +273,8 @@ class Resume(Effect, frozen=True):
 
 
 class StopWaiting(Effect, frozen=True):
-    """The training loop, which was told to leave, need not wait for a version. `stop`: the job has
-    ended without this worker, and there is no version to wait for."""
+    """The training loop was told to leave and need not wait for a version. `stop`: the job has
+    ended without this worker, so no version will come."""
 
     stop: bool = False
 
@@ -276,11 +284,14 @@ class ContributeNow(Effect, frozen=True):
 
 
 class TakeChunks(Effect, frozen=True):
+    """Hand the leased chunks to the user's batches."""
+
     lease: Leased
 
 
 class Fail(Effect, frozen=True):
-    """Tell the user's code that this worker cannot go on; `stopped`: nobody can."""
+    """Raise an error in the user's code: this worker cannot go on. `stopped`: the whole job has
+    ended."""
 
     reason: Reason
     stopped: bool = False

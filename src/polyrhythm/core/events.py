@@ -1,4 +1,4 @@
-"""What happens inside a process, in the past tense. Messages of peers are events as they are."""
+"""Events that arise inside a process, named in the past tense. Messages of peers are events too."""
 
 from polyrhythm.core.machine import Event
 from polyrhythm.wire.messages import ChunkProgress, ModelSpec, Row, ServerHello, WorkerHello
@@ -9,20 +9,23 @@ class Tick(Event, frozen=True):
 
 
 class WorkerHelloReceived(Event, frozen=True):
-    """A stranger's first frame came over `link`; its reply goes there until it is bound to a peer."""
+    """The hello of a worker came over `link`. Answers go there until the link is bound to a
+    peer."""
 
     link: str
     hello: WorkerHello
 
 
 class ServerHelloReceived(Event, frozen=True):
+    """The hello of a server came over `link`."""
+
     link: str
     hello: ServerHello
 
 
 class LinkClosed(Event, frozen=True):
-    """The link to `peer` ended, for whatever reason. This is death at once; of that incarnation, if
-    it is known whose link it was (0: it is not)."""
+    """The link to `peer` ended, for any reason. The peer counts as dead at once: this incarnation
+    of it, or any if the incarnation is 0."""
 
     peer: str
     reason: str
@@ -30,20 +33,21 @@ class LinkClosed(Event, frozen=True):
 
 
 class LeadLinked(Event, frozen=True):
-    """The link to the lead is up; how often the lead beats, and when it is given up."""
+    """The link to the lead is up. The lead sends a heartbeat every `heartbeat_s`, and is given up
+    after `timeout_s` of silence."""
 
     heartbeat_s: float
     timeout_s: float
 
 
 class LeadHeard(Event, frozen=True):
-    """Something came from the lead, whether or not it has been read. The interpreter says so from
-    time to time, for slices that come for minutes hold up the heartbeats behind them."""
+    """Bytes came from the lead, whether or not they have been read. The runtime reports this from
+    time to time, because heartbeats may have to wait for minutes behind large slices."""
 
 
 class StopAsked(Event, frozen=True):
-    """Somebody outside (a signal, the engine) wants the job to end: in order, so that every worker
-    leaves its loop with the final parameters; or at once."""
+    """A signal or the engine asks the job to end: in order, so that every worker leaves its loop
+    with the final parameters, or at once."""
 
     reason: str
     at_once: bool = False
@@ -53,8 +57,8 @@ class StopAsked(Event, frozen=True):
 
 
 class ServerCalled(Event, frozen=True):
-    """A server has said hello over `link` to a server that does not lead. Nothing that it sends is read
-    until the link is bound to it."""
+    """The hello of a server came over `link` to a server without the lead. Nothing else is read
+    from the link until it is bound to the peer."""
 
     link: str
     server: int
@@ -62,8 +66,8 @@ class ServerCalled(Event, frozen=True):
 
 
 class WorkerCalled(Event, frozen=True):
-    """A worker has said hello over `link` to a server that does not lead. Nothing that it sends is read
-    until the link is bound to it."""
+    """The hello of a worker came over `link` to a server without the lead. Nothing else is read
+    from the link until it is bound to the peer."""
 
     link: str
     worker: int
@@ -71,27 +75,27 @@ class WorkerCalled(Event, frozen=True):
 
 
 class SliceSeeded(Event, frozen=True):
-    """The initial parameters of one slice are in their place, as of this routing epoch."""
+    """The initial parameters of one slice were received, in this routing epoch."""
 
     slice: int
     routing: int
 
 
 class Contributed(Event, frozen=True):
-    """Every slice that this server gets of a contribution is in its aggregate."""
+    """All slices of a contribution that this server gets were added to its aggregates."""
 
     worker: int
     incarnation: int
     sequence: int
     round: int
     pull: int = 0
-    """Without rounds: the ticket with which the worker asks for the parameters; 0: it does not."""
+    """Without rounds: the ticket of the worker's pull for the parameters; 0 for none."""
     pulled: int = -1
     """The last ticket whose answer the worker has copied."""
 
 
 class Repeated(Event, frozen=True):
-    """A contribution came again that this server has already; it was not added a second time."""
+    """A contribution came a second time. It was not added again."""
 
     worker: int
     incarnation: int
@@ -99,26 +103,27 @@ class Repeated(Event, frozen=True):
 
 
 class Rerouted(Event, frozen=True):
-    """What this server holds is what the routing epoch says. `version` and `rows`: what all slices
-    that it is the primary of have at least; `copied`: per primary, what its copies here have."""
+    """This server holds its slices as the routing epoch orders. `version` and `rows`: the least
+    state of the slices whose primary it is. `copied`: for each other primary, the state of its
+    copies here."""
 
     routing: int
     version: int
     rows: tuple[Row, ...]
     copied: tuple[tuple[int, tuple[Row, ...]], ...] = ()
     round: int = 1
-    """The round in which everything is folded that has been added and is not."""
+    """The round in which contributions that were added and not folded yet are folded."""
 
 
 class StepCopied(Event, frozen=True):
-    """Every slice that is copied from this primary has made these steps here."""
+    """All copies of this primary's slices on this server have made these steps."""
 
     primary: int
     rows: tuple[Row, ...]
 
 
 class StateAdopted(Event, frozen=True):
-    """Everything that was fetched from this primary is in its place, and has these steps in it."""
+    """The slices that were fetched from this primary are in place, and contain these steps."""
 
     primary: int
     routing: int
@@ -126,12 +131,14 @@ class StateAdopted(Event, frozen=True):
 
 
 class FoldDone(Event, frozen=True):
+    """The fold of `round` is done. `weight`: the largest weight that was folded into a slice."""
+
     round: int
     weight: float
 
 
 class Sent(Event, frozen=True):
-    """Version `round` has left for these workers: over a stream they need its buffer no more."""
+    """Version `round` was sent to these workers. Over a stream they no longer need its buffer."""
 
     workers: tuple[int, ...]
     round: int
@@ -148,16 +155,20 @@ class Linked(Event, frozen=True):
 
 
 class Attaching(Event, frozen=True):
+    """The user's code attaches its model."""
+
     spec: ModelSpec
 
 
 class Enrolling(Event, frozen=True):
+    """The user's code asks for chunks of a data set with so many points."""
+
     points: int
     batch: int = 0
 
 
 class Computed(Event, frozen=True):
-    """The user's step is done and its contribution lies in push buffer `buffer`."""
+    """The user's step is done, and push buffer `buffer` contains its contribution."""
 
     buffer: int
     weight: float
@@ -178,7 +189,8 @@ class Computed(Event, frozen=True):
 
 
 class PassedAll(Event, frozen=True):
-    """The worker has visited all of its points since it resumed: more would be the same again."""
+    """The worker has visited all of its points since it resumed; it would visit the same ones
+    again."""
 
 
 class Exhausted(Event, frozen=True):
@@ -189,7 +201,7 @@ class Exhausted(Event, frozen=True):
 
 
 class Landed(Event, frozen=True):
-    """One slice of version `round`, or EVERY_SLICE of this server, is in the worker's buffer."""
+    """One slice of version `round`, or EVERY_SLICE of this server, is in the worker's memory."""
 
     server: int
     slice: int
@@ -198,13 +210,13 @@ class Landed(Event, frozen=True):
     routing: int = 0
     """The epoch in which the server acknowledged `sequence`."""
     holds: tuple[int, ...] = ()
-    """Which slices EVERY_SLICE was, where that can change."""
+    """The slices that EVERY_SLICE stands for, if that can change."""
     incarnation: int = 0
-    """Of the reader that it was sent to, where that is known."""
+    """The incarnation of the worker that it was sent to, if known."""
 
 
 class Skipped(Event, frozen=True):
-    """A slice came that is not awaited. It acknowledges all the same."""
+    """A slice came that the worker does not wait for. Its acknowledgement counts all the same."""
 
     server: int
     sequence: int
@@ -213,15 +225,18 @@ class Skipped(Event, frozen=True):
 
 
 class Reporting(Event, frozen=True):
+    """The user's code reports these values."""
+
     metrics: dict[str, float]
 
 
 class LeaveAsked(Event, frozen=True):
-    """Somebody wants this worker to leave: its user's code need not wait for others any more."""
+    """A signal asks this worker to leave: the user's code need not wait for other workers any
+    more."""
 
 
 class Leaving(Event, frozen=True):
-    """The user's code has ended; `at_once`: what is not acknowledged is not waited for."""
+    """The user's code has ended. `at_once`: do not wait for acknowledgements."""
 
     reason: str
     failed: bool = False

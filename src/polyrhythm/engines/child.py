@@ -1,6 +1,6 @@
-"""What a started process does: be a server or be a worker, and tell the engine how it went.
+"""The main function of a child process: it runs a server or a worker, and reports to the engine.
 
-The control socket is also the child's lifeline: when the engine is gone, so is the child.
+The control socket also ties the child to the engine: when the engine is gone, the child ends.
 """
 
 import os
@@ -53,8 +53,8 @@ class _Control:
         return msgspec.json.decode(line, type=Told)
 
     def watch(self, handle: Callable[[Told], None] = lambda told: None) -> None:
-        """End this process when the engine ends, however it ends; `handle` gets what the engine
-        says until then."""
+        """End this process when the engine ends, however it ends. `handle` gets the messages of the
+        engine until then."""
 
         def wait() -> None:
             while line := self._lines.readline():
@@ -77,7 +77,7 @@ def run_child(request: ChildRequest, sock: socket.socket) -> int:
         lost = isinstance(error, LeadLost)
         ended = isinstance(error, JobFailed) and not lost
         control.tell(Told(failed=f"{error}", whole_job=ended, lead_lost=lost))
-    except Exception as error:  # the boundary of a user's code: its traceback is what they need
+    except Exception as error:  # raised by the user's code: the user needs the traceback
         frames = traceback.format_exc()
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
     return 1
@@ -106,7 +106,7 @@ def _serve(request: ChildRequest, control: _Control) -> int:
 
 
 def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[bool]:
-    """Where the lead listens, other commands of its user find the job's secret by its address;
+    """Register the lead's address, so that other commands of its user find the job's secret. Yields
     False if the index cannot be written."""
     if not request.leads or not request.secret_file:
         return nullcontext(True)
@@ -145,8 +145,8 @@ def _serve_at(
     if journal is None:
         control.watch()
     else:
-        control.watch(partial(_heed_engine, node, journal))
-    while not node.ended.wait(1.0):  # wakes up so that signals are handled
+        control.watch(partial(_handle_engine, node, journal))
+    while not node.ended.wait(1.0):  # Python handles signals between two waits
         if journal is not None and (fault := journal.fault or node.fault) is not None:
             node.stop(fault, at_once=True)
     outcome = node.outcome
@@ -166,8 +166,8 @@ def _serve_at(
     return int(outcome.reason.code in ("lead-gone", "lead-lost"))
 
 
-def _heed_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:
-    """What the engine says to the lead's process."""
+def _handle_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:
+    """A message of the engine to the lead's process."""
     if told.note is not None:
         journal.note(told.note.what, **told.note.fields)
     if told.stop:
@@ -180,7 +180,7 @@ def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJ
     except OSError as error:
         raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
     fields = {"host": address.host, "port": address.port, "job": request.job.job}
-    if not indexed:  # then who joins must be told where the secret is
+    if not indexed:  # then `story` shows where the secret is
         fields["secret_file"] = request.secret_file
     journal.note("listening", **fields)
     return journal

@@ -1,7 +1,7 @@
 """The digests that a link may negotiate (dSyncPS §3.3.1 fixes SHA-1; here both sides choose).
 
-Hashing releases the interpreter's lock only for pieces of about 100 kB or more, so large payloads are
-hashed in pieces of at least `LEAST_PIECE_NBYTES`.
+Hashing releases the interpreter's lock only for pieces of about 100 kB or more, so large payloads
+are hashed in pieces of at least `LEAST_PIECE_NBYTES`.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from polyrhythm.errors import FrameError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PIECE_NBYTES = 1024 * 1024
-"""The piece in which a payload is hashed as it arrives. It fits into a core's cache, so it is not read
-from memory again. Smaller pieces took more of the processor's time where cores are few."""
+"""The piece in which a payload is hashed as it arrives. It fits into a core's cache, so it is not
+read from memory again. Smaller pieces took more of the processor's time where cores are few."""
 LEAST_PIECE_NBYTES = 256 * 1024
 """No piece of a larger payload is smaller than this."""
 
@@ -28,7 +28,7 @@ class Hasher(Protocol):
 
 
 class Digest(IntEnum):
-    """What stands in a frame's digest field; the number travels in the header."""
+    """The digests of frames. The handshake sends their numbers."""
 
     NONE = 0
     XXH3 = 1
@@ -51,7 +51,7 @@ class Digest(IntEnum):
         return hasher.digest()
 
     def hasher(self) -> Hasher:
-        """A fresh one; there is none for NONE."""
+        """A new hasher of this digest; NONE has none."""
         return _HASHERS[self]()
 
     @classmethod

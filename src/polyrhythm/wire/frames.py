@@ -5,14 +5,14 @@
     body = head (the typed message, msgpack) + payload (raw tensor bytes)
 
 A digest has 0 to 64 bytes, as negotiated. Head and payload have separate digests, so that a payload
-which is sent to many peers is hashed once. The frames of the handshake carry no payload and no digest
-of one: this layout is the same in every version of the protocol, so that a peer of another version
-can read why it is refused.
+which is sent to many peers is hashed once. The frames of the handshake carry no payload and no
+digest of one: this layout is the same in every version of the protocol, so that a peer of another
+version can read why it is refused.
 
-The rules protected here: a frame is handed on only when it is complete and verified; a flipped
-length is refused by the header's own checksum and not waited for; the head is verified before it
-may say where a payload lands; lengths are checked before a byte is allocated; payloads are sent
-from the caller's memory and received into their final place.
+This module guarantees: a frame is handed on only when it is complete and verified; a damaged length
+is refused by the header's own checksum, and not waited for; the head is verified before it decides
+where a payload is received; lengths are checked before memory is allocated; payloads are sent from
+the caller's memory and received into their final place.
 """
 
 import struct
@@ -36,12 +36,14 @@ _CHECKSUM = struct.Struct("<I")
 _STAGING_NBYTES = 64 * 1024
 
 Land: TypeAlias = Callable[[Message, int], memoryview | None]
-"""Asked once per payload: where should these bytes land? None: in the decoder's own buffer."""
+"""Called once per payload; returns the memory to receive it into, or None for the decoder's own
+buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may make us allocate. A link starts with STRANGER and widens after hello."""
+    """How much memory a peer can make this process allocate. A link begins with STRANGER; the
+    handshake raises the limits."""
 
     head_nbytes: int
     payload_nbytes: int
@@ -64,8 +66,8 @@ def header_nbytes(digest: Digest, *, hello: bool = False) -> int:
 
 
 class Draft:
-    """A frame whose payload has not been hashed yet: that is done just before the frame is sent, while
-    other links send theirs. `hello`: it has the layout of the handshake's frames."""
+    """A frame whose payload is not hashed yet. It is hashed just before it is sent, while other
+    links send theirs. `hello`: the frame has the layout of the handshake."""
 
     __slots__ = ("_begin", "_head", "digest", "hello", "nbytes")
 
@@ -96,7 +98,7 @@ class Draft:
         self.nbytes = header_nbytes(digest, hello=hello) + body_nbytes
 
     def sealed(self, payload_digest: bytes) -> bytes:
-        """Header and head, which the payload follows."""
+        """The header and the head, which come before the payload."""
         header = self._begin
         if self.digest is not Digest.NONE:
             header += self.digest.over((self._head,))
@@ -124,11 +126,12 @@ def encode(
 
 
 class Decoder:
-    """Bytes in, frames out, whatever the splitting. It owns no socket: `target()` says where the
-    next bytes should land, `landed(n)` that they did, `next()` hands over the next whole frame.
+    """Turns bytes into frames, however the bytes are divided. It owns no socket: `target()` returns
+    the memory for the next bytes, `landed(n)` reports that n bytes came, `next()` returns the next
+    complete frame.
 
-    The payload of a frame is valid until `next()` is called again. `hello`: until the next `agree`,
-    frames have the layout of the handshake.
+    The payload of a frame is valid until `next()` is called again. `hello`: until `agree` is
+    called, frames have the layout of the handshake.
     """
 
     def __init__(
@@ -159,12 +162,12 @@ class Decoder:
 
     @property
     def idle(self) -> bool:
-        """True between two frames: nothing of the next one has come yet."""
+        """Whether no byte of the next frame has come yet."""
         return self._payload is None and self._start == self._end
 
     @property
     def in_payload(self) -> bool:
-        """True while the next bytes go straight into a payload's place."""
+        """Whether the next bytes are received directly into a payload's place."""
         return self._payload is not None
 
     def target(self) -> memoryview:
@@ -197,7 +200,8 @@ class Decoder:
         return self._finish()
 
     def _begin(self) -> bool:
-        """Take header and head, if both have come, and the part of the payload that came along."""
+        """Decode the header and the head, if both have come, and copy the part of the payload that
+        came with them."""
         start, size, staging = self._start, self._header_nbytes, self._staging
         available = self._end - start
         if available < size:
@@ -261,7 +265,8 @@ class Decoder:
             )
 
     def _make_room(self, needed: int) -> None:
-        """Let `needed` bytes from the frame's beginning fit: move it to the front, or grow."""
+        """Make `needed` bytes from the frame's beginning fit: move the frame to the front, or
+        grow."""
         if self._start + needed <= len(self._staging):
             return
         came = bytes(self._staging[self._start : self._end])
@@ -296,8 +301,8 @@ class Decoder:
         self._hasher = None if self._digest is Digest.NONE else self._digest.hasher()
 
     def _hash_arrived(self, hasher: Hasher, payload: memoryview, least: int) -> None:
-        """Hash what has arrived and is not hashed yet, while it is in the cache, if there are `least`
-        bytes of it."""
+        """Hash the bytes that have arrived since the last call, while they are in the cache, if
+        there are at least `least` of them."""
         if self._filled - self._hashed >= least:
             hasher.update(payload[self._hashed : self._filled])
             self._hashed = self._filled

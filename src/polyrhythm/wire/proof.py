@@ -4,17 +4,17 @@
     hello (nonce)               ->
                                 <-          challenge (nonce, job, name, the acceptor's proof)
     proof                       ->
-                                <-          greeting
+                                <-          hello reply
 
-*A proof is an HMAC-SHA-256 under the secret. It covers the side that makes it, the opener's role and
-whole hello (nonce, name, number, incarnation, job, digests), and the acceptor's nonce, name and job.
-Neither end uses anything that the other one sent before it has verified the other's proof.* A proof
-cannot be replayed, because both nonces are in it, and cannot be sent back to its maker, because the
-side is in it. The acceptor's name keeps a process that took a dead server's port from passing the
-handshake on to another server.
+*A proof is an HMAC-SHA-256 under the secret. It covers the side that makes it, the opener's role
+and whole hello (nonce, name, number, incarnation, job, digests), and the acceptor's nonce, name and
+job. Neither end uses anything that the other one sent before it has verified the other's proof.* A
+proof cannot be replayed, because both nonces are in it, and cannot be sent back to its maker,
+because the side is in it. The acceptor's name keeps a process that took a dead server's port from
+passing the handshake on to another server.
 
-There is no I/O here: both ends are objects that take messages and return the next one to send. Nonces
-are handed in.
+This module does no I/O: both ends are objects that take messages and return the next one to send.
+The caller supplies the nonces.
 """
 
 import hashlib
@@ -27,14 +27,15 @@ from polyrhythm.wire import messages as m
 
 NONCE_NBYTES = 32
 FEWEST_CHARACTERS = 16
-"""Of a secret. A stranger receives an HMAC under it, and could try all short ones."""
+"""The least length of a secret. Any peer receives an HMAC under it, and could try all short
+secrets."""
 _PURPOSE = "polyrhythm link"
 
 Hello = m.WorkerHello | m.ServerHello
 
 
 class Secret(msgspec.Struct, frozen=True, array_like=True):
-    """What members of a job know and others do not. It is never shown."""
+    """The secret that the members of a job share. It is never shown."""
 
     text: str
 
@@ -61,8 +62,8 @@ def mac(secret: Secret, side: str, hello: Hello, challenge: m.Challenge) -> byte
 
 
 class Opener:
-    """The end that dialled. `hello` must carry this end's nonce; `expects` is the name of the server
-    that was dialled, or empty if it is not known."""
+    """The end that dialled. `hello` must carry this end's nonce; `expects` is the name of the
+    server that was dialled, or empty if it is not known."""
 
     def __init__(self, secret: Secret, hello: Hello, expects: str = "") -> None:
         assert len(hello.nonce) == NONCE_NBYTES
@@ -87,7 +88,7 @@ class Opener:
 
 
 class Acceptor:
-    """The end that was dialled. `secret` is None where the peer is known by other means: the kernel
+    """The end that was dialled. `secret` is None if the peer is known by other means: the kernel
     names the user of a local socket, and a memory link does not leave the process."""
 
     def __init__(self, name: str, job: str, secret: Secret | None, nonce: bytes) -> None:
@@ -102,16 +103,17 @@ class Acceptor:
 
     @property
     def heard(self) -> bool:
-        """The hello has come."""
+        """Whether the hello has come."""
         return self._hello is not None
 
     @property
     def hello(self) -> Hello | None:
-        """The peer's hello, once the peer is known."""
+        """The peer's hello, after the peer has proven that it knows the secret."""
         return self._hello if self._proven else None
 
     def take(self, message: m.Message) -> m.Challenge | None:
-        """The next message of the peer, and what to answer; a FrameError refuses the peer."""
+        """Take the next message of the peer, and return the answer. Raises FrameError to refuse the
+        peer."""
         if self._hello is None:
             return self._take_hello(message)
         assert self._secret is not None and self._challenge is not None and not self._proven

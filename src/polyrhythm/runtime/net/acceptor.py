@@ -1,8 +1,10 @@
-"""A server's door: where peers connect, and what they must say before any other part hears of them.
+"""Accepts the connections to a server, and performs their handshakes before any other part sees
+them.
 
-*One thread accepts the connections of all listeners and hears the handshakes of all of them; a link gets
-a thread only when its peer is known. Whatever a peer's bytes do until then ends its own link and nothing
-else.* Which links are closed when there are too many is decided in `core/server/strangers.py`.
+*One thread accepts the connections of all listeners and reads the handshakes of all of them; a link
+gets a thread only when its peer is known. A fault in a peer's bytes until then ends its own link
+and nothing else.* `core/server/strangers.py` decides which links are closed when there are too
+many.
 """
 
 import socket
@@ -29,11 +31,12 @@ from polyrhythm.wire.proof import Acceptor, Hello, Secret
 _ACCEPT_AGAIN_S = 0.1
 _LOOK_UP_S = 1.0
 _ACCEPTS_PER_TURN = 32
-"""So that a flood of connections does not hold up the handshakes of those that came before."""
+"""A limit, so that a flood of connections does not delay the handshakes of earlier ones."""
 
 
 class Listeners:
-    """Where peers connect: a TCP port, and a local socket where there are such."""
+    """The listening sockets of a server: a TCP port, and a local socket on systems that have
+    them."""
 
     def __init__(self, host: str, port: int) -> None:
         self.tcp = listen_tcp(host, port)
@@ -58,9 +61,9 @@ class _Caller:
 
 
 class ConnectionAcceptor:
-    """`let_in` is handed each greeted link with its hello, on a thread of the link's own, and reads
-    on. `part` ends the link of a peer that is known and asks for what cannot be; `turned_away` is told
-    why an unknown one was refused."""
+    """`let_in` is called with each link whose handshake is done, and its hello, on a thread of the
+    link's own. `part` ends the link of a known peer whose hello is refused. `turned_away` gets the
+    reason why an unknown peer was refused."""
 
     def __init__(
         self,
@@ -98,7 +101,7 @@ class ConnectionAcceptor:
             if listener is not None:
                 listener.setblocking(False)
                 self._poller.add(listener, partial(self._accept, listener))
-        self._thread = threading.Thread(target=self._run, name="door", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="accept", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -135,7 +138,7 @@ class ConnectionAcceptor:
                 return
             link = (local_link if local else tcp_link)(sock, f"link-{number}")
             caller = _Caller(link, acceptor(link, self._name, self._job.job, self._secret))
-        except (OSError, LinkError) as error:  # the peer has gone again, or there is no secret
+        except (OSError, LinkError) as error:  # the peer has gone, or this server has no secret
             sock.close()
             self._turned_away(str(error))
             return
@@ -166,11 +169,11 @@ class ConnectionAcceptor:
                 if not heard:
                     for other in self._strangers.said_hello(number):
                         self._refuse(other, LinkError("there are too many unproven connections"))
-        except Exception as error:  # whatever a stranger's bytes do, they end its own link
+        except Exception as error:  # a fault of an unknown peer ends its own link only
             self._refuse(number, error)
 
     def _know(self, number: int, hello: Hello) -> None:
-        """The peer has proven what it must: from now on its link has a thread of its own."""
+        """The peer has proven its identity: finish the handshake on a thread of the link's own."""
         link = self._callers[number].link
         thread = threading.Thread(
             target=self._greet, args=(link, hello), name=f"read-link-{number}", daemon=True
@@ -205,7 +208,7 @@ class ConnectionAcceptor:
     # -- links within the process --------------------------------------------------------------
 
     def welcome(self, link: Link) -> None:
-        """A memory link, which cannot be polled: hear its hello on a thread of its own."""
+        """Accept a memory link, which a poller cannot read: a thread of its own reads its hello."""
         link.peer = f"link-{self._number()}"
         threading.Thread(
             target=self._hear_alone, args=(link,), name=f"read-{link.peer}", daemon=True
@@ -233,6 +236,6 @@ class ConnectionAcceptor:
 
 
 def _end(link: StreamLink) -> None:
-    """What was sent to a stranger fits into the socket's buffer, so this does not wait."""
+    """Close a link at once: the few frames sent to an unknown peer fit into the socket's buffer."""
     link.close()
     link.dispose()

@@ -1,4 +1,5 @@
-"""A peer speaks for itself only, and orders are the lead's to give: what else comes is refused."""
+"""Refuses messages that their sender may not send: a peer sends in its own name, and only the lead
+gives orders."""
 
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import TO_SERVER, is_to_lead, speaker
@@ -8,8 +9,8 @@ from polyrhythm.wire import messages as m
 
 
 def for_the_lead(link: Link, message: m.Message) -> bool:
-    """Whether a message that came over `link` is for the lead's machine (else for the server's);
-    refuses what its sender has no business to say."""
+    """Whether a message is for the lead's machine; otherwise it is for the server's. Raises
+    FrameError if the peer of this link may not send it."""
     kind = type(message)
     to_lead = is_to_lead(message)
     if not to_lead and kind not in TO_SERVER and kind is not m.Alive:

@@ -1,9 +1,9 @@
-"""The lead's heartbeats on their way to workers and servers.
+"""Sends the lead's heartbeats to workers and servers.
 
-*A peer that does not read gets no more of them than fit beside everything else.* A worker reads nothing
-during a step, which may take an hour; beats that filled its link would hold up what the lead has to
-say, and a link that takes nothing for a minute is cut off. *A peer that has not begun to beat itself,
-because the job waits for its servers, gets every beat: it reads all the time, and cannot confirm.*
+*A peer that does not read gets only a few of them.* A worker reads nothing during a step, which may
+take an hour. Heartbeats that filled its link would delay other messages of the lead, and a link
+that takes nothing for a minute is ended. *A peer that sends no heartbeats itself yet, because the
+job waits for its servers, gets every heartbeat: it reads all the time, and cannot confirm them.*
 """
 
 from weakref import WeakKeyDictionary
@@ -22,7 +22,8 @@ class Beats:
         self._read: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
 
     def send(self, message: m.Alive) -> None:
-        """To every peer; on the pacemaker's thread, whatever other threads are at."""
+        """Send a heartbeat to every peer. The pacemaker's thread calls this, whatever other threads
+        do."""
         for link in self._peers.all():
             sent, read = self._sent.get(link, 0), self._read.get(link)
             if read is None or sent - read < _MOST_UNREAD:
@@ -30,5 +31,5 @@ class Beats:
                 link.send(message)
 
     def confirm(self, link: Link, message: m.Alive) -> None:
-        """The peer's own heartbeat says how many it has read."""
+        """Note how many heartbeats the peer has read, as its own heartbeat says."""
         self._read[link] = message.sequence

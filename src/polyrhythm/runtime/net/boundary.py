@@ -1,9 +1,9 @@
-"""Where a peer's fault ends and this process's own begins.
+"""Separates faults that a peer causes from faults of this process.
 
-*Any exception while the bytes or the message of one peer are decoded, checked and used ends the link
-to that peer, with one line of output, and nothing else.* The exceptions are `InvariantBroken` and
-whatever a machine's transition or its effects raise (`Driver.run` is called outside this boundary):
-after those, this process's own state may be half changed, and it must not go on.
+*Any exception while the bytes or the message of one peer are decoded, checked and used ends the
+link to that peer, with one line of output, and nothing else.* The exceptions are `InvariantBroken`
+and whatever a machine's transition or its effects raise (`Driver.run` is called outside this
+boundary): after those, this process's own state may be half changed, and it must not go on.
 """
 
 import sys
@@ -16,8 +16,8 @@ EXPECTED = (FrameError, LinkError, NotFinite)
 
 
 def fault_of(peer: str, error: Exception) -> Exception:
-    """The error to end this peer's link with. An exception that no check raised is shown on stderr
-    too, because a check is missing; a fault of this process itself is raised again."""
+    """The error that ends this peer's link. An exception that no check has raised is also shown on
+    stderr, because a check is missing. A fault of this process itself is raised again."""
     if isinstance(error, InvariantBroken):
         raise error
     if isinstance(error, EXPECTED):

@@ -1,4 +1,5 @@
-"""How a node reaches a server: `--link auto` takes a local link on the same host, else TCP."""
+"""Connects a node to a server: `--link auto` uses a local link on the same host, and TCP
+otherwise."""
 
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from polyrhythm.wire.messages import Address
 
 class Dialer(Protocol):
     shared: bool
-    """Push buffers should be segments that servers can map."""
+    """Whether push buffers should be segments that servers can map."""
 
     def dial(self, address: Address, peer: str) -> Link: ...
 
@@ -41,8 +42,8 @@ class SocketDialer:
 
 
 class DialerFromOutside(SocketDialer):
-    """For a process on another machine than the lead's: a server that listens on every address of
-    the lead's machine is reached at `host`, the address by which this machine reaches the lead."""
+    """For a process that joins by command. A server that listens on every address of the lead's
+    machine is reached at `host`, the address by which this process reaches the lead."""
 
     def __init__(self, link: str, host: str) -> None:
         super().__init__(link)

@@ -1,9 +1,9 @@
-"""The first frames of a link: the hello, the proofs of both ends where it is TCP, and the digest of all
-later frames.
+"""The handshake of a link: the hello, the proofs of both ends over TCP, and the digest of all later
+frames.
 
-They are sent with xxh3. The opener offers digests in its order of preference; the acceptor chooses,
-and answers with a greeting or a refusal. A local link has no proofs, because the kernel names the user
-at the other end (`io/local.py`); a memory link stays within the process.
+These frames have xxh3 digests. The opener offers digests in its order of preference; the acceptor
+chooses one, and answers with a `HelloReply` or a `Refusal`. A local link needs no proofs, because
+the kernel names the user at the other end (`io/local.py`); a memory link stays within the process.
 """
 
 import secrets
@@ -25,7 +25,8 @@ from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Hello, Opener, Secret
 
 
 def offers(digest: str, kind: str) -> tuple[int, ...]:
-    """What an opener offers: what was asked for, else nothing on a local link and xxh3 on others."""
+    """The digests that an opener offers, the preferred one first: the one that the user chose; by
+    default none on a local link, and xxh3 on others."""
     if digest != "auto":
         return (int(Digest.named(digest)),)
     preferred = Digest.NONE if kind in ("local", "memory") else Digest.XXH3
@@ -38,7 +39,7 @@ def limits_for(slice_nbytes: int) -> Limits:
 
 @contextmanager
 def patience(link: Link, seconds: float = 10.0) -> Iterator[None]:
-    """Whoever does not answer in time is not there."""
+    """Close the link if the body takes longer than this: the peer does not answer."""
     timer = threading.Timer(seconds, link.close)
     timer.daemon = True
     timer.start()
@@ -49,7 +50,7 @@ def patience(link: Link, seconds: float = 10.0) -> Iterator[None]:
 
 
 def must_prove(link: Link) -> bool:
-    """Whether the ends of this link know nothing of each other unless they prove it."""
+    """Whether both ends of this link must prove that they know the job's secret."""
     return link.kind == "tcp"
 
 
@@ -57,8 +58,7 @@ def must_prove(link: Link) -> bool:
 
 
 def introduce(link: Link, hello: Hello, secret: Secret | None = None) -> m.HelloReply:
-    """Say hello and take the answer; the link is agreed on when this returns, and closed if this
-    fails."""
+    """Perform the handshake of the opener. If it fails, the link is closed."""
     try:
         return _introduce(link, hello, secret)
     except BaseException:
@@ -77,7 +77,7 @@ def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.HelloReply:
     if isinstance(answer, m.Refusal):
         raise Refused(answer.reason)
     if not isinstance(answer, m.HelloReply):
-        raise LinkError(f"{link.peer} did not greet: it sent {type(answer).__name__}")
+        raise LinkError(f"{link.peer} did not answer the hello: it sent {type(answer).__name__}")
     if answer.digest not in hello.digests:
         raise LinkError(f"{link.peer} chose digest {answer.digest}, which was not offered")
     link.agree(Digest(answer.digest), MEMBER)
@@ -110,7 +110,7 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
 
 
 def acceptor(link: Link, name: str, job: str, secret: Secret | None) -> Acceptor:
-    """This end of the handshake. A TCP link without a secret is refused, not trusted."""
+    """The acceptor's end of the handshake. A TCP link is refused if this server has no secret."""
     if must_prove(link) and secret is None:
         raise LinkError(f"{name} does not know its job's secret, so it takes no TCP links")
     nonce = secrets.token_bytes(NONCE_NBYTES)
@@ -120,8 +120,8 @@ def acceptor(link: Link, name: str, job: str, secret: Secret | None) -> Acceptor
 def greet(
     link: Link, hello: Hello, name: str, address: m.Address, digest: str, job: m.JobSpec
 ) -> Hello:
-    """Answer a peer that is known, and agree on the digest of all later frames; its hello as the
-    machines take it, which know nothing of nonces."""
+    """Answer a known peer, and agree on the digest of all later frames. Returns its hello without
+    the nonce, which machines do not need."""
     if (fault := name_fault(hello.name)) is not None:
         raise FrameError(f"refused: {fault}")
     if hello.job and hello.job != job.job:

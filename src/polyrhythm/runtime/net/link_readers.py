@@ -1,4 +1,5 @@
-"""How a server reads its links: one polling thread for most, one each for large tensors as bytes."""
+"""Reads the links of a server: one polling thread for most links, and a thread each for links that
+carry large tensors as bytes."""
 
 import threading
 from collections.abc import Callable
@@ -11,13 +12,15 @@ from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 
 FRAMES_PER_TURN = 64
-"""*A link is read up to this many frames at a time, then it is the turn of the others: so a flood from
-one member delays what others send by at most one turn.* On a thread of its own, a link that sends as
-many frames in a row without a payload waits until the machines have handled them."""
+"""*At most this many frames of a link are read at a time, before the others get their turn. So a
+flood of frames from one member delays those of others by at most one turn.* A link with its own
+thread that sends as many frames in a row without a payload waits until the machines have handled
+them."""
 
 
 class Take(Protocol):
-    """`wait`: what came is read over after this, so that it must have been used."""
+    """Called with each message. `wait`: the payload's memory is reused after the call, so it must
+    have been used when the call returns."""
 
     def __call__(
         self, link: Link, message: m.Message, payload: Payload | None, wait: bool
@@ -33,11 +36,11 @@ class LinkReaders:
         part: Callable[[Link, Exception], None],
         needs_thread: Callable[[Link], bool],
     ) -> None:
-        """`take` is handed what comes. `run` is called when nothing more is at hand, `catch_up` when
-        a link has had its turn and has more to say: it returns when all that came is handled.
-        `part` is called when a link is over. `needs_thread`: large tensors that travel as bytes are
-        received and added on a thread per link; what is small, or a reference, is quicker under the
-        poller."""
+        """`take` is called with each message. `run` is called when all received messages are taken,
+        and `catch_up` when a link has had its turn and more of its messages are there; it returns
+        when all of them are handled. `part` is called when a link has ended. `needs_thread`:
+        whether a link needs a thread, because it carries large tensors as bytes; small messages and
+        references are faster under the poller."""
         self._take = take
         self._run = run
         self._catch_up = catch_up
@@ -51,7 +54,7 @@ class LinkReaders:
         self._thread.start()
 
     def polls(self) -> bool:
-        """This is the polling thread."""
+        """Whether the calling thread is the polling thread."""
         return threading.current_thread() is self._thread
 
     def begin(self, link: Link) -> None:
@@ -115,7 +118,7 @@ class LinkReaders:
                 self._run()
 
     def _ready(self, link: PollableLink) -> bool:
-        """Take what has come, as much as one turn allows; True if more may be at hand."""
+        """Take the messages of one turn; True if more may be there."""
         if self._needs_thread(link):
             self._poller.remove(link)
             self.begin_apart(link)

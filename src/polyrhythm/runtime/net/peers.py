@@ -1,4 +1,4 @@
-"""The links of a node by the name of who is at the other end."""
+"""The links of a node by the names of their peers."""
 
 import threading
 
@@ -9,12 +9,13 @@ class Peers:
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
         self._dirty: dict[Link, None] = {}
-        """What is to be flushed, in order: who was sent to first should have it first."""
+        """The links to flush, in the order in which messages were queued."""
         self._lock = threading.Lock()
 
     def add(self, link: Link) -> Link | None:
-        """The link that is in the way: its peer's older one, which this one replaces, or this one
-        itself, if the peer is linked already under the same incarnation or a later one."""
+        """Add a link. Returns the older link of its peer, which this one replaces; or this link
+        itself, which is then not added, if the peer is linked already under the same or a later
+        incarnation."""
         with self._lock:
             before = self._links.get(link.peer)
             if before is not None and link.incarnation <= before.incarnation:
@@ -23,7 +24,7 @@ class Peers:
             return before
 
     def rename(self, old: str, new: str, incarnation: int) -> Link | None:
-        """The stranger behind `old` is `new`; the link that `new` had before, if any."""
+        """Rename the peer `old` to `new`. Returns the link that `new` had before, if any."""
         with self._lock:
             before = self._links.pop(new, None)
             link = self._links.pop(old, None)
@@ -36,7 +37,7 @@ class Peers:
         return self._links.get(peer)
 
     def remove(self, link: Link) -> bool:
-        """False if it was removed before."""
+        """Remove a link; False if it was removed before."""
         with self._lock:
             if self._links.get(link.peer) is not link:
                 return False
@@ -44,7 +45,7 @@ class Peers:
             return True
 
     def touch(self, link: Link) -> None:
-        """Something was sent that waits to be flushed."""
+        """A message was queued that `flush` will send."""
         self._dirty[link] = None
 
     def flush(self) -> None:
@@ -67,7 +68,7 @@ class Peers:
 
 
 def hang_up(link: Link) -> None:
-    """Closing waits for what was sent to leave, which nobody should have to wait for."""
+    """Close a link on a thread of its own, because closing waits until queued messages are sent."""
 
     def close() -> None:
         link.close()

@@ -1,4 +1,5 @@
-"""A server's links to everybody else: who is let in, whom it reaches, and what is told when one ends."""
+"""A server's links to workers and to other servers: accepting them, dialling them, and reporting
+their ends."""
 
 import threading
 import time
@@ -25,7 +26,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello, Secret
 
 _FIRST = 1
-"""The incarnation of the server that runs the lead: it was there first."""
+"""The incarnation of the server that runs the lead, which is the first of the job."""
 _TELL_EVERY_S = 1.0
 _LONGEST_REASON = 200
 
@@ -46,8 +47,8 @@ class ServerLinks:
         needs_thread: Callable[[Link], bool],
         gone: Callable[[str], None] = lambda peer: None,
     ) -> None:
-        """`me`: how this server says hello; `take` is handed what comes over the links, and `gone`
-        is told the name of a peer whose link has ended."""
+        """`me`: this server's hello. `take` is called with every message, and `gone` with the name
+        of a peer whose link has ended."""
         self._me = me
         self._name = me.name
         self._peers = peers
@@ -64,11 +65,11 @@ class ServerLinks:
         self._closing = False
         self._gone = gone
         self._unread: set[Link] = set()
-        """Links of peers that the lead has not named yet."""
+        """Links that are not read yet, because the lead has not named their peers."""
         self.reading = LinkReaders(take, driver.run, driver.catch_up, self.part, needs_thread)
 
     def server(self, number: int) -> Link | None:
-        """The lead's own server is reached over the lead's link."""
+        """The link to this server. The lead's own server shares the lead's link."""
         name = fx.server_name(number)
         return self._peers.get(name) or self._peers.get(SEAT.link_to(name))
 
@@ -79,8 +80,8 @@ class ServerLinks:
     # -- beginnings ----------------------------------------------------------------------------
 
     def let_in(self, link: Link, hello: Hello) -> None:
-        """A peer was greeted. The machine of the lead, or of a server that does not lead, decides about
-        its link; only the lead reads a peer before that."""
+        """The handshake of a peer is done. The machine of the lead, or of this server, decides
+        about the link. Only the lead reads from it before that."""
         link.outlast(self._link_timeout_s)
         self._peers.add(link)
         if self._leads:
@@ -91,7 +92,7 @@ class ServerLinks:
             self._driver.post(self._name, called(link.peer, hello))
 
     def bind(self, effect: fx.Bind) -> None:
-        """A machine knows which peer is behind a link."""
+        """A machine has decided which peer is at the other end of a link."""
         if effect.link == self._name:
             return
         if not self._leads:
@@ -106,10 +107,10 @@ class ServerLinks:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
 
     def _bind_caller(self, effect: fx.Bind) -> None:
-        """The lead has named the peer behind this link, which has not been read so far."""
+        """The lead has named the peer of this link: begin to read it."""
         link = self._peers.get(effect.link)
         if link is None:
-            return  # it has ended meanwhile
+            return  # the link has ended meanwhile
         self._unread.discard(link)
         self._peers.remove(link)
         link.peer, link.incarnation = effect.peer, effect.incarnation
@@ -124,14 +125,14 @@ class ServerLinks:
         self.reading.begin_apart(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
-        """Link this server to the one that runs the lead."""
+        """Connect this server to the one that runs the lead."""
         link = dialer.dial(address, fx.LEAD)
         self._introduce(link, 0)
         self.heed_lead(link, dialer)
 
     def heed_lead(self, link: Link, dialer: Dialer) -> None:
-        """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
-        other servers that the lead names."""
+        """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
+        the other servers that the lead names."""
         self._dialer = dialer
         link.outlast(self._link_timeout_s)
         self._peers.add(link)
@@ -147,7 +148,8 @@ class ServerLinks:
                 threading.Thread(target=self._dial, args=args, name=name, daemon=True).start()
 
     def _dial(self, spec: m.ServerSpec, incarnation: int) -> None:
-        """On a thread of its own: a server that was stopped does not answer for a while."""
+        """Connect to a server, on a separate thread: a paused server does not answer for a
+        while."""
         name = fx.server_name(spec.server)
         assert self._dialer is not None
         try:
@@ -177,7 +179,8 @@ class ServerLinks:
     # -- ends ----------------------------------------------------------------------------------
 
     def part(self, link: Link, error: Exception) -> None:
-        """The link is over: tell the peer why if it was its fault, and the machines in any case."""
+        """End a link: tell the peer why if the peer caused it, and tell the machines in any
+        case."""
         reason = plain(str(error))
         if not isinstance(error, LinkEnded):
             link.send(m.Refusal(reason=f"{self._name}: {reason}"))
@@ -194,8 +197,8 @@ class ServerLinks:
             self._driver.post(self._name, closed)
 
     def turned_away(self, reason: str) -> None:
-        """A peer that is not known was refused. Strangers do not grow the journal faster than a line
-        per second, however many come."""
+        """Record that an unknown peer was refused. The journal gets at most one such line per
+        second, however many peers come."""
         self._turned_away += 1
         now_s = time.monotonic()
         if self._journal is not None and now_s >= self._told_of_them_s + _TELL_EVERY_S:
@@ -204,7 +207,7 @@ class ServerLinks:
             self._turned_away, self._told_of_them_s = 0, now_s
 
     def _replace(self, link: Link | None) -> None:
-        """Its peer came back over another link: this one has ended without our noticing."""
+        """End an old link whose peer has connected again; its end was not noticed."""
         if link is not None:
             closed = ev.LinkClosed(link.peer, "it came back", link.incarnation)
             self._driver.post(self._name, closed)
@@ -220,11 +223,11 @@ class ServerLinks:
             if link in self._unread:
                 self._unread.discard(link)
                 hang_up(link)
-            else:  # the thread that reads it notices the end, and disposes of it
+            else:  # the thread that reads the link notices the end, and disposes of it
                 threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def quieten(self) -> None:
-        """Links end from now on because this server does, which is nothing to tell."""
+        """Report no more ends of links, because this server itself is ending."""
         self._closing = True
 
     def close(self) -> None:

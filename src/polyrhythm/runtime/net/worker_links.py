@@ -1,6 +1,7 @@
 """A worker's links to the lead and to the servers.
 
-The user's own thread reads them while it waits; only a link that cannot be polled has a thread.
+The user's own thread reads the links while it waits. Only a link that a poller cannot read has a
+thread.
 """
 
 import threading
@@ -38,8 +39,9 @@ class WorkerLinks:
         run: Callable[[], None],
         post: Callable[[Event], None],
     ) -> None:
-        """`take` is handed what comes, `place_of` says where a slice is received; `run` is called when
-        nothing more is at hand, and `post` is handed the end of a link."""
+        """`take` is called with every message; `place_of` returns the memory into which a slice is
+        received; `run` is called when all received messages are taken; `post` gets the event of a
+        link's end."""
         self._dialer = dialer
         self._digest = digest
         self._secret = secret
@@ -53,15 +55,15 @@ class WorkerLinks:
         self._closing = False
 
     def to(self, peer: str) -> Link | None:
-        """The lead's own server is reached over the lead's link."""
+        """The link to this peer. The lead's own server shares the lead's link."""
         return self._peers.get(peer) or self._peers.get(SEAT.link_to(peer))
 
     def touch(self, link: Link) -> None:
-        """Something was sent that waits for `settle`."""
+        """A message was queued that `settle` will flush."""
         self._peers.touch(link)
 
     def settle(self) -> None:
-        """Everything at hand is done: it leaves, and the user's thread looks at what it waits for."""
+        """Flush all links, and let the user's thread check what it waits for."""
         self._peers.flush()
         self._poller.wake()
 
@@ -69,14 +71,15 @@ class WorkerLinks:
         self._poller.poll(timeout_s)
 
     def unread(self, peer: str) -> bool:
-        """Something has come from `peer` that the user's thread has not read, for it computes."""
+        """Whether there are bytes from `peer` that the user's thread, which computes, has not
+        read."""
         link = self._peers.get(peer)
         pollable = None if link is None else link.pollable
         return pollable is not None and pollable.readable()
 
     @property
     def idle_ns(self) -> int:
-        """How long it has waited for something to come, and for others to be reached, in all."""
+        """The total time spent on waiting for messages and on connecting."""
         return self._poller.idle_ns + self._reaching_ns
 
     # -- beginnings and ends -------------------------------------------------------------------
@@ -84,7 +87,7 @@ class WorkerLinks:
     def reach(
         self, address: m.Address, peer: str, hello: m.WorkerHello, incarnation: int = 0
     ) -> m.HelloReply:
-        """`incarnation` is the peer's."""
+        """Connect to a peer, whose incarnation this is, and begin to read the link."""
         began_ns = time.monotonic_ns()
         link = self._dialer.dial(address, peer)
         digests = offers(self._digest, link.kind)
@@ -97,7 +100,7 @@ class WorkerLinks:
         link.land_with(self._place_of)
         replaced = self._peers.get(peer)
         if replaced is not None:
-            self._forget(replaced)  # of one whose place another has taken
+            self._forget(replaced)  # the link to an earlier incarnation
         self._peers.add(link)
         if (pollable := link.pollable) is not None:
             try:
@@ -159,13 +162,13 @@ class WorkerLinks:
             self._forget(link)
 
     def shut(self) -> None:
-        """End all links, so that a thread that reads one from a silent peer looks up."""
+        """End all links, so that a thread that waits for a silent peer returns."""
         self._closing = True
         for link in self._peers.all():
             threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def quieten(self) -> None:
-        """Links end from now on because this worker does, which is nothing to tell."""
+        """Report no more ends of links, because this worker itself is ending."""
         self._closing = True
 
     def close(self) -> None:
