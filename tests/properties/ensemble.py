@@ -1,10 +1,11 @@
-"""The lead's, servers' and workers' machines together, over links of which each keeps its order and
-all are interleaved at random. Memory is modelled: a slot holds, slice by slice, which contributions
-are in it and which version it is, so that what a worker reads can be checked against what it was
-promised. Nothing here is timing: a seed gives a run.
+"""The machines of lead, servers and workers together, over modelled links.
 
-Where the policy has no rounds, a slice's version is how often it was folded; readers copy it at any
-moment until they say that they have, and look whether it is what was leased to them.
+Each link keeps its order, and links are interleaved at random; a seed determines a run. Memory is
+modelled too: a slot records, slice by slice, its version and the contributions in it, so that a worker's
+read can be compared with the version it was promised.
+
+Without rounds, the version of a slice is the number of its folds. A reader copies the slice at any moment
+before it reports `Pulled`, and checks that it is the version that was leased.
 """
 
 import random
@@ -42,7 +43,7 @@ Given = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Cell:
-    """A slice in a slot: its version, and what was folded into it."""
+    """A slice in a slot: its version, and the contributions folded into it."""
 
     version: int | str
     given: tuple[Given, ...] = ()
@@ -50,7 +51,7 @@ class Cell:
 
 @dataclass
 class Store:
-    """A server's memory, and all that it ever held."""
+    """A server's memory, and the history of all versions."""
 
     server: int
     slices: tuple[int, ...]
@@ -63,7 +64,7 @@ class Store:
     aggregate: dict[int, list[Given]] = field(default_factory=dict)
     history: dict[int, dict[int, Cell]] = field(default_factory=dict)
     seeders: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Per slice, whose parameters began: worker and incarnation."""
+    """Per slice, the worker and incarnation that seeded it."""
 
     def __post_init__(self) -> None:
         self.slots[0] = {slice_: Cell("unseeded") for slice_ in self.slices}
@@ -80,7 +81,7 @@ class Store:
 
     @property
     def cells(self) -> dict[int, Cell]:
-        """Every slice as it is now."""
+        """The current content of every slice."""
         return self.slots[self.slot]
 
     def add(self, slice_: int, given: Given) -> None:
@@ -105,7 +106,7 @@ class Store:
 
 @dataclass
 class Flow(Store):
-    """Without rounds: slices are folded as they come."""
+    """Without rounds: fold a slice when it arrives."""
 
     frozen: bool = False
 
@@ -136,17 +137,17 @@ class Flow(Store):
 
 @dataclass
 class Life:
-    """One worker process: its machine, its buffer, and what its user's code is doing."""
+    """One worker process: its machine, its buffer, and the state of the user's code."""
 
     name: str
     machine: WorkerMachine
     link: str
-    """By this name it is known until it is admitted; it joins again over another one."""
+    """Its name until it is admitted. It joins again over a link with another name."""
     buffer: dict[int, Cell] = field(default_factory=dict)
     tickets: dict[int, int] = field(default_factory=dict)
-    """Without rounds: which pull a slice in the buffer answers."""
+    """Without rounds: per slice in the buffer, the ticket of the pull that it answers."""
     sent: set[Given] = field(default_factory=set)
-    """What this incarnation contributed and has not seen acknowledged."""
+    """The contributions of this incarnation that are not acknowledged yet."""
     last: Given | None = None
     lease: m.Leased | None = None
     points: Points | None = None
@@ -154,7 +155,7 @@ class Life:
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
     expected: int | None = None
     keeps: int | None = None
-    """What answers this is left lying while nothing may land."""
+    """Answers to this ticket stay in the link while nothing may be written to the buffer."""
     doing: str = "joining"
     steps: int = 0
     resumed: list[int] = field(default_factory=list)
@@ -163,17 +164,24 @@ class Life:
     asleep: bool = False
     rejoined: int = 0
     incarnations: set[int] = field(default_factory=set)
-    """Under which it contributed."""
+    """The incarnations under which it contributed."""
 
 
 class Ensemble:
-    """`deaths`, `joins`: how many workers die and come late at random moments; `seeder_deaths`:
-    how many die while their seeds are on their way; `repeats`: how often a slice comes twice;
-    `abstains`: how often a worker has nothing to give; `timer_rate`: how often time jumps to when
-    the lead wants to be woken; `sleeps`: how many workers are stopped until the lead evicts them (only
-    then are there heartbeats); `points`: the data set, without which steps are just counted. Whether
-    readers look into the server's memory themselves, and
-    whether slices are added by other threads than the link's, is up to the seed."""
+    """One run of a job, determined by its seed.
+
+    - `deaths`, `joins`: the number of workers that die, or join late, at random moments;
+    - `seeder_deaths`: the number of workers that die while their seeds are in flight;
+    - `repeats`: the probability that a slice is sent twice;
+    - `abstains`: the probability that a worker has nothing to contribute;
+    - `timer_rate`: the probability that time jumps to the next wake-up of the lead;
+    - `sleeps`: the number of workers that are paused until the lead evicts them (heartbeats are on only
+      then);
+    - `points`: the size of the data set; 0: steps are counted instead.
+
+    The seed also decides whether readers read the server's memory by reference, and whether slices are
+    added by threads of their own.
+    """
 
     def __init__(
         self,
@@ -191,7 +199,7 @@ class Ensemble:
     ) -> None:
         self.rng = random.Random(seed)
         if not sleeps:
-            job = msgspec.structs.replace(job, heartbeat_s=1e6)  # nobody is silent here
+            job = msgspec.structs.replace(job, heartbeat_s=1e6)  # no worker is silent in this run
         self.job = job
         self.rounds = traits_of(job.sync).rounds
         self.sleeps, self.points = sleeps, points
@@ -208,9 +216,9 @@ class Ensemble:
         self.alias: dict[str, str] = {}
         self.incarnations: dict[str, int] = {}
         self.holds: dict[tuple[int, str], str] = {}
-        """At a server: over which link a peer is reached."""
+        """Per server and peer: the link over which the server reaches the peer."""
         self.kept: set[str] = set()
-        """Links of sleepers that keep what is on its way."""
+        """Links of paused workers whose messages stay in flight."""
         self.links: dict[Any, deque[tuple[Any, ...]]] = {}
         self.end: fx.End | None = None
         self.arrived: dict[Given, set[int]] = {}
@@ -241,9 +249,9 @@ class Ensemble:
     def _start_worker(self, name: str) -> None:
         life = Life(name, WorkerMachine(name), f"link-{len(self.alias) + 1}")
         self.lives.append(life)
-        self._knock(life)
+        self._handshake(life)
 
-    def _knock(self, life: Life) -> None:
+    def _handshake(self, life: Life) -> None:
         self.alias[life.link] = life.link
         hello = m.WorkerHello(name=life.name, job=self.job.job, identity="")
         self.put((life.link, LEAD), "lead", ev.WorkerHelloReceived(life.link, hello))
@@ -318,25 +326,25 @@ class Ensemble:
     # -- time ------------------------------------------------------------------------------------
 
     def _wakes(self) -> dict[Any, int]:
-        """Who wants to be woken, and when; None stands for the lead. Joining again takes no time
-        that would count."""
+        """The times at which workers (by number) and the lead (None) want to be woken. While a worker
+        joins again the lead is not woken: joining takes no time here."""
         joining = any(life.rejoined and self.alias[life.link] == life.link for life in self.lives)
         wakes: dict[Any, int | None] = {None: None if joining else self.lead.wake_at()}
         if self.job.heartbeat_s < 1e6:
             for number, life in enumerate(self.lives):
                 if not life.gone and not life.asleep:
                     wakes[number] = life.machine.wake_at()
-        latest_ns = self.now_ns + 10**6 * SECOND_NS  # beyond that it only listens for silence
-        return {who: ns for who, ns in wakes.items() if ns is not None and ns <= latest_ns}
+        latest_ns = self.now_ns + 10**6 * SECOND_NS  # later wake-ups only detect silence
+        return {node: ns for node, ns in wakes.items() if ns is not None and ns <= latest_ns}
 
     def _tick(self, wakes: dict[Any, int]) -> None:
         self.now_ns = max(self.now_ns, min(wakes.values()))
-        due = [who for who, wake_ns in wakes.items() if wake_ns <= self.now_ns]
-        who = self.rng.choice(due)
-        if who is None:
+        due = [node for node, wake_ns in wakes.items() if wake_ns <= self.now_ns]
+        node = self.rng.choice(due)
+        if node is None:
             self._lead(ev.Tick())
         else:
-            self._worker(self.lives[who], ev.Tick())
+            self._worker(self.lives[node], ev.Tick())
 
     def _fall_asleep(self) -> None:
         begun = [life for life in self.lives if life.resumed and not life.gone and not life.asleep]
@@ -355,10 +363,10 @@ class Ensemble:
         life.asleep = False
         self.kept.discard(life.link)
 
-    # -- coming and going ------------------------------------------------------------------------
+    # -- joining and leaving ----------------------------------------------------------------------
 
     def _join(self) -> None:
-        """Somebody new, or somebody who was here before."""
+        """Start a new worker, or one that was a member before."""
         busy = {link[0] for link, queue in self.links.items() if queue}
         linked = {life.name for life in self.lives if not life.gone or life.link in busy}
         again = sorted({life.name for life in self.lives} - linked)
@@ -366,14 +374,14 @@ class Ensemble:
         self._start_worker(self.rng.choice([*again, fresh]))
 
     def _seeding(self) -> list[Life]:
-        """Whose seeds are on their way."""
+        """The workers whose seeds are in flight."""
         links = {
             link[0] for link, queue in self.links.items() if any(w[0] == "seed" for w in queue)
         }
         return [life for life in self.lives if life.link in links and not life.gone]
 
     def _kill(self, life: Life) -> None:
-        """Of what it sent, each link still brings some; then the link's end is noticed."""
+        """Each link still delivers some of the sent messages; then its end is noticed."""
         if life.gone:
             return
         self._close(life, lose=True, reason="it was killed")
@@ -388,25 +396,25 @@ class Ensemble:
         self._hang_up(life, reason)
 
     def _hang_up(self, life: Life, reason: str) -> None:
-        """What was sent still arrives; what was on its way to it does not."""
+        """Messages from this worker still arrive; messages to it are lost."""
         for where in (LEAD, *range(self.job.servers)):
             self.put((life.link, where), "closed", where, life.link, reason)
             self.links.pop((where, life.link), None)
 
     def _rejoin(self, life: Life, reason: str) -> None:
-        """Over new links; that the old ones have ended may be noticed before or after."""
+        """Join over new links. The end of the old ones may be noticed before or after that."""
         life.rejoined += 1
         life.sent, life.last = set(), None
         life.tickets.clear()
         received = self._received(life)
         self._hang_up(life, reason)
         life.link = f"link-{len(self.alias) + 1}"
-        self._knock(life)
+        self._handshake(life)
         for event in received:
             self._worker(life, event)
 
     def _received(self, life: Life) -> list[Any]:
-        """What has been read from its links already, and will be handled whatever happens."""
+        """Messages that were read from the links already, so they will be handled in any case."""
         found = []
         for where in (LEAD, *range(self.job.servers)):
             queue = self.links.get((where, life.link), ())
@@ -437,7 +445,7 @@ class Ensemble:
             self._worker(life, event)
 
     def _take_linked(self, queue: Any, server: int, link: str) -> None:
-        """A worker's link to a server: an older one of the same worker is over."""
+        """A worker has linked to a server: an older link of the same worker ends."""
         peer = self.alias[link]
         if self.holds.get((server, peer), link) != link:
             self._server(server, ev.LinkClosed(peer, "it came back"))
@@ -501,7 +509,7 @@ class Ensemble:
         effect: fx.Publish,
         slices: tuple[int, ...],
     ) -> None:
-        """The head is here and says where the slices land; the bytes may come later."""
+        """The head has arrived and tells where the slices are written; the bytes may arrive later."""
         awaited = not life.gone and life.expected is not None and effect.round >= life.expected
         queue.appendleft(("bytes", life, server, effect, slices, awaited))
         if self.by_reference:  # one copy, at once
@@ -516,8 +524,8 @@ class Ensemble:
         slices: tuple[int, ...],
         awaited: bool,
     ) -> None:
-        """Look into the slot now: by reference that is when the reader copies, over a stream when
-        the bytes leave."""
+        """Read the slot now. By reference this is when the reader copies; over a stream it is when the
+        bytes are sent."""
         every = self.by_reference
         if awaited and not life.gone:
             for slice_ in slices:
@@ -532,7 +540,7 @@ class Ensemble:
     def _take_latest(
         self, queue: deque[Any], life: Life, server: int, effect: fx.PublishLatest, leased: Any
     ) -> None:
-        """The head is here; the slices are looked at one by one, whenever."""
+        """The head has arrived; the slices are read one by one, at any time."""
         slice_, slot, cell = leased[0]
         awaited = not life.gone and life.expected is not None and effect.ticket >= life.expected
         if not (awaited or life.gone) and effect.ticket == life.keeps:
@@ -583,7 +591,7 @@ class Ensemble:
                     self.end = effect
 
     def _note_promises(self, fold: m.Fold) -> None:
-        """What is complete at the lead now must wholly be in this fold."""
+        """Contributions that are complete at the lead now must be in this fold as a whole."""
         holders = set(self.stores)
         members = {(spec.worker, spec.incarnation) for spec in fold.members}
         for given in self.trailers:
@@ -679,7 +687,7 @@ class Ensemble:
                     life.lease = lease
                 case fx.SeedSlices(server, slices, routing):
                     for slice_ in slices:
-                        seed = m.Seed(**_who(life), slice=slice_, routing=routing)
+                        seed = m.Seed(**_identity(life), slice=slice_, routing=routing)
                         self.put((life.link, server), "seed", server, seed)
                 case fx.PushSlices():
                     self._push(life, effect)
@@ -707,7 +715,7 @@ class Ensemble:
         self.rng.shuffle(order)
         for slice_ in order:
             part = m.Contribution(
-                **_who(life),
+                **_identity(life),
                 sequence=effect.sequence,
                 round=effect.round,
                 slice=slice_,
@@ -775,7 +783,7 @@ class Ensemble:
         return effects
 
     def _check_seeds(self) -> None:
-        """Round 1 is about to open: everything is there, and is one worker's."""
+        """Before round 1 opens, all slices are seeded, and by one worker."""
         for server, store in self.stores.items():
             missing = set(store.slices) - set(store.seeders)
             assert not missing, f"s{server}: round 1 opens, but {missing} were not seeded"
@@ -783,7 +791,7 @@ class Ensemble:
         assert len(seeders) == 1, f"round 1 opens on a mixture of the parameters of {seeders}"
 
     def _check_acknowledged(self, life: Life) -> None:
-        """What every server acknowledged is in every slice, exactly once."""
+        """A contribution that every server acknowledged is in every slice exactly once."""
         for given in sorted(life.sent):
             if given[2] <= life.machine.acknowledged:
                 life.sent.remove(given)
@@ -805,7 +813,7 @@ class Ensemble:
                 )
 
     def check_flow(self) -> None:
-        """Without rounds: what was counted is in every slice once, and nothing is in any twice."""
+        """Without rounds: each counted contribution is in every slice once, and none is in a slice twice."""
         for server, store in self.stores.items():
             for slice_, cell in store.cells.items():
                 twice = [given for given, n in Counter(cell.given).items() if n > 1]
@@ -838,5 +846,5 @@ class Ensemble:
                     )
 
 
-def _who(life: Life) -> dict[str, int]:
+def _identity(life: Life) -> dict[str, int]:
     return {"worker": life.machine.worker, "incarnation": life.machine.incarnation}
