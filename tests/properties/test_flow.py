@@ -13,7 +13,7 @@ from polyrhythm.core.lead.plan import DataPlan, Holder
 from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
-from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.core.server.modes import OnArrivalMode
 from polyrhythm.wire import messages as m
 from tests.properties.ensemble import Ensemble, Flow
 
@@ -128,11 +128,11 @@ def test_reads_are_torn_if_leases_are_ignored(monkeypatch) -> None:
 
 
 def test_contributions_are_missing_if_they_are_acknowledged_too_early(monkeypatch) -> None:
-    def at_once(self: ServerMachine, pull: m.Pull) -> bool:
-        self._receipts.acknowledge(pull.worker, pull.sequence)
+    def at_once(self: OnArrivalMode, pull: m.Pull) -> bool:
+        self._state.acks.acknowledge(pull.worker, pull.sequence)
         return True
 
-    monkeypatch.setattr(ServerMachine, "_can_answer", at_once)
+    monkeypatch.setattr(OnArrivalMode, "can_answer", at_once)
     with pytest.raises(AssertionError, match="was acknowledged, but missing in slice"):
         search()
 

@@ -131,7 +131,7 @@ def test_seeds_are_missing_if_a_server_ignores_the_routing_epoch(monkeypatch) ->
     honest = ServerMachine._on_slice_seeded
 
     def blind(self: ServerMachine, event: ev.SliceSeeded, now_ns: int) -> None:
-        honest(self, ev.SliceSeeded(event.slice, self._following.routing), now_ns)
+        honest(self, ev.SliceSeeded(event.slice, self.state.epoch.routing), now_ns)
 
     monkeypatch.setitem(ServerMachine._HANDLERS, ev.SliceSeeded, blind)
     with pytest.raises(AssertionError, match="were not seeded"):
@@ -155,15 +155,15 @@ def test_folds_are_torn_if_servers_fold_without_the_leads_order(monkeypatch) -> 
 
     def fold_at_once(self: ServerMachine, event: ev.Contributed, now_ns: int) -> None:
         contributed(self, event, now_ns)
-        members = tuple(m.MemberSpec(w, i, "") for w, i in self._receipts.members.items())
-        own = m.Fold(term=self._term, round=self.versions.version + 1, members=members)
+        members = tuple(m.MemberSpec(w, i, "") for w, i in self.state.acks.members.items())
+        own = m.Fold(term=self.state.term, round=self.versions.version + 1, members=members)
         fold(self, own, now_ns)
 
     def answer_only(self: ServerMachine, message: m.Fold, now_ns: int) -> None:
         if message.round == 0:
             fold(self, message, now_ns)
         else:
-            self._tell_lead(m.Folded(**self._identity(), round=message.round, weight=1.0))
+            self.state.tell_lead(m.Folded(**self.state.identity(), round=message.round, weight=1.0))
 
     monkeypatch.setitem(ServerMachine._HANDLERS, ev.Contributed, fold_at_once)
     monkeypatch.setitem(ServerMachine._HANDLERS, m.Fold, answer_only)

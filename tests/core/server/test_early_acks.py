@@ -1,6 +1,6 @@
 """Confirmations of an epoch that is still to come: kept in little space, and as long as their link."""
 
-from polyrhythm.core.server.early_acks import MOST_RUNS, EarlyAcks
+from polyrhythm.core.server.acks import MOST_RUNS, EarlyAcks
 from polyrhythm.wire.messages import Adopted, Copied, Row
 
 

@@ -1,0 +1,203 @@
+"""What a server does when routes change: it takes slices over, gives slices up and fetches replicas.
+
+*A new routing epoch makes a server the primary of more slices, or of fewer. It keeps what is in the
+slices, tells the lead what that is, and fetches the slices that it will copy. The primary of a slice
+acknowledges, reports and publishes a step only when every replica has made it.*
+"""
+
+from collections.abc import Sequence
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState, server_name
+from polyrhythm.core.links import Links
+from polyrhythm.core.server.acks import EarlyAcks
+from polyrhythm.core.server.modes import ServerMode
+from polyrhythm.core.server.replica_fetch import ReplicaFetch
+from polyrhythm.core.server.replication import Replication, Step
+from polyrhythm.core.server.state import ServerState
+from polyrhythm.wire import messages as m
+
+
+class Failover:
+    def __init__(self, state: ServerState, mode: ServerMode) -> None:
+        self._state = state
+        self._mode = mode
+        self._replica_fetch = ReplicaFetch(state.server)
+        self.partners = Links()
+        """Servers that slices are copied to or from."""
+        self.unseeded: set[int] = set()
+        self._built = False
+        self._fetches: dict[int, m.Fetch] = {}
+        """Per server, the fetch that cannot be answered yet."""
+        self._early = EarlyAcks()
+        self._held_back: list[Step] = []
+        """Steps that all replicas confirmed while slices were moving."""
+        mode.finished = self.place_if_ready
+
+    # -- routes --------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Hold the slices that the routes of the next epoch name."""
+        state, place = self._state, self._state.epoch.place
+        assert place is not None
+        holders = [set(r.holders) for r in place.routes if state.server in r.holders]
+        partners = set().union(*holders) - {state.server}
+        specs = [spec for spec in place.servers if spec.server in partners]
+        self.partners.want(specs)
+        if place.fresh or not self._built:
+            self._built = True
+            state.out.append(Build(place.spec, place.routes, place.routing, place.fresh))
+            self._begin_with(place)
+            self._enlist()
+        else:
+            self._enlist()  # before `Rerouted`, which says what the slices have of these members
+            state.out.append(Reroute(place.routes, place.routing))
+        if self.partners:
+            me = next(s.incarnation for s in place.servers if s.server == state.server)
+            state.out.append(Reach(self.partners.dial(specs), me))
+        self.place_if_ready()
+
+    def _enlist(self) -> None:
+        """A pure replica gets no `Fold`; it learns the members from `Place`."""
+        epoch = self._state.epoch
+        if epoch.introduced is not None:
+            self._state.enlist(epoch.introduced)
+            epoch.introduced = None
+
+    def _begin_with(self, place: m.Place) -> None:
+        state = self._state
+        mine = self._primary_of(place)
+        state.mine = frozenset(mine)
+        kept = {i for i, route in enumerate(place.routes) if state.server in route.holders}
+        self.unseeded = kept if place.fresh else set()
+        self._replica_fetch.begin(place)
+        state.replication = Replication()
+        state.replication.reroute(mine.items(), place.routing)
+        state.epoch.begin(place.routing)
+
+    def _primary_of(self, place: m.Place) -> dict[int, m.Route]:
+        server = self._state.server
+        return {i: route for i, route in enumerate(place.routes) if route.primary == server}
+
+    def rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
+        """The slices are what the routes say: adapt leases, acknowledgements and replication."""
+        state = self._state
+        places = state.epoch.hold(event)
+        if places is None:
+            return
+        place = places[-1]
+        for each in places:
+            self._replica_fetch.follow(each)
+        before, state.mine = state.mine, frozenset(self._primary_of(place))
+        moved = state.mine != before
+        if moved:
+            state.replication.reconsider(event.rows, event.version)
+        settled, self._held_back = self._held_back, []
+        for each in places:
+            settled += state.replication.reroute(self._primary_of(each).items(), each.routing)
+        state.view = max(state.view, place.view)
+        if moved:
+            settled = []  # they are of the former slices; `take_over` says what all slices have
+            state.epoch.since = place.routing
+            state.folding = None  # the lead repeats it for the slices that have not folded
+            state.leases.move(event.version)
+            self._mode.take_over(event, anew=not before)
+        for primary, made in event.copied:  # an earlier confirmation may be of other slices
+            self.step_copied(ev.StepCopied(primary, made))
+        self._settle(settled, now_ns)
+        for message in self._early.take():
+            self.confirm(message, now_ns, adopted=isinstance(message, m.Adopted))
+        self.answer_fetches()
+        self.place_if_ready()
+
+    def place_if_ready(self) -> None:
+        """Tell the lead that the server is placed, once every slice is in its place, every partner is
+        linked and, with rounds, the last fold is on every replica."""
+        state, epoch = self._state, self._state.epoch
+        place, rerouted = epoch.place, epoch.rerouted
+        if place is None or rerouted is None or not self.partners.complete:
+            return
+        state.out += self._replica_fetch.fetch(place)
+        if state.folding is not None or not self._mode.may_be_placed():
+            return
+        epoch.arrive()
+        for worker, sequence in state.acks.fold(state.versions.version):
+            state.acknowledge(worker, sequence)
+        rows = self._mode.placed_rows(rerouted.rows)
+        state.tell_lead(m.Placed(**state.identity(), round=rerouted.version, rows=rows))
+        for pull in list(state.leases.pulls.values()):
+            self._mode.answer(pull)
+        self.answer_fetches()
+
+    # -- replicas ------------------------------------------------------------------------------
+
+    def state_adopted(self, event: ev.StateAdopted) -> None:
+        if self._replica_fetch.adopted(event):
+            state = self._state
+            adopted = m.Adopted(
+                term=state.term, routing=state.epoch.held, server=state.server, rows=event.rows
+            )
+            state.out.append(Send(server_name(event.primary), adopted))
+
+    def step_copied(self, event: ev.StepCopied) -> None:
+        state = self._state
+        copied = m.Copied(
+            term=state.term, routing=state.epoch.held, server=state.server, rows=event.rows
+        )
+        state.out.append(Send(server_name(event.primary), copied))
+
+    def fetch(self, message: m.Fetch) -> None:
+        """Send states once this server follows the routes of the other one and does not fold."""
+        state, epoch = self._state, self._state.epoch
+        if epoch.changing or state.writing or message.routing > epoch.held:
+            self._fetches[message.server] = message
+            return
+        self._fetches.pop(message.server, None)
+        if state.replication.copies(message.server):  # the receiver ignores what it no longer wants
+            state.out.append(SendState(message.server, message.held, message.routing))
+
+    def answer_fetches(self) -> None:
+        for fetch in list(self._fetches.values()):
+            self.fetch(fetch)
+
+    def confirm(self, message: m.Copied | m.Adopted, now_ns: int, *, adopted: bool) -> None:
+        state, peer = self._state, message.server
+        if message.routing > state.epoch.held:
+            if not self._early.keep(message):
+                excess = (
+                    "it confirmed copies in too many routing epochs that the lead has not named"
+                )
+                state.out.append(Drop(server_name(peer), excess))
+            return  # the lead has not said yet which slices this confirms
+        if not state.replication.knows(peer, message.routing):
+            return  # it confirms slices that this peer copied before
+        caught_up = state.replication.caught_up(peer)
+        settled = state.replication.confirm(peer, message.rows, adopted=adopted)
+        if state.replication.caught_up(peer) and not caught_up:
+            held = state.epoch.held  # the lead may still wait for this epoch
+            state.tell_lead(m.CaughtUp(**state.identity() | {"routing": held}, peer=peer))
+        self._settle(settled, now_ns)
+        self.place_if_ready()
+
+    def _settle(self, steps: Sequence[Step], now_ns: int) -> None:
+        """Every replica has made these steps. While slices move, they are held back."""
+        if self._state.epoch.changing:
+            self._held_back += steps
+            return
+        for step in steps:
+            self._mode.settle(step, now_ns)
+
+    def link_closed(self, server: int, event: ev.LinkClosed) -> None:
+        """A link to another server has closed: tell the lead, if slices are copied over it."""
+        if not self.partners.ended(server, event.incarnation):
+            return
+        self._early.forget(server)
+        self._fetches.pop(server, None)
+        if self.partners.wants(server, event.incarnation):
+            gone = m.Unreachable(
+                **self._state.identity(),
+                incarnation=self.partners.incarnation(server),
+                peer=server,
+                reason=event.reason,
+            )
+            self._state.tell_lead(gone)

@@ -1,0 +1,277 @@
+"""The two modes of a server: rounds, and folding on arrival. The policy chooses one for the whole job.
+
+*With rounds, a server adds slices, reports `Arrived`, and folds when the lead says `Fold`; a late
+contribution joins the next aggregate. On arrival, each slice is folded as it comes, and a `Fold` of the
+lead only names the members.* A mode decides when a contribution is acknowledged, which version a reader
+gets and when its lease ends.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.effects import (
+    FreeSlots,
+    Freeze,
+    Publish,
+    PublishLatest,
+    StartFold,
+    Unlease,
+)
+from polyrhythm.core.server.leases import Leases
+from polyrhythm.core.server.replication import Step, fold_step
+from polyrhythm.core.server.state import ServerState
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.wire import messages as m
+
+
+class ServerMode(Protocol):
+    finished: Callable[[], None]
+    """Called when a fold is finished."""
+
+    def contributed(self, event: ev.Contributed) -> None:
+        """All slices of a contribution have been added."""
+
+    def fold(self, message: m.Fold, now_ns: int) -> None:
+        """The lead orders a fold, and names members and readers. The members are enlisted."""
+
+    def is_folded(self, message: m.Fold) -> bool:
+        """The primary before this one has folded the round."""
+
+    def folded(self, event: ev.FoldDone, now_ns: int) -> None:
+        """The slices of the round are folded here."""
+
+    def settle(self, step: Step, now_ns: int) -> None:
+        """Every replica has made this step."""
+
+    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+        """This server is the primary of other slices. `anew`: it was the primary of none before."""
+
+    def may_be_placed(self) -> bool:
+        """Other processes can rely on the slices now."""
+
+    def placed_rows(self, rows: Iterable[m.Row]) -> tuple[m.Row, ...]:
+        """The contributions that are in the slices here and on every replica."""
+
+    def can_answer(self, pull: m.Pull) -> bool:
+        """The version that the reader asked for is here."""
+
+    def answer(self, pull: m.Pull) -> None: ...
+
+    def release(self, worker: int, round_: int) -> None:
+        """A reader has copied this version."""
+
+    def forget(self, worker: int) -> None:
+        """The link of a reader has closed."""
+
+    def free(self) -> None:
+        """Free slots that are not needed, unless they may be written now."""
+
+
+def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:
+    rounds, replicas = traits_of(job.sync).rounds, job.replicas > 0
+    leases = Leases(rotating=rounds and job.updater == "addition", replicas=replicas)
+    state = ServerState(server, job, leases)
+    return state, RoundsMode(state) if rounds else OnArrivalMode(state)
+
+
+class _Mode:
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self.finished: Callable[[], None] = lambda: None
+
+    def _finish(self, weight: float, now_ns: int) -> None:
+        """The fold is here and on every replica: acknowledge, publish, and tell the lead."""
+        state = self._state
+        fold, state.folding = state.folding, None
+        assert fold is not None
+        state.since_ns = now_ns
+        readers = state.acks.last_first(fold.readers)
+        for worker, sequence in state.acks.fold(fold.round, frozenset(readers)):
+            state.acknowledge(worker, sequence)
+        for worker in readers:
+            self._publish(worker, first=len(readers) > 1 and worker == readers[0])
+        state.leases.published()
+        for pull in list(state.leases.pulls.values()):
+            self.answer(pull)
+        state.tell_lead(m.Folded(**state.identity(), round=fold.round, weight=weight))
+        self.free()
+        self.finished()
+
+    def _publish(self, worker: int, *, asked: bool = False, first: bool = False) -> None:
+        state = self._state
+        if not state.leases.lease(worker, asked=asked):
+            return
+        state.out.append(
+            Publish(
+                worker,
+                state.acks.members[worker],
+                state.versions.version,
+                state.versions.slot,
+                state.acks.acknowledged(worker),
+                state.view,
+                state.epoch.since,
+                first,
+            )
+        )
+
+    def answer(self, pull: m.Pull) -> None:
+        """Answer now if the version is there; otherwise queue the pull."""
+        if self._state.epoch.place is None and self.can_answer(pull):
+            self._send_version(pull)
+        else:
+            self._state.leases.ask(pull)
+
+    def free(self) -> None:
+        state = self._state
+        writing = state.folding is not None or state.epoch.changing
+        if not writing and (slots := state.versions.surplus()):
+            state.out.append(FreeSlots(slots))
+
+    def can_answer(self, pull: m.Pull) -> bool:
+        raise NotImplementedError
+
+    def _send_version(self, pull: m.Pull) -> None:
+        raise NotImplementedError
+
+
+class RoundsMode(_Mode):
+    def __init__(self, state: ServerState) -> None:
+        super().__init__(state)
+        self._weight = 0.0
+        self._target = (0, 0)
+
+    def contributed(self, event: ev.Contributed) -> None:
+        state = self._state
+        state.leases.contributed(event.worker)
+        if event.round <= state.versions.version:
+            state.acknowledge(event.worker, event.sequence)
+        else:
+            state.acks.arrive(event.worker, event.sequence, event.round)
+        state.report(event.worker, event.incarnation, event.sequence, event.round)
+
+    def is_folded(self, message: m.Fold) -> bool:
+        return 0 < message.round <= self._state.versions.version
+
+    def fold(self, message: m.Fold, now_ns: int) -> None:
+        if message.round == 0:
+            self._finish(0.0, now_ns)
+            return
+        slot, fill = self._target = self._state.versions.target()
+        self._state.writing = True
+        self._state.out.append(StartFold(message.round, slot, fill, message.share))
+
+    def folded(self, event: ev.FoldDone, now_ns: int) -> None:
+        self._weight = event.weight
+        self._state.versions.folded(event.round, *self._target)
+        if self._state.replication.issue(fold_step(event.round)):
+            self._finish(event.weight, now_ns)
+
+    def settle(self, step: Step, now_ns: int) -> None:
+        folding = self._state.folding
+        if folding is not None and fold_step(folding.round) == step and not self._state.writing:
+            self._finish(self._weight, now_ns)
+
+    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+        state = self._state
+        if event.version > 0:
+            state.replication.issue(fold_step(event.version))
+        for worker, _, sequence in state.acks.take_over(event.rows, anew=anew):
+            state.acks.arrive(worker, sequence, event.round)
+
+    def may_be_placed(self) -> bool:
+        return not self._state.replication.pending
+
+    def placed_rows(self, rows: Iterable[m.Row]) -> tuple[m.Row, ...]:
+        return tuple(rows)
+
+    def can_answer(self, pull: m.Pull) -> bool:
+        """The version is there and no fold is writing."""
+        return self._state.folding is None and self._state.versions.version >= pull.round
+
+    def _send_version(self, pull: m.Pull) -> None:
+        self._publish(pull.worker, asked=True)
+
+    def release(self, worker: int, round_: int) -> None:
+        if self._state.leases.release(worker, round_):
+            self.free()
+
+    def forget(self, worker: int) -> None:
+        self._state.leases.forget(worker)
+        self.free()
+
+
+class OnArrivalMode(_Mode):
+    def contributed(self, event: ev.Contributed) -> None:
+        state = self._state
+        if event.pull:
+            pull = m.Pull(
+                worker=event.worker,
+                incarnation=event.incarnation,
+                round=event.pull,
+                sequence=event.sequence,
+            )
+            state.leases.ask(pull)
+        if state.replication.issue((event.worker, event.incarnation, event.sequence)):
+            self._secure(event.worker, event.incarnation, event.sequence)
+        if event.pulled >= 0:
+            self.release(event.worker, event.pulled)
+
+    def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
+        """The contribution is in the parameters here and on every replica. The answer to a pull that
+        waits for it acknowledges it."""
+        state = self._state
+        state.acks.acknowledge(worker, sequence)
+        pull = state.leases.pulls.get(worker)
+        if pull is not None and pull.sequence <= sequence:
+            self._send_version(pull)
+        else:
+            state.acknowledge(worker, sequence)
+        state.report(worker, incarnation, sequence, 1)
+
+    def is_folded(self, message: m.Fold) -> bool:
+        return False
+
+    def fold(self, message: m.Fold, now_ns: int) -> None:
+        if message.last:
+            self._state.frozen = True
+            self._state.out.append(Freeze())
+        self._finish(0.0, now_ns)
+
+    def folded(self, event: ev.FoldDone, now_ns: int) -> None:
+        raise AssertionError("slices are folded as they come, and no fold is started")
+
+    def settle(self, step: Step, now_ns: int) -> None:
+        if self._state.is_member(*step[:2]):
+            self._secure(*step)
+
+    def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
+        state = self._state
+        for step in state.acks.take_over(event.rows, anew=False):
+            if state.replication.issue(step):
+                self._secure(*step)
+
+    def may_be_placed(self) -> bool:
+        return True
+
+    def placed_rows(self, rows: Iterable[m.Row]) -> tuple[m.Row, ...]:
+        return self._state.acks.secured(rows)
+
+    def can_answer(self, pull: m.Pull) -> bool:
+        """The reader's own last contribution is in the slices, or no more contributions will be."""
+        state = self._state
+        return state.frozen or state.acks.acknowledged(pull.worker) >= pull.sequence
+
+    def _send_version(self, pull: m.Pull) -> None:
+        state = self._state
+        state.leases.pulls.pop(pull.worker, None)
+        sequence = state.acks.acknowledged(pull.worker)
+        reader = (pull.worker, pull.incarnation)
+        answer = PublishLatest(*reader, pull.round, sequence, state.view, state.epoch.since)
+        state.out.append(answer)
+
+    def release(self, worker: int, round_: int) -> None:
+        self._state.out.append(Unlease(worker, round_))
+
+    def forget(self, worker: int) -> None:
+        self._state.out.append(Unlease(worker, None))
