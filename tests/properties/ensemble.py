@@ -4,8 +4,8 @@ Each link keeps its order, and links are interleaved at random; a seed determine
 modelled too: a slot records, slice by slice, its version and the contributions in it, so that a worker's
 read can be compared with the version it was promised.
 
-Without rounds, the version of a slice is the number of its folds. A reader copies the slice at any moment
-before it reports `Pulled`, and checks that it is the version that was leased.
+Without rounds, the version of a slice is the number of its folds. A reader copies the slice at any
+moment before it reports `Pulled`, and checks that it is the version that was leased.
 """
 
 import random
@@ -813,7 +813,8 @@ class Ensemble:
                 )
 
     def check_flow(self) -> None:
-        """Without rounds: each counted contribution is in every slice once, and none is in a slice twice."""
+        """Without rounds: each counted contribution is in every slice once, and none is in a slice
+        twice."""
         for server, store in self.stores.items():
             for slice_, cell in store.cells.items():
                 twice = [given for given, n in Counter(cell.given).items() if n > 1]
