@@ -6,7 +6,7 @@
 All of our policies, Ray's synchronous and asynchronous parameter server and DDP train `mnist-lr`
 (`digits`, where no MNIST is found: $POLYRHYTHM_DATA, or ../shared/data) under the same conditions:
 see `task.py`. All systems run once, then all of them again, `--reps` times, so that a noisy minute
-hits all alike; medians are reported. Time counts from the first step to the examination that found
+hits all alike; medians are reported. Time counts from the first step to the evaluation that found
 the target reached; contributions per second over that time, and batches: a contribution of `psp` or
 `fsp` is several of them, or a part of one. `--readme` writes the table between the
 markers in README.md and draws docs/pictures/stragglers.svg. `--rates` compares those that apply

@@ -21,7 +21,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from benchmarks.stragglers.task import WORKERS, Examiner, Numbers, Task, answer
+from benchmarks.stragglers.task import WORKERS, Evaluator, Numbers, Task, answer
 
 _LOOK_S = 0.01
 
@@ -42,7 +42,7 @@ def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
     dist.barrier()
     if rank == 0:
         began.value = time.monotonic_ns()
-    examiner = Examiner(task, plain, images) if rank == 0 else None
+    evaluator = Evaluator(task, plain, images) if rank == 0 else None
     pacer = task.pacer(rank)
 
     def padded(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
@@ -54,9 +54,9 @@ def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(batch), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if examiner is not None:
+        if evaluator is not None:
             steps.value += 1
-            examiner.look()
+            evaluator.look()
         pacer.resume(time.monotonic_ns())
 
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from benchmarks.stragglers.task import WORKERS, Examiner, Numbers, Task, answer
+from benchmarks.stragglers.task import WORKERS, Evaluator, Numbers, Task, answer
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import ray
@@ -65,15 +65,15 @@ class Worker:
         self._batches = task.batches(images, rank)
         self._pacer = task.pacer(rank)
         self._batch_size = task.numbers.batch_size
-        self._examiner = Examiner(task, self._model, images) if rank == 0 else None
+        self._evaluator = Evaluator(task, self._model, images) if rank == 0 else None
 
     def warm_up(self) -> Gradients:
         return self._gradients()
 
     def compute(self, weights: Weights) -> Gradients:
         self._model.load_state_dict(weights)
-        if self._examiner is not None:
-            self._examiner.look()
+        if self._evaluator is not None:
+            self._evaluator.look()
         self._pacer.resume(time.monotonic_ns())
         gradients = self._gradients()
         self._pacer.pace(self._batch_size)

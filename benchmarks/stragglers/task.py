@@ -3,7 +3,7 @@
 The model, the optimizer, the data and the test are those of our own job, the rate and the batch size
 are said (`Numbers`). A step's
 computing (forward and backward) is padded by the product's own `Pacer`: 10 ms, four times that on
-the last worker. Worker 0 examines the model on the whole test set by the product's own timetable,
+the last worker. Worker 0 evaluates the model on the whole test set by the product's own timetable,
 between two steps, outside what is padded; the target is reached when it says so. Peers leave that
 moment in a file, because none of them has a word for it.
 """
@@ -104,7 +104,7 @@ class Task:
                 yield images.train_x[indices], images.train_y[indices]
 
 
-class Examiner:
+class Evaluator:
     """Worker 0's second duty."""
 
     def __init__(self, task: Task, model: nn.Module, images: Images) -> None:

@@ -1,4 +1,4 @@
-"""Examining while training: seldom, by one worker, apart from computing."""
+"""Evaluating while training: seldom, by one worker, apart from computing."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def loop(worker: Worker, *, accuracy: float) -> None:
     for points, targets in worker.batches(DATA, batch_size=4):
         nn.functional.mse_loss(model(points), targets).backward()
         optimizer.step()
-        worker.examine(accuracy=lambda: accuracy)
+        worker.evaluate(accuracy=lambda: accuracy)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def loop(worker: Worker, *, accuracy: float) -> None:
         (False, 21, 1_029),
     ],
 )
-def test_an_examination_takes_at_most_a_tenth_or_a_fiftieth(
+def test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth(
     awaited: bool, took_ms: int, rest_ms: int
 ) -> None:
     times = Evaluations(0, awaited=awaited)

@@ -166,7 +166,7 @@ def test_time_passed_over_is_not_taken_for_computing(monkeypatch: pytest.MonkeyP
     now_ns[0] += 2 * MS
     pacer.pace(1)
     pacer.resume(time.monotonic_ns())
-    now_ns[0] += 7 * MS  # an examination takes 5 of them
+    now_ns[0] += 7 * MS  # an evaluation takes 5 of them
     pacer.exclude_time(5 * MS)
     pacer.pace(1)
     assert slept == [8 * MS, 8 * MS]

@@ -55,7 +55,7 @@ def main(worker: pr.Worker) -> None:
         loss.backward()
         optimizer.step(objective=loss)
         # Called now and then, on one worker. --target-accuracy ends the job by this value.
-        worker.examine(accuracy=lambda: accuracy(model, points[TRAIN:], labels[TRAIN:]))
+        worker.evaluate(accuracy=lambda: accuracy(model, points[TRAIN:], labels[TRAIN:]))
     # All workers hold the same model now. The summary shows the reported values.
     worker.report(accuracy=accuracy(model, points[TRAIN:], labels[TRAIN:]))
 '''

@@ -1,8 +1,8 @@
-"""When a model is examined while it is being trained: seldom enough that nobody notices.
+"""When a model is evaluated while it trains: seldom enough that it costs little.
 
-*An examination begins a quarter of a second after the last one ended at the earliest, and no sooner
-than nine times as long as that one took: it never takes more than a tenth of the time of
-whoever does it. Where no goal depends on it, these are a second and a fiftieth.*
+*An evaluation begins at least a quarter of a second after the end of the last one, and at least nine
+times as long after it as it took. So it takes at most a tenth of its worker's time. Where no goal of the
+job depends on the result, these are a second and a fiftieth.*
 """
 
 _AWAITED = (250_000_000, 9)
@@ -10,7 +10,7 @@ _SHOWN = (1_000_000_000, 49)
 
 
 class Evaluations:
-    """The times of one worker's examinations; `awaited`: the job may end with what they find."""
+    """The times of one worker's evaluations. `awaited`: the job may end with their result."""
 
     def __init__(self, now_ns: int, *, awaited: bool) -> None:
         self._least_ns, self._share = _AWAITED if awaited else _SHOWN

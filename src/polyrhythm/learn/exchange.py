@@ -1,7 +1,7 @@
 """The optimizer that `worker.attach` returns: `step()` exchanges as the sync policy says.
 
-It is a torch optimizer, so that schedulers take it, and shares the groups of the one it was made
-from, so that the rates they set travel with each contribution.
+It is a torch optimizer, so that learning rate schedulers accept it. It shares the parameter groups of
+the user's optimizer, so that the rates that a scheduler sets travel with each contribution.
 """
 
 import time
@@ -24,24 +24,24 @@ _MAY_CHANGE = ("params", "lr", "initial_lr", "swa_lr")
 
 
 class Visits(Protocol):
-    """What was visited since the last contribution."""
+    """The points visited since the last contribution."""
 
     @property
     def points(self) -> float: ...
 
     @property
     def everything(self) -> int:
-        """How many points this worker has in all; 0 if that is not known."""
+        """All points of this worker's lease; 0 if that is not known."""
 
     def drop(self) -> None:
-        """What was visited will never be counted."""
+        """Forget the points: they will never be counted."""
 
     def take_back(self) -> None:
-        """What was visited last will be visited again."""
+        """Give back the points of the last batch: they will be visited again."""
 
     def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
-        """The points, the progress through chunks that they make, and the number of the lease
-        that the first of them was visited under; begins anew."""
+        """Return the points, the progress through chunks that they make, and the number of the lease
+        under which the first was visited; then begin at zero."""
 
 
 class Exchange(torch.optim.Optimizer):
@@ -77,9 +77,9 @@ class Exchange(torch.optim.Optimizer):
         self._on_its_way = False
         """Training through: the last contribution has not come back as a version yet."""
         self._objective: list[tuple[float, float]] = []
-        """Per step since the last contribution: the loss that the user gave, and of how many points."""
+        """Per step since the last contribution: the user's loss, and the number of its points."""
         self._stepped = 0.0
-        """Points visited up to the last step, of those since the last contribution."""
+        """The points from the last contribution to the last step."""
         self._fresh: tuple[float | None, int, int] = NOT_PROBED
         """Rounds by the clock, kind local: the loss before the first local step of this round."""
         self._points: float | None = None
@@ -212,8 +212,8 @@ class Exchange(torch.optim.Optimizer):
         self._node.look()
 
     def _look(self) -> None:
-        """Training through: if the version has come, go on from it. Who was evicted trains no more
-        until it has one, because nobody would count that."""
+        """Training through: if the version has come, go on from it. An evicted worker does not train
+        until it has a version, because its steps would not count."""
         if self._node.look():
             self._rebase()
         elif self._node.displaced:
@@ -264,14 +264,14 @@ class Exchange(torch.optim.Optimizer):
         return self._step > 0
 
     def exclude_time(self, nanoseconds: int) -> None:
-        """So long the user's code did something else than computing a step."""
+        """Do not count this time as computing: the user's code did something else."""
         self._node.exclude_time(nanoseconds)
         if self._pacer is not None:
             self._pacer.exclude_time(nanoseconds)
 
     def contribute_rest(self) -> None:
-        """Nothing more comes: contribute what was visited since the last contribution. Who was told
-        to leave does not wait for a version first."""
+        """There are no more points: contribute those since the last contribution. A worker that was
+        told to leave does not wait for a version first."""
         if self._node.stopped:
             self._drop_steps()
             return
@@ -323,15 +323,15 @@ class Exchange(torch.optim.Optimizer):
         self.begin_round()
 
     def _mean_objective(self) -> float | None:
-        """Over the points of all steps since the last contribution; begins anew."""
+        """The mean loss over the points of all steps since the last contribution; begin at zero."""
         losses, self._objective = self._objective, []
         self._stepped = 0.0
         points = sum(count for _, count in losses)
         return sum(loss * count for loss, count in losses) / points if losses else None
 
     def take_version(self) -> None:
-        """This worker waited without contributing, and other parameters may have come meanwhile:
-        count its changes from those."""
+        """The worker has waited without contributing, and new parameters may have come: count its
+        changes from those."""
         self._kind.remember(self._flat)
         self.resume_pace()
 
@@ -345,7 +345,7 @@ class Exchange(torch.optim.Optimizer):
         return fresh if self._node.terms.probe[1] else NOT_PROBED
 
     def resume_pace(self) -> None:
-        """This worker computes again: what is padded begins when that is booked to begin."""
+        """The worker computes again: the next padded step begins when computing began."""
         if self._pacer is not None:
             self._pacer.resume(self._node.resumed_ns)
 
@@ -358,7 +358,8 @@ class Exchange(torch.optim.Optimizer):
         self._node.begin_interval()
 
     def _check_numbers(self) -> None:
-        """Only rates travel: another number that changes here would not change on the servers."""
+        """Only learning rates travel: another option that changes here would not change on the
+        servers."""
         if not self._kind.steps_on_servers:
             return
         for numbers, group in zip(self._numbers, self.param_groups, strict=True):
@@ -370,7 +371,7 @@ class Exchange(torch.optim.Optimizer):
                     )
 
     def _check_frozen(self) -> None:
-        """What was frozen travels with the buffers: the servers would not optimize it."""
+        """Parameters that were frozen travel with the buffers: servers would not optimize them."""
         thawed = sum(parameter.requires_grad for parameter in self._frozen)
         if thawed:
             raise UsageError(
@@ -379,7 +380,7 @@ class Exchange(torch.optim.Optimizer):
             )
 
     def _check_seats(self) -> None:
-        """The model must still hold the tensors that were attached: others would not be trained."""
+        """The model must still hold the tensors that were attached: new ones would not be trained."""
         for table, key, tensor in self._seats:
             if table.get(key) is not tensor:
                 raise UsageError(

@@ -26,12 +26,12 @@ from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import MOST_NUMBER, ChunkProgress, JobSpec
 
-_EXAMINER = "worker-0"
-"""One worker examines for all: the first, which is there again when it is started again."""
+_EVALUATOR = "worker-0"
+"""One worker evaluates for all: the first, whose name is the same after a restart."""
 
 
 class _Visits:
-    """What was visited since the last contribution, and under which lease that began."""
+    """The points visited since the last contribution, and the lease under which the first was."""
 
     def __init__(self) -> None:
         self.points = 0.0
@@ -40,10 +40,10 @@ class _Visits:
         self._lease = 0
         self._before: tuple[float, dict[int, ChunkProgress]] = (0.0, {})
         self.put_back: Callable[[], None] | None = None
-        """What makes the points that were handed out last the next again."""
+        """Makes the points that were handed out last the next ones again."""
 
     def begin(self, lease: int) -> None:
-        """This lease is in force: for what is visited from now on, if nothing was yet."""
+        """Note the lease for the points that follow, unless some were visited already."""
         if not self.pending:
             self._lease = lease
 
@@ -59,7 +59,7 @@ class _Visits:
         self.put_back()
 
     def drop(self) -> None:
-        """It will never be counted: who visited it was evicted."""
+        """Forget the points: the worker was evicted, and they will never be counted."""
         self.points, self._progress = 0.0, {}
 
     @property
@@ -77,7 +77,7 @@ class Worker:
     """This worker of a running job."""
 
     def __init__(self, node: WorkerNode, job: JobSpec, stage: Stage | None = None) -> None:
-        """`stage`: what this worker is made to be, if not what the job says."""
+        """`stage`: how this worker is slowed down, in place of what the job says."""
         self._node = node
         self._job = job
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
@@ -86,9 +86,9 @@ class Worker:
         self._exchange: Exchange | None = None
         self._pacer: Pacer | None = None
         self._left_out: set[str] = set()
-        """Measures that were not finite, and that this worker has spoken of."""
+        """Measures that were not finite, and that this worker has warned about."""
         self._points: Points | None = None
-        self._examinations = Evaluations(
+        self._evaluations = Evaluations(
             time.monotonic_ns(), awaited=job.target_accuracy is not None
         )
 
@@ -119,14 +119,14 @@ class Worker:
 
     @property
     def incarnation(self) -> int:
-        """Who this worker is in the job now: another number after it was evicted and came back."""
+        """The number of this worker's incarnation: another one after it was evicted and joined again."""
         return self._node.incarnation
 
     @property
     def acknowledged(self) -> int:
-        """How many contributions of this incarnation are in the parameters of every server for
-        sure. Those that follow may be; what an earlier incarnation had not seen here never counts
-        on."""
+        """How many contributions of this incarnation every server has in its parameters for certain.
+        Later ones may be there too. Contributions of an earlier incarnation that were not acknowledged
+        by its end are dropped."""
         return self._node.acknowledged
 
     def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Exchange:
@@ -157,7 +157,7 @@ class Worker:
         self._exchange.begin_round()
 
     def finish(self) -> None:
-        """`main` is done: who was told to leave contributes the local steps it has taken."""
+        """`main` has returned: a worker that was told to leave contributes its last local steps."""
         if self._exchange is not None and self._exchange.pending and self._node.asked:
             self._exchange.contribute_rest()
 
@@ -227,19 +227,19 @@ class Worker:
         if finite:
             self._node.report(finite)
 
-    def examine(self, **measures: Callable[[], float]) -> None:
+    def evaluate(self, **measures: Callable[[], float]) -> None:
         """Call this after every step: now and then worker-0 takes these measures and reports them,
-        as `--target-accuracy` needs it. The others do nothing. What it takes, at most a tenth
-        of that worker's time, is not booked as computing."""
+        as `--target-accuracy` needs it. On other workers it does nothing. The time that it takes, at
+        most a tenth of the worker's time, does not count as computing."""
         began_ns = time.monotonic_ns()
-        if self.name != _EXAMINER or self.stopped or not self._examinations.due(began_ns):
+        if self.name != _EVALUATOR or self.stopped or not self._evaluations.due(began_ns):
             return
         exchange = self._exchange
         if exchange is not None and exchange.traits.timed and exchange.pending:
-            return  # others would wait, if it took longer than the rest of the interval
+            return  # the other workers would wait, if it took longer than the rest of the interval
         self.report(**{name: measure() for name, measure in measures.items()})
         now_ns = time.monotonic_ns()
-        self._examinations.done(began_ns, now_ns)
+        self._evaluations.done(began_ns, now_ns)
         if self._exchange is not None:
             self._exchange.exclude_time(now_ns - began_ns)
 

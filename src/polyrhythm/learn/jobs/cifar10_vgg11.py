@@ -13,7 +13,7 @@ from polyrhythm.learn.worker import Worker
 DEFAULTS = {"epochs": 10, "data": ["cifar10"]}
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """Channels of the convolutions; each stage ends by halving the image."""
-_EXAMINED = 500
+_EVALUATED = 500
 """Of the test images, as long as it trains: more would keep everybody waiting."""
 
 
@@ -34,4 +34,4 @@ def choose_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def main(worker: Worker) -> None:
-    train_on(worker, "cifar10", build, choose_optimizer, examined=_EXAMINED)
+    train_on(worker, "cifar10", build, choose_optimizer, evaluated=_EVALUATED)

@@ -38,13 +38,13 @@ def train_on(
     build: Callable[[], nn.Module],
     choose_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
     batch_size: int = 64,
-    examined: int | None = None,
+    evaluated: int | None = None,
 ) -> None:
     """Train on a set that is known by name."""
     images = read_images(data_set, worker.data(data_set))
     torch.manual_seed(worker.seed)
     model = build()
-    train(worker, model, choose_optimizer(model), images, batch_size, examined)
+    train(worker, model, choose_optimizer(model), images, batch_size, evaluated)
 
 
 def train(
@@ -53,10 +53,10 @@ def train(
     optimizer: torch.optim.Optimizer,
     images: Images,
     batch_size: int,
-    examined: int | None = None,
+    evaluated: int | None = None,
 ) -> None:
     """Train until the job ends, and report the accuracy on the test images now and then, on the
-    first `examined` of them if so said, and on all at the end."""
+    first `evaluated` of them if so said, and on all at the end."""
     rate = said_rate(worker.options)
     if rate is not None:
         for group in optimizer.param_groups:
@@ -64,13 +64,13 @@ def train(
     batch_size = said_batch(worker.options) or batch_size
     exchange = worker.attach(model, optimizer)
     train_set = (images.train_x, images.train_y)
-    some_x, some_y = images.test_x[:examined], images.test_y[:examined]
+    some_x, some_y = images.test_x[:evaluated], images.test_y[:evaluated]
     worker.probe(train_set, lambda batch: nn.functional.cross_entropy(model(batch[0]), batch[1]))
     for batch, targets in worker.batches(train_set, batch_size):
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         exchange.step(objective=loss)
-        worker.examine(accuracy=lambda: accuracy(model, some_x, some_y))
+        worker.evaluate(accuracy=lambda: accuracy(model, some_x, some_y))
     worker.report(accuracy=accuracy(model, images.test_x, images.test_y))
 
 
