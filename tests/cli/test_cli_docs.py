@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_is_not_stale() -> None:
+def test_the_page_of_commands_is_up_to_date() -> None:
     """Made with the versions of constraints.txt; run `make docs` after changing a flag."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.cli_docs", "--check"],

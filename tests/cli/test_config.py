@@ -51,7 +51,7 @@ def test_lists_and_switches_in_the_environment(call: Call, tmp_path: Path) -> No
     assert found["in-place"] == (False, "POLYRHYTHM_IN_PLACE")
 
 
-def test_for_people(call: Call) -> None:
+def test_show_config_prints_a_table(call: Call) -> None:
     rows = call("train", "--show-config", env={"POLYRHYTHM_SEED": "3"}).stdout.splitlines()
     assert ["seed", "3", "POLYRHYTHM_SEED"] in [row.split() for row in rows]
     assert ["rounds", "-", "default"] in [row.split() for row in rows]
@@ -67,19 +67,21 @@ def test_for_people(call: Call) -> None:
         ("workers = \n", "polyrhythm.toml is not TOML: "),
     ],
 )
-def test_a_file_that_is_wrong(call: Call, tmp_path: Path, text: str, words: str) -> None:
+def test_a_faulty_configuration_file_is_refused_with_the_reason(
+    call: Call, tmp_path: Path, text: str, words: str
+) -> None:
     (tmp_path / "polyrhythm.toml").write_text(text)
     error = call("train", "--show-config").exception
     assert isinstance(error, UsageError) and words in str(error)
     assert "\n" not in str(error)
 
 
-def test_a_file_that_is_not_there(call: Call) -> None:
+def test_a_missing_configuration_file_is_refused(call: Call) -> None:
     error = call("train", "--config", "none.toml").exception
     assert isinstance(error, UsageError) and "cannot read none.toml" in str(error)
 
 
-def test_a_variable_that_is_wrong(call: Call) -> None:
+def test_a_faulty_variable_is_named(call: Call) -> None:
     error = call("train", env={"POLYRHYTHM_WORKERS": "many"}).exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("POLYRHYTHM_WORKERS: 'workers' is wrong: ")
@@ -95,7 +97,7 @@ def test_a_variable_that_is_wrong(call: Call) -> None:
         ("--max-seconds", "inf"),
     ],
 )
-def test_targets_that_make_no_sense(call: Call, tmp_path: Path, flag: str, value: str) -> None:
+def test_impossible_targets_are_refused(call: Call, tmp_path: Path, flag: str, value: str) -> None:
     error = call("train", "digits", flag, value).exception
     assert isinstance(error, UsageError) and str(error).startswith(f"{flag} is ")
     assert not (tmp_path / "runs").exists()

@@ -33,12 +33,12 @@ def parse(words: list[str]) -> None:
         command.make_context("polyrhythm", words)
 
 
-def test_there_is_something_to_type() -> None:
+def test_documents_contain_commands() -> None:
     assert {where.partition(":")[0] for where, _ in COMMANDS} == set(PAGES)
 
 
 @pytest.mark.parametrize(("where", "command"), COMMANDS)
-def test_every_command_is_understood(where: str, command: str) -> None:
+def test_every_command_in_the_documents_is_valid(where: str, command: str) -> None:
     words = shlex.split(command)
     while "=" in words[0]:
         del words[0]
@@ -51,7 +51,7 @@ def test_every_command_is_understood(where: str, command: str) -> None:
         assert program in KNOWN, where
 
 
-def test_a_flag_that_does_not_exist_is_noticed() -> None:
+def test_an_unknown_flag_in_a_document_is_found() -> None:
     with pytest.raises(Exception, match="--wrokers"):
         parse(["train", "digits", "--wrokers", "3"])
 
@@ -60,7 +60,7 @@ def test_a_flag_that_does_not_exist_is_noticed() -> None:
     "page",
     sorted(["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]),
 )
-def test_what_a_page_links_to_is_there(page: str) -> None:
+def test_every_link_in_a_document_has_a_target(page: str) -> None:
     path = ROOT / page
     links = [link for link in LINK.findall(path.read_text()) if "://" not in link]
     missing = [link for link in links if not (path.parent / Path(link)).exists()]

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_the_package_is_the_command() -> None:
+def test_the_package_can_be_run_as_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "polyrhythm", "train", "--threads", "0"],
         capture_output=True,

@@ -102,7 +102,7 @@ def test_every_row_is_asserted_by_the_tests_that_carry_its_marker() -> None:
         assert row == tests[name], name
 
 
-def test_the_page_says_what_is_not_promised_and_shows_its_pictures() -> None:
+def test_the_page_names_what_is_not_guaranteed_and_shows_its_pictures() -> None:
     text = PAGE.read_text()
     assert "## What is not promised" in text
     pictures = re.findall(r"\]\((pictures/[^)]+)\)", text)

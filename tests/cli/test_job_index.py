@@ -60,7 +60,7 @@ def test_a_job_that_listens_on_every_address_is_found_by_any(environ: dict[str, 
         assert (found := index.find("127.0.0.1", 4000)) and found.job == "k"
 
 
-def test_folder_and_entry_are_the_users_own(environ: dict[str, str]) -> None:
+def test_only_the_user_can_read_the_folder_and_its_entries(environ: dict[str, str]) -> None:
     with Index(environ).registered(entry()):
         folder = folder_of(environ)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -108,7 +108,7 @@ def test_a_job_of_another_host_is_not_found_in_a_home_that_both_share(
             assert len(list(folder_of(environ).iterdir())) == 2
 
 
-def test_what_a_killed_job_left_is_removed_by_the_next(environ: dict[str, str]) -> None:
+def test_the_entry_of_a_killed_job_is_removed_by_the_next_job(environ: dict[str, str]) -> None:
     index = Index(environ)
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -119,7 +119,7 @@ def test_what_a_killed_job_left_is_removed_by_the_next(environ: dict[str, str]) 
             assert path.name == "4000-k.json"
 
 
-def test_what_a_killed_job_left_does_not_hide_a_job_that_runs(environ: dict[str, str]) -> None:
+def test_the_entry_of_a_killed_job_does_not_hide_a_running_job(environ: dict[str, str]) -> None:
     """The entry that is left names the very address, and the other one every address."""
     index = Index(environ)
     gone = subprocess.Popen(["true"])
@@ -133,7 +133,7 @@ def test_what_a_killed_job_left_does_not_hide_a_job_that_runs(environ: dict[str,
         assert index.find("127.0.0.1", 4000) is None
 
 
-def test_a_damaged_entry_is_passed_over(environ: dict[str, str]) -> None:
+def test_a_damaged_entry_is_ignored(environ: dict[str, str]) -> None:
     index = Index(environ)
     with index.registered(entry()):
         (folder_of(environ) / "4000-x.json").write_text("{")
@@ -224,7 +224,7 @@ def test_a_secret_is_written_once_and_to_no_other_place(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_secrets_differ(tmp_path: Path) -> None:
+def test_two_secrets_differ(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         secrets = {create_secret(tmp_path / str(number)).text for number in range(10)}

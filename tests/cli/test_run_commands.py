@@ -128,14 +128,16 @@ def test_the_list_of_runs(call: Call, write_run: Write, running: Path) -> None:
         (["runs", "--runs-dir", "empty"], "there is no run in empty"),
     ],
 )
-def test_what_is_not_there(call: Call, write_run: Write, args: list[str], words: str) -> None:
+def test_unknown_runs_and_workers_are_refused(
+    call: Call, write_run: Write, args: list[str], words: str
+) -> None:
     write_run("over", [*LINES, ENDED])
     result = call(*args)
     assert isinstance(result.exception, UsageError) and words in str(result.exception)
 
 
 @pytest.mark.parametrize("command", ["train", "status", "why", "story", "runs"])
-def test_help_teaches(call: Call, command: str) -> None:
+def test_the_help_of_every_command_has_examples(call: Call, command: str) -> None:
     text = call(command, "--help", env={"COLUMNS": "200"}).stdout
     assert f"polyrhythm {command}" in text.partition("Examples:")[2]
 

@@ -7,7 +7,7 @@ import pytest
 from tools.terminal_picture import Screen, picture, record
 
 
-def test_what_is_erased_is_not_shown() -> None:
+def test_erased_text_is_not_in_the_picture() -> None:
     screen = Screen()
     screen.feed("one\r\ntwo\r\n\x1b[1A\x1b[2Kthree\r\n")
     assert screen.lines == ["one", "three", ""]

@@ -14,7 +14,7 @@ def computing_s(sync: str) -> list[float]:
     ]
 
 
-def test_under_bsp_the_fast_wait_and_under_asp_nobody() -> None:
+def test_under_bsp_fast_workers_wait_and_under_asp_none_does() -> None:
     assert computing_s("bsp") == pytest.approx([0.8, 1.6, 2.4], abs=0.1)
     assert computing_s("asp") == pytest.approx([2.4, 2.4, 2.4], abs=0.1)
 

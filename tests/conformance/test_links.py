@@ -140,7 +140,7 @@ def test_payloads_are_equal(pair: Pair, nbytes: int, shared: bool) -> None:
     assert reader.finish() == [(part(), data), (m.Alive(), None)]
 
 
-def test_bare_memory_travels_too(pair: Pair) -> None:
+def test_memory_without_a_segment_is_sent(pair: Pair) -> None:
     reader = Reader(pair.there, 2)
     pair.here.send(part(), (memoryview(b"bare"),))
     pair.here.send(part(1), (memoryview(b"two "), memoryview(b"parts")))
@@ -154,7 +154,7 @@ def test_an_empty_payload_is_no_payload_or_an_empty_one(pair: Pair) -> None:
     assert payload is None or bytes(payload.view()) == b""
 
 
-def test_sending_never_blocks_while_nobody_reads(pair: Pair) -> None:
+def test_sending_never_blocks_while_the_peer_does_not_read(pair: Pair) -> None:
     """More than any socket buffer takes; whoever sends is this thread, which would hang."""
     data = os.urandom(MIB)
     piece = piece_of(data)
@@ -166,7 +166,7 @@ def test_sending_never_blocks_while_nobody_reads(pair: Pair) -> None:
     assert all(payload == data for message, payload in got if type(message) is m.Contribution)
 
 
-def test_many_small_frames_do_not_block_either(pair: Pair) -> None:
+def test_sending_many_small_frames_does_not_block(pair: Pair) -> None:
     for number in range(20_000):
         pair.here.send(m.Alive(sequence=number))
     got = Reader(pair.there, 20_000).finish()
@@ -202,7 +202,7 @@ def test_done_is_called_when_the_memory_is_no_longer_needed(pair: Pair, nbytes: 
     assert done.wait(10)
 
 
-def test_over_tcp_done_waits_until_the_bytes_have_left() -> None:
+def test_over_tcp_done_is_called_after_the_bytes_were_written() -> None:
     pair = connect("tcp")
     pair.agree(Digest.NONE)
     done = threading.Event()
@@ -213,7 +213,7 @@ def test_over_tcp_done_waits_until_the_bytes_have_left() -> None:
     disconnect(pair)
 
 
-def test_lazy_frames_leave_with_the_next(pair: Pair) -> None:
+def test_unflushed_frames_are_sent_with_the_next_frame(pair: Pair) -> None:
     piece = piece_of(b"lazy")
     pair.here.send(part(1), flush=False)
     pair.here.send(part(2), (piece,), flush=False)
@@ -223,7 +223,7 @@ def test_lazy_frames_leave_with_the_next(pair: Pair) -> None:
     assert pair.there.receive()[0] == part(3)
 
 
-def test_lazy_frames_leave_with_a_flush(pair: Pair) -> None:
+def test_unflushed_frames_are_sent_by_a_flush(pair: Pair) -> None:
     pair.here.send(part(1), flush=False)
     pair.here.flush()
     assert pair.there.receive()[0] == part(1)
@@ -255,7 +255,7 @@ def test_closing_wakes_a_waiting_reader(pair: Pair) -> None:
     assert len(errors) == 1
 
 
-def test_sending_on_a_closed_link_harms_nobody(pair: Pair) -> None:
+def test_sending_on_a_closed_link_does_nothing(pair: Pair) -> None:
     pair.there.close()
     pair.here.close()
     pair.here.send(part(), (piece_of(b"lost"),))
@@ -279,7 +279,7 @@ def test_every_agreed_digest_works(pair: Pair, digest: Digest) -> None:
     assert reader.finish() == [(part(), b"x" * 5000), (m.Alive(), None)]
 
 
-def test_links_say_who_and_what_they_are(pair: Pair) -> None:
+def test_the_repr_of_a_link_names_its_kind_and_peer(pair: Pair) -> None:
     assert pair.here.kind == pair.kind
     assert pair.here.peer == "there"
     assert f"{pair.kind} link to there" in repr(pair.here)
@@ -295,13 +295,13 @@ def stream(request: pytest.FixtureRequest) -> Iterator[Pair]:
     disconnect(pair)
 
 
-def test_before_bonjour_a_stranger_may_not_send_payloads(stream: Pair) -> None:
+def test_payloads_are_refused_before_the_handshake(stream: Pair) -> None:
     stream.here.send(part(), (memoryview(b"tensor"),))
     with pytest.raises(FrameError, match="at most 0 are accepted here"):
         stream.there.receive()
 
 
-def test_limits_hold_after_bonjour(stream: Pair) -> None:
+def test_limits_hold_after_the_handshake(stream: Pair) -> None:
     stream.agree(Digest.XXH3, Limits(1000, 100))
     stream.here.send(part(), (memoryview(bytes(100)),))
     assert received(stream.there) == bytes(100)
@@ -325,7 +325,7 @@ def test_random_bytes_are_refused(stream: Pair) -> None:
         stream.there.receive()
 
 
-def test_an_end_in_the_middle_of_a_frame_is_said_so(stream: Pair) -> None:
+def test_the_end_of_a_link_amid_a_frame_is_reported(stream: Pair) -> None:
     stream.here._sock.sendall(b"plrhy")
     stream.here.close()
     with pytest.raises(LinkError, match="in the middle of a frame"):
@@ -344,7 +344,7 @@ def test_bytes_land_in_their_final_place(stream: Pair) -> None:
     assert place[:MIB] == bytes(MIB)
 
 
-def test_what_was_read_along_is_not_lost(stream: Pair) -> None:
+def test_frames_that_were_read_together_are_all_received(stream: Pair) -> None:
     for number in range(5):
         stream.here.send(part(number), flush=False)
     stream.here.flush()
@@ -355,7 +355,7 @@ def test_what_was_read_along_is_not_lost(stream: Pair) -> None:
     assert [message.sequence for message in (first, *rest)] == list(range(5))
 
 
-def test_nothing_to_read_is_nothing_received(stream: Pair) -> None:
+def test_receive_ready_returns_nothing_if_nothing_came(stream: Pair) -> None:
     assert list(stream.there.receive_ready()) == []
 
 
@@ -425,7 +425,7 @@ def test_an_unsealed_descriptor_is_refused(local: Pair) -> None:
         local.there.receive()
 
 
-def test_a_descriptor_that_is_no_memory_is_refused(local: Pair) -> None:
+def test_a_descriptor_without_memory_is_refused(local: Pair) -> None:
     fd = os.open("/dev/null", os.O_RDONLY)
     offer(local, fd, 100)
     os.close(fd)
@@ -506,7 +506,7 @@ def test_a_segment_is_offered_once(local: Pair) -> None:
     assert len(local.there._carrier._maps) == 1
 
 
-def test_a_segment_that_is_closed_before_its_frame_leaves_still_arrives(local: Pair) -> None:
+def test_a_segment_that_is_closed_before_its_frame_is_sent_still_arrives(local: Pair) -> None:
     mine = piece_of(b"mine")
     number = mine.segment.fd
     local.here.send(part(), (mine,), flush=False)
@@ -517,7 +517,7 @@ def test_a_segment_that_is_closed_before_its_frame_leaves_still_arrives(local: P
     assert received(local.there) == b"mine"
 
 
-def test_a_descriptor_whose_frame_never_leaves_is_given_back() -> None:
+def test_a_descriptor_whose_frame_is_never_sent_is_closed() -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     pair = connect("local")
@@ -533,7 +533,7 @@ def test_a_descriptor_whose_frame_never_leaves_is_given_back() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_nothing_is_left_behind() -> None:
+def test_no_descriptor_is_left_when_links_and_segments_are_closed() -> None:
     """Descriptors go with the last view of a segment, and with the link that mapped it."""
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))

@@ -17,7 +17,7 @@ from polyrhythm.engines import cores
         (4, 0, 2, 2),
     ],
 )
-def test_shares(
+def test_each_worker_gets_its_share_of_the_cores(
     there: int, workers: int, servers: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cores, "usable_cores", lambda: there)

@@ -15,21 +15,21 @@ def _unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(POLICY, raising=False)
 
 
-def test_where_workers_have_one_thread_none_spins() -> None:
+def test_idle_threads_sleep_if_workers_have_one_thread() -> None:
     assert environment([1, 1])[POLICY] == "passive"
     assert environment([])[POLICY] == "passive"
 
 
-def test_where_workers_have_several_they_wait_as_they_like() -> None:
+def test_the_wait_policy_is_unset_if_workers_have_several_threads() -> None:
     assert POLICY not in environment([4, 4])
 
 
-def test_the_user_knows_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(POLICY, "active")
     assert environment([1])[POLICY] == "active"
 
 
-def test_a_server_by_hand_rests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_threads_of_a_standalone_server_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told before torch comes with its OpenMP, which reads that once."""
     program = [sys.executable, "-m", "polyrhythm", "server", "--connect", "127.0.0.1:1"]
     monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")

@@ -9,7 +9,7 @@ from polyrhythm.engines.requests import ChildRequest, pack_line
 from polyrhythm.wire.messages import JobSpec
 
 
-def test_an_engine_that_goes_before_it_has_read_that_a_child_was_started() -> None:
+def test_the_fork_server_ends_quietly_if_the_engine_ends_before_it_reads() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fork_server = subprocess.Popen(
         [sys.executable, "-m", "polyrhythm.engines.fork_server", str(there.fileno())],

@@ -27,7 +27,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
 
 
-def test_bound_to_one() -> None:
+def test_a_process_bound_to_one_core_uses_one() -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -77,12 +77,14 @@ def test_bound_to_one() -> None:
         ("no group\n\n0::/\n", {"cpu.max": "200000 100000\n"}, 2),
     ],
 )
-def test_quotas(tmp_path: Path, membership: str, files: dict[str, str], cores: int) -> None:
+def test_quotas_of_control_groups_limit_the_cores(
+    tmp_path: Path, membership: str, files: dict[str, str], cores: int
+) -> None:
     assert usable_cores(*groups(tmp_path, membership, files)) == cores
 
 
 @pytest.mark.usefixtures("many")
-def test_no_groups(tmp_path: Path) -> None:
+def test_cores_are_counted_without_control_groups(tmp_path: Path) -> None:
     assert usable_cores(tmp_path / "membership", tmp_path) == 16
 
 
@@ -100,7 +102,7 @@ def one_core_group() -> Iterator[Path]:
         group.rmdir()
 
 
-def test_a_real_quota(one_core_group: Path) -> None:
+def test_the_quota_of_a_real_control_group_is_read(one_core_group: Path) -> None:
     program = (
         "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
         "from polyrhythm.io.cores import usable_cores; print(usable_cores())"

@@ -120,7 +120,7 @@ def test_a_flood_under_the_poller_delays_others_by_one_turn() -> None:
 
 
 @pytest.mark.usefixtures("small_reads")
-def test_it_does_not_when_turns_have_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_delays_others_when_turns_are_unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "FRAMES_PER_TURN", 10**9)
     with pytest.raises(AssertionError, match="were handled before"):
         check_turns(threads=False)
@@ -157,7 +157,7 @@ def test_a_flood_waits_until_the_machines_have_handled_it(busy: Busy, threads: b
 
 
 @pytest.mark.parametrize("threads", [False, True], ids=["poller", "thread"])
-def test_it_does_not_wait_when_turns_have_no_end(
+def test_a_flood_does_not_wait_when_turns_are_unlimited(
     busy: Busy, threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "FRAMES_PER_TURN", 10**9)

@@ -131,7 +131,7 @@ ACCESS: tuple[Mutant, ...] = (
         "io:Index.find",
         "_was_killed(entry)",
         "False",
-        f"{_INDEX}::test_what_a_killed_job_left_does_not_hide_a_job_that_runs",
+        f"{_INDEX}::test_the_entry_of_a_killed_job_does_not_hide_a_running_job",
     ),
     mutant(
         "peers-file-is-run",
@@ -246,7 +246,7 @@ ACCESS: tuple[Mutant, ...] = (
         "runtime:ServerLinks.part",
         "self._gone(link.peer)",
         "None",
-        "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_frees_what_its_peer_made_us_keep",
+        "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_frees_the_memory_kept_for_its_peer",
     ),
     mutant(
         "confirmations-without-limit",

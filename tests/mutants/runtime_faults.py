@@ -198,7 +198,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:ServerLinks.part",
         "self._driver.post(self._name, closed)",
         "self._leads or self._driver.post(self._name, closed)",
-        "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs",
+        "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too",
     ),
     # -- a worker ------------------------------------------------------------------------------
     mutant(

@@ -10,13 +10,13 @@ from polyrhythm.wire.digests import Digest
 
 
 @pytest.mark.parametrize("digest", list(Digest))
-def test_parts_count_as_if_joined(digest: Digest) -> None:
+def test_the_digest_of_parts_is_the_digest_of_their_concatenation(digest: Digest) -> None:
     value = digest.over([b"one", bytearray(b"two"), memoryview(b"three")])
     assert value == digest.over([b"onetwothree"])
     assert len(value) == digest.nbytes
 
 
-def test_they_are_what_they_are_called() -> None:
+def test_each_digest_equals_that_of_its_library() -> None:
     data = b"polyrhythm"
     assert Digest.NONE.over([data]) == b""
     assert Digest.XXH3.over([data]) == xxhash.xxh3_64(data).digest()
@@ -25,7 +25,7 @@ def test_they_are_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize("digest", list(Digest))
-def test_they_are_found_by_name(digest: Digest) -> None:
+def test_digests_are_found_by_name(digest: Digest) -> None:
     assert Digest.named(digest.name.lower()) is digest
 
 

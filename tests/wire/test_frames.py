@@ -127,7 +127,7 @@ def test_round_trip(digest: Digest, payload: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
-def test_wide_elements_count_in_bytes(digest: Digest) -> None:
+def test_the_length_of_a_payload_of_wide_elements_is_in_bytes(digest: Digest) -> None:
     numbers = memoryview(bytearray(64)).cast("d")
     (got,) = feed(decoder(digest), joined(encode(PART, [numbers], digest=digest, timestamp_ns=0)))
     assert got[1] == bytes(64)
@@ -148,7 +148,7 @@ def test_the_samples_name_every_message_and_every_field() -> None:
             assert getattr(sample, field.name) != field.default, field.name
 
 
-def test_every_message_has_an_event_type_of_its_own() -> None:
+def test_every_message_has_its_own_event_type() -> None:
     assert len(set(m.EVENT_TYPES.values())) == len(m.EVENT_TYPES)
     assert set(m.DECODERS) == {int(event) for event in m.EVENT_TYPES.values()}
 
@@ -221,7 +221,7 @@ def test_payloads_are_hashed_in_large_pieces_as_they_arrive(
     assert len(sizes) > 1 or nbytes < 2 * PIECE_NBYTES
 
 
-def test_a_landing_of_none_takes_the_decoders_own_buffer() -> None:
+def test_a_payload_without_a_place_is_received_into_the_decoders_buffer() -> None:
     receiver = decoder()
     receiver.land = lambda message, nbytes: None
     (got,) = feed(receiver, joined(encode(PART, [b"abc"], digest=Digest.XXH3, timestamp_ns=0)))
@@ -253,7 +253,7 @@ def test_a_damaged_head_is_refused_before_it_says_where_to_land() -> None:
         feed(receiver, bytes(frame))
 
 
-def test_idle_says_whether_a_frame_has_begun() -> None:
+def test_a_decoder_is_idle_between_frames() -> None:
     receiver = decoder()
     assert receiver.idle
     frame = joined(encode(m.Alive(), digest=Digest.XXH3, timestamp_ns=0))

@@ -37,21 +37,21 @@ def train(
     replicas: Annotated[
         int,
         typer.Option(
-            help="Copies of every slice on other servers: so many servers may die at once, and"
-            " nothing that was acknowledged is lost. Not the first server, which runs the lead."
+            help="Copies of every slice on other servers: this many servers may die at once without"
+            " loss of acknowledged contributions. The first server, which runs the lead, may not."
         ),
     ] = 0,
     local_workers: Annotated[
         int | None,
         typer.Option(
-            help="Workers to start on this machine; the rest come by 'polyrhythm worker'."
+            help="Workers to start on this machine; the rest join with 'polyrhythm worker'."
             " Default: all."
         ),
     ] = None,
     local_servers: Annotated[
         int | None,
         typer.Option(
-            help="Servers to start on this machine; the rest come by 'polyrhythm server'."
+            help="Servers to start on this machine; the rest join with 'polyrhythm server'."
             " Default: all."
         ),
     ] = None,
@@ -61,37 +61,39 @@ def train(
     ] = "bsp",
     interval: Annotated[
         str,
-        typer.Option(help="fsp: auto (found by measuring), binary (by halving), or such as 250ms."),
+        typer.Option(
+            help="fsp: auto (chosen by measuring), binary (chosen by halving), or a time such as 250ms."
+        ),
     ] = "auto",
     coordination: Annotated[
         str,
         typer.Option(
-            help="fsp: semi (each worker has its own timer), or central (the lead calls)."
+            help="fsp: semi (each worker has its own timer), or central (the lead ends the interval)."
         ),
     ] = "semi",
     abandon: Annotated[
         str,
         typer.Option(
-            help="fsp: how long others wait for a micro-batch after the interval, such as 50ms; what"
-            " ends later is left out, and its points are visited again. off: all are waited for."
+            help="fsp: how long others wait for a micro-batch after the interval, such as 50ms; a later"
+            " one is left out, and its points are visited again. off: wait for all."
         ),
     ] = "off",
     most_steps: Annotated[
-        int, typer.Option(help="psp: the most steps of the fastest worker between two barriers.")
+        int, typer.Option(help="psp: the most steps that a worker makes between two barriers.")
     ] = 64,
     probe_points: Annotated[
-        int, typer.Option(help="fsp: points of the sample that the objective is measured on.")
+        int, typer.Option(help="fsp: the number of points on which the objective is measured.")
     ] = 2048,
     min_batch: Annotated[
         int,
         typer.Option(
-            help="The fewest points of a batch: a smaller remainder joins the batch before it."
+            help="The least number of points in a batch; a smaller remainder joins the batch before it."
         ),
     ] = 2,
     async_scale: Annotated[
         str,
         typer.Option(
-            help="asp and ssp: scale each contribution's rate by 1/members, or none: not at all."
+            help="asp and ssp: members (scale each contribution's rate by 1/members), or none."
         ),
     ] = "members",
     async_momentum: Annotated[
@@ -106,13 +108,13 @@ def train(
         typer.Option(
             "--read-ahead",
             help="asp: begin the next step before the parameters that contain the last contribution"
-            " are here. Hides the exchange, and often breaks training with momentum.",
+            " have come. This hides the exchange, and often breaks training with momentum.",
         ),
     ] = False,
     timer: Annotated[
         str,
         typer.Option(
-            help="After this the missing are not waited for: auto (3x the longest of the last 20 rounds,"
+            help="How long a round waits for missing workers: auto (3x the longest of 20 rounds,"
             " at least 10 s; 120 s at first), off, or seconds such as 120s."
         ),
     ] = "auto",
@@ -170,15 +172,15 @@ def train(
     ] = None,
     max_seconds: Annotated[
         float | None,
-        typer.Option(help="End with the first fold so many seconds after round 1 opened."),
+        typer.Option(help="End with the first fold after this many seconds of training."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the dealing of points, and of the job.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order of points, and of the job.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
     host: Annotated[str, typer.Option(help="Address that servers listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the first server; 0: any free one.")] = 0,
+    port: Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")] = 0,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let --host be an address that others can reach.")
+        bool, typer.Option("--insecure", help="Allow a --host that other machines can reach.")
     ] = False,
     start_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for all workers before round 1 opens.")
@@ -186,13 +188,13 @@ def train(
     lead_timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds without a sign of life from the lead after which workers and servers end."
+            help="Workers and servers end after this many seconds without a heartbeat of the lead."
         ),
     ] = 120.0,
     threads: flags.Threads = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="A folder of data sets, looked through first: see 'polyrhythm data'."),
+        typer.Option(help="A folder of data sets, searched first: see 'polyrhythm data'."),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -204,12 +206,14 @@ def train(
     respawn: Annotated[
         bool,
         typer.Option(
-            "--respawn", help="Start workers and servers that die again, under the same name."
+            "--respawn", help="Restart workers and servers that die, under the same name."
         ),
     ] = False,
     on_error: Annotated[
         str,
-        typer.Option(help="When a worker's code raises: the others go-on, or the job must end."),
+        typer.Option(
+            help="When a worker's code raises: go-on (with the others), or end (the job)."
+        ),
     ] = "go-on",
     min_step: Annotated[
         str | None,
@@ -221,7 +225,9 @@ def train(
     ] = None,
     slow_at: Annotated[
         list[str] | None,
-        typer.Option(help="Staging: from its 60th second of training on: 60s:3=4x (repeatable)."),
+        typer.Option(
+            help="Staging: worker-3 slows down after 60 s of training: 60s:3=4x (repeatable)."
+        ),
     ] = None,
     stall: Annotated[
         list[str] | None,
@@ -229,18 +235,18 @@ def train(
     ] = None,
     tenant: Annotated[
         list[str] | None,
-        typer.Option(help="Staging: another process beside worker-2: 2 (repeatable)."),
+        typer.Option(help="Staging: another process competes with worker-2: 2 (repeatable)."),
     ] = None,
     slow_fold: Annotated[
         list[str] | None,
-        typer.Option(help="Staging: folds of server s0 take longer by: 0=500ms (repeatable)."),
+        typer.Option(help="Staging: folds of server s0 take 500 ms longer: 0=500ms (repeatable)."),
     ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
     ] = False,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Let machines assert their invariants after every event."),
+        typer.Option("--check", help="Check the invariants of all machines after every event."),
     ] = False,
     json_: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
@@ -257,7 +263,7 @@ def train(
     ] = None,
     show_config: Annotated[
         bool,
-        typer.Option("--show-config", help="Print every setting and where it came from, and end."),
+        typer.Option("--show-config", help="Print every setting and its source, and exit."),
     ] = False,
     debug: flags.Debug = False,
 ) -> None:
@@ -281,7 +287,7 @@ def train(
 
     A flag overrides the environment (POLYRHYTHM_LOCAL_STEPS=8 for --local-steps), which overrides
     the file of --config. Of rounds, epochs, targets and seconds, the first that is reached ends
-    the job. While it runs, ask it from another terminal: polyrhythm status, why, story.
+    the job. While it runs, use polyrhythm status, why and story in another terminal.
 
     Ctrl-C or SIGTERM stops the job in order: every worker leaves its training loop with the final
     parameters, and the command waits until the code after the loop has run. Then it ends with status

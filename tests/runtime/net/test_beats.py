@@ -11,7 +11,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 
 
-def test_a_lead_that_is_busy_still_beats() -> None:
+def test_a_busy_lead_still_sends_heartbeats() -> None:
     hub, job = Hub(), m.JobSpec(job="j", heartbeat_s=0.02, lead_timeout_s=7.0)
     lead = ServerNode(0, job, hub.address(0), lead=True, options=NodeOptions(), shared=False)
     hub.servers.append(lead)
@@ -35,7 +35,7 @@ def pair(peers: Peers) -> tuple[MemoryLink, MemoryLink]:
     return here, there
 
 
-def test_a_peer_that_does_not_read_gets_few_of_them() -> None:
+def test_a_peer_that_does_not_read_gets_few_heartbeats() -> None:
     peers = Peers()
     here, there = pair(peers)
     beats = Beats(peers)
@@ -49,7 +49,7 @@ def test_a_peer_that_does_not_read_gets_few_of_them() -> None:
     assert there._inbox.qsize() == 16
 
 
-def test_a_peer_that_waits_for_the_job_to_begin_gets_all_of_them() -> None:
+def test_a_peer_that_waits_for_the_job_to_begin_gets_all_heartbeats() -> None:
     """It does not beat before it is admitted, so it cannot say how many it has read."""
     peers = Peers()
     _, there = pair(peers)

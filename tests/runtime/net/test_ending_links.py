@@ -47,7 +47,7 @@ class Ears:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs(leads: bool) -> None:
+def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(leads: bool) -> None:
     """The lead removes the member, and the server ends the leases of what it was reading."""
     machines = {"s0": Ears(), **({fx.LEAD: Ears()} if leads else {})}
     driver, peers = Driver(machines, lambda name, effect: None), Peers()
@@ -77,7 +77,7 @@ def test_the_end_of_a_link_is_told_to_the_server_also_where_the_lead_runs(leads:
     }
 
 
-def test_the_end_of_a_link_frees_what_its_peer_made_us_keep() -> None:
+def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
     gone: list[str] = []
     driver, peers = Driver({"s1": Ears()}, lambda name, effect: None), Peers()
     address = m.Address("memory", 1, "", "")
