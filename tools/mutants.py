@@ -39,8 +39,9 @@ TEST_TIMEOUT_S = 60.0
 _PATIENCE_S = 600.0
 """For all tests of one mutant, and for each of those that run without any."""
 _WARM = (
-    *("pytest", "hypothesis", "numpy", "torch", "torch.utils.data", "torch._dynamo"),
-    *("msgspec", "typer", "rich"),
+    *("pytest", "_pytest.junitxml", "_pytest.unittest", "pdb", "tomllib", "pytest_timeout"),
+    *("hypothesis", "_hypothesis_pytestplugin", "hypothesis.strategies", "hypothesis.stateful"),
+    *("numpy", "torch", "torch.utils.data", "torch._dynamo", "msgspec", "typer", "rich"),
 )
 """Imported once, before processes are forked: none of these is mutated."""
 _IMPORTED_BEFORE = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
@@ -124,9 +125,12 @@ def _become_pytest(
         outcome = Outcome()
         outcome.exit_code = pytest.main(
             [
-                *("-o", "addopts=", "-q", "--strict-markers", "-p", "no:cacheprovider"),
+                *("-o", "addopts=", "-q", "--strict-markers"),
+                *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 *("--timeout", str(timeout_s), "--timeout-method", "signal", "--tb", "short"),
-                *("-W", _IMPORTED_BEFORE, *(() if to_the_end else ("-x",))),
+                # Rewritten assertions say more when a test fails; a mutant is meant to fail.
+                *(() if to_the_end else ("-x", "--assert", "plain")),
+                *("-W", _IMPORTED_BEFORE),
                 *tests,
             ],
             plugins=[_Watch(outcome)],

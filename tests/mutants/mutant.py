@@ -8,7 +8,6 @@ once is an error: when code changes, its mutants must be reviewed.
 
 import ast
 import functools
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,16 +48,34 @@ def mutant(
 
 
 def write_mutated(mutant: Mutant, package: Path, into: Path) -> None:
-    """Copy the package into the folder `into`, with the mutant's changes. Compiled files are copied
-    too; they stay valid for the modules that do not change."""
+    """Make a copy of the package with the mutant's changes in the folder `into`. Everything that does
+    not change is a symbolic link, compiled files among them."""
     sources = mutated_sources(mutant, package)
     copy = into / package.name
-    shutil.copytree(package, copy)
+    copy.mkdir()
+    _link_contents(package, copy)
     for path, source in sources.items():
         changed = copy / path.relative_to(package)
+        for folder in reversed(changed.relative_to(copy).parents):
+            _make_real(package / folder, copy / folder)
+        changed.unlink()
         changed.write_text(source)
+        _make_real(path.parent / "__pycache__", changed.parent / "__pycache__")
         for compiled in changed.parent.glob(f"__pycache__/{changed.stem}.*"):
             compiled.unlink()
+
+
+def _make_real(original: Path, link: Path) -> None:
+    """Replace a link to a folder by a folder of links to its contents."""
+    if link.is_symlink():
+        link.unlink()
+        link.mkdir()
+        _link_contents(original, link)
+
+
+def _link_contents(original: Path, folder: Path) -> None:
+    for entry in original.iterdir():
+        (folder / entry.name).symlink_to(entry)
 
 
 def mutated_sources(mutant: Mutant, package: Path) -> dict[Path, str]:
