@@ -1,4 +1,4 @@
-# Every target sets up first when it needs to: `make run` on a fresh clone is all it takes.
+# Every target sets up the virtual environment if there is none: `make run` works on a fresh clone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,8 +28,10 @@ $(BENCH_READY): $(READY)
 run: $(READY)
 	$(BIN)/polyrhythm train digits --workers 3 --servers 2
 
+# The suite starts some 300 processes: compiled modules are kept for them, even where the environment
+# says otherwise.
 test: $(READY)
-	$(BIN)/python -m pytest
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -37,16 +39,16 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# docs/cli.md is what the commands say of themselves; the policies are drawn from simulated runs.
+# Write docs/cli.md from the help of the commands, and draw the policies' pictures from simulated runs.
 docs: $(READY)
 	$(BIN)/python -m tools.cli_docs
 	$(BIN)/python -m tools.timelines
 
-# The picture in docs/guarantees.md: servers are killed and started again in turn.
+# Draw the picture in docs/guarantees.md: servers are killed and started again in turn.
 rolling: $(READY)
 	$(BIN)/python -m tools.rolling docs/pictures/rolling.svg --job mnist-lr
 
-# The picture in the README, of a run that takes place now.
+# Draw the picture in the README from a run that this target starts.
 picture: $(READY)
 	$(BIN)/python -m tools.terminal_picture docs/pictures/run.svg --title polyrhythm -- \
 	  $(BIN)/polyrhythm train mnist-lr --workers 4 --sync asp --min-step 10ms --slow 3=4x \
@@ -56,20 +58,19 @@ bench: $(BENCH_READY)
 	$(BIN)/python -m benchmarks.stragglers --readme
 	$(BIN)/python -m benchmarks.exchange --readme
 
-# What README and guide tell people to type, typed in a fresh clone.
+# Run the commands of README and guide in a fresh clone.
 newcomer: $(READY)
 	$(BIN)/python -m tools.newcomer
 
-# Faults are switched on one after the other, and the tests that each of them names must find it.
-# `make mutants ONLY=probe` takes those whose name contains the word.
+# Apply one fault after the other; a test that the fault names must fail. `make mutants ONLY=probe` takes
+# the faults whose name contains "probe".
 mutants: $(READY)
 	$(BIN)/python -m tools.mutants $(ONLY)
 
-# The properties of this repository and the simulated ledger, many times longer. Each time other
-# examples are tried; what fails is listed with the command that shows it again. Then 504 faults of real
-# processes, servers among them: seven to a schedule, for each of three policies. Then 50 stops at random
-# moments under every policy. Then all mutants.
-# Before them, 1,000,000 hostile inputs (tests/hostile), with a seed that is printed with what fails.
+# Long tests, with other examples each time; failures are listed with the command that repeats them.
+# First the properties and the simulated ledger; then 1,000,000 hostile inputs (tests/hostile); then 504
+# faults of real processes, servers among them, seven to a schedule for each of three policies; then 50
+# stops at random moments under every policy; then all mutants.
 torture: $(READY)
 	POLYRHYTHM_TORTURE=$(TORTURE) $(BIN)/python -m pytest tests/properties tests/conformance \
 	  tests/sim/test_simulated_ledger.py tests/sim/test_server_ledger.py --timeout 3600 \
@@ -80,7 +81,7 @@ torture: $(READY)
 	POLYRHYTHM_TORTURE=$(STOPS) $(BIN)/python -m pytest tests/cluster/test_orderly_stop.py
 	$(BIN)/python -m tools.mutants
 
-# More schedules of kills, stops, joins and leaves, with real processes; every policy over every link.
+# More schedules of kills, stops, joins and leaves of real processes, for every policy over every link.
 torture-cluster: $(READY)
 	POLYRHYTHM_TORTURE=$(SCHEDULES) $(BIN)/python -m pytest tests/cluster/test_ledger_processes.py tests/cluster/test_torn.py
 

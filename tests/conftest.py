@@ -1,7 +1,7 @@
-"""How long properties search, and where data sets are.
+"""The number of hypothesis examples, and where tests find data sets.
 
-POLYRHYTHM_TORTURE multiplies the number of examples. They are other ones each time then, chosen by a
-seed; what fails is listed at the end with the command that shows it again.
+POLYRHYTHM_TORTURE=N multiplies the number of examples by N and chooses them by a seed, so that every
+run tries others. Failed tests are listed at the end with the command that repeats them.
 """
 
 import os
@@ -30,7 +30,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     failed = terminalreporter.stats.get("failed", [])
     if TORTURE == 1 or seed is None or not failed:
         return
-    terminalreporter.section("to see it again")
+    terminalreporter.section("to repeat a failure")
     for report in failed:
         terminalreporter.write_line(
             f"POLYRHYTHM_TORTURE={TORTURE} python -m pytest '{report.nodeid}'"
@@ -40,7 +40,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture(scope="session", autouse=True)
 def own_index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Jobs of tests are not in the index of the user who runs the tests."""
+    """Keep the jobs of tests out of the job index of the user who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("POLYRHYTHM_SECRET", raising=False)
@@ -52,7 +52,7 @@ REAL_DATA = Path(os.environ.get("POLYRHYTHM_DATA") or Path(__file__).parents[2] 
 
 @pytest.fixture
 def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the places where data sets are looked for is this machine's own."""
+    """Hide the data sets of this machine from the code that looks for them."""
     monkeypatch.delenv("POLYRHYTHM_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("polyrhythm.learn.data.places.DEBIAN", tmp_path / "debian")
@@ -60,7 +60,7 @@ def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The real data sets, for this process and those it starts; without them the test is skipped."""
+    """Let this process and those it starts find the real data sets; without them, skip the test."""
     if not (REAL_DATA / "mnist").is_dir():
         pytest.skip(f"no data sets in {REAL_DATA}")
     monkeypatch.setenv("POLYRHYTHM_DATA", str(REAL_DATA))

@@ -1,4 +1,4 @@
-"""Faults of access: rules about who may join, and what unknown peers may cost, turned off one by one."""
+"""Faults of access: each turns off a rule about which peers may join or what unknown peers may cost."""
 
 from tests.mutants.mutant import Mutant, mutant
 
@@ -51,7 +51,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "hello-is-used-before-the-proof",
-        "What a peer says of itself is used before it has proven anything.",
+        "The fields of a hello are used before its sender has proven the secret.",
         "wire:Acceptor.hello",
         "self._hello if self._proven else None",
         "self._hello",
@@ -103,7 +103,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "secret-file-that-another-user-owns",
-        "A secret that another user can change, because the file is that user's, is used.",
+        "A secret file that belongs to another user, who can change it, is used.",
         "io:read_secret",
         "status.st_uid not in (os.getuid(), _ROOT)",
         "False",
@@ -127,7 +127,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "index-of-killed-jobs",
-        "What a killed job left in the index hides a job that runs.",
+        "The index entry of a killed job hides a job that runs.",
         "io:Index.find",
         "_was_killed(entry)",
         "False",
@@ -145,7 +145,7 @@ ACCESS: tuple[Mutant, ...] = (
     # -- peers that the lead has not named -----------------------------------------------------
     mutant(
         "unnamed-server-is-bound",
-        "A peer is a server because it says so.",
+        "A peer is treated as a server on its own word.",
         "core:PeerAdmission._settle",
         "incarnation == named and named > 0",
         "True",
@@ -153,7 +153,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "dialled-server-may-call",
-        "A member that calls as the lead's server gets what is meant for it.",
+        "A member that connects under the name of the lead's server receives its messages.",
         "core:PeerAdmission.call",
         "server < self._server",
         "False",
@@ -210,7 +210,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "state-of-a-stranger-is-kept",
-        "Parts of states are kept before the server looks who sent them.",
+        "A server keeps parts of a state before it checks their sender.",
         "runtime:ReplicaApply.adopt",
         "not awaited",
         "False",
@@ -234,7 +234,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "half-a-state-outlives-its-link",
-        "What has come of a state is kept when its sender is gone.",
+        "The parts of an unfinished state are kept after its sender has gone.",
         "runtime:ReplicaApply.forget",
         "key[0] == primary",
         "False",
@@ -242,7 +242,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "links-end-unnoticed-by-states",
-        "The end of a server's link frees nothing.",
+        "The end of a server's link frees none of the states that it was sending.",
         "runtime:ServerLinks.part",
         "self._gone(link.peer)",
         "None",
@@ -250,7 +250,7 @@ ACCESS: tuple[Mutant, ...] = (
     ),
     mutant(
         "confirmations-without-limit",
-        "A server keeps whatever another one confirms in epochs that never come.",
+        "A server keeps confirmations of another server for routing epochs that never come.",
         "core:EarlyAcks.keep",
         "len(kept) >= MOST_RUNS",
         "False",

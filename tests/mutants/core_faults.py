@@ -101,7 +101,7 @@ CORE: tuple[Mutant, ...] = (
     ),
     mutant(
         "lost-with-a-cut-link",
-        "What was on its way over a link that was cut is not sent again.",
+        "Contributions in flight over a link that was cut are not sent again.",
         "core:Outstanding.reroute",
         "route.primary in relinked",
         "False",

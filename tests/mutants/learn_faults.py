@@ -1,4 +1,4 @@
-"""Faults of the worker's side: what is computed, on which points, and with which weight it counts."""
+"""Faults of workers: what they compute, on which points, and with which weight it counts."""
 
 from tests.mutants.mutant import Mutant, mutant
 
@@ -55,7 +55,7 @@ LEARN: tuple[Mutant, ...] = (
     ),
     mutant(
         "points-visited-twice-by-a-lease",
-        "With every new lease a worker visits again what is on its way to the servers.",
+        "With every new lease a worker visits again the points whose contribution is in flight.",
         "learn:Points.take",
         "max(self._been.get(number, (0, 0)), (chunk.passes, chunk.cursor))",
         "(chunk.passes, chunk.cursor)",
@@ -79,7 +79,7 @@ LEARN: tuple[Mutant, ...] = (
     ),
     mutant(
         "rest-of-the-points-is-forgotten",
-        "What was visited since the last contribution is not sent when the points end.",
+        "Points visited since the last contribution are not sent when the data ends.",
         "learn:Worker.batches",
         "if self._visits.pending:\n"
         "    self._exchange.contribute_rest()\n"
@@ -142,7 +142,7 @@ LEARN: tuple[Mutant, ...] = (
     ),
     mutant(
         "gradients-are-not-consumed",
-        "Gradients of a step are still there in the next, for whoever does not call zero_grad.",
+        "Gradients of a step remain for the next one in jobs that do not call zero_grad.",
         "learn:Exchange._drop_gradients",
         "parameter.grad = None",
         "pass",

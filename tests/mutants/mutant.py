@@ -1,4 +1,4 @@
-"""A mutant: one small fault, put into code that is named, and not into a file or a line.
+"""A mutant is one small fault. It names the code that it changes by definition, not by file or line.
 
 A `Change` names a definition (`runtime:Holdings.add`: a layer of the package, and a function, method or
 constant in it) and replaces one expression, or a run of statements, inside it. Patterns are compared as
@@ -35,9 +35,9 @@ class Mutant:
     """What goes wrong, in one sentence."""
     changes: tuple[Change, ...]
     tests: tuple[str, ...]
-    """The tests one of which must fail, as pytest names them."""
+    """Names of tests as pytest takes them; one of these tests must fail."""
     slow: bool = False
-    """It takes more than a second or so of an idle machine: CI leaves it out."""
+    """It takes more than about a second on an idle machine. `make test` leaves it out."""
 
 
 def mutant(
@@ -129,7 +129,7 @@ def _name(node: _Definition) -> str | None:
 
 
 def _replace(definition: _Definition, change: Change) -> int:
-    """Replace the pattern wherever it is; how many times it was there."""
+    """Replace the pattern wherever it occurs; return how often it did."""
     old, new = ast.parse(change.old).body, ast.parse(change.new).body
     match old, new:
         case [ast.Expr(value=expression)], [ast.Expr(value=instead)]:

@@ -67,8 +67,8 @@ PAPERS: tuple[Mutant, ...] = (
         _FSP + "test_the_coordinator_initiates_the_barrier",
     ),
     mutant(
-        "nobody-asks-for-the-barrier",
-        "A worker that has traversed its points is not heard.",
+        "barrier-is-not-requested",
+        "The lead ignores a worker that has visited all of its points.",
         "core:Fsp._pause",
         "isinstance(event, Asked)",
         "False",

@@ -74,7 +74,7 @@ RUNTIME: tuple[Mutant, ...] = (
     ),
     mutant(
         "optimizer-state-stays-behind",
-        "Who adopts a slice's state takes its parameters and forgets momentum.",
+        "A server that adopts a slice's state takes its parameters and drops momentum.",
         "runtime:adopt_state",
         "if rest:\n    updater.adopt(held, rest)",
         "pass",
@@ -294,7 +294,7 @@ RUNTIME: tuple[Mutant, ...] = (
     ),
     mutant(
         "payload-without-digest",
-        "A damaged payload is handed on.",
+        "A payload with a wrong digest is accepted.",
         "wire:Decoder._finish",
         "hasher.digest()",
         "self._expected",

@@ -1,4 +1,4 @@
-"""The list of mutants fits the code, and the quick ones are killed. `make mutants` runs all of them."""
+"""Every mutant fits the code, and the quick mutants are killed. `make mutants` runs all of them."""
 
 import ast
 import subprocess
@@ -98,7 +98,7 @@ def test_broken():
 
 
 def hunt(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
-    """The exit code, and the lines that it printed."""
+    """Run `tools.mutants` on the mutants of HUNT; return its exit code and the lines that it printed."""
     tests = tmp_path / "test_hunted.py"
     tests.write_text(TESTS)
     command = [sys.executable, "-c", HUNT, str(tests), "--timeout", "5", *arguments]
@@ -109,7 +109,7 @@ def hunt(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
 
 
 def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: Path) -> None:
-    """The first is in a process that its test starts; a hanging test fails by its own timeout."""
+    """ "found" shows in a process that its test starts; a hanging test fails by its own timeout."""
     code, said = hunt(tmp_path, "found", "missed", "hangs", "dies", "outdated")
     words = {line.split()[1]: line for line in said if line.startswith("[")}
     assert "test_hunted.py::test_child" in words["found"]
@@ -129,7 +129,7 @@ def test_a_test_that_fails_without_a_mutant_kills_none(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_the_quick_mutants_are_killed() -> None:
-    """In processes of their own. The tests that they name run in this suite too, without a mutant."""
+    """They run in processes of their own. The suite itself runs the named tests without a mutant."""
     command = [sys.executable, "-m", "tools.mutants", "--quick", "--unverified"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=540, check=False
