@@ -1,5 +1,6 @@
 """A command that is forked from the warm server behaves like one that is executed."""
 
+import ast
 import json
 import os
 import signal
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 
+import polyrhythm
 from tests.cluster.processes import Command, wait_until
 from tests.commands.start import WarmCommand, run, start
-from tests.commands.warm_server import MARK
+from tests.commands.warm_server import MARK, READ_ENVIRONMENT
+
+PACKAGE = Path(polyrhythm.__file__).parent
 
 DESCRIBED = """
 import json, os, resource, signal, sys, threading
@@ -32,10 +36,9 @@ def described():
         "environment": dict(os.environ),
         "folder": os.getcwd(),
         "descriptors": sorted(filter(None, map(kind, os.listdir("/proc/self/fd")))),
-        "handlers": {
-            number.name: getattr(signal.getsignal(number), "__qualname__", str(signal.getsignal(number)))
-            for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP)
-        },
+        "signals": [
+            line for line in open("/proc/self/status") if line.startswith(("SigBlk", "SigIgn", "SigCgt"))
+        ],
         "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
         "threads": torch.get_num_threads(),
         "write_through": sys.stdout.write_through,
@@ -139,3 +142,25 @@ def test_a_variable_that_is_read_when_a_process_is_loaded_makes_a_command_fresh(
         assert isinstance(process, WarmCommand) == warm
         out, _ = process.communicate(timeout=60)
         assert out.startswith("polyrhythm ")
+
+
+def test_the_warm_server_knows_every_module_that_reads_the_environment_when_imported() -> None:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        body = [
+            node for node in ast.parse(path.read_text()).body if not isinstance(node, functions)
+        ]
+        for statement in body:
+            inner = [node for node in ast.walk(statement) if isinstance(node, functions)]
+            within = {id(node) for function in inner for node in ast.walk(function)}
+            names = {
+                node.attr
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Attribute) and id(node) not in within
+            }
+            if names & {"environ", "getenv"}:
+                found.append(
+                    ".".join(("polyrhythm", *path.relative_to(PACKAGE).with_suffix("").parts))
+                )
+    assert sorted(set(found)) == sorted(READ_ENVIRONMENT)

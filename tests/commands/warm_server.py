@@ -11,6 +11,7 @@ listed in docs/decisions/046-tests-fork-their-commands.md.
 import ctypes
 import functools
 import gc
+import importlib
 import io
 import json
 import os
@@ -31,6 +32,8 @@ MARK = "POLYRHYTHM_TEST_MARK"
 MARK_LENGTH = 32
 FORK_SERVER = "polyrhythm.engines.fork_server"
 MOST_NBYTES = 1 << 20
+READ_ENVIRONMENT = ("polyrhythm.runtime.crashpoint",)
+"""The modules of polyrhythm that read environment variables when they are imported."""
 DESCRIPTORS = 4
 """Descriptors of a request: the control socket, stdin, stdout and stderr."""
 _CLONE_NEWNET = 0x40000000
@@ -147,6 +150,11 @@ def _reset_signals() -> None:
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # `Popen` restores them, and Python ignores them
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _close_all_but(keep: Iterable[int]) -> None:
@@ -161,6 +169,8 @@ def _set_environment(env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
     tempfile.tempdir = None  # it was found with the environment before
+    for name in READ_ENVIRONMENT:
+        importlib.reload(sys.modules[name])
 
 
 def _warm_up() -> None:
