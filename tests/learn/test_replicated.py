@@ -89,7 +89,7 @@ def run(
 def holdings(server: int) -> Any:
     node = Stage.now.servers[server]
     assert isinstance(node, ServerNode)
-    return node._holdings
+    return node._store
 
 
 def assert_copies_equal(job: JobSpec) -> None:

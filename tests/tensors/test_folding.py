@@ -1,4 +1,4 @@
-"""Which thread folds, with how many of torch's, and when there are lanes."""
+"""Which thread folds, with how many of torch's, and when there are adders."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyrhythm.core import effects as fx
-from polyrhythm.runtime.server.adding import Adding, added_by_lanes
+from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, needs_adders
 
 CORES = 2
 SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
@@ -22,18 +22,18 @@ class Stage:
     ) -> None:
         self.folded: list[tuple[threading.Thread, int]] = []
         self._done = threading.Event()
-        holdings = SimpleNamespace(primary=SimpleNamespace(nbytes=nbytes), fold=self._fold)
+        store = SimpleNamespace(primary=SimpleNamespace(nbytes=nbytes), fold=self._fold)
         driver = SimpleNamespace(post=lambda name, event: self._done.set())
-        self.folding = Adding(
+        adding = RoundsAdding if rounds else OnArrivalAdding
+        self.folding = adding(
             "s0",
-            lambda: holdings,
+            lambda: store,
             driver,
-            rounds=rounds,
             pause_s=0.0,
             polls=lambda: polls,
             cores=cores,
         )
-        self.folding.make_lanes(holdings)
+        self.folding.make_adders(store)
 
     def _fold(self, round_: int, slot: int, fill: int, share: float) -> float:
         self.folded.append((threading.current_thread(), torch.get_num_threads()))
@@ -83,7 +83,7 @@ def test_what_is_large_is_folded_by_a_lane(stage: Callable[..., Stage]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "cores", "lanes"),
+    ("nbytes", "cores", "adders"),
     [
         (2**20, 1, False),
         (4 * 2**20, 2, False),
@@ -94,15 +94,15 @@ def test_what_is_large_is_folded_by_a_lane(stage: Callable[..., Stage]) -> None:
         (4 * 2**20, 16, True),
     ],
 )
-def test_lanes_are_for_many_slices_or_spare_cores(nbytes: int, cores: int, lanes: bool) -> None:
-    assert added_by_lanes(nbytes, cores) is lanes
+def test_adders_are_for_large_models_or_spare_cores(nbytes: int, cores: int, adders: bool) -> None:
+    assert needs_adders(nbytes, cores) is adders
 
 
-@pytest.mark.parametrize(("cores", "lanes"), [(1, 1), (4, 4), (16, 8)])
-def test_there_are_as_many_lanes_as_cores_but_not_too_many(
-    stage: Callable[..., Stage], cores: int, lanes: int
+@pytest.mark.parametrize(("cores", "adders"), [(1, 1), (4, 4), (16, 8)])
+def test_there_are_as_many_adders_as_cores_but_not_too_many(
+    stage: Callable[..., Stage], cores: int, adders: int
 ) -> None:
-    before = {thread for thread in threading.enumerate() if thread.name.startswith("lane-")}
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("adder-")}
     stage(LARGE, cores=cores)
-    now = {thread for thread in threading.enumerate() if thread.name.startswith("lane-")}
-    assert len(now - before) == lanes + 1, "and the one that folds"
+    now = {thread for thread in threading.enumerate() if thread.name.startswith("adder-")}
+    assert len(now - before) == adders + 1, "and the one that folds"

@@ -77,7 +77,9 @@ class Simulation:
         clock, lead = self._clock, self.servers[SEAT.server]
         began_ns = self._began_ns
         for server in self.servers:
-            server.knock(None if server is lead else self._link(server, lead, self.scenario.link))
+            server.say_hello(
+                None if server is lead else self._link(server, lead, self.scenario.link)
+            )
         for spec in self._cast.values():
             clock.at(began_ns + spec.table.join, self._start, spec)
         for event in self.scenario.events:
@@ -163,7 +165,7 @@ class Simulation:
         if what == "join":
             if not server.alive:
                 server = self.servers[number] = self._make_server(number)
-                server.knock(self._link(server, self.servers[SEAT.server], self.scenario.link))
+                server.say_hello(self._link(server, self.servers[SEAT.server], self.scenario.link))
         elif server.alive:
             _BEFALLS_SERVER[what](server)
 

@@ -1,12 +1,11 @@
-"""What is in each slice of a server (rules 1 and 2 of the design's §9).
+"""The ledger: which contributions are in each slice of a server (rules 1 and 2 of the design's §9).
 
-*Per slice the dedupe row is one integer, the last sequence added, because a worker sends in order.
-Incarnations that are not in the view are refused.* The rows travel with the slice: a replica has those
-of the steps that it made, so that whoever is promoted knows what is in it. *A replica makes the step
-that follows its own last one, and only if it comes from the slice's primary.*
+*Per slice and worker the ledger keeps one row, the last sequence added, because a worker sends in
+order. Incarnations that are not in the view are refused.* The rows travel with the slice, so a replica
+that is promoted knows what is in it. *A replica makes a step only if it follows the last step made there
+and comes from the slice's primary.*
 
-The ledger is asked under the slice's lock, by whichever thread received the slice; it has no lock of
-its own.
+The ledger has no lock of its own; the slice store calls it under one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +15,11 @@ from enum import Enum
 from polyrhythm.wire.messages import Route, Row, Stamp
 
 _NOBODY = -1
-"""Whose steps folds are."""
+"""The worker of a fold, which belongs to no single one."""
 _NO_ROW = (0, 0)
 MOST_PARTIAL = 64
-"""Contributions of one member of which some slices have come and others have not. An honest member
-sends one after the other; one that completes none must not make the ledger grow."""
+"""The most incomplete contributions that are kept per member. An honest member sends one after the
+other; a member that completes none must not make the ledger grow."""
 _Rows = dict[int, tuple[int, int]]
 """Per worker, the incarnation and the last sequence of its that is in the slice."""
 
@@ -39,10 +38,10 @@ class _Arrival:
 
 
 class Ledger:
-    """The dedupe rows of one server's slices and the count of what has come of each contribution.
+    """The rows of one server's slices, and how many slices of each contribution have come.
 
-    `copying`: with replicas, the rows as of the last fold are kept beside those of what was added.
-    `rounds`: the number of a slice's last step is that of the round."""
+    `copying`: there are replicas, so the rows as of the last fold are kept beside the current ones.
+    `rounds`: the number of a slice's last step is its round."""
 
     def __init__(
         self, mine: Iterable[int] = (), *, copying: bool = False, rounds: bool = True
@@ -56,13 +55,13 @@ class Ledger:
         self._folded: dict[int, _Rows] = {}
         self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
         self._rerouted = False
-        self._reigns: dict[int, int] = {}
+        self._primary_since: dict[int, int] = {}
         self._stamps: dict[int, tuple[int, int]] = {}
         self._primaries: dict[int, int] = {}
         self._fresh: set[int] = set()
         self._learning: set[int] = set()
         self._copied_since: dict[int, int] = {}
-        """Per slice, the epoch since when it is copied here from the primary that it has."""
+        """Per slice, the epoch in which this server began to copy it from its current primary."""
         self._copiers: dict[int, set[int]] = {}
         self._unseeded: set[int] = set()
         """Slices whose initial parameters have not come."""
@@ -71,11 +70,11 @@ class Ledger:
     # -- the initial parameters ----------------------------------------------------------------
 
     def await_seeds(self, slices: Iterable[int]) -> None:
-        """Every slice that is held here, as primary or as a copy, will be seeded once."""
+        """Every slice here, of which this is the primary or a replica, will be seeded once."""
         self._unseeded = set(slices)
 
     def may_seed(self, slice_: int) -> bool:
-        """Whether initial parameters of this slice are still awaited."""
+        """Whether the initial parameters of this slice have not come yet."""
         return slice_ in self._unseeded
 
     def seeded(self, slice_: int) -> None:
@@ -83,14 +82,14 @@ class Ledger:
 
     @property
     def opened(self) -> bool:
-        """The lead has named members: every server had all initial parameters by then."""
+        """The lead has named members: every server has all initial parameters by then."""
         return self._opened
 
     # -- members -------------------------------------------------------------------------------
 
     def enlist(self, members: dict[int, int]) -> None:
-        """Worker -> incarnation, as the lead's view has it. Rows of those who left stay until they
-        come back: whether a copy has what they contributed may be asked later."""
+        """Set the incarnation of each worker in the lead's view. Rows of workers that left stay: a
+        primary may still have to know whether a replica has their contributions."""
         self._members = dict(members)
         self._opened = self._opened or bool(members)
         self._arrivals = {
@@ -111,9 +110,9 @@ class Ledger:
     def add(
         self, worker: int, incarnation: int, sequence: int, slice_: int, slices: int
     ) -> int | None:
-        """Enter a slice that was judged NEW and added. Returns the round that the contribution is
-        in once this was the last of its `slices`, else None. After a change of routing the slices
-        that this server is the primary of count, and not what the sender believed."""
+        """Enter a slice that was judged NEW and added. Returns the round of the contribution if this was
+        the last of its `slices`, else None. After a change of routes the number of slices that this
+        server is the primary of counts, and not the number that the sender knew."""
         rows = self._rows.get(slice_)
         if rows is None:
             rows = self._rows[slice_] = {}
@@ -140,16 +139,16 @@ class Ledger:
 
     @property
     def partial(self) -> int:
-        """How many contributions have come in part."""
+        """The number of incomplete contributions."""
         return len(self._arrivals)
 
     def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
-        """Something of this incarnation is in the slice: so it has read a whole version."""
+        """Whether a contribution of this incarnation, which then has read a version, is in the slice."""
         row = self._rows.get(slice_, {}).get(worker)
         return row is not None and row[0] == incarnation
 
     def _count(self, worker: int, incarnation: int, sequence: int) -> int:
-        """In how many slices of which this server is the primary a contribution is."""
+        """The number of slices with this primary that have the contribution."""
         count = 0
         for slice_ in self._mine:
             row = self._rows.get(slice_, {}).get(worker)
@@ -157,28 +156,28 @@ class Ledger:
         return count
 
     def close(self, round_: int) -> None:
-        """Round `round_` is folded: what is added from now on is in the next one. A slice that had it
-        in it already was not folded, and what was added to it since is not in it."""
+        """Round `round_` is folded: later contributions are in the next one. A slice that a primary
+        before this one had folded is not folded again, and its later contributions are not in it."""
         self.round = round_ + 1
         if self._copying:
             for slice_ in [s for s in self._mine if self.number(s) < round_]:
                 self._folded[slice_] = dict(self._rows.get(slice_, {}))
-                self._stamps[slice_] = (self._reigns.get(slice_, 0), round_)
+                self._stamps[slice_] = (self._primary_since.get(slice_, 0), round_)
 
     # -- primary and replicas ------------------------------------------------------------------
 
     def begin(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
-        """The first routes: whoever is named in them begins with the same parameters."""
+        """Set the first routes: all servers in them begin with the same parameters."""
         self.reroute(server, routes, routing)
         self._copiers = {slice_: set(routes[slice_].replicas) for slice_ in self._mine}
         self._fresh = set(routes) - self._mine
 
     def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
-        """`server`, which this ledger is of, is the primary of some slices now and has copies of
-        others. What was added and not folded to a slice that changes its primary is void."""
+        """Set the routes of the slices on `server`, whose ledger this is. Contributions to a slice that
+        were not folded are void if it gets another primary."""
         mine = frozenset(slice_ for slice_, route in routes.items() if route.primary == server)
         for slice_ in mine - self._mine:
-            self._reigns[slice_] = routes[slice_].since
+            self._primary_since[slice_] = routes[slice_].since
             self._folded[slice_] = dict(self._rows.get(slice_, {}))
         for slice_ in self._mine - mine if self._rounds else ():
             self._rows[slice_] = self._folded.pop(slice_, {})
@@ -197,22 +196,22 @@ class Ledger:
         self._mine = mine
         self._rerouted = True
         self._arrivals.clear()
-        if self._rounds:  # of the slices that are behind, what comes is folded no later than this
+        if self._rounds:  # contributions to slices that are behind are folded no later
             self.round = 1 + max((self.number(slice_) for slice_ in mine), default=0)
 
     def _drop(self, slice_: int) -> None:
-        """This server has nothing to do with the slice any more."""
+        """This server is no longer a holder of the slice."""
         for book in (self._rows, self._folded, self._stamps):
             book.pop(slice_, None)
         self._fresh.discard(slice_)
 
     def copiers(self, slice_: int) -> set[int]:
-        """Who makes every step of the slice that is made here."""
+        """The servers that are sent every step of the slice."""
         return self._copiers.get(slice_, set())
 
     def teach(self, peer: int, slices: Iterable[int], held: Iterable[Stamp]) -> dict[int, bool]:
-        """Every later step of these slices goes to `peer`. Whether its copy is the same already: who
-        has made no step may have nothing of the slice, not even what it began with."""
+        """Every later step of these slices goes to `peer`. Returns per slice whether its copy is the
+        same already. A peer that has made no step may not even have the initial parameters."""
         theirs = {stamp.slice: stamp for stamp in held}
         for slice_ in slices:
             self._copiers[slice_].add(peer)
@@ -222,9 +221,9 @@ class Ledger:
         }
 
     def next_step(self, slice_: int) -> Stamp:
-        """Without rounds: a primary has made one step more."""
+        """Without rounds: the primary makes its next step."""
         number = self._stamps.get(slice_, (0, 0))[1] + 1
-        self._stamps[slice_] = (self._reigns.get(slice_, 0), number)
+        self._stamps[slice_] = (self._primary_since.get(slice_, 0), number)
         return self.stamp(slice_)
 
     def stamp(self, slice_: int) -> Stamp:
@@ -234,18 +233,18 @@ class Ledger:
         return self._stamps.get(slice_, (0, 0))[1]
 
     def folded_rows(self, slice_: int) -> tuple[Row, ...]:
-        """What has been folded into the slice, by worker."""
+        """The rows of the contributions that are folded into the slice."""
         rows = self._folded if self._rounds and slice_ in self._mine else self._rows
         return tuple(Row(worker, *row) for worker, row in rows.get(slice_, {}).items())
 
     def may_copy(self, server: int, stamp: Stamp) -> bool:
-        """A step comes from the slice's primary and follows the last one that was made here. One
-        that was made already is not made again, and one with others missing before it never."""
+        """Whether a step comes from the slice's primary and follows the last one that was made here. So
+        no step is made twice, and none if an earlier one is missing."""
         follows = stamp.number == self.number(stamp.slice) + 1
         return self.accepts(server, stamp.slice) and follows
 
     def accepts(self, server: int, slice_: int) -> bool:
-        """`server` is the slice's primary, and this one's copy is a copy of what that one has."""
+        """Whether `server` is the slice's primary and the copy here equals what it has."""
         return self._primaries.get(slice_) == server and slice_ in self._fresh
 
     def copied(self, stamp: Stamp, rows: Iterable[Row]) -> None:
@@ -255,17 +254,17 @@ class Ledger:
         mine.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
 
     def awaits(self, server: int, slice_: int, routing: int) -> bool:
-        """What `server` was asked for in that epoch is the state of a copy that is one now: since
-        then it has made every step of it known here."""
+        """Whether a state that `server` was asked for in that epoch is still wanted: this server has
+        copied the slice from it ever since."""
         mine = self._primaries.get(slice_) == server
         return mine and routing >= self._copied_since[slice_]
 
     def adopted(self, primary: int) -> bool:
-        """Everything that is copied from this primary is what that one has."""
+        """Whether all copies from this primary equal what it has."""
         return self._fresh.issuperset(self.copies(primary))
 
     def adopt(self, stamp: Stamp, rows: Iterable[Row]) -> None:
-        """The copy here is what its primary has."""
+        """The copy here equals what its primary has."""
         self._rows[stamp.slice] = {}
         self.copied(stamp, rows)
         self._fresh.add(stamp.slice)
@@ -279,20 +278,20 @@ class Ledger:
         ]
 
     def made(self, primary: int, steps: Iterable[Row]) -> tuple[Row, ...]:
-        """Which of these steps, and all before them, are in every slice copied from `primary`, but
-        for those that are still being learned. The step of nobody is the fold of a round."""
+        """Those of these steps that are, with all steps before them, in every slice copied from
+        `primary`. Slices that are still being learned do not count."""
         copies = self._reliable(primary)
         return tuple(step for step in steps if copies and all(self._has(s, step) for s in copies))
 
     def made_all(self, primary: int) -> tuple[Row, ...]:
-        """The last step of every worker that is in every slice copied from `primary`, but for those
-        that are still being learned."""
+        """Per worker the last step that is in every slice copied from `primary`. Slices that are still
+        being learned do not count."""
         rows = [self._all_rows(slice_) for slice_ in self._reliable(primary)]
         common = set(rows[0]).intersection(*rows[1:]) if rows else set()
         return tuple(Row(*key, min(row[key] for row in rows)) for key in sorted(common))
 
     def _reliable(self, primary: int) -> list[int]:
-        """What is copied from `primary`; nothing, if something of it is not what that one has."""
+        """The slices copied from `primary`, or none if one of them differs from what it has."""
         copies = self.copies(primary)
         if self._fresh.issuperset(copies):
             return copies
@@ -310,8 +309,7 @@ class Ledger:
         return rows | {(_NOBODY, 0): self.number(slice_)}
 
     def least(self) -> tuple[int, tuple[Row, ...]]:
-        """What every slice has that this server is the primary of: the version, and per member
-        the last contribution."""
+        """What all slices with this primary have: the version, and per member the last contribution."""
         version = min((self.number(slice_) for slice_ in self._mine), default=0)
         rows = []
         for worker, incarnation in self._members.items():
@@ -326,8 +324,8 @@ class Ledger:
         return row[1] if row is not None and row[0] == incarnation else 0
 
     def _has(self, slice_: int, step: Row) -> bool:
-        """A step is in the slice if a later one of its worker's is, and so is everything of an
-        earlier incarnation: once there is another, nothing more of it is let in."""
+        """A step is in the slice if a later step of its worker is, or a step of a later incarnation:
+        contributions of earlier ones are refused by then."""
         if step.worker == _NOBODY:
             return self.number(slice_) >= step.sequence
         row = self._rows.get(slice_, {}).get(step.worker, _NO_ROW)

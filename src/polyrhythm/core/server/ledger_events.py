@@ -1,6 +1,6 @@
-"""What a server says of its ledger: the same in the processes and in the simulator.
+"""Events and messages that a server derives from its ledger, for the runtime and the simulator.
 
-Whoever has the ledger asks for these under whatever guards it.
+The caller holds the ledger's lock.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ def kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
 
 
 def step_of(copy: Copy) -> Row:
-    """A contribution that was folded by itself, or the fold of a round."""
+    """The step of a `Copy`: a contribution that was folded by itself, or the fold of a round."""
     if copy.worker < 0:
         return Row(*fold_step(copy.stamp.number))
     return Row(copy.worker, copy.incarnation, copy.sequence)
 
 
 def copied(ledger: Ledger, copy: Copy) -> StepCopied | None:
-    """Once the step is made in all that is copied from its primary."""
+    """An event once the step is made in all slices that are copied from its primary."""
     made = ledger.made(copy.server, (step_of(copy),))
     return StepCopied(copy.server, made) if made else None
 
 
 def adopted(ledger: Ledger, state: State) -> StateAdopted | None:
-    """Once all that is copied from its primary is what that one has."""
+    """An event once all slices that are copied from its primary equal what it has."""
     if not ledger.adopted(state.server):
         return None
     return StateAdopted(state.server, state.routing, ledger.made_all(state.server))
@@ -42,6 +42,6 @@ def rerouted(ledger: Ledger, routing: int) -> Rerouted:
 
 
 def fetch(ledger: Ledger, server: int, slices: Sequence[int], routing: int) -> Fetch:
-    """`server`, which the ledger is of, asks for these slices, and says what it has of them."""
+    """The request of `server` for these slices, with the stamps of the copies that it has."""
     held = tuple(ledger.stamp(slice_) for slice_ in slices)
     return Fetch(routing=routing, server=server, held=held)

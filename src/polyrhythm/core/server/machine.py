@@ -91,7 +91,7 @@ class ServerMachine:
             absent = ", ".join(map(server_name, self._failover.partners.absent))
             return Reason("rerouting", {"servers": absent or server_name(self.server)})
         if state.replication.pending:
-            late = ", ".join(map(server_name, state.replication.awaited))
+            late = ", ".join(map(server_name, state.replication.late_peers))
             return Reason("copying", {"servers": late})
         if state.folding is not None:
             return Reason("folding", {"round": round_})

@@ -1,7 +1,7 @@
-"""What a server copies from others: which slices it holds of whom, and which it has asked for.
+"""Which slices a server copies from which primary, and which of them it has asked for.
 
-*A copy is of the primary that it was fetched from. If that changes it is dropped, and fetched anew
-where it is wanted.*
+*A copy belongs to the primary that it was fetched from. If the primary changes, the copy is dropped and
+fetched again if the new routes want it.*
 """
 
 from polyrhythm.core.effects import FetchState
@@ -18,7 +18,7 @@ class ReplicaFetch:
         """Per primary, the routing epoch in which it was asked last, and for what."""
 
     def begin(self, place: Place) -> None:
-        """The slices are new. If they are fresh everybody is seeded alike, and nothing is fetched."""
+        """The slices are built. If they are fresh, all holders are seeded and nothing is fetched."""
         self._copies = {}
         if place.fresh:
             for slice_, route in enumerate(place.routes):
@@ -26,8 +26,7 @@ class ReplicaFetch:
                     self._copies[slice_] = route.primary
 
     def follow(self, place: Place) -> None:
-        """What is not to be copied from whom it was is dropped: if that changes again, it is asked
-        for anew."""
+        """Drop copies whose primary has changed; they are asked for again."""
         wanted = self._wanted(place)
         self._copies = {s: of for s, of in self._copies.items() if s in wanted.get(of, ())}
         self._fetching = {
@@ -37,7 +36,7 @@ class ReplicaFetch:
         }
 
     def fetch(self, place: Place) -> list[FetchState]:
-        """Ask every primary whose slices are to be copied here and are not."""
+        """Ask every primary for the slices that are to be copied here and are not here yet."""
         asks = []
         for primary, slices in self._wanted(place).items():
             new = any(slice_ not in self._copies for slice_ in slices)
@@ -47,7 +46,7 @@ class ReplicaFetch:
         return asks
 
     def adopted(self, event: StateAdopted) -> bool:
-        """What was fetched is here; False if more was asked for since, and will come."""
+        """The slices that were fetched are here; False if more was asked for since then."""
         asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))
         if asked != event.routing:
             return False
@@ -56,7 +55,7 @@ class ReplicaFetch:
         return True
 
     def _wanted(self, place: Place) -> dict[int, set[int]]:
-        """Per primary, what is to be copied from it here."""
+        """Per primary, the slices that are to be copied from it here."""
         wanted: dict[int, set[int]] = {}
         for slice_, route in enumerate(place.routes):
             if self._server in (*route.replicas, *route.learners):

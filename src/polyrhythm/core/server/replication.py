@@ -1,12 +1,13 @@
-"""Which of a primary's steps its replicas have made too.
+"""The steps of a primary that its replicas have confirmed.
 
-*A primary acknowledges only after every replica named in its routing epoch confirmed. Only the lead
-shrinks that set, by a new epoch.* A step is a fold, or without rounds a contribution. What a peer
-confirms holds for all slices that it copies from this primary, and for every earlier step.
+*A primary acknowledges a step only after every replica in its routing epoch has confirmed it. Only the
+lead shrinks that set, with a new epoch.* A step is a fold, or without rounds a contribution. A
+confirmation covers all slices that the peer copies from this primary, and every earlier step.
 
-*A learner is not waited for until it holds the state that it fetched; from then on it is, and once it
-has every step that was made before, nothing can be acknowledged any more that it lacks.* A peer may be
-a replica of some slices and learn others: then its word is of the ones until it holds the others.
+*The primary does not wait for a learner until the learner holds the state that it fetched. From then on
+it does; once the learner has every earlier step, it has everything that can be acknowledged.* A peer may
+be a replica of some slices and a learner of others: until it holds the others, its confirmations cover
+only the slices of which it is a replica.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Route, Row
 
 Step = tuple[int, int, int]
-"""A contribution: worker, incarnation, sequence. A fold: nobody's, with its round."""
+"""A contribution: worker, incarnation, sequence. A fold: no worker, and its round as the sequence."""
 _FOLD = (-1, 0)
 _NOTHING = (0, 0)
 
@@ -33,27 +34,27 @@ class Replication:
         self._since: dict[int, int] = {}
         """Per peer, the routing epoch in which it came to copy what it copies."""
         self._have: dict[int, dict[int, tuple[int, int]]] = {}
-        """Per peer, of each worker the incarnation and the sequence that it has confirmed last. Who
-        has something of an incarnation has everything of those before."""
+        """Per peer and worker, the incarnation and the sequence that the peer has confirmed last. It has
+        everything of earlier incarnations, too."""
         self._adopted: set[int] = set()
         """Learners that hold the state they fetched."""
         self._owed: dict[Step, set[int]] = {}
-        """Who must still confirm, in the order of the steps."""
+        """Per step, the peers that must still confirm it, in the order of the steps."""
         self._followed: dict[int, set[Step]] = {}
-        """Per learner, the steps that were made before it was waited for and that it lacks."""
+        """Per learner, the steps that it lacks from before the primary waited for it."""
 
     @property
     def pending(self) -> bool:
         return bool(self._owed)
 
     @property
-    def awaited(self) -> list[int]:
-        """Who is waited for by the oldest step that is not confirmed."""
+    def late_peers(self) -> list[int]:
+        """The servers that have not confirmed the oldest open step."""
         return sorted(next(iter(self._owed.values()), ()))
 
     def reroute(self, routes: Iterable[tuple[int, Route]], routing: int) -> list[Step]:
-        """The routes of the slices that this server is the primary of. Returns the steps that
-        nobody is waited for any more."""
+        """Set the routes of the slices that this server is the primary of. Returns the steps that all
+        peers have confirmed now."""
         replicas, learners = set[int](), set[int]()
         slices: dict[int, set[int]] = {}
         for slice_, route in routes:
@@ -87,13 +88,13 @@ class Replication:
         return peer in self._slices
 
     def knows(self, peer: int, routing: int) -> bool:
-        """Whether what `peer` said in that epoch is about what it copies now."""
+        """Whether a confirmation of `peer` in that epoch is about the slices that it copies now."""
         return peer in self._slices and routing >= self._since[peer]
 
     # -- steps ---------------------------------------------------------------------------------
 
     def issue(self, step: Step) -> bool:
-        """A step was made here, and goes to everybody who copies. True if nobody is waited for."""
+        """A step was made here and is sent to all peers. True if no confirmation is needed."""
         if not self._slices:
             return True
         lacking = {peer for peer in self._slices if not self._has(peer, step)}
@@ -105,10 +106,12 @@ class Replication:
         return not owed
 
     def confirm(self, peer: int, rows: Iterable[Row], *, adopted: bool = False) -> list[Step]:
-        """A peer has these steps and all before them, in every slice that it copies; the steps that
-        nobody is waited for any more. `adopted`: it holds the state that it fetched."""
+        """A peer has these steps and all before them, in every slice that it copies. Returns the steps
+        that all peers have confirmed now. `adopted`: the peer holds the state that it fetched."""
         if adopted:
-            self._have[peer] = {}  # what it said before was not of the slices that it learned
+            self._have[
+                peer
+            ] = {}  # its earlier confirmations did not cover the slices that it learned
             self._adopted |= {peer} & self.learners
         have = self._have[peer]
         for row in rows:
@@ -127,18 +130,18 @@ class Replication:
         return self._have[peer].get(worker, _NOTHING) >= (incarnation, sequence)
 
     def caught_up(self, peer: int) -> bool:
-        """A learner holds its state and every step that was made before it was waited for."""
+        """The learner holds its state and every step from before the primary waited for it."""
         return peer in self._adopted and not self._followed.get(peer)
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:
-        """This server is the primary of other slices too, which have no more than this in them: a
-        step that they lack is made when they have it."""
+        """This server is the primary of further slices, which have only these rows. Forget the steps
+        that they lack: those are issued again."""
         last = {(row.worker, row.incarnation): row.sequence for row in rows} | {_FOLD: version}
         self._owed = {s: owed for s, owed in self._owed.items() if last.get(s[:2], 0) >= s[2]}
 
     def forget_worker(self, worker: int, incarnation: int) -> None:
-        """It left: nobody waits for an acknowledgement of what it sent. A learner must have it all
-        the same, because it may be acknowledged."""
+        """The worker left and waits for no acknowledgement. A learner still needs its steps, because
+        they may have been acknowledged."""
         key = (worker, incarnation)
         self._owed = {step: owed for step, owed in self._owed.items() if step[:2] != key}
 

@@ -1,8 +1,8 @@
-"""Which routing epoch a server is in, and which it is on its way to.
+"""The routing epoch of a server, and the one that it changes to.
 
-*It is told of an epoch, then its slices are what the routes say, then others can rely on that. An
-epoch may be followed by the next before that: others may have been in it, and have asked and said
-something there.*
+*The server is told of an epoch, then its slices are what the routes say, then other processes can rely
+on it. The next epoch may come before that. Other servers may have been in the epoch that was overtaken,
+and may have sent fetches and confirmations in it.*
 """
 
 from polyrhythm.core.events import Rerouted
@@ -12,15 +12,15 @@ from polyrhythm.wire.messages import MemberSpec, Place
 class RoutingEpoch:
     def __init__(self) -> None:
         self.routing = 0
-        """The epoch that others can rely on."""
+        """The epoch that other processes can rely on."""
         self.held = 0
         """The epoch that the slices are in."""
         self.since = 0
-        """The epoch since when it is the primary of what it is the primary of."""
+        """The epoch in which its set of primaries last changed."""
         self.place: Place | None = None
-        """Where it is on its way to."""
+        """The epoch that the server changes to."""
         self.rerouted: Rerouted | None = None
-        """What the slices have in them, once they are what that epoch's routes say."""
+        """What is in the slices, once they are what the routes of `place` say."""
         self.introduced: tuple[MemberSpec, ...] | None = None
         """The members that came with the routes, unless a fold has named others since."""
         self._overtaken: list[Place] = []
@@ -38,14 +38,14 @@ class RoutingEpoch:
         self.introduced = place.members
 
     def begin(self, routing: int) -> None:
-        """The slices are new, and empty."""
+        """The slices are built, and empty."""
         self._overtaken.clear()
         self.rerouted = Rerouted(routing, 0, ())
         self.held = self.since = routing
 
     def hold(self, event: Rerouted) -> list[Place] | None:
-        """The slices are what the routes of that epoch say: the epochs that were overtaken on the
-        way, and this one; None: it was overtaken itself."""
+        """The slices are what the routes of that epoch say. Returns the epochs that were overtaken, and
+        this one; None if it was overtaken itself."""
         place = self.place
         if place is None or event.routing != place.routing:
             return None
@@ -54,7 +54,7 @@ class RoutingEpoch:
         return [*overtaken, place]
 
     def arrive(self) -> None:
-        """Others can rely on it."""
+        """Other processes can rely on the epoch."""
         assert self.place is not None
         self.routing = self.place.routing
         self.place = None

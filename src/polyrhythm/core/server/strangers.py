@@ -37,7 +37,7 @@ class Strangers:
         return closing
 
     def said_hello(self, link: int) -> list[int]:
-        """The hello has come and the proof is awaited; the links to close."""
+        """The hello has come, and the proof is still to come; returns the links to close."""
         closing = []
         if len(self._unproven) >= self._most:
             closing.append(self._oldest(self._unproven))

@@ -1,12 +1,15 @@
-"""Which thread adds and folds: the one at hand where that is quicker than handing over, else lanes.
+"""Which thread adds and folds: the thread that received a slice where that is quicker than handing the
+slice over, otherwise an adder thread.
 
-With rounds a lane folds with all cores, and where much is held others add side by side. Without, single
-slices are added and folded by one lane.
+With rounds one thread folds with all cores, and for a large model several adders add slices in parallel.
+On arrival one adder adds and folds single slices.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -15,83 +18,109 @@ from polyrhythm.io.link import Link
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.boundary import fault_of
-from polyrhythm.runtime.server.adders import Adders
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.tensors.threads import work_with, working_with
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 256 * 1024
-"""Up to this, the thread at hand reads, adds and folds: handing over would take longer."""
-_LANES_NBYTES = 2 * 2**20
-"""Up to this, with rounds, the polling thread also adds what came over local links, and folds if it is
-the one at hand. What is larger has several slices, as a rule, which lanes add side by side."""
-_FEW_CORES, _LANES_NBYTES_ON_FEW = 2, 8 * 2**20
-"""So it is up to here where there are no cores to spare: what several threads gain side by side, they
-lose to each other's waiting for the interpreter."""
-_MOST_LANES = 8
-"""More are slower, for the same reason."""
+"""Up to this size the receiving thread reads, adds and folds: handing over would take longer."""
+_ADDERS_NBYTES = 2 * 2**20
+"""Up to this size, with rounds, the polling thread also adds slices from local links, and folds if it is
+the thread at hand. A larger model usually has several slices, which adders add in parallel."""
+_FEW_CORES, _ADDERS_NBYTES_ON_FEW = 2, 8 * 2**20
+"""On few cores the limit is higher: threads lose by waiting for the interpreter what they gain in
+parallel."""
+_MOST_ADDERS = 8
+"""More adders are slower, for the same reason."""
+Item = TypeVar("Item")
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
 
-def is_large(holdings: SliceStore) -> bool:
-    return holdings.primary.nbytes > _SMALL_NBYTES
+def is_large(store: SliceStore) -> bool:
+    return store.primary.nbytes > _SMALL_NBYTES
 
 
-def added_by_lanes(nbytes: int, cores: int) -> bool:
-    """Where so much is held, with rounds."""
-    return nbytes > (_LANES_NBYTES_ON_FEW if cores <= _FEW_CORES else _LANES_NBYTES)
+def needs_adders(nbytes: int, cores: int) -> bool:
+    """Whether, with rounds, adders add the slices of a server that holds so many bytes."""
+    return nbytes > (_ADDERS_NBYTES_ON_FEW if cores <= _FEW_CORES else _ADDERS_NBYTES)
+
+
+class Adders(Generic[Item]):
+    """Threads that work on slices in parallel. A slice always goes to the same thread, so its items stay
+    in order; all items that have gathered for it are done at once, while it is in the cache."""
+
+    def __init__(
+        self, count: int, prepare: Callable[[], None], work: Callable[[list[Item]], None]
+    ) -> None:
+        """`prepare` is called once in each thread, `work` with all items gathered for one slice."""
+        self._work = work
+        self._queues: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in range(count)]
+        self._gathered: dict[int, list[Item]] = {}
+        self._lock = threading.Lock()
+        for number, queue in enumerate(self._queues):
+            threading.Thread(
+                target=self._run, args=(queue, prepare), name=f"adder-{number}", daemon=True
+            ).start()
+
+    def put(self, slice_: int, item: Item) -> None:
+        with self._lock:
+            gathered = self._gathered.get(slice_)
+            if gathered is not None:
+                gathered.append(item)
+                return
+            self._gathered[slice_] = [item]
+        self._queues[slice_ % len(self._queues)].put(slice_)
+
+    def _run(self, queue: "SimpleQueue[int | None]", prepare: Callable[[], None]) -> None:
+        prepare()
+        while (slice_ := queue.get()) is not None:
+            with self._lock:
+                items = self._gathered.pop(slice_)
+            self._work(items)
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.put(None)
 
 
 class Adding:
+    """What both modes have in common; `RoundsAdding` and `OnArrivalAdding` are the modes."""
+
     def __init__(
         self,
         name: str,
         placed: Callable[[], SliceStore],
         driver: Driver,
         *,
-        rounds: bool,
         pause_s: float,
         polls: Callable[[], bool],
         cores: int,
     ) -> None:
-        """`placed`: what this server holds, or an error. `pause_s`: staging, a fold takes longer.
-        `polls`: whether this is the polling thread. `cores`: that may be used."""
+        """`placed` returns the slice store, or raises if there is none. `pause_s` makes every fold
+        longer, for staging. `polls`: whether the current thread is the polling thread. `cores`: the
+        number of cores that may be used."""
         self._name = name
         self._placed = placed
         self._driver = driver
-        self._rounds = rounds
         self._pause_s = pause_s
         self._polls = polls
         self._cores = cores
-        self._lanes: Adders[_Slice] | None = None
-        self._fold_lane: Adders[fx.StartFold] | None = None
+        self._adders: Adders[_Slice] | None = None
 
-    def make_lanes(self, holdings: SliceStore) -> None:
-        """Those that are missing, of what is worth it for what is held now."""
-        slow = self._pause_s > 0
-        if self._rounds:
-            if self._fold_lane is None and (is_large(holdings) or slow):
-                self._fold_lane = Adders(1, lambda: work_with(self._cores), self._fold_all)
-            many = added_by_lanes(holdings.primary.nbytes, self._cores)
-            if self._lanes is None and (many or slow):
-                count = min(self._cores, _MOST_LANES)
-                self._lanes = Adders(count, lambda: work_with(1), self._add_gathered)
-        elif self._lanes is None and (is_large(holdings) or slow):
-            self._lanes = Adders(1, lambda: work_with(self._cores), self._add_gathered)
+    def make_adders(self, store: SliceStore) -> None:
+        """Start the adders that this model size needs and that do not run yet."""
+        raise NotImplementedError
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
-        """`wait`: its memory is the link's, and is read into again after this."""
-        if self._lanes is None or (wait and self._rounds):
-            self._add(link, message, data)
-        elif wait:
-            done = threading.Event()
-            self._lanes.put(message.slice, (link, message, data, done))
-            done.wait()
-        else:
-            self._lanes.put(message.slice, (link, message, data, None))
+        """Add a slice, here or in an adder. `wait`: `data` is memory of the link, which it reads into
+        again afterwards."""
+        raise NotImplementedError
+
+    def start(self, effect: fx.StartFold) -> None:
+        raise NotImplementedError
 
     def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
-        """Whether there is something to tell the machine, which `run` does."""
+        """True if there is an event for the machine, which `run` of the driver handles."""
         event = self._placed().add(message, data, verify=not link.by_reference)
         crashpoint.reach(self._name, "took", message)
         return event is not None
@@ -99,8 +128,6 @@ class Adding:
     def _add_gathered(self, items: list[_Slice]) -> None:
         for link, message, data, done in items:
             told = False
-            if not self._rounds:
-                self._pause(message.slices)
             try:
                 told = self._add(link, message, data)
             except Exception as error:
@@ -112,14 +139,42 @@ class Adding:
             if told:
                 self._driver.run()
 
+    def _pause(self, parts: int = 1) -> None:
+        """Staging: make a fold, or each of its parts, take longer."""
+        if self._pause_s:
+            time.sleep(self._pause_s / max(1, parts))
+
+    def close(self) -> None:
+        if self._adders is not None:
+            self._adders.close()
+
+
+class RoundsAdding(Adding):
+    _folder: Adders[fx.StartFold] | None = None
+
+    def make_adders(self, store: SliceStore) -> None:
+        slow = self._pause_s > 0
+        if self._folder is None and (is_large(store) or slow):
+            self._folder = Adders(1, lambda: work_with(self._cores), self._fold_all)
+        many = needs_adders(store.primary.nbytes, self._cores)
+        if self._adders is None and (many or slow):
+            count = min(self._cores, _MOST_ADDERS)
+            self._adders = Adders(count, lambda: work_with(1), self._add_gathered)
+
+    def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
+        if self._adders is None or wait:
+            self._add(link, message, data)
+        else:
+            self._adders.put(message.slice, (link, message, data, None))
+
     def start(self, effect: fx.StartFold) -> None:
-        if self._fold_lane is None:
+        if self._folder is None:
             self._fold(effect)
-        elif self._lanes is None and self._polls():
+        elif self._adders is None and self._polls():
             with working_with(self._cores):
                 self._fold(effect)
         else:
-            self._fold_lane.put(0, effect)
+            self._folder.put(0, effect)
 
     def _fold_all(self, effects: list[fx.StartFold]) -> None:
         for effect in effects:
@@ -130,12 +185,27 @@ class Adding:
         self._pause()
         self._driver.post(self._name, ev.FoldDone(effect.round, weight))
 
-    def _pause(self, parts: int = 1) -> None:
-        """Staging: this server takes longer for a fold, or for each of its parts."""
-        if self._pause_s:
-            time.sleep(self._pause_s / max(1, parts))
-
     def close(self) -> None:
-        for lanes in (self._lanes, self._fold_lane):
-            if lanes is not None:
-                lanes.close()
+        super().close()
+        if self._folder is not None:
+            self._folder.close()
+
+
+class OnArrivalAdding(Adding):
+    def make_adders(self, store: SliceStore) -> None:
+        if self._adders is None and (is_large(store) or self._pause_s > 0):
+            self._adders = Adders(1, lambda: work_with(self._cores), self._add_slowly)
+
+    def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
+        if self._adders is None:
+            self._add(link, message, data)
+            return
+        done = threading.Event() if wait else None
+        self._adders.put(message.slice, (link, message, data, done))
+        if done is not None:
+            done.wait()
+
+    def _add_slowly(self, items: list[_Slice]) -> None:
+        for item in items:
+            self._pause(item[1].slices)
+            self._add_gathered([item])

@@ -1,7 +1,7 @@
-"""A server's process: links, holdings, and the machines that decide over them.
+"""The process of a server: its links, its slice store, and the machines that decide.
 
-The lead's machine runs in one of the servers; everything it says to its own server stays in the
-process, and everything else goes over links.
+The lead machine runs in one of the servers. Its messages to that server stay in the process; all other
+messages go over links.
 """
 
 import threading
@@ -34,7 +34,7 @@ from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
-from polyrhythm.runtime.server.adding import Adding, is_large
+from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.runtime.trace import Origin, Trace
@@ -69,7 +69,7 @@ class ServerNode:
         self._report = options.report
         self._heard_throttle = HeardThrottle()
         self._beats = Beats(self._peers)
-        self._holdings: SliceStore | None = None
+        self._store: SliceStore | None = None
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
             machines[fx.LEAD] = LeadMachine(job)
@@ -101,11 +101,11 @@ class ServerNode:
             needs_thread=self._needs_thread,
             gone=self._free_states,
         )
-        self._folding = Adding(
+        adding = RoundsAdding if traits_of(job.sync).rounds else OnArrivalAdding
+        self._adding = adding(
             self.name,
             self._placed,
             self._driver,
-            rounds=traits_of(job.sync).rounds,
             pause_s=options.fold_pause_s,
             polls=self._mesh.reading.polls,
             cores=usable_cores(),
@@ -155,7 +155,7 @@ class ServerNode:
         self._mesh.heed_lead(link, dialer)
 
     def _needs_thread(self, link: Link) -> bool:
-        large = self._holdings is not None and is_large(self._holdings)
+        large = self._store is not None and is_large(self._store)
         return large and not link.by_reference
 
     # -- what comes in -------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class ServerNode:
         elif isinstance(message, m.Contribution):
             whole = message.parts != ()
             data = _payload(message, payload) if whole else memoryview(b"")
-            self._folding.take(link, message, data, wait)
+            self._adding.take(link, message, data, wait)
         elif isinstance(message, m.Copy | m.State):
             self._take_copy(message, payload)
         elif isinstance(message, m.Seed):
@@ -188,9 +188,9 @@ class ServerNode:
             self._driver.put(self.name, message)
 
     def _placed(self) -> SliceStore:
-        if self._holdings is None:
+        if self._store is None:
             raise LinkError("slices came before this server was told to hold any")
-        return self._holdings
+        return self._store
 
     def _take_copy(self, message: m.Copy | m.State, payload: Payload | None) -> None:
         """What a primary sends to its replicas, on the thread that reads its link: in order."""
@@ -205,8 +205,8 @@ class ServerNode:
     def _free_states(self, peer: str) -> None:
         """A link has ended. If it was a server's, no more comes of the states that it was sending."""
         server = SEAT.server_at(peer)
-        if server is not None and self._holdings is not None:
-            self._holdings.follower.forget(server)
+        if server is not None and self._store is not None:
+            self._store.follower.forget(server)
 
     # -- what machines want done ---------------------------------------------------------------
 
@@ -241,9 +241,9 @@ class ServerNode:
         self.ended.set()
 
     def _build(self, effect: fx.Build) -> None:
-        if self._holdings is not None:  # the seeder died; no version of these has been published
-            self._holdings.close()
-        self._holdings = SliceStore(
+        if self._store is not None:  # the seeder died; no version of these has been published
+            self._store.close()
+        self._store = SliceStore(
             self._server,
             effect.spec,
             effect.routes,
@@ -254,13 +254,13 @@ class ServerNode:
             put=lambda event: self._driver.put(self.name, event),
             fresh=effect.fresh,
         )
-        self._folding.make_lanes(self._holdings)
+        self._adding.make_adders(self._store)
 
     def _reroute(self, effect: fx.Reroute) -> None:
-        holdings = self._placed()
-        _, old = holdings.reroute(effect.routes, effect.routing)
+        store = self._placed()
+        _, old = store.reroute(effect.routes, effect.routing)
         self._withdraw(old)
-        self._folding.make_lanes(holdings)
+        self._adding.make_adders(store)
 
     def _send_state(self, effect: fx.SendState) -> None:
         self._placed().send_state(effect.to, effect.held, effect.routing)
@@ -270,12 +270,12 @@ class ServerNode:
         self._tell_server(effect.primary, fetch, ())
 
     def _enlist(self, effect: fx.Enlist) -> None:
-        if self._holdings is not None:
-            self._holdings.enlist(effect.members)
+        if self._store is not None:
+            self._store.enlist(effect.members)
 
     def _unlease(self, effect: fx.Unlease) -> None:
-        if self._holdings is not None:
-            self._withdraw(self._holdings.unlease(effect.worker, effect.ticket))
+        if self._store is not None:
+            self._withdraw(self._store.unlease(effect.worker, effect.ticket))
 
     def _free_slots(self, effect: fx.FreeSlots) -> None:
         self._withdraw(self._placed().primary.slots.free(effect.slots))
@@ -317,9 +317,9 @@ class ServerNode:
             self._pacemaker.close()
         self._driver.close()
         self._mesh.close()
-        self._folding.close()
-        if self._holdings is not None:
-            self._holdings.close()
+        self._adding.close()
+        if self._store is not None:
+            self._store.close()
         if self._trace is not None:
             self._trace.close()
 
@@ -333,7 +333,7 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.End: ServerNode._end,
     fx.Build: ServerNode._build,
     fx.Enlist: ServerNode._enlist,
-    fx.StartFold: lambda node, effect: node._folding.start(effect),
+    fx.StartFold: lambda node, effect: node._adding.start(effect),
     fx.Publish: lambda node, effect: node._publishing.publish(effect),
     fx.PublishLatest: lambda node, effect: node._publishing.publish_latest(effect),
     fx.Unlease: ServerNode._unlease,

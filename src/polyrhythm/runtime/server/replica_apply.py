@@ -76,8 +76,8 @@ class ReplicaApply:
         primary, slice_ = message.server, message.slice
         with self._locks.of(slice_):
             with self._ledger_lock:
-                awaited = self._ledger.awaits(primary, slice_, message.routing)
-            if not awaited:
+                wanted = self._ledger.awaits(primary, slice_, message.routing)
+            if not wanted:
                 if message.part + 1 < message.parts:
                     return None
             elif data is not None:
@@ -86,7 +86,7 @@ class ReplicaApply:
                     return None
                 self.copies.adopt(slice_, state)
             with self._ledger_lock:
-                if awaited:
+                if wanted:
                     self._ledger.adopt(message.stamp, message.rows)
                 return self._said(ledger_events.adopted(self._ledger, message))
 

@@ -111,14 +111,14 @@ class SliceStore:
         if message.routing < self._routing:
             return None
         with self._ledger_lock:
-            awaited, opened = self.ledger.may_seed(message.slice), self.ledger.opened
-        if opened and not awaited:
+            unseeded, opened = self.ledger.may_seed(message.slice), self.ledger.opened
+        if opened and not unseeded:
             raise LinkError(f"w{message.worker} sent initial parameters after training had begun")
         if message.routing != self._routing:
             return None
         here = message.slice in self.follower.copies or self.primary.find(message.slice)
-        if here and not awaited:
-            return None  # they have come already: the first ones count
+        if here and not unseeded:
+            return None  # the first ones count
         event = self._seed(message, data)
         with self._ledger_lock:
             self.ledger.seeded(message.slice)

@@ -1,47 +1,49 @@
-"""When a simulated server adds and folds. A fold takes as long as its bytes need, and what arrives
-meanwhile waits for it: with rounds as it would for the locks of the slices, without them because one
-thread folds slice after slice.
+"""When a simulated server adds and folds.
+
+A fold takes as long as its bytes need, and slices that arrive meanwhile wait: with rounds for the locks
+of the slices, on arrival because one thread folds slice after slice.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from polyrhythm.core import effects as fx
 from polyrhythm.sim.clock import Clock
 from polyrhythm.wire.messages import Contribution
 
 
-class SimAdding:
+class SimAdding(Protocol):
+    def take(self, message: Contribution, nbytes: int) -> None:
+        """A slice of a contribution has arrived."""
+
+    def start(self, effect: fx.StartFold, nbytes: int) -> None:
+        """The machine starts a fold."""
+
+    def done(self) -> None:
+        """The fold is done: add the slices that have arrived meanwhile."""
+
+
+class SimRoundsAdding:
     def __init__(
         self,
         clock: Clock,
         add: Callable[[Contribution], None],
         fold: Callable[[fx.StartFold], None],
-        fold_slice: Callable[[Contribution], None],
-        *,
-        rounds: bool,
         ns_per_byte: float,
     ) -> None:
-        """With rounds `add` and `fold` are called when it is time to, without them `fold_slice`."""
         self._clock = clock
         self._add = add
         self._fold = fold
-        self._fold_slice = fold_slice
-        self._rounds = rounds
         self._ns_per_byte = ns_per_byte
         self._folding = False
-        self._free_ns = 0
         self._after: deque[Contribution] = deque()
 
     def take(self, message: Contribution, nbytes: int) -> None:
         if self._folding:
             self._after.append(message)
-        elif self._rounds:
-            self._add(message)
         else:
-            begin_ns = max(self._free_ns, self._clock.now_ns)
-            self._free_ns = begin_ns + int(nbytes * self._ns_per_byte)
-            self._clock.at(self._free_ns, self._fold_slice, message)
+            self._add(message)
 
     def start(self, effect: fx.StartFold, nbytes: int) -> None:
         self._folding = True
@@ -49,7 +51,27 @@ class SimAdding:
         self._clock.at(self._clock.now_ns + took_ns, self._fold, effect)
 
     def done(self) -> None:
-        """Add what has come meanwhile."""
         self._folding = False
         while self._after:
             self._add(self._after.popleft())
+
+
+class SimOnArrivalAdding:
+    def __init__(
+        self, clock: Clock, fold_slice: Callable[[Contribution], None], ns_per_byte: float
+    ) -> None:
+        self._clock = clock
+        self._fold_slice = fold_slice
+        self._ns_per_byte = ns_per_byte
+        self._free_ns = 0
+
+    def take(self, message: Contribution, nbytes: int) -> None:
+        begin_ns = max(self._free_ns, self._clock.now_ns)
+        self._free_ns = begin_ns + int(nbytes * self._ns_per_byte)
+        self._clock.at(self._free_ns, self._fold_slice, message)
+
+    def start(self, effect: fx.StartFold, nbytes: int) -> None:
+        raise AssertionError("slices are folded as they come, and no fold is started")
+
+    def done(self) -> None:
+        raise AssertionError("slices are folded as they come, and no fold is started")

@@ -45,8 +45,8 @@ class SimServerLinks:
 
     # -- beginnings ----------------------------------------------------------------------------
 
-    def knock(self, lead: Channel | None) -> None:
-        """Come into the job: over a link to the lead, or at once where the lead runs here."""
+    def say_hello(self, lead: Channel | None) -> None:
+        """Join the job: over a link to the lead, or at once if the lead runs here."""
         if lead is None:
             self._process.post(fx.LEAD, ev.ServerHelloReceived(self._name, self._me))
         else:
@@ -67,7 +67,7 @@ class SimServerLinks:
         self.peers[way.peer] = way.back
 
     def _greet(self, way: Channel, peer: str, incarnation: int) -> bool:
-        """Whether the peer has the link now; not if it is linked already."""
+        """True if the peer has the link now, False if it is linked already."""
         way.peer, way.incarnation = peer, incarnation
         before = self.peers.get(peer)
         if before is not None and incarnation <= before.back.incarnation:
@@ -111,7 +111,7 @@ class SimServerLinks:
     # -- ends ----------------------------------------------------------------------------------
 
     def part(self, way: Channel, fault: str) -> None:
-        """The peer did what cannot be: it is told why, and the link is over."""
+        """Refuse a peer that broke the protocol, tell it why and end the link."""
         way.back.send(m.Refusal(reason=f"{self._name}: {fault}"))
         way.back.hang_up(fault)
         self.forget(way, fault)
@@ -139,7 +139,7 @@ class SimServerLinks:
             way.hang_up(effect.reason)
 
     def cut(self, peers: set[str]) -> None:
-        """The link to whoever is called so breaks."""
+        """Break the links to these peers."""
         for name in peers & self.peers.keys():
             self.peers[name].cut("the link was cut")
 

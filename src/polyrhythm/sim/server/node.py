@@ -1,6 +1,6 @@
-"""A server's process in virtual time; the lead's machine runs in the first one.
+"""The process of a server in virtual time; the lead machine runs in the first one.
 
-It is `runtime/server/node.py` again, with a model in place of the bytes.
+It mirrors `runtime/server/node.py`, with sizes in place of bytes.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.sizes import slice_sizes
 from polyrhythm.sim.process import Process
-from polyrhythm.sim.server.adding import SimAdding
+from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
 from polyrhythm.sim.server.links import SimServerLinks
 from polyrhythm.sim.server.publishing import SimPublishing
 from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
@@ -46,10 +46,10 @@ class ServerProcess(Process):
         dial: Callable[["ServerProcess", m.ServerSpec], Channel | None],
         life: int = 0,
     ) -> None:
-        """`life`: how many had its number before, none of which listens where this one does.
-        `journal`: only the server that runs the lead has one. `objective`: it falls with what
-        is folded into the first slice. `witness`: check everything. `dial` gives the way to
-        another server, if that is there."""
+        """`life`: how many servers had this number before; it makes the address unique. `journal`:
+        only the server that runs the lead has one. `objective` falls with the weight that is folded
+        into the first slice. `witness`: check everything. `dial` returns the channel to another
+        server, or None if that server is not there."""
         self.name = fx.server_name(server)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:
@@ -60,7 +60,7 @@ class ServerProcess(Process):
         self.outcome: fx.End | None = None
         self.memory: SimSliceStore | None = None
         self.reports: list[tuple[int, fx.Note]] = []
-        """What it said to whoever started it, and when; the lead's server has the journal."""
+        """Notes with their times; only the server that runs the lead has a journal."""
         self._server = server
         self._job = job
         self._journal = journal
@@ -73,29 +73,26 @@ class ServerProcess(Process):
         )
         self._heard_throttle = HeardThrottle()
         self._mesh = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
-        self._folding = SimAdding(
-            clock,
-            self._add,
-            self._fold,
-            self._fold_slice,
-            rounds=self._rounds,
-            ns_per_byte=fold_ns_per_byte,
-        )
+        self._adding: SimAdding
+        if self._rounds:
+            self._adding = SimRoundsAdding(clock, self._add, self._fold, fold_ns_per_byte)
+        else:
+            self._adding = SimOnArrivalAdding(clock, self._fold_slice, fold_ns_per_byte)
         self._publishing = SimPublishing(
             self, server, self._mesh, self._placed, self._slept_through
         )
         self._missed: deque[Callable[[], None]] = deque()
-        """What came and what was due while the process was stopped."""
+        """Calls that are delayed because the process is stopped."""
 
-    def knock(self, lead: Channel | None) -> None:
-        """Come into the job: over a link to the lead, or at once where the lead runs here."""
-        self._mesh.knock(lead)
+    def say_hello(self, lead: Channel | None) -> None:
+        """Join the job: over a link to the lead, or at once if the lead runs here."""
+        self._mesh.say_hello(lead)
         if self._leads:
             self.post(PACEMAKER, ev.Tick())
         else:
             self.post(self.name, ev.LeadLinked(self._job.heartbeat_s, self._job.lead_timeout_s))
 
-    # -- what befalls it -----------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------
 
     def crash(self) -> None:
         if self.alive:
@@ -114,16 +111,16 @@ class ServerProcess(Process):
             self.rearm()
 
     def cut(self, peers: set[str]) -> None:
-        """The link to whoever is called so breaks."""
+        """Break the links to these peers."""
         self._mesh.cut(peers)
 
     def _slept_through(self, what: Callable[[], None]) -> bool:
-        """The process is stopped, and does this when it goes on; or it is no more."""
+        """True if the process is stopped, and will do this when it continues, or if it is dead."""
         if self.frozen:
             self._missed.append(what)
         return self.frozen or not self.alive
 
-    # -- what comes in -------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------
 
     def receive(self, way: Channel, parcel: Sequence[m.Message]) -> None:
         if self.frozen:
@@ -131,11 +128,11 @@ class ServerProcess(Process):
             return
         if way.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(self.name, ev.LeadHeard())
-        heard = way.heard  # or it ended while this process was stopped: what it had sent is here
+        heard = way.heard  # False if the link ended while this process was stopped
         for message in parcel:
             self._take(way, message)
             if heard and not way.heard:
-                break  # who sends such things is not listened to
+                break  # the message was refused and ended the link
         self.run()
 
     def _take(self, way: Channel, message: m.Message) -> None:
@@ -179,7 +176,7 @@ class ServerProcess(Process):
         except LinkError as error:
             self._mesh.part(way, str(error))
             return
-        self._folding.take(message, nbytes)
+        self._adding.take(message, nbytes)
 
     def _add(self, message: m.Contribution) -> None:
         memory = self.memory
@@ -222,7 +219,7 @@ class ServerProcess(Process):
             raise LinkError("slices came before this server was told to hold any")
         return self.memory
 
-    # -- what machines want done ---------------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
         to, message = effect.to, effect.message
@@ -271,7 +268,7 @@ class ServerProcess(Process):
             self.memory.enlist(effect.members)
 
     def _start_fold(self, effect: fx.StartFold) -> None:
-        self._folding.start(effect, self._placed().nbytes)
+        self._adding.start(effect, self._placed().nbytes)
 
     def _fold(self, effect: fx.StartFold) -> None:
         if self._slept_through(lambda: self._fold(effect)):
@@ -282,7 +279,7 @@ class ServerProcess(Process):
         if self._witness is not None:
             self._witness.folded(self._server, effect.round)
         self.put(self.name, ev.FoldDone(effect.round, weight))
-        self._folding.done()
+        self._adding.done()
         self.run()
 
     def _reroute(self, effect: fx.Reroute) -> None:
