@@ -414,12 +414,13 @@ class Ensemble:
             self._worker(life, event)
 
     def _received(self, life: Life) -> list[Any]:
-        """Messages that were read from the links already, so they will be handled in any case."""
+        """Messages that were read from the links already, so they will be handled in any case. The end
+        of an old link is not: the process ignores it once it has a new one."""
         found = []
         for where in (LEAD, *range(self.job.servers)):
             queue = self.links.get((where, life.link), ())
             for item in list(queue)[: self.rng.randint(0, 3)]:
-                if item[0] == "worker":
+                if item[0] == "worker" and not isinstance(item[2], ev.LinkClosed):
                     found.append(item[2])
                 elif item[0] == "latest" and self.by_reference:
                     _, _, server, effect, _ = item
