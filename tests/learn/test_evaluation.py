@@ -24,7 +24,7 @@ def loop(worker: Worker, *, accuracy: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("awaited", "took_ms", "rest_ms"),
+    ("decides", "took_ms", "rest_ms"),
     [
         (True, 0, 250),
         (True, 27, 250),
@@ -35,9 +35,9 @@ def loop(worker: Worker, *, accuracy: float) -> None:
     ],
 )
 def test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth(
-    awaited: bool, took_ms: int, rest_ms: int
+    decides: bool, took_ms: int, rest_ms: int
 ) -> None:
-    times = Evaluations(0, awaited=awaited)
+    times = Evaluations(0, decides=decides)
     assert not times.due(249 * MS)
     assert times.due(250 * MS)
     ended = 250 + took_ms

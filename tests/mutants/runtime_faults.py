@@ -205,8 +205,8 @@ RUNTIME: tuple[Mutant, ...] = (
         "unpacked-by-the-routes",
         "A version by reference is cut by the worker's routes, not by what the server says it holds.",
         "runtime:Landing._pack",
-        "holds or self._holdings[server]",
-        "self._holdings[server]",
+        "holds or self._slices_of[server]",
+        "self._slices_of[server]",
         "tests/runtime/worker/test_worker_memory.py::test_a_version_is_cut_by_what_its_server_says_it_holds",
     ),
     mutant(
@@ -254,7 +254,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "waiting-counts-as-computing",
         "The time that a worker waits for a version is booked as computing, too.",
-        "runtime:Timesheet.awaited",
+        "runtime:Timesheet.waited_for_version",
         "self.resumed_ns += took_ns",
         "pass",
         "tests/runtime/worker/test_timesheet.py::test_what_interrupts_computing_is_not_computing",

@@ -22,22 +22,22 @@ def least_of(min_batch: int, batch_size: int) -> int:
 
 
 def take(count: int, left: int, least: int) -> int:
-    """How many of the points that are left of a chunk go into a batch that wants `count` more."""
+    """How many of the points left in a chunk go into a batch that lacks `count` points."""
     return left if left - count < least else count
 
 
 def wanted(batch_size: int, missing: float, least: int) -> int:
-    """How many points the next batch has where so many are missing until a contribution is due."""
+    """How many points the next batch has when this many are missing for a contribution."""
     rest = int(missing)
     return max(least, rest if rest - batch_size < least else batch_size)
 
 
 def steps_of(points: int, size: int, least: int) -> int:
-    """Into how many batches of `size` so many points are cut."""
+    """Into how many batches of `size` this many points are divided."""
     whole, rest = divmod(points, size)
     return max(1, whole + (rest >= least))
 
 
 def too_few(points: int, min_batch: int) -> bool:
-    """A data set from which no batch can be cut as it was asked for."""
+    """Whether the data set is too small for a single batch of the size that was asked for."""
     return points < min_batch and min_batch > DEFAULT

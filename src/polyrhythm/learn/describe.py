@@ -15,7 +15,7 @@ from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, TensorSpe
 def describe(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str
 ) -> tuple[ModelSpec, list[torch.Tensor]]:
-    """The spec, and the tensors it speaks of in the same order. Tied weights stand there once."""
+    """The spec, and its tensors in the same order. Tied weights occur once."""
     groups = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)
@@ -53,7 +53,7 @@ def describe(
 
 
 def _has_stepped(state: dict[str, Any]) -> bool:
-    """Adagrad makes its state when it is made itself, with no step counted."""
+    """Adagrad creates its state in its constructor, with no step counted."""
     return float(state.get("step", 1)) > 0
 
 

@@ -5,16 +5,16 @@ times as long after it as it took. So it takes at most a tenth of its worker's t
 job depends on the result, these are a second and a fiftieth.*
 """
 
-_AWAITED = (250_000_000, 9)
+_DECIDING = (250_000_000, 9)
 _SHOWN = (1_000_000_000, 49)
 
 
 class Evaluations:
-    """The times of one worker's evaluations. `awaited`: the job may end with their result."""
+    """The times of one worker's evaluations. `decides`: the job may end with their result."""
 
-    def __init__(self, now_ns: int, *, awaited: bool) -> None:
-        self._least_ns, self._share = _AWAITED if awaited else _SHOWN
-        self._due_ns = now_ns + _AWAITED[0]
+    def __init__(self, now_ns: int, *, decides: bool) -> None:
+        self._least_ns, self._share = _DECIDING if decides else _SHOWN
+        self._due_ns = now_ns + _DECIDING[0]
 
     def due(self, now_ns: int) -> bool:
         return now_ns >= self._due_ns

@@ -1,4 +1,4 @@
-"""From the word on the command line to a job's `main(worker)`: a built-in job or a file."""
+"""Find a job's `main(worker)` by its name on the command line: a built-in job or a file."""
 
 import ast
 import importlib
@@ -20,11 +20,11 @@ JOBS = {
     "exchange": "polyrhythm.learn.jobs.exchange",
 }
 HIDDEN = {"exchange"}
-"""Not for `train`: it is what `bench exchange` runs."""
+"""Jobs that `train` does not offer: `bench exchange` runs this one."""
 
 
 def check_job(job: str) -> None:
-    """Say at once, without running anything, what cannot work about a job."""
+    """Refuse a job that cannot work, without running it."""
     if job in JOBS:
         return
     if not job.endswith(".py"):

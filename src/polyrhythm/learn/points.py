@@ -23,7 +23,7 @@ class Points:
         self._chunks: dict[int, ChunkLease] = {}
         self._at: dict[int, tuple[int, int]] = {}
         self._been: dict[int, tuple[int, int]] = {}
-        """How far this worker has been in any chunk, leased to it now or not."""
+        """This worker's position in every chunk it has visited, leased to it now or not."""
         self._lease: Leased | None = None
         self._before: dict[int, tuple[int, int]] = {}
         """Where the chunks of the last `next` were before it."""
@@ -32,9 +32,9 @@ class Points:
         self.take(lease)
 
     def take(self, lease: Leased) -> bool:
-        """A new lease: a chunk begins where the lease says, or further on if this worker has been
-        further and that is still on its way. True if the worker is somebody new: what it visited
-        before it was evicted does not count."""
+        """Take a new lease. A chunk begins where the lease says, or further on if contributions of this
+        worker that are in flight are further. True if the worker was evicted and joined again: the
+        points it visited before do not count."""
         if lease is self._lease:
             return False
         anew = self._lease is not None and lease.incarnation != self._lease.incarnation
@@ -49,8 +49,9 @@ class Points:
         return anew
 
     def next(self, count: int) -> tuple[Indices, tuple[ChunkProgress, ...]]:
-        """A batch of about `count` points of one pass, and the progress they make. It has fewer at the
-        end of a pass, and a few more where too small a batch would be left. None are left: empty."""
+        """A batch of about `count` points of one pass, and the progress they make. It has
+        fewer points at the end of a pass, a few more where too small a batch would be left, and none
+        after the last pass."""
         if not self._at:
             return np.empty(0, np.int64), ()
         this_pass = min(passes for passes, _ in self._at.values())
@@ -80,7 +81,7 @@ class Points:
         return np.concatenate(parts), tuple(progress)
 
     def put_back(self) -> None:
-        """What `next` gave last was not visited after all."""
+        """Make the points that `next` returned last the next ones again."""
         for number, at in self._before.items():
             self._been[number] = at
             if number in self._at:

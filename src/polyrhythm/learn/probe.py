@@ -1,7 +1,7 @@
-"""The objective on a fixed sample: what decides over FSP's interval.
+"""The objective on a fixed sample, by which FSP chooses its interval.
 
 *f is the mean loss over a fixed, seeded probe sample, each worker evaluating its share, forward
-only; its time is booked apart.*
+only; its time is counted apart.*
 """
 
 import time
@@ -33,7 +33,7 @@ class Probe:
         self._result = NOT_PROBED
 
     def evaluate(self, part: int, parts: int) -> int:
-        """This worker's share of the sample, on the parameters as they are; the nanoseconds."""
+        """Evaluate this worker's share of the sample on the parameters at hand; return the time."""
         began_ns = time.monotonic_ns()
         share = self._sample[part::parts]
         total = 0.0
@@ -47,6 +47,6 @@ class Probe:
         return took_ns
 
     def result(self) -> tuple[float | None, int, int]:
-        """What was evaluated since it was last asked: mean loss, points, nanoseconds."""
+        """The last evaluation, returned once: mean loss, points, nanoseconds."""
         result, self._result = self._result, NOT_PROBED
         return result

@@ -1,6 +1,6 @@
 """Staged heterogeneity: equal machines made to differ, so that policies can be compared on one host.
 
-The plan is pure: from what a step took and visited to how much longer it must take. *Injected* and
+The plan is pure: the time and points of a step give how much longer the step must take. *Injected* and
 *Natural* are FSP's two kinds of stragglers (§7): a pause every so many points, and a machine that
 is shared with another tenant.
 """
@@ -14,8 +14,8 @@ from polyrhythm.core.durations import parse_duration
 from polyrhythm.errors import UsageError
 
 _SPIN_NS = 50_000
-"""The end of a pause is spun away, because sleeping ends late; no more, because cores are shared. What
-is overslept nevertheless, the next pause makes up for."""
+"""A pause ends with a busy wait of this length, because a sleep ends late. It is short because cores are
+shared. The next pause is shorter by the time that this one took too long."""
 _MOST_FACTOR = 1000.0
 _NAME = re.compile(r"worker-(\d+)")
 _ITEM = re.compile(r"(?:(?P<at>[^:=]*):)?(?P<worker>\d+)(?:=(?P<value>.+))?", re.ASCII)
@@ -35,17 +35,17 @@ _SHAPES_OF_WORKERS = {
 }
 _OF_A_SERVER = re.compile(r"(?P<server>\d+)=(?P<pause>.+)", re.ASCII)
 _OF_WORKERS = ("slow", "slow-at", "stall", "tenant")
-"""What is said of one worker; `min-step` is said of all."""
+"""Flags that name one worker; `min-step` applies to all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What one worker is made to be."""
+    """How one worker is slowed down."""
 
     min_step_ns: int = 0
     factor: float = 1.0
     changes: tuple[tuple[int, float], ...] = ()
-    """(since when, how many times as long), by time: a machine that changes."""
+    """(since when, slowness factor), in order of time: a machine whose speed changes."""
     stall_ns: int = 0
     stall_points: int = 1
     tenant: bool = False
@@ -70,7 +70,7 @@ class Stage:
         return max(0, round(whole_ns) - computed_ns)
 
     def amended(self, flags: Mapping[str, str]) -> "Stage":
-        """This stage with what flags say of this worker alone: {"slow": "4x"}."""
+        """This stage changed by flags for this worker alone, such as {"slow": "4x"}."""
         stage = self
         for flag, text in flags.items():
             stage = _amend(stage, flag, text, text, _SHAPES)
@@ -79,19 +79,19 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The plan of a job: a stage for every worker of which something is said."""
+    """The plan of a job: a stage for every worker that a flag names."""
 
     everybody: Stage = Stage()
     stages: dict[int, Stage] = field(default_factory=dict)
     fold_pauses_ns: dict[int, int] = field(default_factory=dict)
-    """Per server, how much longer its folds take."""
+    """Per server, the pause added to its folds."""
 
     @classmethod
     def parse(
         cls, flags: Mapping[str, str], workers: int | None = None, servers: int | None = None
     ) -> "Staging":
-        """From what the command line says, flag by flag, items divided by commas. `workers` and
-        `servers` are how many there are to speak of, where that is to be checked."""
+        """Parse the flags of the command line, whose items are separated by commas. `workers` and
+        `servers`: their numbers, to check the items against; None: do not check."""
         everybody = Stage()
         if "min-step" in flags:
             text = flags["min-step"]
@@ -135,16 +135,16 @@ class Pacer:
 
     def __init__(self, stage: Stage) -> None:
         self.share = 1.0
-        """How much of a full step the next one is."""
+        """The length of the next step as a share of a full step."""
         self._stage = stage
         self._began_ns = self._since_ns = time.monotonic_ns()
         self._visited = 0.0
         self._counted = 0.0
         self._overslept_ns = 0
-        """How much longer than asked the last pause was: the next is shorter by that."""
+        """How much too long the last pause was; the next one is shorter by that."""
 
     def pace(self, points: float) -> None:
-        """A step is computed, and `points` were visited since `resume`: take the rest of its time."""
+        """A step is computed, with `points` visited since `resume`: sleep for the rest of its time."""
         now_ns = time.monotonic_ns()
         new = points - self._counted
         pad_ns = self._stage.pad_ns(
@@ -159,17 +159,17 @@ class Pacer:
         self._overslept_ns = min(pad_ns, self._since_ns - until_ns) if pad_ns else 0
 
     def exclude_time(self, nanoseconds: int) -> None:
-        """So much of the time since `resume` was not computing."""
+        """Do not count this time as computing."""
         self._since_ns += nanoseconds
 
     def resume(self, since_ns: int) -> None:
-        """The exchange is over: since then this worker computes."""
+        """The exchange is over, and this worker has computed since `since_ns`."""
         self._counted = 0.0
         self._since_ns = since_ns
 
 
 def _sleep_until(until_ns: int) -> None:
-    """Staging: to compute for so long is what it stands for, and nobody is waited for."""
+    """Stand for computing: nothing is waited for."""
     rest_ns = until_ns - _SPIN_NS - time.monotonic_ns()
     if rest_ns > 0:
         time.sleep(rest_ns / 1e9)
@@ -181,7 +181,7 @@ def _sleep_until(until_ns: int) -> None:
 
 
 def _worker_of(flag: str, item: str) -> tuple[int, str]:
-    """The worker that an item speaks of, and what is left without it: 60s:3=4x is (3, 60s:4x)."""
+    """The worker that an item names, and the rest of the item: 60s:3=4x gives (3, 60s:4x)."""
     match = _ITEM.fullmatch(item.strip())
     shape = _SHAPES_OF_WORKERS[flag]
     if match is None or (match["at"] is not None) != (flag == "slow-at"):
@@ -217,7 +217,7 @@ def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, s
 
 
 def _fold_pause(item: str, servers: int | None) -> tuple[int, int]:
-    """The server that an item speaks of, and how much longer its folds take."""
+    """The server that an item names, and the pause added to its folds."""
     match = _OF_A_SERVER.fullmatch(item.strip())
     try:
         if match is None:

@@ -1,7 +1,7 @@
 """A second tenant beside a worker (FSP's *Natural*): a process that keeps one core busy.
 
-It ends with its worker, however that ends: its standard input is then at its end. It imports nothing
-of ours, so that it starts at once and takes no memory to speak of.
+It ends with its worker, however that ends, because its standard input is closed then. It imports nothing
+of this package, so that it starts at once and takes little memory.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _BETWEEN_LOOKS = 100_000
 
 @contextlib.contextmanager
 def tenant() -> Iterator[int]:
-    """Yields the number of its process."""
+    """Yield the identifier of the tenant's process."""
     command = [sys.executable, "-I", "-S", __file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         try:

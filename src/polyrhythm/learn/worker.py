@@ -89,7 +89,7 @@ class Worker:
         """Measures that were not finite, and that this worker has warned about."""
         self._points: Points | None = None
         self._evaluations = Evaluations(
-            time.monotonic_ns(), awaited=job.target_accuracy is not None
+            time.monotonic_ns(), decides=job.target_accuracy is not None
         )
 
     @property

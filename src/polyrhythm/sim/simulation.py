@@ -131,7 +131,7 @@ class Simulation:
         before = self.workers.get(spec.name)
         if before is None or not before.alive:
             self.workers[spec.name] = worker
-        worker.knock()
+        worker.say_hello()
 
     def _dial_server(self, near: ServerProcess, spec: m.ServerSpec) -> Channel | None:
         far = self.servers[spec.server]

@@ -92,7 +92,7 @@ def test_on_arrival_the_final_answer_contains_the_last_contribution() -> None:
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_only_read_ahead_takes_an_answer_before_the_next_contribution(overlaps: bool) -> None:
     mode = on_arrival(overlaps=overlaps)
-    mode.pull_after(1, awaited=False)
+    mode.pull_after(1, waits=False)
     assert mode.answer_first == overlaps
     land(mode, 1)
     assert not mode.answer_first

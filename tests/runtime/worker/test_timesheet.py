@@ -51,7 +51,7 @@ def test_training_through_waits_for_nothing(clock: Clock) -> None:
 
 
 def wait(sheet: Timesheet, began_ns: int) -> int:
-    return sheet.awaited(began_ns)
+    return sheet.waited_for_version(began_ns)
 
 
 def rebase(sheet: Timesheet, began_ns: int) -> int:

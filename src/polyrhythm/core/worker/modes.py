@@ -166,7 +166,7 @@ class ArrivalMode(Pulls):
             return
         self._permitted = not self._asks
         # servers answer when the slices are folded, and acknowledge them with the answer
-        asked = self._take_ticket(awaited=not self.overlaps)
+        asked = self._take_ticket(waits=not self.overlaps)
         pushes.send(computed, self.landing, *asked)
 
     def read_final(self, sequence: int) -> bool:
@@ -191,25 +191,25 @@ class ArrivalMode(Pulls):
         if phase in AWAITING or (phase is Phase.RESTING and self.answer_first):
             self.pull_after(sequence)
         elif phase is Phase.COMPUTING and self.answer_first:
-            self.pull_after(sequence, awaited=False)
+            self.pull_after(sequence, waits=False)
             self.expect(None, keep=self.ticket)
         return False
 
     def pull_missing(self) -> None:
         pass
 
-    def _take_ticket(self, *, awaited: bool = True) -> tuple[int, int]:
+    def _take_ticket(self, *, waits: bool = True) -> tuple[int, int]:
         """The number of the next answer, and the last answer that was copied, where the request says
-        so. `awaited`: the worker waits for the answer."""
+        so. `waits`: the worker waits for the answer."""
         self.ticket += 1
-        if awaited:
+        if waits:
             self.expect(self.ticket)
         return self.ticket, self.landing.version if self._small else NOTHING
 
-    def pull_after(self, sequence: int, *, awaited: bool = True) -> None:
+    def pull_after(self, sequence: int, *, waits: bool = True) -> None:
         """Ask every server for its slices as soon as they contain contribution `sequence`, which was
         sent before; the answers carry the ticket."""
-        ticket, pulled = self._take_ticket(awaited=awaited)
+        ticket, pulled = self._take_ticket(waits=waits)
         identity = self._outbox.identity()
         pull = m.Pull(**identity, round=ticket, sequence=sequence, pulled=pulled)
         for server in self.landing.slices:

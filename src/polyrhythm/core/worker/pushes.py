@@ -23,7 +23,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import Route
 
 Owed = Mapping[int, Mapping[int, tuple[int, ...]]]
-"""Per primary and the routing epoch since when it is that, the slices. Never changed, but replaced."""
+"""Slices per primary, and per routing epoch since which it is the primary. Replaced, never changed."""
 
 
 class SentContribution(msgspec.Struct, eq=False):
@@ -39,17 +39,17 @@ class Outstanding:
         """The oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
-        """What is owed of a contribution that nobody has acknowledged, by these routes."""
+        """The slices of a contribution that no server has acknowledged, by these routes."""
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def first(self, default: int) -> int:
-        """The oldest that is not acknowledged."""
+        """The oldest contribution that is not acknowledged."""
         return self._sent[0].sequence if self._sent else default
 
     def servers(self) -> list[int]:
-        """Who has not acknowledged something."""
+        """The servers that have not acknowledged everything."""
         return sorted({server for sent in self._sent for server in sent.owed})
 
     def send(
@@ -62,8 +62,8 @@ class Outstanding:
         return sent
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
-        """A server has every slice that it is the primary of since this epoch or longer, of this and
-        all before it."""
+        """A server has acknowledged this contribution and all before it, for the slices whose primary it
+        has been since this epoch or longer."""
         for sent in self._sent[:]:
             if sent.sequence > sequence:
                 break
@@ -82,8 +82,8 @@ class Outstanding:
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
     ) -> list[tuple[SentContribution, dict[int, tuple[int, ...]]]]:
-        """Other servers are primaries now: what must be sent again, oldest first, per server. Of what
-        was on its way to those in `relinked`, nobody knows what has come."""
+        """Other servers are primaries now: return the slices to send again, per contribution (oldest
+        first) and server. Everything in flight to servers in `relinked` counts as lost."""
         again = []
         for sent in self._sent:
             before = {
@@ -105,7 +105,7 @@ class Outstanding:
 
 @lru_cache(maxsize=4)
 def _owed_by(routes: tuple[Route, ...]) -> Owed:
-    """Of all slices; one for all workers of a process."""
+    """All slices; shared by all workers of a process."""
     return _owed(range(len(routes)), routes)
 
 
@@ -152,31 +152,31 @@ class Pushes:
     def __init__(self, outbox: WorkerOutbox) -> None:
         self._outbox = outbox
         self.sequence = 0
-        """Of the last contribution that was begun."""
+        """The number of the last contribution."""
         self.outstanding = Outstanding()
         self.held: Computed | None = None
-        """Computed, and kept back."""
+        """A contribution that is computed and kept back."""
         self.relinking: set[int] = set()
-        """Servers whose link has ended, and what was on its way to them with it; or whose place
-        another has."""
+        """Servers whose link has ended, or that were replaced: what was in flight to them is lost."""
         self._early: dict[int, tuple[int, int]] = {}
-        """Per server, what it acknowledged as the primary of what this worker does not know yet."""
+        """Per server, an acknowledgement under routes that this worker does not have yet."""
 
     @property
     def full(self) -> bool:
-        """As many are unacknowledged as may be."""
+        """No further contribution may be sent before one is acknowledged."""
         return len(self.outstanding) >= m.WINDOW
 
     @property
     def acknowledged(self) -> int:
-        """The last one that every server has acknowledged."""
+        """The last contribution that every server has acknowledged."""
         return self.outstanding.first(self.sequence + 1) - 1
 
     def send(
         self, computed: Computed, landing: Assembly, pull: int = 0, pulled: int = NOTHING
     ) -> None:
-        """The contribution whose sequence was taken last, computed on what has landed. `pull`: ask
-        for the parameters with this ticket; `pulled`: those of this ticket were copied."""
+        """Send the contribution with the last sequence number, computed on the version that has landed.
+        `pull`: ask for the parameters with this ticket; `pulled`: the answer to this ticket was
+        copied."""
         outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
@@ -239,8 +239,8 @@ class Pushes:
         )
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> bool:
-        """False if it was said in an epoch that this worker is not in: of which slices that is said,
-        the lead will say."""
+        """False if the acknowledgement is of an epoch whose routes this worker does not have yet: it is
+        kept until they come."""
         if routing > self._outbox.routing:
             early = self._early.get(server, (0, 0))
             self._early[server] = max(early, (sequence, routing))
@@ -249,15 +249,14 @@ class Pushes:
         return True
 
     def reroute(self, routes: tuple[m.Route, ...]) -> None:
-        """Others are primaries now, and all of them are linked: what is not acknowledged goes to
-        them."""
+        """Other servers are primaries now, and all are linked: send them what is not acknowledged."""
         relinked, self.relinking = self.relinking, set()
         for sent, moved in self.outstanding.reroute(routes, relinked):
             for server, slices in moved.items():
                 self._push(server, slices, sent)
 
     def take_early(self) -> list[tuple[int, int, int]]:
-        """What was acknowledged too early, to be looked at again: server, sequence, epoch."""
+        """Take the acknowledgements that came too early: server, sequence, epoch."""
         early, self._early = self._early, {}
         return [(server, sequence, routing) for server, (sequence, routing) in early.items()]
 

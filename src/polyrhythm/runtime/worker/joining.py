@@ -1,5 +1,5 @@
-"""How a worker comes into the job: it says hello to the lead and to every server; after an eviction,
-again."""
+"""How a worker joins the job: it says hello to the lead and to every server, and again after an
+eviction."""
 
 from collections.abc import Callable
 
@@ -24,9 +24,9 @@ class Joiner:
         links: WorkerLinks,
         put: Callable[[Event], None],
     ) -> None:
-        """`job`: which one, if that is known. The machine knows who this worker is in it."""
+        """`job`: its name, if that is known. The machine knows this worker's number in it."""
         self.servers: tuple[m.Address, ...] = ()
-        """Those that were there when it joined."""
+        """The servers that the job had when this worker joined."""
         self._name = name
         self._job = job
         self._machine = machine
@@ -39,11 +39,11 @@ class Joiner:
         self._reach_lead(lead, 0)
 
     def _reach_lead(self, lead: m.Address, before: int) -> None:
-        greeting = self._links.reach(lead, fx.LEAD, self._bonjour(lead, before))
-        self._put(ev.LeadLinked(greeting.heartbeat_s, greeting.lead_timeout_s))
+        reply = self._links.reach(lead, fx.LEAD, self._hello(lead, before))
+        self._put(ev.LeadLinked(reply.heartbeat_s, reply.lead_timeout_s))
 
     def dial(self, effect: fx.Dial) -> None:
-        """It is admitted: link to the servers. The lead's own is reached over the lead's link."""
+        """Link to the servers. The server that runs the lead is reached over the lead's link."""
         assert self._machine.job is not None
         self._job = self._machine.job.job
         self.servers = self.servers or tuple(spec.address for spec in effect.servers)
@@ -51,7 +51,7 @@ class Joiner:
             name = fx.server_name(spec.server)
             try:
                 if spec.server != SEAT.server:
-                    hello = self._bonjour(spec.address)
+                    hello = self._hello(spec.address)
                     self._links.reach(spec.address, name, hello, spec.incarnation)
             except _UNREACHABLE as error:
                 self._put(ev.LinkClosed(name, str(error), spec.incarnation))
@@ -66,8 +66,8 @@ class Joiner:
         except _UNREACHABLE as error:
             self._put(ev.LinkClosed(fx.LEAD, f"it could not join again: {error}"))
 
-    def _bonjour(self, address: m.Address, before: int = 0) -> m.WorkerHello:
-        """`before`: this worker's own incarnation, when it joins again."""
+    def _hello(self, address: m.Address, before: int = 0) -> m.WorkerHello:
+        """`before`: the last incarnation of a worker that joins again."""
         return m.WorkerHello(
             worker=self._machine.worker,
             incarnation=self._machine.incarnation or before,

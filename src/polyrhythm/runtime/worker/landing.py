@@ -1,7 +1,7 @@
 """How slices land: in their final place as they are received, or copied there from a server's memory.
 
-What is not awaited is kept or skipped, as the worker's machine said; slices may come on several
-threads.
+Slices of versions that the worker's machine does not expect are kept or skipped, as it said. Slices may
+come on several threads.
 """
 
 import threading
@@ -19,9 +19,9 @@ from polyrhythm.wire import messages as m
 
 class Landing:
     def __init__(self, put: Callable[[Event], None]) -> None:
-        """`put` is handed what has landed and what was skipped."""
+        """`put` receives an event for each slice that has landed or was skipped."""
         self.in_place: memoryview | None = None
-        """A version that is read where it lies."""
+        """A version that is read in the server's memory."""
         self._put = put
         self._model: FlatModel | None = None
         self._layout: Layout | None = None
@@ -30,37 +30,37 @@ class Landing:
         self._keeps: int | None = None
         self._kept: list[tuple[m.Parameters, memoryview | None]] = []
         self._keeping = threading.Lock()
-        self._holdings: dict[int, tuple[int, ...]] = {}
+        self._slices_of: dict[int, tuple[int, ...]] = {}
         self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
-        """Where slices lie that a server sends side by side."""
+        """The places of the slices that a server sends side by side."""
 
     def attach(self, model: FlatModel, layout: Layout, *, in_place: bool) -> None:
         self._model, self._layout, self._reads_in_place = model, layout, in_place
 
     def arrange(self, routes: Sequence[m.Route]) -> None:
-        """By these routes a server sends what it is the primary of."""
+        """Follow new routes: a server sends the slices whose primary it is."""
         assert self._layout is not None
-        self._holdings = {}
+        self._slices_of = {}
         for slice_ in self._layout.slices:
             server = routes[slice_.id].primary
-            self._holdings[server] = (*self._holdings.get(server, ()), slice_.id)
+            self._slices_of[server] = (*self._slices_of.get(server, ()), slice_.id)
 
     def expect(self, effect: fx.Expect) -> None:
         with self._keeping:
             self._expected, self._keeps = effect.round, effect.keep
             kept, self._kept = self._kept, []
         for message, view in kept:
-            if self._awaited(message):
+            if self._is_expected(message):
                 self._land(message, view)
             else:
                 self._put(builders.skipped(message))
 
-    def _awaited(self, message: m.Parameters) -> bool:
+    def _is_expected(self, message: m.Parameters) -> bool:
         return self._expected is not None and message.round >= self._expected
 
     def place_of(self, message: m.Message, nbytes: int) -> memoryview | None:
-        """Where a slice that travels as bytes is received: its final place, if it is awaited."""
-        if not isinstance(message, m.Parameters) or not self._awaited(message):
+        """Where a slice that travels as bytes is received: its final place, if it is expected."""
+        if not isinstance(message, m.Parameters) or not self._is_expected(message):
             return None
         if message.parts is not None:
             return None
@@ -73,14 +73,14 @@ class Landing:
 
     def take(self, link: Link, message: m.Parameters, payload: Payload | None) -> None:
         with self._keeping:
-            awaited = self._awaited(message)
-            keeps = not awaited and message.round == self._keeps
+            expected = self._is_expected(message)
+            keeps = not expected and message.round == self._keeps
             if keeps:
                 view = None if payload is None else payload.view()
                 if view is not None and not link.by_reference:
                     view = memoryview(bytes(view))
                 self._kept.append((message, view))
-        if not awaited:
+        if not expected:
             if not keeps:
                 self._put(builders.skipped(message))
             return
@@ -101,7 +101,7 @@ class Landing:
         payload.done()
 
     def _land(self, message: m.Parameters, view: memoryview | None) -> None:
-        """What lies elsewhere is copied to its place."""
+        """Copy a slice from elsewhere to its place."""
         assert self._model is not None and self._layout is not None
         if message.slice != m.EVERY_SLICE and not 0 <= message.slice < len(self._layout.slices):
             raise FrameError(f"parameters came of slice {message.slice}, which there is not")
@@ -128,9 +128,9 @@ class Landing:
             model.land(slice_, view[offset : offset + nbytes])
 
     def _pack(self, server: int, holds: tuple[int, ...]) -> list[tuple[Slice, int, int]]:
-        """Where each of the slices lies that a server sends side by side."""
+        """The places of the slices that a server sends side by side."""
         assert self._model is not None and self._layout is not None
-        ids = holds or self._holdings[server]
+        ids = holds or self._slices_of[server]
         packed = self._packed.get(ids)
         if packed is None:
             held = [self._layout.slices[id_] for id_ in ids]

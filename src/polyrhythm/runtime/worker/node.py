@@ -1,7 +1,7 @@
 """A worker's process below the user's loop: links, push buffers, and the worker's machine.
 
-The user's own thread drives: while it waits it reads the links itself, so that nothing is handed from
-thread to thread on the way of a contribution. While it computes nothing is read; nothing is owed.
+The user's own thread drives the machine: while it waits it reads the links itself, so that a
+contribution is not handed from thread to thread. While the user's code computes, no link is read.
 """
 
 import time
@@ -42,11 +42,11 @@ class WorkerNode:
         self.job: m.JobSpec | None = None
         self.stopped = False
         self.asked = False
-        """Somebody wants this worker to leave."""
+        """The worker was told to leave."""
         self.version = -1
         self.lease: m.Leased | None = None
         self.terms = fx.Resume(-1, stop=False)
-        """When to contribute next, as the lead said with the version at hand."""
+        """When to contribute next, as the lead said when it released the version at hand."""
         self.hurried = False
         """The interval is over."""
         self._machine = WorkerMachine(name)
@@ -84,7 +84,7 @@ class WorkerNode:
         self._resumed = False
         self._failure: PolyrhythmError | None = None
         self._let_go = False
-        """It was told to leave, and need not wait for a version."""
+        """The worker was told to leave, and does not wait for a version any more."""
         self._parting = False
 
     # -- joining -------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ class WorkerNode:
         return self._model
 
     def enrol(self, points: int, batch: int = 0) -> m.Leased:
-        """Ask for chunks of so many points, which are taken `batch` at a time, and wait for them; if
-        this worker must first join again, for that too."""
+        """Ask for chunks of a data set of this many points, which are taken `batch` at a time, and wait
+        for them. A worker that must join again first does so."""
         self.lease = None
         self._driver.post(_ME, ev.Enrolling(points, batch))
         self._begin(lambda: self.lease is not None and self._machine.state is Phase.COMPUTING)
@@ -140,7 +140,7 @@ class WorkerNode:
 
     @property
     def displaced(self) -> bool:
-        """It has lost its place in the job, and joins again."""
+        """The worker has lost its place in the job, and joins again."""
         return self._machine.state in (Phase.JOINING, Phase.ADMITTED, Phase.PLACING)
 
     @property
@@ -213,11 +213,11 @@ class WorkerNode:
         return self._resumed
 
     def await_version(self) -> int:
-        """It trained through, and has nothing left to train on until the next version is here. How long
-        that took."""
+        """Wait for the next version, and return how long that took. For a worker that trains through
+        and has no points left."""
         began_ns = time.monotonic_ns()
         self._wait(lambda: self._resumed or self._let_go)
-        return self._time.awaited(began_ns)
+        return self._time.waited_for_version(began_ns)
 
     @property
     def resumed_ns(self) -> int:
@@ -226,8 +226,8 @@ class WorkerNode:
 
     def rebase(self) -> int:
         """Move the parameters to the version that came aside, keeping what was learned since the
-        last contribution was sent; at the job's end the version itself is what all workers end
-        with. Its time is booked as transfer, and returned."""
+        last contribution was sent. At the job's end all workers take the version as it is. The time
+        counts as transfer, and is returned."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
         if self.terms.anew or self.terms.stop:
@@ -242,7 +242,7 @@ class WorkerNode:
         self._model.set_apart(self._push.sent)
 
     def exclude_time(self, nanoseconds: int) -> None:
-        """So much of the time since it resumed was not computing."""
+        """Do not count this time as computing."""
         self._time.exclude_time(nanoseconds)
 
     def computed_ns(self) -> int:
@@ -250,7 +250,7 @@ class WorkerNode:
         return self._time.computed_ns()
 
     def begin_interval(self) -> None:
-        """Where rounds end by the clock: it begins to run."""
+        """Where rounds end by the clock: start the clock of this round."""
         self._time.begin_interval()
 
     def interval_left_ns(self) -> int:
@@ -275,7 +275,7 @@ class WorkerNode:
         self._time.exchanged(began_ns, self._links.idle_ns - idle_ns)
 
     def _book(self) -> None:
-        """The version is whole: take it in place if so asked, and start the clock of computing."""
+        """The version is whole: use it, and start the clock of computing."""
         assert self._model is not None
         if self._landing.in_place is not None:
             self._model.read_in_place(self._landing.in_place)
@@ -287,18 +287,18 @@ class WorkerNode:
         self._driver.post(_ME, ev.Reporting(metrics))
 
     def leave(self, reason: str, *, failed: bool = False, at_once: bool = False) -> None:
-        """Leave when what was sent is acknowledged, or has been waited for long enough."""
+        """Leave when all contributions are acknowledged, or after a time limit."""
         self._driver.post(_ME, ev.Leaving(reason, failed, at_once))
         while self._machine.state is not Phase.ENDED and not at_once:
             self._links.poll(1.0)
 
     def ask_to_leave(self) -> None:
-        """From any thread: the user's loop is to contribute what it has, and end."""
+        """Make the user's loop contribute what it has, and end. Any thread may call this."""
         self.asked = True
         self._driver.post(_ME, ev.LeaveAsked())
 
     def _begin(self, done: Callable[[], bool]) -> None:
-        """Wait for something without which there is no loop that could end in order."""
+        """Wait for something that the user's loop needs before it can begin."""
         self._wait(lambda: done() or self.asked or self._let_go)
         if not done():
             raise ToldToLeave(f"{self.name} was told to leave before it had begun")
@@ -330,7 +330,7 @@ class WorkerNode:
         self._send(fx.Send(fx.LEAD, effect.message))
 
     def _say_if_unread(self) -> None:
-        """While the user's code computes nothing is read: what the lead sent is no silence."""
+        """While the user's code computes no link is read: unread messages of the lead count as heard."""
         self._time.look()
         if self._links.unread(fx.LEAD):
             self._driver.put(_ME, ev.LeadHeard())
@@ -364,11 +364,11 @@ class WorkerNode:
         self._failure = failed(str(effect.reason))
 
     def _end(self, effect: fx.End) -> None:
-        pass  # nothing is left to do: the user's code has ended, or will hear why it must
+        pass  # the user's code has ended, or gets an exception that says why it must
 
     @property
     def fault(self) -> str | None:
-        """Why it cannot record what happens any more."""
+        """Why the trace cannot be written any more; None: it can."""
         return None if self._trace is None else self._trace.fault
 
     def close(self) -> None:

@@ -15,8 +15,8 @@ _EVERY_NS = 500_000_000
 
 
 def running_time() -> Callable[[], int]:
-    """A clock of how long this process has computed, at least: as long as the calling thread, or as
-    all threads would have taken on all cores."""
+    """A clock of the time that this process has computed at least: the CPU time of the calling thread,
+    or that of all threads divided by the number of cores, whichever is longer."""
     cores = usable_cores()
     if not hasattr(time, "pthread_getcpuclockid"):
         return lambda: time.process_time_ns() // cores
@@ -40,11 +40,11 @@ class Timesheet:
         self._pauses = Pauses(_EVERY_NS, time.monotonic_ns(), self._running_time())
         self._looking = threading.Lock()
         self._stopped_ns = 0
-        """Of all pauses, those that are over: before it resumed, or passed over."""
+        """The pauses before the worker resumed, and those in time that is excluded."""
         self.waited_ns = 0
         self.transferred_ns = 0
         self.resumed_ns = time.monotonic_ns()
-        """Since when the user's code has the parameters; what was not computing is passed over."""
+        """Since when the user's code has the parameters, later by the time that is excluded."""
         self._interval_ns = 0
 
     def look_every(self, seconds: float) -> None:
@@ -69,23 +69,23 @@ class Timesheet:
         return max(0, had_ns - (self._pauses.total_ns - self._stopped_ns))
 
     def exclude_time(self, nanoseconds: int) -> None:
-        """So much of the time since it resumed was not computing."""
+        """Do not count this time as computing."""
         self.resumed_ns += nanoseconds
 
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
-        """It has sent something and resumed, and its own thread had nothing to do for `idle_ns`
-        meanwhile: that was waiting, also where others of its threads sent or read. What it did itself,
-        filling, sending and taking what came, was transferring."""
+        """The worker has sent something and resumed. Its own thread was idle for `idle_ns` meanwhile:
+        that is waiting, even if other threads sent or read. The rest (filling, sending and reading) is
+        transferring."""
         self.waited_ns = idle_ns
         self.transferred_ns = self.resumed_ns - began_ns - idle_ns
 
     def trained_through(self, began_ns: int) -> None:
-        """It has sent something, and computes on."""
+        """The worker has sent something, and computes on."""
         self.resume()
         self.waited_ns = 0
         self.transferred_ns = self.resumed_ns - began_ns
 
-    def awaited(self, began_ns: int) -> int:
+    def waited_for_version(self, began_ns: int) -> int:
         took_ns = time.monotonic_ns() - began_ns
         self._exclude_pauses(began_ns)
         self.waited_ns += took_ns
@@ -93,7 +93,7 @@ class Timesheet:
         return took_ns
 
     def rebased(self, began_ns: int, *, anew: bool) -> int:
-        """`anew`: what it computed before was for an incarnation that is over. How long it took."""
+        """Return how long it took. `anew`: the steps before belong to an incarnation that is over."""
         if anew:
             self.waited_ns = self.transferred_ns = 0
             self.resumed_ns = began_ns
@@ -105,7 +105,7 @@ class Timesheet:
         return took_ns
 
     def _exclude_pauses(self, began_ns: int) -> None:
-        """Pauses since `began_ns` lie in time that is passed over as a whole."""
+        """Pauses since `began_ns` lie in time that is excluded as a whole."""
         self.look()
         self._stopped_ns += self._pauses.since(began_ns)
 

@@ -10,14 +10,14 @@ from polyrhythm.sim.process import Process
 
 class Computing:
     def __init__(self, process: Process, ended: Callable[[int, int], None]) -> None:
-        """`ended` is handed how many steps were taken, and how long one took."""
+        """`ended` is called with the number of steps taken and the time of one."""
         self.on = False
         self._process = process
         self._clock = process.clock
         self._ended = ended
         self._stretch = Stretch(0, 1, 1)
         self._returns_after = 0
-        """The step of the stretch after which the user's code looks up."""
+        """The step of the stretch after which the user's code decides again."""
         self._call = 0
         self._frozen_ns = 0
 
@@ -32,7 +32,7 @@ class Computing:
         self._clock.at(self._stretch.end_ns(step), self._end, self._call)
 
     def look_up(self) -> None:
-        """Something has come, and will be looked at after the step that is being computed."""
+        """Interrupt the stretch after the step that is being computed: a message has come."""
         step = self._stretch.current(self._clock.now_ns)
         if not self._process.frozen and step < self._returns_after:
             self._return_after(step)
@@ -47,7 +47,7 @@ class Computing:
         self._frozen_ns = self._clock.now_ns
 
     def thaw(self) -> int:
-        """For how long it was stopped in the middle of its steps."""
+        """Go on, and return for how long the process was stopped in the middle of its steps."""
         if not self.on:
             return 0
         stopped_ns = self._clock.now_ns - self._frozen_ns

@@ -1,8 +1,8 @@
-"""A modelled link: two ways, each of which keeps its order and takes time.
+"""A modelled link: two channels, each of which keeps its order and takes time.
 
 *A message leaves when everything before it has left and its bytes have passed; it arrives a delay
 later, and never before one that was sent earlier. A word without a payload that must wait for the link
-leaves with what it waits for: they are one parcel, and read at once. Loss costs a time-out and never a
+leaves with what it waits for: they are one batch, and read at once. Loss costs a time-out and never a
 message. Of what a process sent before it died, what had left still arrives; then the other side sees
 the link end.*
 """
@@ -22,8 +22,8 @@ HEAD_NBYTES = 128
 
 
 class Receiver(Protocol):
-    def receive(self, way: "Channel", parcel: Sequence[Message]) -> None: ...
-    def closed(self, way: "Channel", reason: str) -> None: ...
+    def receive(self, channel: "Channel", batch: Sequence[Message]) -> None: ...
+    def closed(self, channel: "Channel", reason: str) -> None: ...
 
 
 class Channel:
@@ -45,7 +45,7 @@ class Channel:
         self._loss = table.loss
         self._timeout_ns = int(table.timeout)
         self._receiver = receiver
-        self._on_way: deque[tuple[int, int]] = deque()
+        self._in_flight: deque[tuple[int, int]] = deque()
         """Where messages can be lost: when each leaves, and when it arrives."""
         self._head_ns = int(HEAD_NBYTES * self.ns_per_byte)
         self._free_ns = 0
@@ -55,7 +55,7 @@ class Channel:
         self._open = True
         self.heard = True
         """Nobody has hung up at the receiver's end."""
-        self._parcel: list[Message] = []
+        self._batch: list[Message] = []
         """What arrives last."""
         self._deliver_next = self._deliver
 
@@ -74,12 +74,12 @@ class Channel:
         arrives_ns = left_ns + self._delay_ns
         if self._loss:
             arrives_ns = self._lose(left_ns, arrives_ns)
-        if arrives_ns == self._last_ns and self._parcel:
-            self._parcel.append(message)
+        if arrives_ns == self._last_ns and self._batch:
+            self._batch.append(message)
         else:
             self._last_ns = arrives_ns
-            self._parcel = parcel = [message]
-            self._clock.at(arrives_ns, self._deliver_next, parcel)
+            self._batch = batch = [message]
+            self._clock.at(arrives_ns, self._deliver_next, batch)
         return left_ns
 
     def _lose(self, left_ns: int, arrives_ns: int) -> int:
@@ -87,16 +87,16 @@ class Channel:
         while self._rng.random() < self._loss:
             arrives_ns += self._timeout_ns
         arrives_ns = max(arrives_ns, self._last_ns + 1)
-        while self._on_way and self._on_way[0][1] < self._clock.now_ns:
-            self._on_way.popleft()
-        self._on_way.append((left_ns, arrives_ns))
+        while self._in_flight and self._in_flight[0][1] < self._clock.now_ns:
+            self._in_flight.popleft()
+        self._in_flight.append((left_ns, arrives_ns))
         return arrives_ns
 
-    def _deliver(self, parcel: list[Message]) -> None:
-        if self._parcel is parcel:
-            self._parcel = []
+    def _deliver(self, batch: list[Message]) -> None:
+        if self._batch is batch:
+            self._batch = []
         if self.heard and self._clock.now_ns <= self._until_ns:
-            self._receiver.receive(self, parcel)
+            self._receiver.receive(self, batch)
 
     def hang_up(self, reason: str) -> None:
         """The sender closes the link: what it sent still arrives, and it hears nothing more."""
@@ -106,20 +106,20 @@ class Channel:
         """The sender is no more."""
         now_ns = self._clock.now_ns
         if self._loss:
-            left = [arrives_ns for left_ns, arrives_ns in self._on_way if left_ns <= now_ns]
+            left = [arrives_ns for left_ns, arrives_ns in self._in_flight if left_ns <= now_ns]
             self._until_ns = self._last_ns = left[-1] if left else now_ns
         else:
             self._until_ns = self._last_ns = now_ns + self._delay_ns
         self._end(now_ns, reason)
 
     def cut(self, reason: str) -> None:
-        """The link breaks: what is on its way is lost, and both sides see it end."""
-        for way in (self, self.back):
-            if way._open:
-                way._open = False
-                way._until_ns = way._clock.now_ns
-                way._last_ns = way._until_ns + way._delay_ns
-                way._clock.at(way._last_ns, way._tell_end, reason)
+        """The link breaks: what is in flight is lost, and both sides see it end."""
+        for channel in (self, self.back):
+            if channel._open:
+                channel._open = False
+                channel._until_ns = channel._clock.now_ns
+                channel._last_ns = channel._until_ns + channel._delay_ns
+                channel._clock.at(channel._last_ns, channel._tell_end, reason)
 
     def _end(self, last_ns: int, reason: str) -> None:
         self.back.heard = False
@@ -143,7 +143,7 @@ def link(
     far: Receiver,
     names: tuple[str, str],
 ) -> Channel:
-    """The way from `near` to `far`; `names`: what each of them is called at the other end."""
+    """The channel from `near` to `far`; `names`: what each of them is called at the other end."""
     out = Channel(clock, rng, table, far, names[0])
     out.back = Channel(clock, rng, table, near, names[1])
     out.back.back = out

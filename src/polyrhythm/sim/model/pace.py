@@ -1,8 +1,8 @@
 """How long a worker's steps take: how that varies, and when its machine is slower.
 
-Steps are timed in stretches: so many steps in a row, of which only the whole matters. Noise of single
-steps averages out within a stretch as it does in a machine; what slows the machine is looked at when
-the stretch begins.
+Steps are timed in stretches: several steps in a row, of which only the total time matters. The noise of
+single steps averages out within a stretch, as on a real machine. The machine's slowness is that at the
+begin of the stretch.
 """
 
 from math import ceil, sqrt
@@ -11,7 +11,7 @@ from random import Random
 from polyrhythm.sim.scenario import WorkersTable
 
 _LEAST = 0.1
-"""Of a step's usual time: noise takes away no more than the rest."""
+"""The shortest time of a step with noise, as a share of its usual time."""
 
 
 class Pace:
@@ -24,8 +24,8 @@ class Pace:
         self._rng = rng
 
     def stretch_ns(self, steps: float, points: float, visited: float, now_ns: int) -> int:
-        """What `steps` steps over `points` points take that begin now; `visited` are the points
-        before them."""
+        """The time of `steps` steps over `points` points that begin now; `visited`: the points before
+        them."""
         table = self._table
         took_ns = steps * table.step * self.slowness
         if table.slows or table.tenant is not None:
@@ -38,7 +38,7 @@ class Pace:
         return max(1, int(took_ns))
 
     def point_ns(self, batch: int) -> float:
-        """What one point takes, usually."""
+        """The usual time of one point."""
         return self._table.step * self.slowness / batch
 
     def _factor(self, now_ns: int) -> float:
@@ -53,7 +53,7 @@ class Pace:
         return factor
 
     def _varied(self, steps: float) -> float:
-        """The mean of so many steps' times, as a part of the usual one."""
+        """The mean time of this many steps, as a multiple of the usual time."""
         table, rng = self._table, self._rng
         if table.step_noise:
             return max(_LEAST, rng.gauss(1.0, table.step_noise / sqrt(steps)))

@@ -1,7 +1,7 @@
 """The points a worker visits: the cursor through leased chunks, without the points themselves.
 
-The order of chunks, and of points within one, is not shuffled here: nobody looks at them. Nearly always
-the chunk that is open has points enough, so it is kept apart from the others.
+Chunks and the points in them are not shuffled here, because no simulated worker looks at them. The open
+chunk nearly always has enough points, so it is kept apart from the others.
 """
 
 from polyrhythm.core.batches import take
@@ -20,14 +20,14 @@ class SimPoints:
         self._lengths: dict[int, int] = {}
         """Per chunk that is leased, its points."""
         self._at: dict[int, tuple[int, int]] = {}
-        """How far this worker has been in any chunk, leased to it now or not: passes and points."""
+        """This worker's position in every chunk it has visited, leased to it now or not."""
         self._left: list[int] = []
-        """Chunks of this pass that are not begun, the next one last."""
+        """The chunks of this pass that are not begun; the next one is last in the list."""
         self._moved: dict[int, tuple[int, int]] = {}
-        """Where it has come in chunks that are closed, since that was last asked for."""
+        """The position in chunks that were closed since the last `collect`."""
         self._open = _NONE
         self._passes = self._cursor = self._length = self._told = 0
-        """Of the chunk that is open; `_told`: where it was when that was last asked for."""
+        """The position in the open chunk; `_told`: the position at the last `collect`."""
 
     def take(self, lease: Leased) -> bool:
         """A new lease: a chunk begins where the lease says, or further on if this worker has been
@@ -79,7 +79,7 @@ class SimPoints:
         return visited
 
     def collect(self) -> tuple[ChunkProgress, ...]:
-        """Where this worker has come in every chunk that it was in since the last time."""
+        """The position in every chunk that was visited since the last `collect`."""
         if self._cursor != self._told:
             self._told = self._cursor
             self._moved[self._open] = (self._passes, self._cursor)

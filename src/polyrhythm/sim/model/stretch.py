@@ -1,6 +1,6 @@
 """Steps in a row, taken as equally long: when each ends, and how many have ended.
 
-A worker with nothing to look at needs one event for all of them, however many they are.
+A worker that nothing interrupts needs one event for all of them, however many they are.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ class Stretch(msgspec.Struct, gc=False):
     begins_ns: int
     steps: int
     took_ns: int
-    """All of them together."""
+    """The time of all steps together."""
 
     def end_ns(self, step: int) -> int:
         """When the step of this number ends, counted from 1."""

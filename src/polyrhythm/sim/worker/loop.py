@@ -54,9 +54,9 @@ class Loop:
         self.time = SimTimesheet()
         self.computing = Computing(process, self._computed)
         self.ready = False
-        """The user's code is handed back control."""
+        """The user's code may run."""
         self.looking = False
-        """It decides what to do after it has looked at all that has come."""
+        """The loop decides what to do next after it has read all messages that have come."""
         self.began = False
         self.asked = False
         self.cadence: Cadence = ByCount()
@@ -72,7 +72,7 @@ class Loop:
         self._batch = batch
         self._objective = objective
         self._next: Callable[[], None] = self._attach
-        """What the user's code does when it is handed back control."""
+        """What the user's code does when it runs next."""
         self._job: m.JobSpec | None = None
         self._enrolling = False
         self._stopped = False
@@ -82,9 +82,9 @@ class Loop:
         self._on_its_way = False
         """Training through: the last contribution has not come back as a version yet."""
         self._came = False
-        """That version has landed."""
+        """The version with it has landed."""
         self._awaiting_ns: int | None = None
-        """Since when it has nothing to do until then."""
+        """Since when the loop has nothing to compute until that version comes."""
         self._visits = SimVisits()
         self._least = 1
         self._size = batch
@@ -94,10 +94,10 @@ class Loop:
         self._seen: float | None = None
         self._probed: tuple[float | None, int, int] = (None, 0, 0)
 
-    # -- what it is told -----------------------------------------------------------------------
+    # -- what its process tells it -------------------------------------------------------------
 
     def admit(self, job: m.JobSpec) -> None:
-        """It is in the job, for the first time or again."""
+        """The worker was admitted, for the first time or again."""
         if self._job is None:
             self.cadence, self.traits = choose_cadence(job), traits_of(job.sync)
             self._least = least_of(job.min_batch, self._batch)
@@ -137,7 +137,7 @@ class Loop:
     def _get_ready(self) -> None:
         self.ready = self._process.unsettled = True
 
-    # -- its way -------------------------------------------------------------------------------
+    # -- its course -------------------------------------------------------------------------------
 
     def go_on(self) -> None:
         self.ready = False
@@ -257,7 +257,9 @@ class Loop:
         self._abandoned_ns = 0
         self.time.begin_exchange(now_ns)
         if self.asked:
-            self._on_its_way = self._came = False  # whatever comes next, it leaves with it
+            self._on_its_way = self._came = (
+                False  # the worker leaves with the version that comes next
+            )
         self._put(event)
         if self.traits.trains_through and not self.asked:
             self._on_its_way = True
@@ -315,7 +317,7 @@ class Loop:
         return self.cadence.abandons(late_ns, self._visits.steps + before)
 
     def thaw(self) -> None:
-        """Its process was stopped, and goes on."""
+        """The process was stopped, and goes on."""
         gap_ns = self.computing.thaw()
         if gap_ns and self._job is not None:
             every_ns = round(self._job.heartbeat_s * 1e9)

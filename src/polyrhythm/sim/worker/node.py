@@ -1,7 +1,7 @@
 """A worker's process in virtual time: links and the worker's machine below a model of the user's loop.
 
-As in the runtime, its links are read while the loop waits and not while it computes; heartbeats leave
-all the time. A process that is stopped does nothing at all, and what comes queues up.
+As in the runtime, links are read while the loop waits and not while it computes; heartbeats are sent all
+the time. A process that is stopped does nothing, and messages to it queue up.
 """
 
 from collections import deque
@@ -43,7 +43,7 @@ class WorkerProcess(Process):
         *,
         check: bool,
     ) -> None:
-        """`dial` gives the way to a server, if that one listens there; `lead_linked` is what the
+        """`dial` returns the channel to a server, if that one listens there; `lead_linked` is what the
         lead's greeting says."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
@@ -51,16 +51,16 @@ class WorkerProcess(Process):
         self.pace = pace
         self.failure: str | None = None
         self.reports: list[tuple[int, fx.Note]] = []
-        """What it said to whoever started it, and when."""
+        """Its reports to the process that started it, with their times."""
         self._lead_linked = lead_linked
         self._heard_throttle = HeardThrottle()
         self._lead_unread = False
-        """Something came from the lead that this worker has not read yet."""
+        """A message of the lead has come that this worker has not read yet."""
         self._job_id = job
         self._model = model
         self._nbytes: dict[int, int] = {}
         self._dial = dial
-        self._ways: dict[int, Channel] = {}
+        self._channels: dict[int, Channel] = {}
         self._incarnations: dict[int, int] = {}
         self._backlog: deque[Callable[[], None]] = deque()
         self._expected: int | None = None
@@ -72,21 +72,21 @@ class WorkerProcess(Process):
 
     @property
     def contributions(self) -> int:
-        """How many it has made."""
+        """The number of its contributions."""
         return self._loop.contributions
 
-    def knock(self) -> None:
+    def say_hello(self) -> None:
         self._link(SEAT.server)
 
     def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
-        way = self._dial(self, server, at)
-        if way is None:
+        channel = self._dial(self, server, at)
+        if channel is None:
             self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
             return
-        self._ways[server] = way
+        self._channels[server] = channel
         if server == SEAT.server:
             self.put(_ME, self._lead_linked)
-        way.send(
+        channel.send(
             m.WorkerHello(
                 worker=self.machine.worker,
                 incarnation=self.machine.incarnation or before,
@@ -98,25 +98,25 @@ class WorkerProcess(Process):
 
     # -- what comes in -------------------------------------------------------------------------
 
-    def receive(self, way: Channel, parcel: Sequence[m.Message]) -> None:
+    def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if self._computing.on or self.frozen or self._backlog:
-            self._lead_unread = self._lead_unread or way.peer == fx.LEAD
-            self._put_off(lambda: self._take(way, parcel))
+            self._lead_unread = self._lead_unread or channel.peer == fx.LEAD
+            self._put_off(lambda: self._take(channel, batch))
         else:
-            self._take(way, parcel)
+            self._take(channel, batch)
             self.run()
 
-    def closed(self, way: Channel, reason: str) -> None:
-        self._put_off(lambda: self._lose_link(way, reason))
+    def closed(self, channel: Channel, reason: str) -> None:
+        self._put_off(lambda: self._lose_link(channel, reason))
 
-    def _lose_link(self, way: Channel, reason: str) -> None:
-        server = SEAT.server_at(way.peer)
-        if server is not None and self._ways.get(server) is not way.back:
-            return  # another link to it, or to who is in its place, is up
-        self.put(_ME, ev.LinkClosed(way.peer, reason))
+    def _lose_link(self, channel: Channel, reason: str) -> None:
+        server = SEAT.server_at(channel.peer)
+        if server is not None and self._channels.get(server) is not channel.back:
+            return  # another link to this server, or to its successor, is up
+        self.put(_ME, ev.LinkClosed(channel.peer, reason))
 
     def _put_off(self, take: Callable[[], None]) -> None:
-        """Until the worker reads its links."""
+        """Queue this until the worker reads its links."""
         self._backlog.append(take)
         if not self._computing.on:
             self.unsettled = True
@@ -124,25 +124,25 @@ class WorkerProcess(Process):
         elif self._loop.looks:
             self._computing.look_up()
 
-    def _take(self, way: Channel, parcel: Sequence[m.Message]) -> None:
-        if way.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
+    def _take(self, channel: Channel, batch: Sequence[m.Message]) -> None:
+        if channel.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(_ME, ev.LeadHeard())
-        for message in parcel:
+        for message in batch:
             kind = type(message)
             if kind is m.Parameters:
-                self._take_slice(way, message)  # type: ignore[arg-type]
+                self._take_slice(channel, message)  # type: ignore[arg-type]
             elif kind is m.HelloReply:
                 incarnation = self._incarnations.get(message.server, 0)
                 self.put(_ME, ev.Linked(message.server, incarnation))
             else:
                 self._queue.append((_ME, message))
 
-    def _take_slice(self, way: Channel, message: m.Parameters) -> None:
+    def _take_slice(self, channel: Channel, message: m.Parameters) -> None:
         if self._expected is None or message.round < self._expected:
             self.put(_ME, builders.skipped(message))
             return
         now_ns = self.clock.now_ns
-        first_byte_ns = now_ns - int(self._nbytes[message.slice] * way.ns_per_byte)
+        first_byte_ns = now_ns - int(self._nbytes[message.slice] * channel.ns_per_byte)
         self._loop.time.landed(first_byte_ns, now_ns)
         self._queue.append((_ME, builders.landed(message)))
 
@@ -180,7 +180,7 @@ class WorkerProcess(Process):
             self.rearm()
 
     def leave(self) -> None:
-        """As on SIGTERM: it contributes what it has and says good-bye; not while it is stopped."""
+        """As on SIGTERM: contribute what there is and leave, but not while the process is stopped."""
         self._loop.asked = True
         if not self.frozen:
             self._part()
@@ -190,27 +190,27 @@ class WorkerProcess(Process):
 
     def cut(self, server: int) -> None:
         """The link to this server breaks."""
-        way = self._ways.get(server)
-        if way is not None and self.alive:
-            way.cut("the link was cut")
+        channel = self._channels.get(server)
+        if channel is not None and self.alive:
+            channel.cut("the link was cut")
 
     def crash(self) -> None:
         if self.alive:
             self.alive = False
-            for way in self._ways.values():
-                way.break_off(f"the link to {self.name} broke")
+            for channel in self._channels.values():
+                channel.break_off(f"the link to {self.name} broke")
 
     def _close(self) -> None:
         self.alive = False
-        for way in self._ways.values():
-            way.hang_up(f"{self.name} closed the link")
+        for channel in self._channels.values():
+            channel.hang_up(f"{self.name} closed the link")
 
     # -- what the machine wants done -----------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
-        way = self._ways.get(SEAT.server if effect.to == fx.LEAD else int(effect.to[1:]))
-        if way is not None:
-            way.send(effect.message)
+        channel = self._channels.get(SEAT.server if effect.to == fx.LEAD else int(effect.to[1:]))
+        if channel is not None:
+            channel.send(effect.message)
 
     def _dial_servers(self, effect: fx.Dial) -> None:
         assert self.machine.job is not None
@@ -225,9 +225,9 @@ class WorkerProcess(Process):
         self._loop.admit(job)
 
     def _rejoin(self, effect: fx.Rejoin) -> None:
-        for way in self._ways.values():
-            way.hang_up(effect.reason)
-        self._ways.clear()
+        for channel in self._channels.values():
+            channel.hang_up(effect.reason)
+        self._channels.clear()
         self._backlog.clear()
         self._link(SEAT.server, before=effect.incarnation)
 
@@ -238,27 +238,27 @@ class WorkerProcess(Process):
         self.reports.append((self.clock.now_ns, effect))
 
     def _arrange(self, effect: fx.Arrange) -> None:
-        pass  # a contribution is its slices' numbers and sizes: there are no buffers to make
+        pass  # a simulated contribution has no bytes, so there are no buffers to make
 
     def _seed(self, effect: fx.SeedSlices) -> None:
-        way = self._ways.get(effect.server)
-        if way is None:
+        channel = self._channels.get(effect.server)
+        if channel is None:
             return
         worker, incarnation = self.machine.worker, self.machine.incarnation
         for number in effect.slices:
             seed = builders.seed(effect, worker, incarnation, number)
-            way.send(seed, self._nbytes[number])
+            channel.send(seed, self._nbytes[number])
 
     def _push_slices(self, effect: fx.PushSlices) -> None:
-        way = self._ways.get(effect.server)
-        if way is None:
-            return  # its link is over, and what becomes of it is the lead's to say
+        channel = self._channels.get(effect.server)
+        if channel is None:
+            return  # the link has ended, and the lead will say what becomes of the server
         worker, incarnation = self.machine.worker, self.machine.incarnation
         rate = effect.rates[0]
         left_ns = began_ns = self.clock.now_ns
         for number in effect.slices:
             contribution = builders.contribution(effect, worker, incarnation, number, rate)
-            left_ns = way.send(contribution, self._nbytes[number])
+            left_ns = channel.send(contribution, self._nbytes[number])
         if not self._loop.traits.trains_through:
             self._loop.time.left(began_ns, left_ns)
 

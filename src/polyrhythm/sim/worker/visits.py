@@ -1,4 +1,4 @@
-"""What a simulated worker has visited of its lease, and since when it has not contributed it."""
+"""The points of its lease that a simulated worker has visited, and not contributed yet."""
 
 from polyrhythm.sim.model.points import SimPoints
 from polyrhythm.wire.messages import ChunkProgress, Leased
@@ -18,7 +18,7 @@ class SimVisits:
         if self.lease is None:
             return
         if self._cursor.take(self.lease):
-            self.points = 0  # it was evicted: nobody will count that
+            self.points = 0  # the worker was evicted: these points will never count
         if not self.points:
             self.lease_number = self.lease.number
 
@@ -32,7 +32,7 @@ class SimVisits:
         return 0 if self.lease is None else self._cursor.everything
 
     def left(self, points: int) -> int:
-        """How many of so many points there are."""
+        """How many points are left, up to this many."""
         return points if self.lease is None else self._cursor.left(points)
 
     def visit(self, points: int, steps: int) -> None:
@@ -43,7 +43,7 @@ class SimVisits:
         self.ever += points
 
     def collect(self) -> tuple[int, int, tuple[ChunkProgress, ...]]:
-        """Points, steps and progress for a contribution; nothing is left of them after this."""
+        """Take the points, steps and progress for a contribution; begin at zero."""
         points, steps = self.points, self.steps
         self.steps = self.points = 0
         return points, steps, self._cursor.collect()
