@@ -238,7 +238,7 @@ ACCESS: tuple[Mutant, ...] = (
         "runtime:ReplicaApply.forget",
         "key[0] == primary",
         "False",
-        f"{_LEARNING}::test_what_has_come_of_a_state_is_freed_when_its_link_ends",
+        f"{_LEARNING}::test_an_incomplete_state_is_freed_when_its_link_ends",
     ),
     mutant(
         "links-end-unnoticed-by-states",

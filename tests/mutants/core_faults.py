@@ -71,7 +71,7 @@ CORE: tuple[Mutant, ...] = (
         "core:Acks.take_over",
         "least if anew else min(before, least)",
         "before",
-        "tests/core/server/test_acks.py::test_who_is_promoted_has_acknowledged_what_every_slice_has",
+        "tests/core/server/test_acks.py::test_a_promoted_server_has_acknowledged_what_all_its_slices_have",
     ),
     mutant(
         "rows-stay-behind",

@@ -70,7 +70,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "primary.fold_slice(part, latest, step)",
         "primary.fold_slice(part, latest, self._stepping.step(step.weight, step.rate, step.clock))",
         "tests/tensors/test_replica_steps.py"
-        "::test_a_view_change_while_a_step_is_made_does_not_part_primary_and_replica",
+        "::test_primary_and_replica_stay_equal_if_the_view_changes_during_a_step",
     ),
     mutant(
         "optimizer-state-stays-behind",
@@ -123,7 +123,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:ReplicaSender.fold_too",
         "peer in route.learners",
         "False",
-        "tests/runtime/server/test_moving_slices.py::test_what_a_learner_is_sent_stays_as_it_was",
+        "tests/runtime/server/test_moving_slices.py::test_steps_sent_to_a_learner_do_not_change_afterwards",
     ),
     mutant(
         "demoted-primary-begins-at-zero",
@@ -140,7 +140,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:SliceStore.add",
         "verify and not all_finite(incoming)",
         "False",
-        "tests/runtime/server/test_slice_store.py::test_what_is_not_finite_is_refused_and_not_added",
+        "tests/runtime/server/test_slice_store.py::test_nan_and_infinity_are_refused_and_not_added",
     ),
     mutant(
         "row-under-the-wrong-slice",
@@ -148,7 +148,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:SliceStore._enter",
         "self.ledger.add(*whose, message.slice, message.slices)",
         "self.ledger.add(*whose, self.primary.index[message.slice], message.slices)",
-        "tests/runtime/server/test_slice_store.py::test_what_is_repeated_is_known_by_the_slices_own_number",
+        "tests/runtime/server/test_slice_store.py::test_repetitions_are_recognised_by_the_number_of_the_slice",
     ),
     mutant(
         "folds-after-the-freeze",
@@ -164,7 +164,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:SliceStore.unlease",
         "self.primary.slots.free(latest.surplus())",
         "[]",
-        "tests/runtime/server/test_slice_store.py::test_the_memory_of_many_slow_readers_is_given_back",
+        "tests/runtime/server/test_slice_store.py::test_slots_of_slow_readers_are_freed",
     ),
     mutant(
         "speaks-in-anothers-name",

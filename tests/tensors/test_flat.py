@@ -184,7 +184,7 @@ def test_changes_are_what_moved_since_remembered() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_named_and_not_sent(bad: float) -> None:
+def test_a_tensor_with_nan_or_infinity_is_named_and_not_sent(bad: float) -> None:
     flat, tensors, names = flatten(Mixed())
     gradients(tensors)
     flat.remember(parameters=False)
@@ -207,7 +207,7 @@ def test_large_tensors_are_checked_to_their_last_element() -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 600])
-def test_what_the_wire_makes_infinite_is_not_sent(rows: int) -> None:
+def test_numbers_that_overflow_the_wire_dtype_are_not_sent(rows: int) -> None:
     """The largest float32 is beyond the largest bf16 by less than it rounds."""
     model = torch.nn.Linear(1024, rows, bias=False)
     flat, tensors, _ = flatten(model, "bf16")

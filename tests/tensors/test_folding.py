@@ -63,7 +63,7 @@ def stage() -> Iterator[Callable[..., Stage]]:
     torch.set_num_threads(before)
 
 
-def test_what_is_small_is_folded_at_hand(stage: Callable[..., Stage]) -> None:
+def test_a_small_model_is_folded_by_the_calling_thread(stage: Callable[..., Stage]) -> None:
     assert stage(SMALL).fold() == (True, 1)
     assert stage(SMALL, polls=False).fold() == (True, 1)
 
@@ -73,12 +73,12 @@ def test_the_polling_thread_folds_with_all_cores_for_a_while(stage: Callable[...
     assert torch.get_num_threads() == 1
 
 
-def test_others_hand_over(stage: Callable[..., Stage]) -> None:
+def test_threads_that_do_not_poll_hand_the_fold_over(stage: Callable[..., Stage]) -> None:
     """Each thread that works in parallel keeps a team: one per link would be many."""
     assert stage(MIDDLE, polls=False).fold() == (False, CORES)
 
 
-def test_what_is_large_is_folded_by_a_lane(stage: Callable[..., Stage]) -> None:
+def test_a_large_model_is_folded_by_a_thread_of_its_own(stage: Callable[..., Stage]) -> None:
     assert stage(LARGE).fold() == (False, CORES)
 
 

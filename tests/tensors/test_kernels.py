@@ -45,7 +45,9 @@ def step(optimizer: torch.optim.Optimizer, params: list[Any], grads: list[torch.
 
 @pytest.mark.parametrize("weight", [1.0, 4.0])
 @pytest.mark.parametrize(("name", "options"), _VARIANTS)
-def test_it_is_the_same_step(name: str, options: dict[str, Any], weight: float) -> None:
+def test_a_kernel_makes_the_step_of_its_optimizer(
+    name: str, options: dict[str, Any], weight: float
+) -> None:
     one, params = company(name, options)
     other, same = company(name, options)
     kernel = kernel_of(other)
@@ -72,7 +74,7 @@ def test_the_first_step_is_the_optimizers_own(name: str, options: dict[str, Any]
     assert torch.equal(param, torch.ones(4))
 
 
-def test_other_optimizers_have_none() -> None:
+def test_other_optimizers_have_no_kernel() -> None:
     assert kernel_of(torch.optim.Adagrad([torch.nn.Parameter(torch.ones(4))])) is None
 
 

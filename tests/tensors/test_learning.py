@@ -59,7 +59,7 @@ def test_a_slice_is_adopted_when_all_of_its_tensors_are_there() -> None:
     assert torch.equal(made.follower.copies.export(0)["momentum_buffer"], NUMBERS + 1)
 
 
-def test_what_a_dead_teacher_left_half_told_is_dropped() -> None:
+def test_an_incomplete_state_of_a_dead_primary_is_dropped() -> None:
     made = learner(routing=2)
     tell(made, 2, "parameters", NUMBERS)
     made.reroute((Route(0, (2,), (1,)),), 3)
@@ -145,7 +145,7 @@ def test_a_state_without_parameters_is_refused() -> None:
     assert made.follower.half_told == {}
 
 
-def test_what_has_come_of_a_state_is_freed_when_its_link_ends() -> None:
+def test_an_incomplete_state_is_freed_when_its_link_ends() -> None:
     made = learner(routing=2)
     made.follower.adopt(state(), BYTES)
     assert len(made.follower.half_told) == 1

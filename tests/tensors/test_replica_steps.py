@@ -99,7 +99,7 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 @pytest.mark.guarantee("replica-equals-primary", k=(1,))
 @on_arrival
 @optimizers
-def test_a_view_change_while_a_step_is_made_does_not_part_primary_and_replica(
+def test_primary_and_replica_stay_equal_if_the_view_changes_during_a_step(
     sync: str, optimizer: str
 ) -> None:
     pair = Pair(optimizer, sync=sync)
@@ -126,7 +126,7 @@ def test_the_scale_of_a_step_is_that_of_the_view_in_which_it_began(
 
 @on_arrival
 @optimizers
-def test_a_sender_that_writes_on_its_memory_parts_nobody(
+def test_primary_and_replica_stay_equal_if_the_sender_overwrites_its_memory(
     monkeypatch: pytest.MonkeyPatch, sync: str, optimizer: str
 ) -> None:
     """A worker's segment is shared. One that was evicted and came back fills its buffers anew, while

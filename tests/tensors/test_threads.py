@@ -20,7 +20,7 @@ def on_another_thread(work: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def test_another_thread_may_use_more() -> None:
+def test_another_thread_may_use_more_cores() -> None:
     """It asks before this one has had anything parallel to do."""
 
     def lane() -> int:
@@ -35,7 +35,7 @@ def test_another_thread_may_use_more() -> None:
         torch.set_num_threads(before)
 
 
-def test_for_a_while_also_where_it_fails() -> None:
+def test_the_number_of_threads_is_restored_after_an_exception() -> None:
     before = torch.get_num_threads()
     with pytest.raises(ValueError, match="within"), working_with(before + 1):
         assert torch.get_num_threads() == before + 1

@@ -8,7 +8,7 @@ def receipts(members: int = 3) -> Acks:
     return made
 
 
-def test_readers_of_a_version_need_no_word_of_what_it_acknowledges() -> None:
+def test_a_version_acknowledges_to_its_readers_without_a_message() -> None:
     made = receipts()
     made.arrive(0, 1, 1)
     made.arrive(1, 1, 1)
@@ -18,14 +18,14 @@ def test_readers_of_a_version_need_no_word_of_what_it_acknowledges() -> None:
     assert made.missing() == [0, 1], "the third one's belongs to the next round"
 
 
-def test_who_was_waited_for_reads_first() -> None:
+def test_the_last_worker_to_arrive_reads_first() -> None:
     made = receipts()
     made.arrive(2, 1, 1)
     made.arrive(0, 1, 1)
     assert made.last_first((0, 1, 2, 7)) == [0, 2, 1], "the last is no member"
 
 
-def test_who_comes_back_begins_with_nothing() -> None:
+def test_a_worker_that_comes_back_has_nothing_acknowledged() -> None:
     made = receipts(2)
     made.acknowledge(0, 4)
     assert made.enlist([MemberSpec(0, 1, ""), MemberSpec(1, 1, "")]) is None
@@ -33,13 +33,13 @@ def test_who_comes_back_begins_with_nothing() -> None:
     assert made.acknowledged(0) == 0
 
 
-def test_a_word_that_comes_late_takes_nothing_back() -> None:
+def test_a_late_acknowledgement_never_lowers_the_last_one() -> None:
     made = receipts(1)
     made.acknowledge(0, 4)
     assert made.acknowledge(0, 2) == 4
 
 
-def test_who_is_promoted_has_acknowledged_what_every_slice_has() -> None:
+def test_a_promoted_server_has_acknowledged_what_all_its_slices_have() -> None:
     made = receipts()
     for worker in range(3):
         made.acknowledge(worker, 4)
@@ -50,7 +50,7 @@ def test_who_is_promoted_has_acknowledged_what_every_slice_has() -> None:
     assert made.missing() == [0, 1, 2]
 
 
-def test_who_was_no_primary_takes_over_what_the_rows_say() -> None:
+def test_a_server_without_slices_takes_acknowledgements_from_the_rows() -> None:
     made = receipts(1)
     assert made.take_over([Row(0, 1, 3)], anew=True) == []
     assert made.acknowledged(0) == 3

@@ -18,7 +18,7 @@ def test_a_run_of_confirmations_is_kept_as_the_last_of_each_worker() -> None:
     assert early.take() == []
 
 
-def test_what_was_confirmed_before_a_state_was_adopted_stays_before_it() -> None:
+def test_early_confirmations_keep_their_order() -> None:
     """Adopting starts the count anew, so that the two must not be joined."""
     early = EarlyAcks()
     adopted = Adopted(server=1, routing=2, rows=(Row(7, 1, 4),))
@@ -34,7 +34,7 @@ def test_a_server_that_names_ever_more_epochs_is_not_believed() -> None:
     assert early.keep(copied(1, server=2))
 
 
-def test_what_a_server_said_goes_with_its_link() -> None:
+def test_early_confirmations_are_forgotten_when_the_link_closes() -> None:
     early = EarlyAcks()
     early.keep(copied(1))
     early.keep(copied(1, server=2))

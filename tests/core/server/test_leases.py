@@ -11,14 +11,14 @@ def test_a_version_on_its_way_is_not_sent_again() -> None:
     assert not made.lease(0, asked=True)
 
 
-def test_who_contributes_reads_no_more() -> None:
+def test_a_contribution_ends_the_lease_of_its_sender() -> None:
     made = readers()
     made.lease(0)
     made.contributed(0)
     assert made.versions.leases() == set()
 
 
-def test_who_asked_ends_its_lease_with_its_own_word() -> None:
+def test_a_reader_that_asked_ends_its_lease_by_naming_the_version() -> None:
     made = readers()
     made.lease(0, asked=True)
     made.contributed(0)
@@ -28,7 +28,7 @@ def test_who_asked_ends_its_lease_with_its_own_word() -> None:
     assert made.release(0, 0)
 
 
-def test_without_replicas_there_is_no_other_who_sends() -> None:
+def test_without_replicas_every_pulled_refers_to_this_server() -> None:
     made = readers(replicas=False)
     made.lease(0, asked=True)
     assert made.names_this_server(0)
@@ -86,7 +86,7 @@ def test_slices_that_stay_keep_their_slots_and_leases_when_others_move() -> None
     versions.check()
 
 
-def test_who_is_gone_reads_nothing_before_or_after_a_move() -> None:
+def test_a_closed_link_ends_the_leases_from_before_and_after_a_move() -> None:
     made = readers()
     made.lease(0)
     made.move(1)
@@ -97,7 +97,7 @@ def test_who_is_gone_reads_nothing_before_or_after_a_move() -> None:
     assert made.release(0, 1), "the lease from before is not in the way"
 
 
-def test_until_the_next_fold_is_published_readers_are_told_apart() -> None:
+def test_a_pulled_does_not_refer_to_this_server_between_a_move_and_the_next_fold() -> None:
     made = readers()
     made.move(1)
     made.lease(0)

@@ -9,14 +9,14 @@ def place(routing: int, *routes: Route, fresh: bool = False) -> Place:
     return Place(routing=routing, spec=spec(), routes=routes, fresh=fresh)
 
 
-def test_what_is_seeded_everywhere_is_not_fetched() -> None:
+def test_fresh_slices_are_not_fetched() -> None:
     copying = ReplicaFetch(1)
     routes = Route(0, (1,)), Route(1, (0,))
     copying.begin(place(1, *routes, fresh=True))
     assert copying.fetch(place(2, *routes)) == []
 
 
-def test_a_primary_is_asked_once_for_what_is_missing() -> None:
+def test_a_primary_is_asked_once_for_missing_slices() -> None:
     copying = ReplicaFetch(1)
     wanted = place(2, Route(0, (), (1,)), Route(0, (1,)))
     copying.begin(place(1, *wanted.routes))
@@ -26,7 +26,7 @@ def test_a_primary_is_asked_once_for_what_is_missing() -> None:
     assert copying.fetch(wanted) == []
 
 
-def test_an_answer_to_an_earlier_question_is_not_the_last() -> None:
+def test_states_of_an_earlier_fetch_do_not_complete_a_later_one() -> None:
     copying = ReplicaFetch(1)
     copying.fetch(place(2, Route(0, (1,)), Route(0)))
     assert copying.fetch(place(3, Route(0, (1,)), Route(0, (1,)))) == [FetchState(0, (0, 1), 3)]
@@ -34,7 +34,7 @@ def test_an_answer_to_an_earlier_question_is_not_the_last() -> None:
     assert copying.adopted(StateAdopted(0, 3, ()))
 
 
-def test_a_copy_of_another_primary_is_fetched_anew() -> None:
+def test_a_copy_is_fetched_again_when_its_primary_changes() -> None:
     copying = ReplicaFetch(1)
     before, after = place(2, Route(0, (1,))), place(3, Route(2, (1,)))
     copying.fetch(before)

@@ -25,13 +25,13 @@ def test_a_server_is_dialed_once_per_incarnation_and_again_when_its_link_has_end
     assert links.dial([spec(1)]) == (spec(1),)
 
 
-def test_who_came_by_itself_is_not_dialed() -> None:
+def test_a_server_that_linked_by_itself_is_not_dialed() -> None:
     links = Links()
     links.came(1, 1)
     assert links.dial([spec(1)]) == ()
 
 
-def test_the_end_of_an_older_link_says_nothing() -> None:
+def test_the_end_of_an_older_link_is_ignored() -> None:
     links = Links()
     links.want([spec(1, 2)])
     links.linked(1, 2)

@@ -41,7 +41,7 @@ class Seat:
         return str(self.server.why().reason)
 
 
-def test_it_makes_room_and_says_so() -> None:
+def test_a_server_builds_its_slices_when_it_is_placed() -> None:
     seat = Seat()
     assert seat.why() == "waiting for the servers to make room for the model"
     effects = seat.tell(place(1))
@@ -49,7 +49,7 @@ def test_it_makes_room_and_says_so() -> None:
     assert [placed.routing for placed in sent(effects, m.Placed, "lead")] == [1]
 
 
-def test_it_is_seeded_when_all_its_slices_are() -> None:
+def test_a_server_reports_seeded_when_all_its_slices_are_seeded() -> None:
     seat = Seat()
     seat.tell(place(1))
     assert seat.tell(ev.SliceSeeded(2, 1)) == []
@@ -57,7 +57,7 @@ def test_it_is_seeded_when_all_its_slices_are() -> None:
     assert seat.tell(ev.SliceSeeded(0, 1)) == [], "once is enough"
 
 
-def test_in_a_new_routing_epoch_it_makes_room_and_is_seeded_anew() -> None:
+def test_fresh_routes_build_and_seed_the_slices_again() -> None:
     seat = Seat()
     seat.tell(place(1))
     seat.tell(ev.SliceSeeded(0, 1))
@@ -77,7 +77,7 @@ def test_round_0_folds_nothing() -> None:
     assert sent(effects, m.Folded, "lead")
 
 
-def test_it_reports_what_arrived_and_does_not_fold() -> None:
+def test_a_complete_contribution_is_reported_and_not_folded() -> None:
     seat = Seat().begin()
     for member in (ANNA, BERT):
         effects = seat.tell(ev.Contributed(member.worker, member.incarnation, 1, 1))
@@ -87,7 +87,7 @@ def test_it_reports_what_arrived_and_does_not_fold() -> None:
     assert seat.why() == "round 1 waits for the lead"
 
 
-def test_it_folds_on_the_leads_word_and_publishes_to_the_readers() -> None:
+def test_a_server_folds_on_order_of_the_lead_and_publishes_to_the_readers() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(0, 1, 5, 1))
     assert of(seat.fold(1, (0,)), fx.StartFold) == [fx.StartFold(1, 0, 0)]
@@ -106,7 +106,7 @@ def test_a_fold_is_as_much_of_a_step_as_the_lead_says() -> None:
     assert of(seat.fold(1, (0,), share=0.25), fx.StartFold)[0].share == 0.25
 
 
-def test_who_was_waited_for_gets_the_version_first() -> None:
+def test_the_last_worker_to_arrive_gets_the_version_first() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(0, 1, 1, 1))
     seat.tell(ev.Contributed(1, 2, 1, 1))
@@ -118,7 +118,7 @@ def test_who_was_waited_for_gets_the_version_first() -> None:
     assert found == [1, 0], "one who abstained has time, too"
 
 
-def test_who_is_not_a_reader_is_acknowledged_apart() -> None:
+def test_a_worker_that_is_not_a_reader_gets_an_acknowledgement() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(1, 2, 1, 1))
     seat.fold(1)
@@ -126,7 +126,7 @@ def test_who_is_not_a_reader_is_acknowledged_apart() -> None:
     assert acknowledged.sequence == 1
 
 
-def test_what_was_folded_before_it_was_reported_is_acknowledged_at_once() -> None:
+def test_a_contribution_that_is_folded_already_is_acknowledged_at_once() -> None:
     seat = Seat().begin()
     seat.fold(1)
     seat.tell(ev.FoldDone(1, 1.0))
@@ -143,7 +143,7 @@ def test_a_repeated_contribution_is_acknowledged_again_if_due() -> None:
     assert sent(seat.tell(ev.Repeated(1, 2, 1)), m.Acknowledged, "w1")
 
 
-def test_strangers_and_ghosts_are_not_listened_to() -> None:
+def test_messages_of_non_members_and_old_incarnations_are_ignored() -> None:
     seat = Seat().begin()
     assert seat.tell(ev.Contributed(0, 99, 1, 1)) == []
     assert seat.tell(ev.Repeated(7, 1, 1)) == []
@@ -217,7 +217,7 @@ def test_a_pull_during_a_fold_waits_for_it() -> None:
     assert of(seat.tell(ev.FoldDone(1, 1.0)), fx.Publish)[0].round == 1
 
 
-def test_what_is_on_its_way_is_not_sent_twice() -> None:
+def test_a_version_in_flight_is_not_published_again() -> None:
     """The first one's `Sent` would free the version while the second is still being read."""
     seat = Seat().begin()
     pull = m.Pull(worker=1, incarnation=2, round=0)
@@ -240,7 +240,7 @@ def test_stop_ends_it() -> None:
     assert end.failed and str(end.reason) == "the job is over"
 
 
-def test_it_waits_for_those_who_have_not_arrived() -> None:
+def test_why_names_the_workers_that_have_not_arrived() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(0, 1, 1, 1))
     assert seat.why() == "round 1 waits for w1"

@@ -22,7 +22,7 @@ def test_the_fold_of_a_round_is_a_full_step(sync: str) -> None:
     assert stepping(4, sync=sync).step(2.0, 0.1, 7) == SliceStep(2.0, 0.1, 7, 1.0, 1)
 
 
-def test_a_round_that_some_have_no_points_for_is_a_part_of_a_step() -> None:
+def test_a_share_of_a_round_makes_a_share_of_a_step() -> None:
     assert stepping(4, sync="fsp").step(2.0, 0.1, 7, 0.25) == SliceStep(2.0, 0.1, 7, 0.25, 1)
 
 

@@ -234,7 +234,7 @@ def test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold() ->
     assert site.state(0, 0) == pytest.approx(after(1.0, 3.0))
 
 
-def test_what_a_learner_is_sent_stays_as_it_was() -> None:
+def test_steps_sent_to_a_learner_do_not_change_afterwards() -> None:
     """A learner is not waited for: it may read a step when the primary's memory is in use again."""
     site = Site((Route(0, (1,)), Route(0, (1,))), servers=3)
     site.reroute((Route(0, (1,), (2,)), Route(0, (1,), (2,))), 3)

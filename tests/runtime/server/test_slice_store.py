@@ -151,7 +151,7 @@ def test_a_fold_into_a_spare_leaves_the_old_version() -> None:
     assert values(made, 1)[0] == 0.5
 
 
-def test_what_comes_after_the_fold_is_in_the_next_round() -> None:
+def test_a_contribution_completed_after_the_fold_is_in_the_next_round() -> None:
     made = holdings()
     give(made, 0, 1.0)
     made.fold(1, 0, 0)
@@ -190,7 +190,7 @@ def test_bf16_travels_and_float32_is_kept() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_refused_and_not_added(bad: float) -> None:
+def test_nan_and_infinity_are_refused_and_not_added(bad: float) -> None:
     made = holdings()
     with pytest.raises(NotFinite, match="a contribution holds NaN or infinity in slice 0"):
         give(made, 0, bad)
@@ -205,7 +205,7 @@ def test_a_weight_that_is_no_positive_number_is_refused(weight: float) -> None:
         give(holdings(), 0, 1.0, weight=weight)
 
 
-def test_what_a_stranger_gives_is_not_added() -> None:
+def test_contributions_of_non_members_are_not_added() -> None:
     """It was evicted, perhaps, and does not know yet: its link is not closed for that."""
     made = holdings()
     for slice_ in range(len(made.primary.slices)):
@@ -267,7 +267,7 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
         made.add(large, as_bytes(data))
 
 
-def test_what_is_repeated_is_known_by_the_slices_own_number() -> None:
+def test_repetitions_are_recognised_by_the_number_of_the_slice() -> None:
     """This server holds slices 1 and 3 of four: their places here are 0 and 1."""
     routes = [Route(server) for server in (1, 0, 1, 0)]
     job = JobSpec(job="j", slice_nbytes=64)
@@ -304,7 +304,7 @@ def test_nothing_is_folded_after_the_freeze() -> None:
     assert values(made, 0) == before
 
 
-def test_the_memory_of_many_slow_readers_is_given_back() -> None:
+def test_slots_of_slow_readers_are_freed() -> None:
     made = holdings(sync="asp")
     readers = range(40)
     for reader in readers:
