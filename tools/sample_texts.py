@@ -1,0 +1,146 @@
+"""Draw a random sample of the repository's texts, for a reader who judges whether they are clear.
+
+`python -m tools.sample_texts --seed 7 --count 150` prints docstrings, comments, sentences of the
+documentation and messages, each with its place. Every kind contributes the same share, and the same
+seed gives the same sample.
+"""
+
+import argparse
+import ast
+import io
+import random
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_WORDS = 4
+"""Shorter texts say too little to be judged by themselves."""
+_DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma|ruff:|mypy:|-{3,}|!)")
+_FENCE = re.compile(r"```.*?```|<!--.*?-->", re.DOTALL)
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"])")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    kind: str
+    place: str
+    words: str
+
+
+def texts_of(root: Path) -> list[Text]:
+    """All texts of the package, the tools, the tests, the benchmarks and the documentation."""
+    found: list[Text] = []
+    for folder in ("src", "tests", "tools", "benchmarks"):
+        for path in sorted((root / folder).rglob("*.py")):
+            found += _python_texts(path.read_text(), str(path.relative_to(root)))
+    for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
+        found += _sentences(path.read_text(), str(path.relative_to(root)))
+    return [text for text in found if len(text.words.split()) >= _WORDS]
+
+
+def sample(texts: list[Text], count: int, seed: int) -> list[Text]:
+    """`count` texts, divided evenly among the kinds."""
+    rng = random.Random(seed)
+    kinds = sorted({text.kind for text in texts})
+    drawn: list[Text] = []
+    for number, kind in enumerate(kinds):
+        of_kind = [text for text in texts if text.kind == kind]
+        share = count // len(kinds) + (number < count % len(kinds))
+        drawn += rng.sample(of_kind, min(share, len(of_kind)))
+    rng.shuffle(drawn)
+    return drawn
+
+
+def _python_texts(source: str, name: str) -> Iterator[Text]:
+    tree = ast.parse(source)
+    docstrings: set[int] = set()
+    for node in ast.walk(tree):
+        for body in (getattr(node, "body", None),):
+            if not isinstance(body, list):
+                continue
+            for statement in body:
+                if _is_text(statement):
+                    docstrings.add(id(statement.value))
+                    yield Text(
+                        "docstring", f"{name}:{statement.lineno}", _plain(statement.value.value)
+                    )
+    if name.startswith("src"):
+        yield from _messages(tree, name, docstrings)
+    yield from _comments(source, name)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """A docstring, or a string below an attribute that describes it."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _messages(tree: ast.Module, name: str, docstrings: set[int]) -> Iterator[Text]:
+    """Strings with several words: errors, help, lines for the terminal. `{}` stands for a value."""
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            inside.update(id(part) for part in node.values)
+            parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+            words = _plain("".join(str(part) for part in parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) in docstrings or id(node) in inside:
+                continue
+            words = _plain(node.value)
+        else:
+            continue
+        if re.search(r"[a-z]+ [a-z]+", words):
+            yield Text("message", f"{name}:{node.lineno}", words)
+
+
+def _comments(source: str, name: str) -> Iterator[Text]:
+    """Comments; those on consecutive lines are one text."""
+    lines: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or _DIRECTIVE.match(token.string):
+            continue
+        row = token.start[0]
+        if lines and row != last + 1:
+            yield Text("comment", f"{name}:{first}", _plain(" ".join(lines)))
+            lines = []
+        if not lines:
+            first = row
+        lines.append(token.string.lstrip("# "))
+        last = row
+    if lines:
+        yield Text("comment", f"{name}:{first}", _plain(" ".join(lines)))
+
+
+def _sentences(source: str, name: str) -> Iterator[Text]:
+    prose = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), source)
+    line = 1
+    for paragraph in re.split(r"(\n\s*\n|\n(?=[|#]|\s*[-*] ))", prose):
+        text = paragraph.strip()
+        if text and not text.startswith(("#", "|", "!")):
+            for sentence in _SENTENCE.split(_plain(text.lstrip("-* "))):
+                yield Text("documentation", f"{name}:{line}", sentence)
+        line += paragraph.count("\n")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=150)
+    chosen = parser.parse_args()
+    drawn = sample(texts_of(Path(__file__).parents[1]), chosen.count, chosen.seed)
+    for number, text in enumerate(drawn, 1):
+        print(f"{number}. [{text.kind}] {text.place}\n   {text.words}")
+
+
+if __name__ == "__main__":
+    main()
