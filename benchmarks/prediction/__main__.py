@@ -84,12 +84,12 @@ def table(found: dict[str, Any]) -> str:
     real = found["real"]
     rows = [
         f"`{found['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, runs of"
-        f" {found['seconds']:g} s ({found['machine']}). Foretold utilisation in percent, and by how many"
+        f" {found['seconds']:g} s ({found['machine']}). Predicted utilisation in percent, and the error in"
         " points it is off:",
         "",
         f"| recorded under | {' | '.join(POLICIES)} |",
         f"|---|{'---|' * len(POLICIES)}",
-        f"| *what is so* | {' | '.join(f'{100 * real[policy]:.1f}' for policy in POLICIES)} |",
+        f"| *measured* | {' | '.join(f'{100 * real[policy]:.1f}' for policy in POLICIES)} |",
     ]
     for source in POLICIES:
         cells = []
