@@ -85,7 +85,7 @@ def table(found: dict[str, Any]) -> str:
     rows = [
         f"`{found['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, runs of"
         f" {found['seconds']:g} s ({found['machine']}). Predicted utilisation in percent, and the error in"
-        " points it is off:",
+        " points:",
         "",
         f"| recorded under | {' | '.join(POLICIES)} |",
         f"|---|{'---|' * len(POLICIES)}",
