@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
 TESTS = ROOT / "tests"
 MARKER = "pytest.mark.guarantee"
-COLUMNS = ["id", "what befalls a job", "what is promised", "policies", "k", "shown by"]
+COLUMNS = ["id", "fault", "guarantee", "policies", "k", "shown by"]
 COLLECT = """
 import json, re, sys, pytest
 
@@ -64,7 +64,7 @@ class Shown:
 
 def stated() -> dict[str, Shown]:
     rows: dict[str, Shown] = {}
-    promises = PAGE.read_text().partition("## What is not promised")[0]
+    promises = PAGE.read_text().partition("## What is not guaranteed")[0]
     lines = [line for line in promises.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert cells[0] == COLUMNS
@@ -106,6 +106,6 @@ def test_every_row_is_asserted_by_the_tests_that_carry_its_marker() -> None:
 
 def test_the_page_names_what_is_not_guaranteed_and_shows_its_pictures() -> None:
     text = PAGE.read_text()
-    assert "## What is not promised" in text
+    assert "## What is not guaranteed" in text
     pictures = re.findall(r"\]\((pictures/[^)]+)\)", text)
     assert pictures and all((PAGE.parent / picture).exists() for picture in pictures)
