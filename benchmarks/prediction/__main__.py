@@ -84,8 +84,8 @@ def table(found: dict[str, Any]) -> str:
     real = found["real"]
     rows = [
         f"`{found['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, runs of"
-        f" {found['seconds']:g} s ({found['machine']}). Predicted utilisation in percent, and the error in"
-        " points:",
+        f" {found['seconds']:g} s ({found['machine']}). Predicted utilisation in percent,"
+        " and the error in points:",
         "",
         f"| recorded under | {' | '.join(POLICIES)} |",
         f"|---|{'---|' * len(POLICIES)}",
