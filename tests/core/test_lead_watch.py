@@ -72,7 +72,7 @@ def test_silence_is_reported_once_as_soon_as_it_is_suspect(watcher: Watcher) -> 
     assert watcher.notes() == [(began + LIMIT, "lead-silent")]
     _, note = watcher.seen[0]
     assert note.fields["silent_s"] == pytest.approx(2.0)
-    assert note.fields["derivation"].startswith("2.00 s = usual gap 0.50 s")
+    assert note.fields["derivation"].startswith("2.00 s = mean gap 0.50 s")
     assert watcher.machine.why().reason.code == "lead-suspect"
     assert watcher.machine.why().until_ns == began + round(TIMEOUT_S * SECOND)
 

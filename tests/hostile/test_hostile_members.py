@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core import text as texts
-from polyrhythm.core.lead import admission, machine
+from polyrhythm.core.lead import admission, counting, machine
 from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import UsageError
@@ -112,7 +112,7 @@ def test_no_objective_overflows_under_any_policy(policy: str, value: float) -> N
 def test_an_objective_overflows_when_it_is_not_kept_in_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machine, "in_range", lambda trailer: trailer)
+    monkeypatch.setattr(counting, "in_range", lambda trailer: trailer)
     with pytest.raises(OverflowError):
         train("bsp", 1e200)
 

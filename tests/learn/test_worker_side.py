@@ -11,7 +11,7 @@ import torch
 
 from polyrhythm import Worker
 from polyrhythm.core.lead.accounting import Accounting
-from polyrhythm.core.lead.plan import DataPlan
+from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.core.sync.barrier.measurement import RoundMeasurement
 from polyrhythm.engines.inline import InlineRun, run_inline
 from polyrhythm.learn.points import Points

@@ -85,7 +85,7 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "reports-outlive-their-epoch",
         "A contribution counts by a report that its server gave before it held other slices.",
-        "core:_Coming.lacks",
+        "core:_Partial.lacks",
         "reports.get(server, -1) < since",
         "server not in reports",
         STORM,
@@ -121,8 +121,8 @@ CORE: tuple[Mutant, ...] = (
     mutant(
         "counted-when-sent",
         "A contribution counts when its trailer comes, whatever the servers report.",
-        "core:Contributions._complete",
-        "trailer is None or len(coming.reports) < len(primary_since) or coming.lacks(primary_since)",
+        "core:Contributions._complete_if",
+        "trailer is None or len(partial.reports) < len(primary_since) or partial.lacks(primary_since)",
         "trailer is None",
         STORM,
         slow=True,

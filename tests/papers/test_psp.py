@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.core.lead.contributions import Complete
-from polyrhythm.core.lead.machine import LeadMachine
+from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.sync.barrier.prediction import (
     Prediction,
     overall_usage,
@@ -140,14 +140,14 @@ def test_workers_of_a_simulated_job_reach_the_predicted_barrier_together(
     whole step of the slowest too early each time. Utilisation would prove nothing here, because a worker
     that trains through the barrier computes all the time."""
     arrivals: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    count = LeadMachine._count
+    count = Counting.count
 
-    def watched(lead: LeadMachine, complete: Complete, *more: Any) -> None:
+    def watched(counting: Counting, complete: Complete, *more: Any) -> None:
         trailer = complete.trailer
         arrivals[complete.round][trailer.worker] = (trailer.steps, more[-1])
-        count(lead, complete, *more)
+        count(counting, complete, *more)
 
-    monkeypatch.setattr(LeadMachine, "_count", watched)
+    monkeypatch.setattr(Counting, "count", watched)
     Simulated(scenario("psp", times_ms, 20))
     planned = [arrivals[round_] for round_ in range(5, 20)]
     assert len(planned) == 15

@@ -19,23 +19,23 @@ COMPUTED = Computed(0, 1.0, (0.1,), None, 0, 0, 0, ())
 
 
 def placed(servers: int, replicas: int) -> Routing:
-    placing = Routing(servers, 64, replicas)
+    routing = Routing(servers, 64, replicas)
     for server in range(servers):
-        placing.come(server, ADDRESS)
-    placing.place(SPEC)
+        routing.join(server, ADDRESS)
+    routing.place(SPEC)
     for server in range(servers):
-        placing.placed(m.Placed(routing=1, server=server))
-        placing.seeded(m.Seeded(routing=1, server=server))
-    assert placing.all_seeded
-    return placing
+        routing.placed(m.Placed(routing=1, server=server))
+        routing.seeded(m.Seeded(routing=1, server=server))
+    assert routing.all_seeded
+    return routing
 
 
-def follow(placing: Routing) -> None:
+def follow(routing: Routing) -> None:
     """Every server has confirmed the new routes."""
-    for server in placing.servers:
-        done = placing.placed(m.Placed(routing=placing.epoch, server=server))
-    if placing.change is not None and done:
-        placing.followed()
+    for server in routing.servers:
+        done = routing.placed(m.Placed(routing=routing.epoch, server=server))
+    if routing.change is not None and done:
+        routing.followed()
 
 
 @settings(deadline=None)
@@ -52,45 +52,45 @@ def follow(placing: Routing) -> None:
 def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
     servers: int, replicas: int, happenings: list[tuple[str, int]]
 ) -> None:
-    placing = placed(servers, min(replicas, servers - 1))
-    copies = [{route.primary, *route.replicas} for route in placing.routes]
+    routing = placed(servers, min(replicas, servers - 1))
+    copies = [{route.primary, *route.replicas} for route in routing.routes]
     on_its_way: list[tuple[m.CaughtUp, list[int]]] = []
     for what, number in happenings:
         server = number % servers
-        if what == "die" and server in placing.addresses and len(placing.addresses) > 1:
+        if what == "die" and server in routing.addresses and len(routing.addresses) > 1:
             lost = [slice_ for slice_, held in enumerate(copies) if held == {server}]
-            loss = placing.would_lose(server)
+            loss = routing.would_lose(server)
             assert (loss.slices if loss is not None else 0) == len(lost)
             if loss is not None:
                 return
-            placing.lose_server(server, 1)
+            routing.lose_server(server, 1)
             copies = [held - {server} for held in copies]
-        elif what == "come" and server not in placing.addresses:
-            placing.come(server, ADDRESS)
-            placing.welcome(1)
+        elif what == "come" and server not in routing.addresses:
+            routing.join(server, ADDRESS)
+            routing.add_server(1)
         elif what == "learn":
-            pairs = sorted({(r.primary, peer) for r in placing.routes for peer in r.learners})
+            pairs = sorted({(r.primary, peer) for r in routing.routes for peer in r.learners})
             if pairs:
                 primary, peer = pairs[number % len(pairs)]
                 learned = [
                     slice_
-                    for slice_, route in enumerate(placing.routes)
+                    for slice_, route in enumerate(routing.routes)
                     if route.primary == primary and peer in route.learners
                 ]
-                said = m.CaughtUp(routing=placing.epoch, server=primary, peer=peer)
+                said = m.CaughtUp(routing=routing.epoch, server=primary, peer=peer)
                 on_its_way.append((said, learned))
         elif what == "hear" and on_its_way:
             said, learned = on_its_way.pop(0)
-            if placing.caught_up(said, 1):
+            if routing.caught_up(said, 1):
                 for slice_ in learned:
                     copies[slice_] |= {said.peer}
         elif what == "follow":
-            follow(placing)
-            if placing.arrive(1):
-                copies = [{route.primary, *route.replicas} for route in placing.routes]
-        placing.check()
-        for slice_, route in enumerate(placing.routes):
-            assert route.primary in placing.addresses
+            follow(routing)
+            if routing.promote(1):
+                copies = [{route.primary, *route.replicas} for route in routing.routes]
+        routing.check()
+        for slice_, route in enumerate(routing.routes):
+            assert route.primary in routing.addresses
             assert {route.primary, *route.replicas} <= copies[slice_], "a holder without a copy"
 
 

@@ -139,9 +139,9 @@ def test_seeds_are_missing_if_a_server_ignores_the_routing_epoch(monkeypatch) ->
 
 
 def test_seeds_are_missing_if_the_lead_ignores_the_routing_epoch(monkeypatch) -> None:
-    def seeded(placing: Routing, said: m.Seeded) -> None:
-        placing._seeded.add(said.server)
-        placing._begun = placing._begun or placing._seeded >= placing._holders
+    def seeded(routing: Routing, said: m.Seeded) -> None:
+        routing._seeded.add(said.server)
+        routing._begun = routing._begun or routing._seeded >= routing._holders
 
     monkeypatch.setattr(Routing, "seeded", seeded)
     monkeypatch.setattr(Routing, "check", lambda self: None)

@@ -66,8 +66,8 @@ def test_the_derivation_adds_up(gaps_ms: list[int]) -> None:
     pulse = pulse_of(*gaps_ms)
     text = pulse.derivation()
     found = re.fullmatch(
-        r"(.+) s = usual gap (.+) s \(of the last (\d+)\) \+ (\d) x (.+) s"
-        r" \(the larger of 2 gaps and 4 spreads\) \+ (.+) s",
+        r"(.+) s = mean gap (.+) s \(of the last (\d+)\) \+ (\d) x (.+) s"
+        r" \(the larger of 2 gaps and 4 standard deviations\) \+ (.+) s",
         text,
     )
     assert found is not None, text
@@ -90,9 +90,9 @@ def test_the_agreed_interval_counts_until_three_gaps_are_known() -> None:
 
 def test_other_messages_are_signs_of_life_but_not_heartbeats() -> None:
     pulse = pulse_of(1000, 1000, 1000)
-    until_ns = pulse.until_ns()
-    pulse.spoke(3_500 * MS)
-    assert pulse.until_ns() == until_ns + 500 * MS
+    until_ns = pulse.deadline_ns()
+    pulse.hear(3_500 * MS)
+    assert pulse.deadline_ns() == until_ns + 500 * MS
     assert list(pulse.gaps) == [SECOND_NS] * 3
 
 
@@ -119,7 +119,7 @@ def test_silent_workers_are_found_at_their_limit_and_not_before(
         found.expect(worker, now_ns)
     for worker, pause_ms in beats:
         now_ns += pause_ms * MS
-        late = {w for w in expected if found.pulse(w).until_ns() <= now_ns}
+        late = {w for w in expected if found.pulse(w).deadline_ns() <= now_ns}
         if late:
             wake_ns = found.wake_ns
             assert wake_ns is not None and wake_ns <= now_ns, "no wake-up was asked for"
@@ -134,7 +134,7 @@ def test_silent_workers_are_found_at_their_limit_and_not_before(
 def test_irregular_heartbeats_are_suspected_if_the_standard_deviation_is_ignored(
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(liveness, "_SPREADS", 0)
+    monkeypatch.setattr(liveness, "_DEVIATIONS", 0)
     with pytest.raises(AssertionError, match="it was as silent before"):
         test_a_worker_with_irregular_heartbeats_is_suspected_later.hypothesis.inner_test(5_000, 20)
 

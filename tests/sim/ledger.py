@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.core.lead.contributions import Complete, Contributions
+from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.sync.registry import traits_of
@@ -149,7 +150,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
     books, rng = Books(), random.Random(seed)
     contribute, acknowledge = Training._contribute, Outstanding.acknowledge
     reroute = Outstanding.reroute
-    count, excuse, send = LeadMachine._count, Contributions.excuse, Channel.send
+    count, excuse, send = Counting.count, Contributions.excuse, Channel.send
 
     def contribute_booked(training: Training, event: Any, now_ns: int) -> None:
         outbox, pushes = training._state.outbox, training._state.pushes
@@ -182,11 +183,11 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
 
     def count_booked(
-        lead: LeadMachine, complete: Complete, member: Member | None, now_ns: int
+        counting: Counting, complete: Complete, member: Member | None, now_ns: int
     ) -> None:
         trailer = complete.trailer
         books.counted[trailer.worker, trailer.incarnation, trailer.sequence] = complete.round
-        count(lead, complete, member, now_ns)
+        count(counting, complete, member, now_ns)
 
     def excuse_booked(arrivals: Contributions, worker: int, incarnation: int) -> None:
         books.excused |= {given for given in arrivals.owed if given[:2] == (worker, incarnation)}
@@ -202,7 +203,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(Training, "_contribute", contribute_booked)
         patch.setattr(Outstanding, "acknowledge", acknowledge_booked)
         patch.setattr(Outstanding, "reroute", reroute_booked)
-        patch.setattr(LeadMachine, "_count", count_booked)
+        patch.setattr(Counting, "count", count_booked)
         patch.setattr(Contributions, "excuse", excuse_booked)
         patch.setattr(Channel, "send", send_again)
         patch.setattr(
@@ -373,8 +374,8 @@ def settle(run: Run, books: Books) -> None:
     lead = run.simulation.servers[0].machines["lead"]
     assert isinstance(lead, LeadMachine)
     rounds = lead._rounds.round if traits_of(run.simulation.job.sync).rounds else None
-    books.settle(rounds, lead._placing.routes)
+    books.settle(rounds, lead._routing.routes)
     lines = run.journal.lines
     befell_s = max(line["at_s"] for line in lines if line["what"] in _SERVERS_CHANGED)
     if lines[-1]["at_s"] > befell_s + _RESTORED_S:
-        assert not lead._placing.learning, f"copies are not restored: {lead._placing.routes}"
+        assert not lead._routing.learning, f"copies are not restored: {lead._routing.routes}"

@@ -17,6 +17,7 @@ import torch
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
+from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.sync.policy import split_sync
 from polyrhythm.core.sync.registry import POLICIES, traits_of
@@ -244,7 +245,7 @@ class Decisions:
 @pytest.fixture
 def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
     found = Decisions()
-    handle, count = LeadMachine.handle, LeadMachine._count
+    handle, count = LeadMachine.handle, Counting.count
 
     def handle_watched(lead: LeadMachine, event: Any, now_ns: int) -> Any:
         found.takes(lead, event)
@@ -252,12 +253,12 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
         found.took(lead, event, effects)
         return effects
 
-    def count_watched(lead: LeadMachine, complete: Any, *more: Any) -> None:
+    def count_watched(counting: Counting, complete: Any, *more: Any) -> None:
         found.count(complete.trailer)
-        count(lead, complete, *more)
+        count(counting, complete, *more)
 
     monkeypatch.setattr(LeadMachine, "handle", handle_watched)
-    monkeypatch.setattr(LeadMachine, "_count", count_watched)
+    monkeypatch.setattr(Counting, "count", count_watched)
     return found
 
 

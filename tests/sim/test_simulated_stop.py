@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyrhythm.core.lead.stopping import PATIENCE_NS
+from polyrhythm.core.lead.ending import PATIENCE_NS
 from polyrhythm.errors import UsageError
 from tests.sim.staged_run import Run
 

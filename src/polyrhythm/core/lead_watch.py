@@ -1,112 +1,113 @@
-"""Whether the lead is still there, as a worker or a server sees it.
+"""Whether the lead is alive, as a worker or a server sees it.
 
-The lead beats to every process that is linked to it, as they beat to the lead: dSyncPS's heartbeats
-go both ways. *A silent lead is suspect by the rule that the lead applies to workers (`suspicion`). Time
-in which this process was paused itself does not count (`wakefulness`). A lead that has sent nothing
-for `--lead-timeout` is given up.*
+The lead sends heartbeats to every process that is linked to it, as they send theirs to the lead
+(dSyncPS has heartbeats in both directions). *A silent lead is suspect by the rule that the lead
+applies to its peers (`liveness`), without the time in which this process was paused itself. After
+`--lead-timeout` without a message the lead is given up.*
 """
 
 from polyrhythm.core.effects import Note
-from polyrhythm.core.lead.pause_detector import PauseDetector
-from polyrhythm.core.liveness import Pulse
+from polyrhythm.core.liveness import PauseDetector, Pulse
 from polyrhythm.core.machine import Reason, Waiting
 
 _LEAST_LINK_TIMEOUT_S = 60.0
-"""A link to a peer that is merely stopped must not end sooner."""
+"""A link to a peer that is only stopped must last this long."""
 _AFTER_LEAD_TIMEOUT_S = 10.0
 _MOST_LINK_TIMEOUT_S = 86_400.0
 
 
 def link_timeout_s(lead_timeout_s: float) -> float:
-    """After how long without an acknowledgement the network layer may end a link. *Later than the
-    lead is given up, so that a process that is cut off ends for one reason, `--lead-timeout`.*"""
+    """After how long without an acknowledgement the network layer may end a link. *This is later than
+    `--lead-timeout`, so that a process that is cut off always ends for the same reason.*"""
     later_s = max(_LEAST_LINK_TIMEOUT_S, lead_timeout_s + _AFTER_LEAD_TIMEOUT_S)
     return min(later_s, _MOST_LINK_TIMEOUT_S)
 
 
 SILENT, HEARD = "lead-silent", "lead-heard"
-"""What is noted: the lead is suspect; it was heard from again."""
+"""Journal events: the lead is suspect; a message came from a suspect lead."""
 
 
 _HEARD_EVERY_NS = 100_000_000
 
 
 class HeardThrottle:
-    """How often the interpreter says that something came from the lead: ten times a second is
-    enough, and costs nothing beside what comes."""
+    """Limits how often the interpreter tells a machine that a message came from the lead. Ten times a
+    second is enough for `LeadWatch`, and its cost is negligible."""
 
     def __init__(self) -> None:
-        self._said_ns = 0
+        self._last_ns = 0
 
     def due(self, now_ns: int) -> bool:
-        if now_ns - self._said_ns < _HEARD_EVERY_NS:
+        if now_ns - self._last_ns < _HEARD_EVERY_NS:
             return False
-        self._said_ns = now_ns
+        self._last_ns = now_ns
         return True
 
 
 class LeadWatch:
     def __init__(self) -> None:
         self._pulse: Pulse | None = None
-        """None: there is no link to the lead yet."""
-        self._wakefulness = PauseDetector(0.0)
+        """None until there is a link to the lead."""
+        self._pauses = PauseDetector(0.0)
         self._timeout_ns = 0
         self._suspected = False
         self.beats = 0
-        """How many of the lead's heartbeats were read over the present link."""
+        """How many heartbeats came over the present link."""
 
     def begin(self, heartbeat_s: float, timeout_s: float, now_ns: int) -> Note | None:
         """The link to the lead is up, for the first time or again."""
         note = self.hear(now_ns)
         self._pulse = Pulse(round(heartbeat_s * 1e9), now_ns)
-        self._wakefulness = PauseDetector(heartbeat_s)
-        self._wakefulness.begin(now_ns)
+        self._pauses = PauseDetector(heartbeat_s)
+        self._pauses.begin(now_ns)
         self._timeout_ns = round(timeout_s * 1e9)
         self.beats = 0
         return note
 
     @property
     def wake_ns(self) -> int | None:
-        """When to look next."""
-        pulse, wake_ns = self._pulse, self._wakefulness.wake_ns
+        """When to call `look` next."""
+        pulse, wake_ns = self._pulse, self._pauses.wake_ns
         if pulse is None or wake_ns is None:
             return None
         wake_ns = min(wake_ns, pulse.heard_ns + self._timeout_ns)
-        return wake_ns if self._suspected else min(wake_ns, pulse.until_ns())
+        return wake_ns if self._suspected else min(wake_ns, pulse.deadline_ns())
 
     def hear(self, now_ns: int, *, beat: bool = False) -> Note | None:
-        """Something came from the lead; only a `beat` teaches its rhythm. Returns what to note if
-        the lead was suspected."""
+        """A message came from the lead; only heartbeats (`beat`) update its rhythm. Returns a line for
+        the journal if the lead was suspect."""
         self.beats += beat
         pulse = self._pulse
         if pulse is None:
             return None
-        self._pass_over(pulse, now_ns)
+        self._exclude_pause(pulse, now_ns)
         if self._suspected:
             self._suspected = False
             silent_s = (now_ns - pulse.heard_ns) / 1e9
-            self._pulse = Pulse(pulse.beat_ns, now_ns)  # the silence was no gap between beats
+            self._pulse = Pulse(
+                pulse.beat_ns, now_ns
+            )  # the silence is not a gap between heartbeats
             return Note(HEARD, {"silent_s": silent_s})
         if beat:
             pulse.beat(now_ns)
         else:
-            pulse.spoke(now_ns)
+            pulse.hear(now_ns)
         return None
 
     def look(self, now_ns: int) -> Note | None:
-        """Returns what to note if the lead is suspect from now on."""
+        """Time has passed. Returns a line for the journal if the lead becomes suspect."""
         pulse = self._pulse
         if pulse is None:
             return None
-        self._pass_over(pulse, now_ns)
-        late = pulse.until_ns() <= now_ns or self._given_up(pulse, now_ns)
+        self._exclude_pause(pulse, now_ns)
+        late = pulse.deadline_ns() <= now_ns or self._given_up(pulse, now_ns)
         if self._suspected or not late:
             return None
         self._suspected = True
         return Note(SILENT, self._fields(pulse, now_ns))
 
     def lost(self, now_ns: int) -> Reason | None:
-        """Why the lead is given up; None while it is waited for."""
+        """Why the lead is given up; None while this process still waits for it."""
         pulse = self._pulse
         if pulse is None or not self._given_up(pulse, now_ns):
             return None
@@ -123,8 +124,8 @@ class LeadWatch:
     def _given_up(self, pulse: Pulse, now_ns: int) -> bool:
         return now_ns >= pulse.heard_ns + self._timeout_ns
 
-    def _pass_over(self, pulse: Pulse, now_ns: int) -> None:
-        paused_ns = self._wakefulness.paused_ns(now_ns)
+    def _exclude_pause(self, pulse: Pulse, now_ns: int) -> None:
+        paused_ns = self._pauses.paused_ns(now_ns)
         if paused_ns:
             pulse.exclude_time(paused_ns, now_ns)
 

@@ -1,9 +1,9 @@
-"""Whether somebody who is silent is still there.
+"""Signs of life: when a silent peer becomes suspect, and whether this process was paused itself.
 
-The end of a link is death at once; suspicion exists only for silence. *Silence is suspect after
-the usual gap between signs of life, twice that gap or four times its spread on top, whichever is
-more, and half a second for the way.* The usual gap and its spread are those of the last 20
-heartbeats, so a machine that is slow to speak is given time, and a regular one little.
+A link that ends means death at once; suspicion exists only for silence. *The limit of a peer's silence
+is the mean gap between its heartbeats, plus twice that gap or four standard deviations, whichever is
+more, plus half a second for the network.* Mean and deviation are those of the last 20 heartbeats, so a
+slow or irregular peer gets more time than a regular one.
 """
 
 from collections import deque
@@ -11,126 +11,156 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 _GAPS = 20
-_SPREADS = 4
-_WAY_NS = 500_000_000
+_DEVIATIONS = 4
+_NETWORK_NS = 500_000_000
 _UNKNOWN_FACTOR = 20
-"""Before three gaps are known: so many times the heartbeat that was agreed on. A worker may still be
-importing half the world."""
+"""The limit in agreed heartbeats while fewer than three gaps are known: a new worker may still be
+importing its libraries."""
 _FEW = 3
+_PAUSE_SLACK_NS = 250_000_000
+"""A wake-up that is late by less than this and a heartbeat is an ordinary delay, and not a pause. Both
+together are shorter than any limit of silence."""
 
 
 @dataclass(slots=True)
 class Pulse:
-    """What is known of one peer's heartbeats."""
+    """The heartbeats of one peer."""
 
     beat_ns: int
     heard_ns: int
     gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
-    beaten_ns: int | None = None
+    last_beat_ns: int | None = None
     unknown_factor: int = _UNKNOWN_FACTOR
 
     def beat(self, now_ns: int) -> None:
-        if self.beaten_ns is not None:
-            # nobody beats sooner than was agreed: if it seems so, they were only read together
-            self.gaps.append(max(self.beat_ns, now_ns - self.beaten_ns))
-        self.beaten_ns = self.heard_ns = now_ns
+        if self.last_beat_ns is not None:
+            # peers do not beat more often than agreed: shorter gaps come from reading two at once
+            self.gaps.append(max(self.beat_ns, now_ns - self.last_beat_ns))
+        self.last_beat_ns = self.heard_ns = now_ns
 
-    def spoke(self, now_ns: int) -> None:
-        """Something else than a heartbeat came: it lives, but its rhythm is not learned from it."""
+    def hear(self, now_ns: int) -> None:
+        """Another message than a heartbeat came: the peer lives, but its rhythm is not updated."""
         self.heard_ns = now_ns
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """So long nobody could be heard."""
+        """Do not count the time in which the listener was paused as silence."""
         self.heard_ns = min(now_ns, self.heard_ns + paused_ns)
-        if self.beaten_ns is not None:
-            self.beaten_ns = min(now_ns, self.beaten_ns + paused_ns)
+        if self.last_beat_ns is not None:
+            self.last_beat_ns = min(now_ns, self.last_beat_ns + paused_ns)
 
-    def usual_ns(self) -> float:
+    def mean_gap_ns(self) -> float:
         return sum(self.gaps) / len(self.gaps) if self.gaps else float(self.beat_ns)
 
-    def spread_ns(self) -> float:
-        usual = self.usual_ns()
-        return sqrt(sum((gap - usual) ** 2 for gap in self.gaps) / max(1, len(self.gaps)))
+    def deviation_ns(self) -> float:
+        mean = self.mean_gap_ns()
+        return sqrt(sum((gap - mean) ** 2 for gap in self.gaps) / max(1, len(self.gaps)))
 
     def limit_ns(self) -> int:
+        """How long the peer may be silent."""
         if len(self.gaps) < _FEW:
             return self.unknown_factor * self.beat_ns
-        usual = self.usual_ns()
-        return round(usual + max(2 * usual, _SPREADS * self.spread_ns())) + _WAY_NS
+        mean = self.mean_gap_ns()
+        return round(mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())) + _NETWORK_NS
 
-    def until_ns(self) -> int:
+    def deadline_ns(self) -> int:
+        """When the peer becomes suspect if it stays silent."""
         return self.heard_ns + self.limit_ns()
 
     def derivation(self) -> str:
-        """How the limit came about, in words."""
+        """The limit and its calculation, for the journal."""
         limit_s = self.limit_ns() / 1e9
         if len(self.gaps) < _FEW:
             return (
                 f"{limit_s:.2f} s = {self.unknown_factor} x the agreed {self.beat_ns / 1e9:.2f} s"
             )
-        usual_s, spread_s = self.usual_ns() / 1e9, self.spread_ns() / 1e9
+        mean_s, deviation_s = self.mean_gap_ns() / 1e9, self.deviation_ns() / 1e9
         more = (
-            f"2 x {usual_s:.2f} s"
-            if 2 * usual_s >= _SPREADS * spread_s
-            else f"4 x {spread_s:.2f} s"
+            f"2 x {mean_s:.2f} s"
+            if 2 * mean_s >= _DEVIATIONS * deviation_s
+            else f"4 x {deviation_s:.2f} s"
         )
         return (
-            f"{limit_s:.2f} s = usual gap {usual_s:.2f} s (of the last {len(self.gaps)}) + {more}"
-            f" (the larger of 2 gaps and 4 spreads) + {_WAY_NS / 1e9:.1f} s"
+            f"{limit_s:.2f} s = mean gap {mean_s:.2f} s (of the last {len(self.gaps)}) + {more}"
+            f" (the larger of 2 gaps and 4 standard deviations) + {_NETWORK_NS / 1e9:.1f} s"
         )
 
 
 class Suspicion:
-    """The pulses of all who should be heard, and who has been silent for too long."""
+    """The pulses of all peers that should be heard, and the peers that are silent for too long."""
 
     def __init__(self, heartbeat_s: float, unknown_factor: int = _UNKNOWN_FACTOR) -> None:
         self._unknown_factor = unknown_factor
         self._beat_ns = round(heartbeat_s * 1e9)
         self._pulses: dict[int, Pulse] = {}
         self.wake_ns: int | None = None
-        """When the next could be suspect if it said nothing from now on. It is worked out anew when
-        that time has come, for signs of life have moved it away by then."""
+        """A time before which no peer can become suspect. It is calculated anew when it has passed,
+        because messages that came meanwhile have moved the deadlines."""
 
-    def __contains__(self, who: int) -> bool:
-        return who in self._pulses
+    def __contains__(self, peer: int) -> bool:
+        return peer in self._pulses
 
-    def expect(self, who: int, now_ns: int) -> None:
+    def expect(self, peer: int, now_ns: int) -> None:
+        """Listen for this peer from now on."""
         pulse = Pulse(self._beat_ns, now_ns, unknown_factor=self._unknown_factor)
-        self._pulses[who] = pulse
-        self._look_by(pulse.until_ns())
+        self._pulses[peer] = pulse
+        self._wake_by(pulse.deadline_ns())
 
-    def _look_by(self, until_ns: int) -> None:
-        if self.wake_ns is None or until_ns < self.wake_ns:
-            self.wake_ns = until_ns
+    def _wake_by(self, deadline_ns: int) -> None:
+        if self.wake_ns is None or deadline_ns < self.wake_ns:
+            self.wake_ns = deadline_ns
 
-    def forget(self, who: int) -> None:
-        self._pulses.pop(who, None)
+    def forget(self, peer: int) -> None:
+        self._pulses.pop(peer, None)
         if not self._pulses:
             self.wake_ns = None
 
-    def beat(self, who: int, now_ns: int) -> None:
-        if (pulse := self._pulses.get(who)) is not None:
+    def beat(self, peer: int, now_ns: int) -> None:
+        if (pulse := self._pulses.get(peer)) is not None:
             pulse.beat(now_ns)
-            self._look_by(pulse.until_ns())  # the limit shrinks as its rhythm is learned
+            self._wake_by(pulse.deadline_ns())  # the limit shrinks as the rhythm becomes known
 
-    def spoke(self, who: int, now_ns: int) -> None:
-        """Something else than a heartbeat came."""
-        if (pulse := self._pulses.get(who)) is not None:
-            pulse.spoke(now_ns)
+    def hear(self, peer: int, now_ns: int) -> None:
+        """Another message than a heartbeat came."""
+        if (pulse := self._pulses.get(peer)) is not None:
+            pulse.hear(now_ns)
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
-        """Whoever listens was away for so long."""
+        """Do not count the time in which this process was paused as silence of any peer."""
         for pulse in self._pulses.values():
             pulse.exclude_time(paused_ns, now_ns)
 
-    def pulse(self, who: int) -> Pulse:
-        return self._pulses[who]
+    def pulse(self, peer: int) -> Pulse:
+        return self._pulses[peer]
 
     def silent(self, now_ns: int) -> list[int]:
-        """Who is suspect now."""
+        """The peers that are suspect now."""
         if self.wake_ns is None or now_ns < self.wake_ns:
             return []
-        ends = {who: pulse.until_ns() for who, pulse in self._pulses.items()}
-        found = [who for who, until_ns in ends.items() if until_ns <= now_ns]
-        self.wake_ns = min((u for u in ends.values() if u > now_ns), default=None)
+        deadlines = {peer: pulse.deadline_ns() for peer, pulse in self._pulses.items()}
+        found = [peer for peer, deadline_ns in deadlines.items() if deadline_ns <= now_ns]
+        self.wake_ns = min((d for d in deadlines.values() if d > now_ns), default=None)
         return found
+
+
+class PauseDetector:
+    """Detects that this process was paused (SIGSTOP, a frozen container): it wakes much later than it
+    asked for. Messages that came meanwhile may still be unread, so the time of a pause must not count
+    as silence of any peer."""
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self._beat_ns = round(heartbeat_s * 1e9)
+        self.wake_ns: int | None = None
+        """When to look at the clock next; None until `begin`."""
+
+    def begin(self, now_ns: int) -> None:
+        if self.wake_ns is None:
+            self.wake_ns = now_ns + self._beat_ns
+
+    def paused_ns(self, now_ns: int) -> int:
+        """For how long the process was paused; each pause is returned once. Call it before a peer is
+        judged or its message is counted: a pause is not a gap between heartbeats."""
+        if self.wake_ns is None or now_ns < self.wake_ns:
+            return 0
+        late_ns = now_ns - self.wake_ns
+        self.wake_ns = now_ns + self._beat_ns
+        return late_ns if late_ns > self._beat_ns + _PAUSE_SLACK_NS else 0

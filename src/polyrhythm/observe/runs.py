@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from polyrhythm.core.lead.goals import STOPPED
+from polyrhythm.core.lead.progress import STOPPED
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.learning import ended_in_words

@@ -51,7 +51,7 @@ def test_the_silent_is_evicted_and_told_how_that_was_worked_out(sync: str) -> No
     stage = begin(sync=sync)
     effects = silence(stage, 0)
     (note,) = [note for note in of(effects, fx.Note) if note.what == "evicted"]
-    limit = "2.00 s = usual gap 0.50 s (of the last 4) + 2 x 0.50 s"
+    limit = "2.00 s = mean gap 0.50 s (of the last 4) + 2 x 0.50 s"
     assert note.fields["derivation"].startswith(limit)
     assert note.fields["worker"] == 1 and note.fields["limit_s"] == pytest.approx(2.0)
     assert note.fields["silent_s"] == pytest.approx(2.0)
@@ -131,10 +131,10 @@ def test_what_it_had_sent_counts_until_every_server_knows(how: str) -> None:
     else:
         stage.closed("w1")
     stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1))
-    assert stage.lead._outlook.tally.workers[1].contributions == 1
+    assert stage.lead._progress.accounting.workers[1].contributions == 1
     stage.from_servers(m.Folded, round=1)
     stage.tell(m.Arrived(**who, routing=1, server=1, sequence=2, round=1))
-    assert stage.lead._outlook.tally.workers[1].contributions == 1, "not after"
+    assert stage.lead._progress.accounting.workers[1].contributions == 1, "not after"
 
 
 def test_what_it_says_when_it_wakes_is_not_listened_to() -> None:
@@ -192,7 +192,7 @@ def test_one_who_died_in_its_sleep_is_not_waited_for_long() -> None:
     stage = begin(workers=1, sync="asp")
     silence(stage)
     stage.closed("w0")
-    assert stage.lead._departures.wake_ns == stage.now_ns + 5 * SECOND_NS
+    assert stage.lead._removals.wake_ns == stage.now_ns + 5 * SECOND_NS
     assert ended(stage.tick(5.1)) == "every worker left before the goal"
 
 
@@ -203,7 +203,7 @@ def test_without_respawn_a_deserted_job_ends_at_once() -> None:
 def test_with_respawn_it_waits_for_the_next_worker() -> None:
     stage = begin(workers=1, respawn=True, start_timeout_s=30.0)
     assert ended(stage.closed("w0")) is None
-    assert stage.lead._departures.wake_ns == stage.now_ns + 30 * SECOND_NS
+    assert stage.lead._removals.wake_ns == stage.now_ns + 30 * SECOND_NS
     assert ended(stage.tick(29.0)) is None
     assert sent(stage.knock("worker-0"), m.Admitted)
     assert ended(stage.tick(5.0)) is None, "somebody came"

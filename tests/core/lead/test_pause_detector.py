@@ -3,7 +3,7 @@
 import pytest
 
 from polyrhythm.core import effects as fx
-from polyrhythm.core.lead.pause_detector import PauseDetector
+from polyrhythm.core.liveness import PauseDetector
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
 from tests.core.stage import SECOND_NS, Stage, of, sent

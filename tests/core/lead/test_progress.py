@@ -1,80 +1,84 @@
+"""Rounds that count towards a goal, and rounds that cannot reach one."""
+
 import pytest
 
+from polyrhythm.core.lead.data import Sharing
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.outbox import LeadOutbox
-from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress
-from polyrhythm.core.lead.rounds import Rounds
+from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress, RoundEquivalents
 from polyrhythm.core.lead.routing import Routing
-from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.wire.messages import JobSpec, Trailer
 
 
 class Job:
-    def __init__(self, *, by_rounds: bool = True, **job: object) -> None:
+    def __init__(self, **job: object) -> None:
         spec = JobSpec(job="j", **job)
-        self.rounds = Rounds()
-        dispatch = LeadOutbox(View(), Routing(1, 64))
-        self.effects: list[Effect] = dispatch.begin()
-        sharing = Sharing(0, spec.epochs)
-        self.outlook = JobProgress(spec, by_rounds, self.rounds, sharing, dispatch)
+        outbox = LeadOutbox(View(), Routing(1, 64))
+        self.effects: list[Effect] = outbox.begin()
+        self.progress = JobProgress(spec, Sharing(0, spec.epochs), outbox)
+        self.round = -1
+        self.reason = Reason("none")
 
     def fold(self, code: str = "all-arrived", contributions: int = 1) -> Reason | None:
         for _ in range(contributions):
-            self.outlook.count(Trailer(worker=0, weight=1.0), 1)
-        self.rounds.begin_fold(frozenset(), Reason(code, {"missing": "w1"}), (), 1)
-        return self.outlook.folded(1)
+            self.progress.count(Trailer(worker=0, weight=1.0), 1)
+        self.round, self.reason = self.round + 1, Reason(code, {"missing": "w1"})
+        return self.progress.folded(self.round, self.reason, 1)
+
+    def stuck(self) -> Reason | None:
+        return self.progress.stuck(self.round, self.reason)
 
 
-def test_rounds_are_counted_by_folds() -> None:
+def test_the_goal_is_reached_after_as_many_folds_as_rounds() -> None:
     job = Job(rounds=2)
-    assert job.outlook.at == 0
-    assert [job.fold("opened"), job.fold(), job.outlook.at] == [None, None, 1]
+    assert [job.fold("opened"), job.fold()] == [None, None]
     assert str(job.fold()) == "the job reached its goal: 2 rounds"
 
 
-def test_without_rounds_a_round_is_one_contribution_of_everybody() -> None:
-    job = Job(by_rounds=False, rounds=2)
-    goals = [job.outlook.advance(2, 1) for _ in range(4)]
-    assert [goal is not None for goal in goals] == [False, False, False, True]
-    assert job.outlook.at == 2
+def test_without_rounds_one_contribution_per_member_counts_as_a_round() -> None:
+    equivalents, done = RoundEquivalents(), []
+    for _ in range(4):
+        equivalents.advance(2)
+        done.append(equivalents.done)
+    assert done == [0, 1, 1, 2]
 
 
-def test_passes_that_nobody_makes_are_no_goal() -> None:
+def test_a_job_cannot_reach_its_passes_if_no_worker_uses_batches() -> None:
     job = Job(epochs=1)
     job.fold("opened", 0)
-    assert job.outlook.no_way_on() is None, "nobody had the time"
+    assert job.stuck() is None, "no worker has contributed yet"
     job.fold()
-    assert job.outlook.no_way_on() == Reason("no-batches")
-    assert not Job(epochs=1, rounds=5).outlook.no_batches
-    assert Job(target_change=0.1).outlook.no_batches, "it is checked once per pass"
-    assert not Job(max_seconds=1.0).outlook.no_batches
+    assert job.stuck() == Reason("no-batches")
+    assert not Job(epochs=1, rounds=5).progress.no_batches
+    assert Job(target_change=0.1).progress.no_batches, "the change is checked once per pass"
+    assert not Job(max_seconds=1.0).progress.no_batches
 
 
-def test_a_change_of_the_objective_is_no_goal_within_a_pass() -> None:
-    """However many rounds are folded, and although each renews the journal's objective."""
+def test_a_change_of_the_objective_within_a_pass_is_not_a_goal() -> None:
+    """However many rounds are folded, and although each one updates the objective of the journal."""
     job = Job(target_change=0.5, rounds=100)
     job.fold("opened", 0)
     for round_ in range(1, 100):
-        job.outlook.count(Trailer(worker=0, weight=1.0, objective=1.0), round_)
+        job.progress.count(Trailer(worker=0, weight=1.0, objective=1.0), round_)
         assert job.fold("timer", 0) is None
 
 
 @pytest.mark.parametrize(("code", "ends"), [("all-arrived", True), ("timer", False)])
-def test_rounds_in_which_everybody_abstains_end_the_job(code: str, ends: bool) -> None:
+def test_rounds_in_which_every_member_abstains_end_the_job(code: str, ends: bool) -> None:
     job = Job(max_seconds=60.0)
     job.fold("opened", 0)
     seen = []
     for _ in range(IDLE_ROUNDS):
         job.fold(code, 0)
-        seen.append(job.outlook.no_way_on())
+        seen.append(job.stuck())
     assert seen[:-1] == [None] * (IDLE_ROUNDS - 1)
     assert (seen[-1] is not None) is ends
 
 
-def test_a_contribution_makes_up_for_idle_rounds() -> None:
+def test_a_contribution_resets_the_count_of_idle_rounds() -> None:
     job = Job(max_seconds=60.0)
     job.fold("opened", 0)
     for contributions in (0, 0, 1, 0, 0):
         job.fold(contributions=contributions)
-        assert job.outlook.no_way_on() is None
+        assert job.stuck() is None

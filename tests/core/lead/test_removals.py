@@ -1,55 +1,55 @@
-"""Who is gone, and whether a job without members still has somebody to wait for."""
+"""Removed members: whether they may rejoin, how long their links stay, when a job is deserted."""
 
 from polyrhythm.core.lead.removals import Removals
 
 SECOND_NS = 10**9
 
 
-def test_one_who_was_evicted_may_wake_until_its_link_ends() -> None:
-    departures = Removals(0.0)
-    departures.falls_asleep(3, 7, 0)
-    assert not departures.deserted(1000 * SECOND_NS)
-    assert departures.hung_up(3, 7, 0)
-    assert not departures.deserted(0), "it hangs up before it knocks again"
-    assert departures.deserted(10 * SECOND_NS)
+def test_an_evicted_member_may_rejoin_until_shortly_after_its_link_ends() -> None:
+    removals = Removals(0.0)
+    removals.may_rejoin(3, 7, 0)
+    assert not removals.deserted(1000 * SECOND_NS)
+    assert removals.link_ended(3, 7, 0)
+    assert not removals.deserted(0), "a worker closes the old link before it says hello again"
+    assert removals.deserted(10 * SECOND_NS)
 
 
-def test_the_end_of_an_earlier_link_says_nothing_of_one_who_sleeps() -> None:
-    departures = Removals(0.0)
-    departures.falls_asleep(3, 7, 0)
-    assert not departures.hung_up(3, 5, 0)
-    assert not departures.deserted(1000 * SECOND_NS)
+def test_the_end_of_an_older_link_does_not_concern_an_evicted_member() -> None:
+    removals = Removals(0.0)
+    removals.may_rejoin(3, 7, 0)
+    assert not removals.link_ended(3, 5, 0)
+    assert not removals.deserted(1000 * SECOND_NS)
 
 
-def test_without_anybody_asleep_it_is_deserted_after_the_grace() -> None:
-    departures = Removals(2.0)
-    assert not departures.deserted(0)
-    assert departures.wake_ns == 2 * SECOND_NS
-    assert departures.deserted(2 * SECOND_NS)
+def test_a_job_without_evicted_members_is_deserted_after_the_grace_period() -> None:
+    removals = Removals(2.0)
+    assert not removals.deserted(0)
+    assert removals.wake_ns == 2 * SECOND_NS
+    assert removals.deserted(2 * SECOND_NS)
 
 
-def test_the_links_of_a_sleeper_are_kept_for_a_while() -> None:
-    departures = Removals(0.0, 60.0)
-    departures.falls_asleep(3, 7, SECOND_NS)
-    assert departures.wake_ns == 61 * SECOND_NS
-    assert departures.unwoken(61 * SECOND_NS - 1, alone=False) == []
-    assert departures.unwoken(61 * SECOND_NS, alone=False) == [(3, 7)]
-    assert departures.hung_up(3, 7, 61 * SECOND_NS)
-    assert departures.wake_ns is None
+def test_the_links_of_an_evicted_member_are_kept_for_a_while() -> None:
+    removals = Removals(0.0, 60.0)
+    removals.may_rejoin(3, 7, SECOND_NS)
+    assert removals.wake_ns == 61 * SECOND_NS
+    assert removals.links_due(61 * SECOND_NS - 1, alone=False) == []
+    assert removals.links_due(61 * SECOND_NS, alone=False) == [(3, 7)]
+    assert removals.link_ended(3, 7, 61 * SECOND_NS)
+    assert removals.wake_ns is None
 
 
-def test_a_sleeper_is_waited_for_while_there_is_no_other_member() -> None:
-    departures = Removals(0.0, 60.0)
-    departures.falls_asleep(3, 7, 0)
-    assert departures.unwoken(60 * SECOND_NS, alone=True) == []
-    assert departures.wake_ns == 120 * SECOND_NS
-    assert not departures.deserted(60 * SECOND_NS)
-    assert departures.unwoken(120 * SECOND_NS, alone=False) == [(3, 7)]
+def test_the_links_are_kept_while_there_is_no_other_member() -> None:
+    removals = Removals(0.0, 60.0)
+    removals.may_rejoin(3, 7, 0)
+    assert removals.links_due(60 * SECOND_NS, alone=True) == []
+    assert removals.wake_ns == 120 * SECOND_NS
+    assert not removals.deserted(60 * SECOND_NS)
+    assert removals.links_due(120 * SECOND_NS, alone=False) == [(3, 7)]
 
 
-def test_a_pause_of_the_lead_does_not_count() -> None:
-    departures = Removals(0.0, 60.0)
-    departures.falls_asleep(3, 7, 0)
-    departures.exclude_time(30 * SECOND_NS)
-    assert departures.unwoken(60 * SECOND_NS, alone=False) == []
-    assert departures.unwoken(90 * SECOND_NS, alone=False) == [(3, 7)]
+def test_a_pause_of_the_lead_extends_the_time_that_links_are_kept() -> None:
+    removals = Removals(0.0, 60.0)
+    removals.may_rejoin(3, 7, 0)
+    removals.exclude_time(30 * SECOND_NS)
+    assert removals.links_due(60 * SECOND_NS, alone=False) == []
+    assert removals.links_due(90 * SECOND_NS, alone=False) == [(3, 7)]

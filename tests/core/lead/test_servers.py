@@ -16,27 +16,27 @@ class SeededServers:
 
     def __init__(self, servers: int, replicas: int = 0) -> None:
         job = m.JobSpec(job="j", servers=servers, replicas=replicas, heartbeat_s=BEAT_S)
-        self.placing = Routing(servers, 64, replicas)
-        self.dispatch = LeadOutbox(View(), self.placing)
-        self.site = Servers(job, self.placing, Rounds(), self.dispatch)
+        self.routing = Routing(servers, 64, replicas)
+        self.outbox = LeadOutbox(View(), self.routing)
+        self.servers = Servers(job, self.routing, Rounds(), self.outbox)
         for server in range(servers):
-            assert self.come(server)
-        self.site.place(spec((64,), (64,), (64,)))
+            assert self.join(server)
+        self.servers.place(spec((64,), (64,), (64,)))
         self.placed()
         for server in range(servers):
-            self.placing.seeded(m.Seeded(server=server, routing=self.placing.epoch))
-        assert self.placing.all_seeded
+            self.routing.seeded(m.Seeded(server=server, routing=self.routing.epoch))
+        assert self.routing.all_seeded
 
-    def come(self, server: int) -> bool:
+    def join(self, server: int) -> bool:
         hello = m.ServerHello(
             server=server, name=f"s{server}", job="j", address=ADDRESS, identity=""
         )
-        return self.site.come(f"link-{server}", hello, 0)
+        return self.servers.join(f"link-{server}", hello, 0)
 
     def placed(self) -> bool:
-        epoch = self.placing.epoch
-        said = [m.Placed(server=server, routing=epoch) for server in self.placing.servers]
-        return [self.site.placed(message, 0) for message in said][-1]
+        epoch = self.routing.epoch
+        said = [m.Placed(server=server, routing=epoch) for server in self.routing.servers]
+        return [self.servers.placed(message, 0) for message in said][-1]
 
 
 def notes(effects: list) -> list[str]:
@@ -45,8 +45,8 @@ def notes(effects: list) -> list[str]:
 
 def test_there_is_a_seat_for_as_many_as_the_job_has() -> None:
     servers = SeededServers(2)
-    effects = servers.dispatch.begin()
-    assert not servers.come(1) and not servers.come(-1)
+    effects = servers.outbox.begin()
+    assert not servers.join(1) and not servers.join(-1)
     already, full = sent(effects, m.Refusal)
     assert "is in this job already" in already.reason
     assert "the job has its 2 server(s)" in full.reason
@@ -54,39 +54,39 @@ def test_there_is_a_seat_for_as_many_as_the_job_has() -> None:
 
 def test_replicas_take_over_from_one_who_is_lost() -> None:
     servers = SeededServers(3, replicas=1)
-    effects = servers.dispatch.begin()
-    assert servers.site.lose(1, "the end of its link", "reset", 5) is None
+    effects = servers.outbox.begin()
+    assert servers.servers.lose(1, "the end of its link", "reset", 5) is None
     assert notes(effects) == ["server-lost", "rerouting"]
     assert len(sent(effects, m.Place)) == 2
-    assert servers.site.lose(1, "the end of its link", "reset", 6) is None, "again"
+    assert servers.servers.lose(1, "the end of its link", "reset", 6) is None, "again"
     assert notes(effects) == ["server-lost", "rerouting"]
     assert servers.placed()
-    change, _, _ = servers.site.followed(7)
+    change, _, _ = servers.servers.followed(7)
     assert change.lost == [1] and notes(effects)[-1] == "rerouted"
 
 
 def test_without_replicas_the_job_cannot_go_on() -> None:
-    fatal = SeededServers(2).site.lose(1, "the end of its link", "reset", 5)
+    fatal = SeededServers(2).servers.lose(1, "the end of its link", "reset", 5)
     assert fatal is not None and fatal.code == "server-died"
 
 
 def test_the_end_of_an_older_link_loses_nobody() -> None:
     servers = SeededServers(3, replicas=1)
-    effects = servers.dispatch.begin()
-    assert servers.site.link_ended(1, 99, "reset", 5) is None
-    assert effects == [] and 1 in servers.placing.addresses
+    effects = servers.outbox.begin()
+    assert servers.servers.link_ended(1, 99, "reset", 5) is None
+    assert effects == [] and 1 in servers.routing.addresses
 
 
 def test_the_silent_is_lost_but_not_who_cannot_be_done_without() -> None:
     servers = SeededServers(3, replicas=1)
-    effects = servers.dispatch.begin()
-    wake_ns = servers.site.suspicion.wake_ns
+    effects = servers.outbox.begin()
+    wake_ns = servers.servers.suspicion.wake_ns
     assert wake_ns is not None and wake_ns > BEAT_NS
-    servers.site.suspect(wake_ns - 1)
+    servers.servers.suspect(wake_ns - 1)
     assert effects == []
-    servers.site.suspect(wake_ns)
+    servers.servers.suspect(wake_ns)
     assert notes(effects) == ["server-lost", "rerouting", "server-silent"], (
         "copies are of the other"
     )
-    servers.site.suspect(wake_ns)
+    servers.servers.suspect(wake_ns)
     assert notes(effects).count("server-silent") == 1

@@ -4,7 +4,7 @@ import pytest
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core.lead.stopping import PATIENCE_NS
+from polyrhythm.core.lead.ending import PATIENCE_NS
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
 from tests.core.stage import SECOND_NS, Stage, of, sent

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.lead.plan import DataPlan
+from polyrhythm.core.lead.data import DataPlan
 from polyrhythm.sim.model.points import SimPoints
 from polyrhythm.wire.messages import ChunkLease, Leased
 

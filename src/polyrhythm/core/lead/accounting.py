@@ -1,10 +1,10 @@
-"""What rounds have been given, rolled up: one journal line for many routine rounds.
+"""Accounting: contributions, points and times of all rounds, as one journal line for many rounds.
 
-*Redone is computing on points that were not counted: they were not the worker's any more and others
-visit them again, or nobody waited for them (fsp's --abandon) and it visits them again itself. What
-somebody computed who died before it contributed, nobody knows. Who comes last to a round that closes
-then waits for nobody: what it waits is the way there and back, where anybody waits at all.* A line is
-due a second after the last one, when a round closed for an unusual reason, or at the end.
+*Time is redone if it was spent on points that did not count: another worker has their chunk now, or the
+round closed without them (fsp's --abandon), so they are visited again. The computation of a worker that
+died before it contributed is unknown. The wait of the last worker to arrive in a round is the
+round-trip time, because it waits for no other worker.* A line is due a second after the last one, when
+a round closes for an unusual reason, and at the end.
 """
 
 import statistics
@@ -16,7 +16,7 @@ from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
 _MOST = 2**63 - 1
-"""Sums stay at this: the journal holds numbers of 64 bits."""
+"""The limit of all sums: the journal holds numbers of 64 bits."""
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
 _ALL_ARRIVED = "all-arrived"
@@ -25,7 +25,7 @@ _ROUTINE = (_ALL_ARRIVED, _ABANDONED, _ON_ARRIVAL)
 
 @dataclass(slots=True)
 class WorkerTotals:
-    """Of one worker, since the job began."""
+    """The totals of one worker since the job began."""
 
     contributions: int = 0
     points: int = 0
@@ -56,14 +56,14 @@ class _Span:
     objective_weight: float = 0.0
     longest_ns: int = 0
     abandoned: int = 0
-    """Rounds that closed without somebody who was computing something long."""
+    """Rounds that closed without a worker that was still computing."""
     usage: float = 0.0
-    """Eq. 1 of PSP, summed over rounds."""
+    """The sum over rounds of PSP's eq. 1."""
     usages: int = 0
     spreads_ns: list[int] = field(default_factory=list)
-    """Of each round: from its first contribution's arrival to its last one's."""
-    ways_ns: list[int] = field(default_factory=list)
-    """What each who had come last to a round waited for what followed."""
+    """Per round, the time from the arrival of its first contribution to that of its last."""
+    rtts_ns: list[int] = field(default_factory=list)
+    """Round-trip times: how long the last worker to arrive in each round waited."""
 
 
 @dataclass(slots=True)
@@ -74,14 +74,14 @@ class Accounting:
     _round_ns: int = 0
     _round: int = 0
     _computed_ns: list[int] = field(default_factory=list)
-    """What each contribution of this round took."""
+    """The compute time of each contribution of this round."""
     _first_ns: int = 0
     _last_ns: int = 0
     """When the first and the last contribution of this round arrived."""
     _last: int = -1
-    """Whose that one was."""
-    _came_last: set[int] = field(default_factory=set)
-    """Workers that nobody came after, and that have not contributed since."""
+    """The worker of the last contribution."""
+    _last_to_arrive: set[int] = field(default_factory=set)
+    """Workers that arrived last in a round and have not contributed since."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
         if not self._computed_ns:
@@ -102,10 +102,10 @@ class Accounting:
         self._computed_ns.append(trailer.compute_ns)
         span = self._span
         self._last = trailer.worker
-        if trailer.worker in self._came_last:
-            self._came_last.remove(trailer.worker)
-            if trailer.sequence > 1:  # who has joined again has waited for something else
-                span.ways_ns.append(trailer.wait_ns)
+        if trailer.worker in self._last_to_arrive:
+            self._last_to_arrive.remove(trailer.worker)
+            if trailer.sequence > 1:  # the first wait after a rejoin is not a round trip
+                span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
         span.points = min(_MOST, span.points + points)
         if trailer.objective is not None:
@@ -114,14 +114,13 @@ class Accounting:
 
     @property
     def contributions(self) -> int:
-        """Of the whole job."""
+        """The number of contributions of the whole job."""
         return sum(totals.contributions for totals in self.workers.values())
 
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, final: bool
     ) -> dict[str, Any] | None:
-        """Something was folded, up to this round. Returns the fields of a journal line if one is
-        due."""
+        """Rounds up to this one are folded. Returns the fields of a journal line if one is due."""
         span = self._span
         if self._round_ns and round_ > self._round:
             span.longest_ns = max(span.longest_ns, now_ns - self._round_ns)
@@ -134,14 +133,14 @@ class Accounting:
                 span.usages += 1
                 span.spreads_ns.append(self._last_ns - self._first_ns)
                 if reason == _ALL_ARRIVED:
-                    self._came_last.add(self._last)
+                    self._last_to_arrive.add(self._last)
             self._computed_ns.clear()
         if reason in _ROUTINE and not final and now_ns < self._line_ns + _LINE_EVERY_NS:
             return None
         return self.line(round_, reason, passes, now_ns)
 
     def line(self, round_: int, reason: str, passes: int, now_ns: int) -> dict[str, Any]:
-        """Everything since the last line."""
+        """The fields of a journal line about everything since the last one."""
         span = self._span
         self._line_ns, self._span = now_ns, _Span()
         objective = span.objective / span.objective_weight if span.objective_weight else None
@@ -154,7 +153,7 @@ class Accounting:
             "longest_s": span.longest_ns / 1e9,
             "usage": span.usage / span.usages if span.usages else None,
             "spread_ms": _median_ms(span.spreads_ns),
-            "rtt_ms": _median_ms(span.ways_ns),
+            "rtt_ms": _median_ms(span.rtts_ns),
             "abandoned": span.abandoned,
             "passes": passes,
             "reason": reason,

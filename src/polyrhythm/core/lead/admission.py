@@ -1,22 +1,23 @@
-"""The lead's door: who may come in at all, and who waits outside.
-
-*Whoever knocks must speak this protocol and belong to this job; who names no job takes whichever is
-here. Workers wait until every server is here, because they are told of all of them when they are
-admitted.*
-"""
+"""Which processes may join the job, and when round 1 opens."""
 
 from polyrhythm.core.text import name_fault
 from polyrhythm.wire.messages import PROTOCOL, ServerHello, WorkerHello
 
 
 class Admission:
+    """Checks hellos, and keeps the workers that wait for admission.
+
+    *A process must use this protocol version and belong to this job; one that names no job accepts any.
+    Workers wait until every server has joined, because the admission names all servers.*
+    """
+
     def __init__(self, job: str) -> None:
         self.job = job
         self.waiting: list[tuple[str, WorkerHello]] = []
-        """The links of processes that wait, with their hellos."""
+        """The links of workers that wait, with their hellos."""
 
     def fault(self, hello: WorkerHello | ServerHello) -> str | None:
-        """Why this stranger cannot come in, whatever goes on inside."""
+        """Why this process is refused whatever the state of the job; None if it is not."""
         if (fault := name_fault(hello.name)) is not None:
             return fault
         if hello.protocol != PROTOCOL:
@@ -29,9 +30,52 @@ class Admission:
         self.waiting.append((link, hello))
 
     def leave(self, link: str) -> None:
-        self.waiting = [knock for knock in self.waiting if knock[0] != link]
+        """The link has ended: its worker does not wait any more."""
+        self.waiting = [hello for hello in self.waiting if hello[0] != link]
 
     def open(self) -> list[tuple[str, WorkerHello]]:
-        """The hellos that waited, in the order of their arrival."""
+        """Take all workers that wait, in the order of their arrival."""
         waiting, self.waiting = self.waiting, []
         return waiting
+
+
+class Opening:
+    """When round 1 opens.
+
+    *It opens with as many attached workers as the job wants, not counting those that joined and left;
+    or, after the start timeout, with the workers that are attached, at least one. The timeout runs from
+    the admission of the first worker.*
+    """
+
+    def __init__(self, workers: int, start_timeout_s: float) -> None:
+        self.since_ns = 0
+        self.until_ns: int | None = None
+        self._workers = workers
+        self._timeout_ns = round(start_timeout_s * 1e9)
+        self._overdue = False
+
+    def admitted(self, now_ns: int) -> None:
+        if self.until_ns is None:
+            self.since_ns, self.until_ns = now_ns, now_ns + self._timeout_ns
+
+    def exclude_time(self, paused_ns: int) -> None:
+        """Extend the start timeout by the time in which the lead was paused."""
+        if self.until_ns is not None:
+            self.until_ns += paused_ns
+
+    def lost(self) -> None:
+        """A worker has left before the opening: do not wait for it."""
+        self._workers = max(1, self._workers - 1)
+
+    def tick(self, now_ns: int) -> None:
+        self._overdue = self.until_ns is not None and now_ns >= self.until_ns
+
+    def wake_at(self) -> int | None:
+        return None if self._overdue else self.until_ns
+
+    def missing(self, attached: int) -> int:
+        """How many more workers round 1 waits for."""
+        return self._workers - attached
+
+    def due(self, attached: int) -> bool:
+        return attached > 0 and (attached >= self._workers or self._overdue)

@@ -1,24 +1,31 @@
-"""Contributions on their way, as the lead sees them.
+"""Contributions that the lead knows of, from the first report to the fold.
 
-*A contribution is complete when every server that holds slices has reported it and its trailer has
-come, in whatever order. It belongs to the latest round that a server added it to. What a member
-that is gone had sent still counts until every server knows that it is gone.*
+*A contribution is complete when every primary has reported it and its trailer has come, in any order.
+It belongs to the latest round that a server added it to. Contributions of a member that was removed
+still count until every server knows of the removal.*
 
-*A report is of the slices that its server was the primary of in the epoch in which it was given: it
-stands until the server is given more. A server that is promoted may lack what was reported by the one
-before it and is not folded: it is owed until it is reported again, and no round is folded meanwhile.*
+*A report covers the slices that its server was the primary of in the routing epoch of the report: it
+is valid until the server becomes the primary of more. A server that is promoted may lack contributions
+that its predecessor reported and that are not folded yet. Their workers owe them: they send them again,
+and no round is folded until they are reported again.*
 """
 
+import math
 from collections.abc import Callable, Container, Mapping
 
 import msgspec
 
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.wire.messages import Arrived, Row, Trailer
+from polyrhythm.wire.messages import LEAST_WEIGHT, MOST_NUMBER, WINDOW, Arrived, Row, Trailer
+
+_MOST_INCOMPLETE = 16
+"""The most incomplete contributions of one member. An honest worker has at most two that are not
+acknowledged, and sends those again after a failover."""
 
 _Key = tuple[int, int, int]
+"""Worker, incarnation and sequence."""
 PrimarySince = Mapping[int, int]
-"""Per server that holds slices, the epoch since when it is the primary of all of them."""
+"""Per primary, the epoch in which its set of slices last grew."""
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
@@ -29,21 +36,23 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 class _Sender(msgspec.Struct, gc=False):
     """One incarnation of a worker."""
 
-    parts: int = 0
-    """How many of its contributions have come in part."""
+    incomplete: int = 0
+    """How many of its contributions are incomplete."""
     done: int = 0
-    """The last that was complete: they are so in order."""
+    """The highest sequence that is complete: contributions complete in order."""
 
 
-class _Coming(msgspec.Struct, gc=False):
+class _Partial(msgspec.Struct, gc=False):
+    """A contribution, with the reports and the trailer that have come."""
+
     sender: _Sender
     reports: dict[int, int] = {}
-    """Per server, the routing epoch in which it reported last."""
+    """Per server, the routing epoch of its last report."""
     trailer: Trailer | None = None
     round: int = 0
 
     def lacks(self, primary_since: PrimarySince) -> set[int]:
-        """Servers whose report, if there is one, is not of all that they hold."""
+        """The primaries without a report of all their slices."""
         reports = self.reports
         return {
             server for server, since in primary_since.items() if reports.get(server, -1) < since
@@ -51,151 +60,165 @@ class _Coming(msgspec.Struct, gc=False):
 
 
 class Contributions:
-    """`keeps`: what is complete is remembered until it is folded, because it may be owed again."""
-
-    def __init__(self, *, keeps: bool = False) -> None:
-        self._coming: dict[_Key, _Coming] = {}
+    def __init__(self) -> None:
+        self._partial: dict[_Key, _Partial] = {}
         self._senders: dict[tuple[int, int], _Sender] = {}
-        self._keeps = keeps
-        self._counted: dict[_Key, _Coming] = {}
-        """Complete, and not folded."""
+        self._keeps = False
+        self._complete: dict[_Key, _Partial] = {}
+        """Complete and not folded; empty without `keep_until_folded`."""
         self._rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
-        """Per server, the epoch in which it was given more, and what it had then of each worker."""
+        """Per server, the epoch in which it became the primary of more slices, and the last sequence
+        that it had of each member then."""
         self.owed: dict[_Key, set[int]] = {}
-        """Complete before, and not on these servers now."""
+        """Contributions that were complete, with the primaries that lack them now."""
+
+    def keep_until_folded(self) -> None:
+        """Remember complete contributions: a server that is promoted may lack them."""
+        self._keeps = True
 
     def owing(self) -> tuple[set[int], set[int]]:
-        """Workers that must send again what they sent before, and the servers that lack it."""
+        """The workers that must send contributions again, and the servers that lack them."""
         workers = {worker for worker, _, _ in self.owed}
         return workers, {server for servers in self.owed.values() for server in servers}
 
     @property
     def any(self) -> bool:
-        """Some contribution has come in part."""
-        return bool(self._coming)
+        """Whether some contribution is incomplete."""
+        return bool(self._partial)
 
-    def awaits(self, worker: int, incarnation: int) -> bool:
-        """Something that this one sent has come in part."""
+    def incomplete(self, worker: int, incarnation: int) -> bool:
+        """Whether a contribution of this member is incomplete."""
         sender = self._senders.get((worker, incarnation))
-        return sender is not None and sender.parts > 0
+        return sender is not None and sender.incomplete > 0
 
-    def coming(self, worker: int, incarnation: int) -> int:
-        """How many contributions of this one have come in part."""
-        sender = self._senders.get((worker, incarnation))
-        return 0 if sender is None else sender.parts
+    def fault(self, name: str, trailer: Trailer) -> str | None:
+        """Why a member with this name is refused for its trailer; None if it is not."""
+        sender = self._senders.get((trailer.worker, trailer.incarnation))
+        if sender is not None and sender.incomplete >= _MOST_INCOMPLETE:
+            many = f"{name} has {_MOST_INCOMPLETE} contributions on their way"
+            return f"{many}: at most {WINDOW} are waited for"
+        if not LEAST_WEIGHT <= trailer.weight < math.inf:
+            least = f"it must be a positive number, and at least {LEAST_WEIGHT}"
+            return f"{name}'s contribution weighs {trailer.weight}: {least}"
+        return None
 
     def trailer(self, message: Trailer, primary_since: PrimarySince) -> Complete | None:
+        """A trailer has come. Returns the contribution if it is complete now."""
         key = message.worker, message.incarnation, message.sequence
-        coming = self._coming.get(key)
-        if coming is None:
+        partial = self._partial.get(key)
+        if partial is None:
             if key[2] <= self._sender(key).done:
-                return None  # it was counted: one that is sent again counts once
-            coming = self._begin(key)
-        coming.trailer = message
-        return self._complete(key, coming, primary_since)
+                return None  # it was counted, and was sent again
+            partial = self._begin(key)
+        partial.trailer = message
+        return self._complete_if(key, partial, primary_since)
 
     def arrived(self, message: Arrived, primary_since: PrimarySince) -> Complete | None:
+        """A server reports a contribution. Returns it if it is complete now."""
         key = message.worker, message.incarnation, message.sequence
-        counted = self._counted.get(key)
-        if counted is not None:
-            counted.reports[message.server] = message.routing
+        complete = self._complete.get(key)
+        if complete is not None:
+            complete.reports[message.server] = message.routing
             self._settle(key, primary_since)
             return None
-        coming = self._coming.get(key)
-        if coming is None:
+        partial = self._partial.get(key)
+        if partial is None:
             if key[2] <= self._sender(key).done:
-                return None  # of what was complete before its server had the slices
-            coming = self._begin(key)
-        coming.reports[message.server] = message.routing
-        if message.round > coming.round:
-            coming.round = message.round
-        return self._complete(key, coming, primary_since)
+                return None  # it was complete before this server became a primary
+            partial = self._begin(key)
+        partial.reports[message.server] = message.routing
+        if message.round > partial.round:
+            partial.round = message.round
+        return self._complete_if(key, partial, primary_since)
 
-    def _begin(self, key: _Key) -> _Coming:
-        """The first that is heard of it."""
+    def _begin(self, key: _Key) -> _Partial:
+        """The first report or trailer of a contribution has come."""
         sender = self._sender(key)
-        sender.parts += 1
-        coming = self._coming[key] = _Coming(sender)
+        sender.incomplete += 1
+        partial = self._partial[key] = _Partial(sender)
         for server, (routing, last) in self._rows.items():
             if last.get(key[:2], 0) >= key[2]:
-                coming.reports[server] = routing
-        return coming
+                partial.reports[server] = routing
+        return partial
 
     def _sender(self, key: _Key) -> _Sender:
-        whose = key[:2]
-        sender = self._senders.get(whose)
+        member = key[:2]
+        sender = self._senders.get(member)
         if sender is None:
-            sender = self._senders[whose] = _Sender()
+            sender = self._senders[member] = _Sender()
         return sender
 
-    def _complete(self, key: _Key, coming: _Coming, primary_since: PrimarySince) -> Complete | None:
-        trailer = coming.trailer
+    def _complete_if(
+        self, key: _Key, partial: _Partial, primary_since: PrimarySince
+    ) -> Complete | None:
+        trailer = partial.trailer
         if (
             trailer is None
-            or len(coming.reports) < len(primary_since)
-            or coming.lacks(primary_since)
+            or len(partial.reports) < len(primary_since)
+            or partial.lacks(primary_since)
         ):
             return None
-        del self._coming[key]
-        sender = coming.sender
-        sender.parts -= 1
+        del self._partial[key]
+        sender = partial.sender
+        sender.incomplete -= 1
         if sender.done < key[2]:
             sender.done = key[2]
         if self._keeps:
-            self._counted[key] = coming
-        return Complete(trailer, coming.round)
+            self._complete[key] = partial
+        return Complete(trailer, partial.round)
 
     def late(
         self, primary_since: PrimarySince, among: Container[int] | None = None
     ) -> tuple[set[int], set[int]]:
-        """Workers whose trailer is here, `among` these if so asked, and the servers that have not
-        reported their slices."""
+        """The workers (`among` these, if given) whose trailer has come while a report is missing, and
+        the servers that have not reported."""
         workers, servers = set[int](), set[int]()
-        for (worker, _, _), coming in self._coming.items():
-            if coming.trailer is not None and (among is None or worker in among):
+        for (worker, _, _), partial in self._partial.items():
+            if partial.trailer is not None and (among is None or worker in among):
                 workers.add(worker)
-                servers |= coming.lacks(primary_since)
+                servers |= partial.lacks(primary_since)
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
-        for key in [key for key in self._coming if key[:2] == (worker, incarnation)]:
-            del self._coming[key]
+        """Every server knows that this member was removed: nothing of it counts any more."""
+        for key in [key for key in self._partial if key[:2] == (worker, incarnation)]:
+            del self._partial[key]
         self._senders.pop((worker, incarnation), None)
-        for key in [key for key in self._counted if key[:2] == (worker, incarnation)]:
-            del self._counted[key]
+        for key in [key for key in self._complete if key[:2] == (worker, incarnation)]:
+            del self._complete[key]
             self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
-        """It is gone, and will not send again what it owes."""
+        """This member was removed, and will not send again what it owes."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
 
     def folded(self, round_: int) -> None:
-        """Every server has folded the round, and every replica has a copy of it."""
-        for key in [key for key, of in self._counted.items() if of.round <= round_]:
-            del self._counted[key]
+        """Every primary has folded the round, and every replica has a copy of it."""
+        for key in [key for key, complete in self._complete.items() if complete.round <= round_]:
+            del self._complete[key]
             self.owed.pop(key, None)
 
     def reroute(
         self, primary_since: PrimarySince, rows: Mapping[int, tuple[Row, ...]], routing: int
     ) -> list[Complete]:
-        """Every server follows this epoch, and has of each worker what its rows say. What is
-        complete by now, and was not before."""
+        """Every server applies the routes of this epoch, and `rows` says which contributions it has.
+        Returns the contributions that are complete now and were not before."""
         for server in primary_since:
             last = {(row.worker, row.incarnation): row.sequence for row in rows[server]}
             self._rows[server] = (routing, last)
-            for key, coming in (*self._coming.items(), *self._counted.items()):
+            for key, partial in (*self._partial.items(), *self._complete.items()):
                 if last.get(key[:2], 0) >= key[2]:
-                    coming.reports[server] = routing
+                    partial.reports[server] = routing
         self.owed = {}
-        for key, counted in self._counted.items():
-            if lacks := counted.lacks(primary_since):
+        for key, complete in self._complete.items():
+            if lacks := complete.lacks(primary_since):
                 self.owed[key] = lacks
         done = []
-        for key, coming in list(self._coming.items()):
-            if coming.trailer is not None:
-                complete = self._complete(key, coming, primary_since)
-                done += [complete] if complete is not None else []
+        for key, partial in list(self._partial.items()):
+            if partial.trailer is not None:
+                found = self._complete_if(key, partial, primary_since)
+                done += [found] if found is not None else []
         return done
 
     def owing_members(self) -> set[tuple[int, int]]:
@@ -203,11 +226,73 @@ class Contributions:
 
     def _settle(self, key: _Key, primary_since: PrimarySince) -> None:
         if key in self.owed:
-            self.owed[key] = self._counted[key].lacks(primary_since)
+            self.owed[key] = self._complete[key].lacks(primary_since)
             if not self.owed[key]:
                 del self.owed[key]
 
-    def check(self, known: Callable[[int, int], bool]) -> None:
-        for worker, incarnation, _ in self._coming:
-            if not known(worker, incarnation):
-                raise InvariantBroken(f"w{worker} is gone, but its contribution is still awaited")
+    def check(self, accepted: Callable[[int, int], bool]) -> None:
+        for worker, incarnation, _ in self._partial:
+            if not accepted(worker, incarnation):
+                raise InvariantBroken(
+                    f"w{worker} was removed, but its contribution is still expected"
+                )
+
+
+class InFlight:
+    """Which workers have used up their window: as many contributions in flight as may be without an
+    acknowledgement. A contribution is in flight from its trailer until it is complete."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sequences: dict[tuple[int, int], set[int]] = {}
+        """Per member, the sequences in flight."""
+        self._full_ns: dict[tuple[int, int], int] = {}
+        """Per member with a full window, since when it is full."""
+
+    def sent(self, worker: int, incarnation: int, sequence: int, now_ns: int) -> None:
+        key = worker, incarnation
+        sequences = self._sequences.setdefault(key, set())
+        sequences.add(sequence)
+        if len(sequences) >= self._most:
+            self._full_ns.setdefault(key, now_ns)
+
+    def completed(self, worker: int, incarnation: int, sequence: int) -> None:
+        key = worker, incarnation
+        sequences = self._sequences.get(key)
+        if sequences is not None:
+            sequences.discard(sequence)
+            if len(sequences) < self._most:
+                self._full_ns.pop(key, None)
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        self._sequences.pop((worker, incarnation), None)
+        self._full_ns.pop((worker, incarnation), None)
+
+    def full(self) -> tuple[set[int], int] | None:
+        """The workers whose window is full, and since when the first one is; None if there is none."""
+        if not self._full_ns:
+            return None
+        return {worker for worker, _ in self._full_ns}, min(self._full_ns.values())
+
+
+def in_range(trailer: Trailer) -> Trailer:
+    """The trailer, with infinity in place of an objective or probe that is too large to calculate with.
+
+    A diverging run in double precision may report 1e200: Python raises an error when it squares that.
+    The decoder does not refuse such values, because the lead judges learning by them (`learning.py`).
+    """
+    if not (_too_large(trailer.objective) or _too_large(trailer.probe)):
+        return trailer
+    return msgspec.structs.replace(
+        trailer, objective=_bounded(trailer.objective), probe=_bounded(trailer.probe)
+    )
+
+
+def _too_large(value: float | None) -> bool:
+    return value is not None and not abs(value) <= MOST_NUMBER  # NaN too
+
+
+def _bounded(value: float | None) -> float | None:
+    if value is None or math.isnan(value) or not _too_large(value):
+        return value
+    return math.copysign(math.inf, value)

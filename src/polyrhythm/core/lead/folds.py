@@ -1,12 +1,6 @@
-"""The policy is asked, and what it decides becomes the lead's word: `Fold`, `Release`, `Pause`.
+"""The lead's orders: it asks the policy, and sends `Fold` to servers and `Release` and `Pause` to
+members. When a fold is ordered and when it is over is decided by the mode (`modes.py`)."""
 
-*A fold is put off while slices change their primary, or while something is owed to a server that was
-promoted; and who has become a primary since it was told may not have heard it.*
-"""
-
-from collections.abc import Mapping
-
-from polyrhythm.core.lead.contributions import Contributions
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.lead.removals import Removals
@@ -22,145 +16,80 @@ class Folds:
         self,
         policy: sync.SyncPolicy,
         view: View,
-        placing: Routing,
-        arrivals: Contributions,
-        departures: Removals,
+        routing: Routing,
+        removals: Removals,
         rounds: Rounds,
-        dispatch: LeadOutbox,
+        outbox: LeadOutbox,
     ) -> None:
         self._policy = policy
         self._view = view
-        self._placing = placing
-        self._arrivals = arrivals
-        self._departures = departures
+        self._routing = routing
+        self._removals = removals
         self._rounds = rounds
-        self._dispatch = dispatch
+        self._outbox = outbox
         self.wake_ns: int | None = None
         """When the policy wants to be asked again."""
-        self.frozen = False
-        """Without rounds: servers have been told to fold nothing after this."""
         self._fold: m.Fold | None = None
-        """What the servers were told last."""
-        self._told_share = 1.0
-        """The smallest share of a step that was noted."""
-        self._put_off: tuple[frozenset[int], Reason, bool] | None = None
-        """A fold that was decided while slices change their primary or are owed."""
+        """The last order to the servers."""
 
-    def ask(self, event: sync.PolicyEvent, now_ns: int) -> None:
+    def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
+        """Ask the policy. A pause, and a note about what the policy has changed, are sent here; the
+        caller carries out the fold or the release."""
         decision = self._policy.on(event, now_ns)
         self.wake_ns = decision.wake_at
         if decision.pause:
             self.pause()
         if decision.change is not None:
-            said = decision.change
-            self._dispatch.note("policy", code=said.code, fields=said.fields, words=str(said))
-        if decision.fold:
-            self.fold(decision.release, decision.reason, now_ns)
-        elif decision.release:
-            # without rounds, who passes the gate as it arrives has asked for its parameters already
-            asked = sync.NO_WORKERS
-            if isinstance(event, sync.MemberContributed) and not self._policy.traits.rounds:
-                asked = frozenset((event.worker,))
-            self.release(decision.release, asked)
+            self.note(decision.change)
+        return decision
 
-    # -- folds ---------------------------------------------------------------------------------
+    def note(self, change: Reason) -> None:
+        """Write to the journal what the policy has changed."""
+        self._outbox.note("policy", code=change.code, fields=change.fields, words=str(change))
 
-    def open(self, entering: list[Member], now_ns: int) -> None:
-        """Round 1, by the fold of round 0."""
-        for member in entering:
-            self._view.enter(member)
-            self._policy.on(sync.Joined(member.worker), now_ns)
-        self.fold(
-            frozenset(member.worker for member in entering),
-            Reason("opened", {"round": 1, "members": len(entering)}),
-            now_ns,
-        )
+    # -- orders to servers ---------------------------------------------------------------------
 
-    def fold(
-        self, release: frozenset[int], reason: Reason, now_ns: int, *, last: bool = False
-    ) -> None:
-        if self._policy.traits.rounds and (self._placing.moving or self._arrivals.owed):
-            self._put_off = (release, reason, last)
-            return
-        members = self._view.specs()
-        self._rounds.begin_fold(release, reason, members, now_ns)
-        self._departures.told()
-        self.frozen = last
+    def begin(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
+        """Begin the next fold; `send` orders it."""
+        self._rounds.begin_fold(release, reason, self._view.specs(), now_ns)
+        self._removals.told()
+
+    def send(self, *, readers: tuple[int, ...] = (), share: float = 1.0, last: bool) -> None:
+        """Order the fold that was begun. `readers` get the new version pushed; `last`: servers fold
+        nothing after it."""
         self._fold = m.Fold(
             term=TERM,
             view=self._view.epoch,
-            routing=self._placing.epoch,
+            routing=self._routing.epoch,
             round=self._rounds.round,
-            readers=tuple(sorted(self._rounds.readers)) if self._policy.traits.rounds else (),
-            members=members,
+            readers=readers,
+            members=self._rounds.members,
             last=last,
-            share=self._rounds.share if self._policy.traits.rounds else 1.0,
+            share=share,
         )
-        self._dispatch.tell_servers(self._fold, self._placing.primaries)
-        self._note_share(self._fold.share)
+        self._outbox.tell_servers(self._fold, self._routing.primaries)
 
-    def _note_share(self, share: float) -> None:
-        """Once for each number of workers that have visited all of their points."""
-        if share >= self._told_share:
-            return
-        self._told_share = share
-        resting = self._rounds.resting
-        fields = {"resting": resting, "members": len(self._rounds.members), "share": share}
-        said = Reason("points-visited", fields)
-        self._dispatch.note("policy", code=said.code, fields=said.fields, words=str(said))
-
-    def fold_if_put_off(self, now_ns: int) -> None:
-        if self._placing.moving or self._arrivals.owed or self._rounds.folding:
-            return
-        if self._put_off is not None:
-            (release, reason, last), self._put_off = self._put_off, None
-            self.fold(release, reason, now_ns, last=last)
-
-    def folded(self, message: m.Folded) -> bool:
-        """A server has folded; True if that was the last one."""
-        if not self._placing.moving:
-            return self._rounds.folded(message, self._placing.primaries)
-        if not self._policy.traits.rounds:
-            self._rounds.heard(message)
-        return False
-
-    def recount(self, versions: Mapping[int, int]) -> bool:
-        """Others are primaries now, with these versions; True if that closes the fold."""
-        if not self._rounds.folding:
-            return False
-        primaries, told = self._placing.primaries, self._rounds.told
-        if self._policy.traits.rounds and self._rounds.round > 0:
-            told = frozenset(s for s in primaries if versions[s] >= self._rounds.round)
-        if self._rounds.reroute(primaries, told & primaries):
-            return True
-        if not self._arrivals.owed:
-            self._tell_again()
-        return False
-
-    def paid(self) -> None:
-        """Everything that was lost with a server is where it belongs, or nobody will send it."""
-        if self._rounds.folding and not self._placing.moving:
-            self._tell_again()
-
-    def _tell_again(self) -> None:
-        """Who is a primary only now, or has more slices than it had, may not have heard it."""
+    def send_again(self) -> None:
+        """Repeat the order to all primaries that have not answered it: a server that has just become
+        a primary, or has more slices now, may not have received it."""
         assert self._fold is not None
-        self._dispatch.tell_servers(self._fold, self._rounds.late(self._placing.primaries))
+        self._outbox.tell_servers(self._fold, self._rounds.late(self._routing.primaries))
 
-    # -- members -------------------------------------------------------------------------------
+    # -- orders to members ---------------------------------------------------------------------
 
     def pause(self) -> None:
-        """All are to contribute what they have."""
+        """Tell every member to contribute what it has."""
         for member in self._view.members():
             if member.entered:
-                identity = self._dispatch.identity(member)
-                self._dispatch.tell(member, m.Pause(**identity, round=self._rounds.round + 1))
+                identity = self._outbox.identity(member)
+                self._outbox.tell(member, m.Pause(**identity, round=self._rounds.round + 1))
 
     def release(self, release: frozenset[int], readers: frozenset[int]) -> None:
+        """Let these workers continue. `readers` get the version without a pull."""
         at, enlisted = self._view.at, self._rounds.enlisted
         for worker in self._rounds.last_first(release):
             member = at(worker)
-            # who came back while the servers folded is unknown to them, and enters at the next fold
+            # a worker that rejoined during the fold is unknown to the servers until the next one
             if member is not None and member.key in enlisted:
                 member.resting = False
                 self.release_one(member, readers)
@@ -172,7 +101,7 @@ class Folds:
         release = m.Release(
             term=TERM,
             view=self._view.epoch,
-            routing=self._placing.epoch,
+            routing=self._routing.epoch,
             worker=member.worker,
             incarnation=member.incarnation,
             round=self._rounds.round,
@@ -184,4 +113,4 @@ class Folds:
             points=terms.points,
             probe=self._rounds.part_of(member.worker) if terms.probe else (0, 0),
         )
-        self._dispatch.tell(member, release)
+        self._outbox.tell(member, release)

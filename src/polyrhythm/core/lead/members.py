@@ -1,7 +1,7 @@
-"""Who is a member, under which incarnation, with an epoch that grows with every change.
+"""The view: which workers are members, under which incarnation.
 
-*The incarnation is the view epoch at which the lead admitted the worker. A name is refused while
-its first holder is linked, otherwise it is a rejoin.*
+*The view epoch rises with every admission and removal. A worker's incarnation is the epoch at which it
+was admitted, so a worker that rejoins under its old name has a new incarnation.*
 """
 
 from dataclasses import dataclass, field
@@ -16,19 +16,20 @@ class Member:
     incarnation: int
     since_ns: int
     attached: bool = False
+    """Its model is the job's model."""
     routed: bool = False
-    """It was told where slices live."""
+    """It knows the routes of the slices."""
     enrolled: bool = False
+    """It has a data set, and gets leases."""
     entered: bool = False
-    """The policy knows it: it takes part in rounds."""
+    """The policy knows it: it takes part in folds."""
     resting: bool = False
-    """Without rounds: it abstained, and waits for chunks or the end."""
-
+    """It abstained, and waits for chunks, the next round or the end."""
     confirms: int = 0
-    """The lease that it abstained under while something of its was still arriving."""
+    """The lease under which it abstained while one of its contributions was still incomplete."""
 
     key: tuple[int, int] = field(init=False)
-    """Who comes back under the same number is somebody else."""
+    """Worker and incarnation: a worker that rejoins is a different member."""
 
     def __post_init__(self) -> None:
         self.key = self.worker, self.incarnation
@@ -38,11 +39,12 @@ class View:
     def __init__(self) -> None:
         self.epoch = 0
         self.attached = 0
-        """How many have handed in the job's model."""
+        """How many members have attached the job's model."""
         self._members: dict[int, Member] = {}
-        self._ids: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        """Per name, the number of the worker; names of former members stay."""
         self._specs: tuple[MemberSpec, ...] | None = None
-        """Of all who have entered, until that changes."""
+        """Of all members that have entered; None: to be built anew."""
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._members
@@ -51,23 +53,26 @@ class View:
         return len(self._members)
 
     def get(self, worker: int, incarnation: int) -> Member | None:
-        """The member if this is its current incarnation, else None: then it is a ghost."""
+        """The member with this number if the incarnation is its current one."""
         member = self._members.get(worker)
         return member if member is not None and member.incarnation == incarnation else None
 
-    def holder(self, name: str) -> Member | None:
-        return self._members.get(self._ids.get(name, -1))
+    def named(self, name: str) -> Member | None:
+        return self._members.get(self._numbers.get(name, -1))
 
     def at(self, worker: int) -> Member | None:
-        """Who holds this number now, under whatever incarnation."""
+        """The member with this number, under any incarnation."""
         return self._members.get(worker)
 
     def known(self, name: str) -> bool:
-        """Somebody of this name is or was here."""
-        return name in self._ids
+        """Whether a worker with this name is or was a member."""
+        return name in self._numbers
 
     def members(self) -> list[Member]:
         return list(self._members.values())
+
+    def all_attached(self) -> list[Member]:
+        return [member for member in self._members.values() if member.attached]
 
     def all_rest(self) -> bool:
         return all(member.resting for member in self._members.values())
@@ -77,13 +82,13 @@ class View:
         member.attached = True
 
     def enter(self, member: Member) -> None:
-        """The policy knows it from now on."""
+        """The policy knows the member from now on."""
         member.entered = True
         self._specs = None
 
     def admit(self, name: str, now_ns: int) -> Member:
         self.epoch += 1
-        worker = self._ids.setdefault(name, len(self._ids))
+        worker = self._numbers.setdefault(name, len(self._numbers))
         member = self._members[worker] = Member(worker, name, self.epoch, now_ns)
         return member
 
@@ -96,7 +101,7 @@ class View:
         return member
 
     def specs(self) -> tuple[MemberSpec, ...]:
-        """Of all who have entered: the same tuple as long as they are the same."""
+        """All members that have entered. The tuple stays the same object until they change."""
         if self._specs is None:
             entered = (member for member in self._members.values() if member.entered)
             self._specs = tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)

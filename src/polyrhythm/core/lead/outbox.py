@@ -1,7 +1,7 @@
-"""What the lead says to members, servers, strangers and the journal.
+"""The effects of one event, in order: messages of the lead to members, servers and processes that are
+not admitted, and lines for the journal.
 
-*Every word carries the term and the epochs of view and routing in which it is given.* It is gathered
-per event, in order.
+*Every message carries the term and the epochs of view and routing in which it was sent.*
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ TERM = 1
 
 
 class LeadOutbox:
-    def __init__(self, view: View, placing: Routing) -> None:
+    def __init__(self, view: View, routing: Routing) -> None:
         self._view = view
-        self._placing = placing
+        self._routing = routing
         self._out: list[Effect] = []
 
     def begin(self) -> list[Effect]:
-        """An event has come: where its effects are gathered."""
+        """Begin the effects of an event, and return their list."""
         self._out = []
         return self._out
 
@@ -35,7 +35,7 @@ class LeadOutbox:
         return {
             "term": TERM,
             "view": self._view.epoch,
-            "routing": self._placing.epoch,
+            "routing": self._routing.epoch,
             "worker": member.worker,
             "incarnation": member.incarnation,
         }
@@ -44,8 +44,8 @@ class LeadOutbox:
         self._out.append(Send(worker_name(member.worker), message))
 
     def tell_servers(self, message: m.Message, servers: Iterable[int] | None = None) -> None:
-        """These, or all."""
-        for server in self._placing.servers if servers is None else sorted(servers):
+        """To these servers, or to all."""
+        for server in self._routing.servers if servers is None else sorted(servers):
             self._out.append(Send(server_name(server), message))
 
     def refuse(self, link: str, reason: str, *, ending: bool = False) -> None:
@@ -58,51 +58,54 @@ class LeadOutbox:
         self._out.append(Note(what, fields))
 
     def place(self, members: tuple[m.MemberSpec, ...]) -> None:
-        """All servers hold what the routes say; `members` as they know them."""
-        placing = self._placing
-        assert placing.spec is not None
+        """Send the routes to all servers, with the `members` that they know of."""
+        routing = self._routing
+        assert routing.spec is not None
         place = m.Place(
             term=TERM,
             view=self._view.epoch,
-            routing=placing.epoch,
-            spec=placing.spec,
-            routes=placing.routes,
-            servers=placing.specs,
+            routing=routing.epoch,
+            spec=routing.spec,
+            routes=routing.routes,
+            servers=routing.specs,
             members=members,
-            fresh=not placing.all_seeded,
+            fresh=not routing.all_seeded,
         )
         self.tell_servers(place)
 
     def introduce(self, member: Member, servers: Iterable[int] | None = None) -> None:
-        """Name an admitted worker to these servers, or to all: they take no other worker's link."""
+        """Tell these servers, or all, of an admitted worker: they accept links of such workers only."""
         introduced = m.Introduced(**self.identity(member))
         self.tell_servers(introduced, servers)
 
     def introduce_all(self, server: int) -> None:
-        """A server has come: name every member to it."""
+        """Tell a server that has joined of every member."""
         for member in self._view.members():
             self.introduce(member, (server,))
 
-    def dismissed(self, worker: int, incarnation: int) -> m.Dismissed:
-        view, routing = self._view.epoch, self._placing.epoch
-        return m.Dismissed(
-            term=TERM, view=view, routing=routing, worker=worker, incarnation=incarnation
+    def dismiss(self, worker: int, incarnation: int) -> None:
+        """Tell all servers to close their links to a worker that is not a member any more."""
+        view, routing = self._view.epoch, self._routing.epoch
+        self.tell_servers(
+            m.Dismissed(
+                term=TERM, view=view, routing=routing, worker=worker, incarnation=incarnation
+            )
         )
 
     def route(self, member: Member) -> None:
-        """Where slices live, and whether this member seeds them."""
+        """Send a member the routes, and whether it must seed the slices."""
         member.routed = True
-        seed = self._placing.seeds(member.worker)
-        routing = m.Routing(
+        seed = self._routing.seeds(member.worker)
+        message = m.Routing(
             **self.identity(member),
-            routes=self._placing.routes,
+            routes=self._routing.routes,
             seed=seed,
-            servers=self._placing.specs,
+            servers=self._routing.specs,
         )
-        self.tell(member, routing)
+        self.tell(member, message)
 
     def stop(self, reason: str, *, failed: bool) -> None:
-        """The job is over, for everybody."""
+        """Tell every member and server that the job is over."""
         stop = m.Stop(term=TERM, view=self._view.epoch, reason=reason, failed=failed)
         for member in self._view.members():
             self.tell(member, stop)

@@ -1,8 +1,8 @@
-"""The lead's own heartbeat, to every worker and server that is linked to it.
+"""The lead's heartbeat to every worker and server that is linked to it.
 
-It is a machine apart from the lead's, and the runtime gives it a driver of its own: *a lead that is
-busy, because it makes room for a large model or writes to a slow disk, still beats.* So the beat says
-that the lead's process runs, and not that it decides.
+It is a machine of its own with a driver of its own: *a lead that is busy, because it makes room for a
+large model or writes to a slow disk, still sends heartbeats.* A heartbeat therefore says that the lead's
+process runs, and not that the lead makes progress.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Pacemaker:
         self._heartbeat = Heartbeat()
 
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
-        """The first `Tick` starts it."""
+        """The first `Tick` starts the heartbeat."""
         if not isinstance(event, Tick):
             return ()
         if self._heartbeat.next_ns is None:

@@ -1,53 +1,38 @@
-"""How far the job has come, whether it learns, and whether it can reach its goal.
+"""How far the job has come: its goals, whether it learns, and whether it can reach a goal at all."""
 
-*Without rounds, P contributions count as one round. Rounds that can never complete a pass end the job:
-an end with a reason is better than none.*
-"""
+import math
 
 from polyrhythm.core.lead.accounting import Accounting
-from polyrhythm.core.lead.course import Course
-from polyrhythm.core.lead.goals import STOPPED, Goals
+from polyrhythm.core.lead.data import Sharing
 from polyrhythm.core.lead.learning import Learning
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
-from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import JobSpec, Trailer
 
 NOT_FINITE = "goal-not-finite"
-"""The code of an end at the goal, with an objective that is not finite: the job has failed."""
+"""The code of an end at a goal with an objective that is not finite: the job has failed."""
+STOPPED = Reason("stopped")
+"""The reason of an end that was requested."""
 IDLE_ROUNDS = 3
-"""So many rounds in which everybody abstains: chunks have been shared again, and it did not help."""
+"""The job ends after so many rounds without a contribution: sharing the chunks again did not help."""
 
 
 class JobProgress:
-    """`by_rounds`: the policy has rounds."""
-
-    def __init__(
-        self, job: JobSpec, by_rounds: bool, rounds: Rounds, sharing: Sharing, dispatch: LeadOutbox
-    ) -> None:
+    def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
         self.goals = Goals(job)
         self.learning = Learning()
-        self.tally = Accounting()
+        self.accounting = Accounting()
         self._passes = Passes()
         self._job = job
-        self._by_rounds = by_rounds
-        self._rounds = rounds
         self._sharing = sharing
-        self._dispatch = dispatch
-        self._course = Course()
+        self._outbox = outbox
         self._counted = 0
         self._idle = 0
 
     @property
-    def at(self) -> int:
-        """How many rounds were folded, or how much that is worth it."""
-        return max(0, self._rounds.round) if self._by_rounds else self._course.round
-
-    @property
     def no_batches(self) -> bool:
-        """The goal needs passes, and no worker visits points."""
+        """Whether the goal needs passes, but no worker uses `worker.batches()`."""
         job = self._job
         needed = job.epochs is not None or job.target_change is not None
         return needed and job.rounds is None and not self._sharing.begun
@@ -55,41 +40,34 @@ class JobProgress:
     def count(self, trailer: Trailer, now_ns: int) -> None:
         """A contribution is complete."""
         points = self._sharing.commit(trailer)
-        self.tally.count(trailer, points, now_ns)
+        self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)
         if trailer.objective is not None:
             self.learning.count(trailer.worker, trailer.objective, trailer.weight)
 
-    def folded(self, now_ns: int) -> Reason | None:
-        """A round is folded: the goal that is reached, if any."""
-        return self._look(self._rounds.round, self._rounds.reason.code, now_ns)
-
-    def advance(self, members: int, now_ns: int) -> Reason | None:
-        """The same for one contribution, without rounds."""
-        self._course.advance(members)
-        return self._look(self._course.round, "on-arrival", now_ns)
-
-    def _look(self, round_: int, why: str, now_ns: int) -> Reason | None:
+    def folded(self, rounds: int, why: Reason, now_ns: int) -> Reason | None:
+        """So many rounds (or their equivalent) are folded, the last one for the reason `why`. Returns
+        the goal that is reached, if any."""
         passes = self._sharing.passes
-        self.goals.folded(round_, passes)
-        if round_ > 0:
+        self.goals.folded(rounds, passes)
+        if rounds > 0:
             self.learning.folded()
         self._check(self._passes.folded(passes, self._sharing.points))
         goal = self.goals.reached(now_ns)
-        line = self.tally.close(round_, why, passes, now_ns, goal is not None)
+        line = self.accounting.close(rounds, why.code, passes, now_ns, goal is not None)
         if line is None:
             self._note_learning()
             return None
-        if why == "timer":
-            line["missing"] = self._rounds.reason.fields["missing"]
-        self._dispatch.note("rounds", **line)
+        if why.code == "timer":
+            line["missing"] = why.fields["missing"]
+        self._outbox.note("rounds", **line)
         self.goals.measured(line["objective"])
         self._note_learning()
         goal = goal or self.goals.reached(now_ns)
         return None if goal is None else self._concluded(goal)
 
     def _concluded(self, goal: Reason) -> Reason:
-        """The goal is reached: how the job ends, after a last look at what it learned."""
+        """The reason of an end at this goal, after a last check of the learning."""
         self._conclude()
         failed = self.learning.unfinished and goal is not STOPPED
         return Reason(NOT_FINITE, goal.fields) if failed else goal
@@ -107,22 +85,132 @@ class JobProgress:
 
     def _note_learning(self) -> None:
         if (finding := self.learning.news()) is not None:
-            self._dispatch.note("learning", **finding.fields())
+            self._outbox.note("learning", **finding.fields())
 
-    def break_off(self, why: str, now_ns: int) -> None:
-        """The job ends in the middle of a round."""
-        line = self.tally.line(self.at, why, self._sharing.passes, now_ns)
-        self._dispatch.note("rounds", **line)
+    def break_off(self, rounds: int, why: str, now_ns: int) -> None:
+        """The job ends before a goal, in the middle of a round."""
+        line = self.accounting.line(rounds, why, self._sharing.passes, now_ns)
+        self._outbox.note("rounds", **line)
         self._conclude()
 
-    def no_way_on(self) -> Reason | None:
-        """After a round: why no other can help, if so."""
-        if self._rounds.round == 0 or self._job.rounds is not None:
+    def stuck(self, round_: int, why: Reason) -> Reason | None:
+        """Why no further round can bring the job to its goal, after a fold of this round for the reason
+        `why`; None if one can."""
+        if round_ == 0 or self._job.rounds is not None:
             return None
-        before, self._counted = self._counted, self.tally.contributions
+        before, self._counted = self._counted, self.accounting.contributions
         contributed = self._counted > before
         if contributed and self.no_batches:
             return Reason("no-batches")
-        routine = self._rounds.reason.code == "all-arrived" and not self._sharing.moving
+        routine = why.code == "all-arrived" and not self._sharing.moving
         self._idle = self._idle + 1 if routine and not contributed else 0
         return Reason("idle", {"rounds": self._idle}) if self._idle >= IDLE_ROUNDS else None
+
+
+class RoundEquivalents:
+    """Counts rounds where contributions are folded on arrival.
+
+    *P contributions count as one round, where P is the number of members: each is folded with 1/P of
+    the rate.*
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._part = 0.0
+
+    def advance(self, members: int) -> None:
+        """A contribution of one of so many members is complete."""
+        self._part += 1 / max(1, members)
+        if self._part >= 1 - 1e-9:
+            self._part -= 1
+            self.done += 1
+
+
+class Goals:
+    """The goals of a job; the first one that is reached ends it.
+
+    *Seconds count from the opening of round 1. The accuracy is the mean of the last reports of all
+    present workers, so that one lucky worker does not end the job. The objective is a mean over many
+    points, because one batch may be lucky too. Its change is checked once per full pass of the slowest
+    worker (`passes.py`): over a short interval any change is small (FSP §5.3).*
+    """
+
+    def __init__(self, job: JobSpec) -> None:
+        self._job = job
+        self._rounds = 0
+        self._passes = 0
+        self._objective: float | None = None
+        self._accuracies: dict[int, float] = {}
+        self._until_ns: int | None = None
+        self._change: float | None = None
+        self._stopped = False
+
+    # -- measurements --------------------------------------------------------------------------
+
+    def opened(self, now_ns: int) -> None:
+        """Round 1 opens: the seconds begin."""
+        if self._job.max_seconds is not None:
+            self._until_ns = now_ns + round(self._job.max_seconds * 1e9)
+
+    def folded(self, rounds: int, passes: int) -> None:
+        self._rounds, self._passes = rounds, passes
+
+    def checked(self, change: float | None) -> None:
+        """A full pass is over, in which the objective changed by this; None: it is not known."""
+        self._change = change
+
+    def measured(self, objective: float | None) -> None:
+        if objective is not None:
+            self._objective = objective
+
+    def reported(self, worker: int, metrics: dict[str, float]) -> None:
+        if "accuracy" in metrics:
+            self._accuracies[worker] = metrics["accuracy"]
+
+    def left(self, worker: int) -> None:
+        self._accuracies.pop(worker, None)
+
+    def stop(self) -> None:
+        """A stop was requested: it counts as a goal that is reached."""
+        self._stopped = True
+
+    # -- goals ---------------------------------------------------------------------------------
+
+    @property
+    def accuracy(self) -> float | None:
+        reports = self._accuracies
+        return math.fsum(reports.values()) / len(reports) if reports else None
+
+    def reached(self, now_ns: int) -> Reason | None:
+        """The goal that is reached, or the stop that was requested, or None."""
+        goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
+        if goal is not None:
+            return Reason("goal", {"goal": goal})
+        return STOPPED if self._stopped else None
+
+    def _by_training(self) -> str | None:
+        job = self._job
+        if job.rounds is not None and self._rounds >= job.rounds:
+            return f"{self._rounds} rounds"
+        if job.epochs is not None and self._passes >= job.epochs:
+            return f"{self._passes} passes over the data"
+        return None
+
+    def _by_quality(self) -> str | None:
+        wanted = self._job.target_accuracy
+        if wanted is not None:
+            accuracy = self.accuracy
+            if accuracy is not None and accuracy >= wanted:
+                return f"accuracy {accuracy:.4f}, wanted {wanted:g}"
+        target, objective = self._job.target_objective, self._objective
+        if target is not None and objective is not None and objective <= target:
+            return f"objective {objective:.4f}, wanted {target:g}"
+        bound = self._job.target_change
+        if bound is not None and self._change is not None and self._change < bound:
+            return f"the objective changed by {self._change:.2g} in a pass, less than {bound:g}"
+        return None
+
+    def _by_time(self, now_ns: int) -> str | None:
+        if self._until_ns is None or now_ns < self._until_ns:
+            return None
+        return f"{self._job.max_seconds:g} seconds"

@@ -1,33 +1,36 @@
-"""Members that are gone, until everybody knows.
+"""Members that were removed, until every server knows it; and whether the job is deserted.
 
-*What a member had sent before it went still counts while a server may not know that it is gone; its
-chunks go to others after that. One who was evicted for silence may wake: a job that only has such
-is not deserted, nor one whose workers are replaced, for a while. While others train, the links of a
-member that does not wake are kept no longer than those of one whose machine has vanished.*
+*A contribution that a member sent before its removal still counts while some server may not know of
+the removal. After that, its chunks go to other members. A member that was evicted for silence may
+rejoin: while one may, and for a grace period in a job that restarts its workers, a job without members
+is not deserted. While other members train, the links of an evicted member are kept as long as those of
+a machine that has vanished, and then closed.*
 """
 
 import math
 
-from polyrhythm.core.lead.plan import Holder
+from polyrhythm.core.lead.data import Holder
 
-_COMES_BACK_NS = 5 * 10**9
-"""For one who was evicted, whose link has ended, to knock again: it hangs up before it does."""
+_REJOINS_WITHIN_NS = 5 * 10**9
+"""For an evicted worker whose link has ended to say hello again: it closes the old link first."""
 
 
 class Removals:
-    def __init__(self, grace_s: float, asleep_s: float = math.inf) -> None:
-        """`asleep_s`: for so long the links of an evicted member are kept."""
+    def __init__(self, grace_s: float, links_s: float = math.inf) -> None:
+        """`links_s`: how long the links of an evicted member are kept."""
         self._grace_ns = round(grace_s * 1e9)
-        self._asleep_s = asleep_s
+        self._links_s = links_s
         self._leaving: set[Holder] = set()
+        """Removed since the last fold was ordered."""
         self._telling: set[Holder] = set()
-        self._asleep: dict[int, int] = {}
-        """Who was evicted, and which incarnation that was."""
+        """Missing in the view that is on its way to the servers."""
+        self._evicted: dict[int, int] = {}
+        """Evicted workers that may rejoin, with the incarnation that was evicted."""
         self._links_until_ns: dict[int, int] = {}
-        """Per worker that was evicted: how long its links are kept."""
-        self._back_until_ns = 0
+        """Per evicted worker, how long its links are kept."""
+        self._rejoin_until_ns = 0
         self._deserted_ns: int | None = None
-        """Until when somebody is waited for, while nobody is there."""
+        """When a job without members is deserted; None while it has members."""
 
     @property
     def wake_ns(self) -> int | None:
@@ -44,57 +47,59 @@ class Removals:
         self._leaving.add(member)
 
     def told(self) -> None:
-        """The view without them is on its way to the servers."""
+        """The view without these members is on its way to the servers."""
         self._telling |= self._leaving
         self._leaving = set()
 
     def confirmed(self) -> list[Holder]:
-        """Every server knows: who was meant."""
+        """Every server knows the view: the members that are removed for good."""
         gone, self._telling = sorted(self._telling), set()
         return gone
 
     def pending(self, worker: int, incarnation: int) -> bool:
+        """Whether some server may not know yet that this member was removed."""
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
-    def falls_asleep(self, worker: int, incarnation: int, now_ns: int) -> None:
-        self._asleep[worker] = incarnation
-        if self._asleep_s < math.inf:
-            self._links_until_ns[worker] = now_ns + round(self._asleep_s * 1e9)
+    def may_rejoin(self, worker: int, incarnation: int, now_ns: int) -> None:
+        """The member was evicted, or removed because it opened another link."""
+        self._evicted[worker] = incarnation
+        if self._links_s < math.inf:
+            self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
 
-    def unwoken(self, now_ns: int, *, alone: bool) -> list[Holder]:
-        """Evicted members whose links were kept long enough. `alone`: there is no member left, so they
-        are waited for as long as before."""
-        due = [worker for worker, ns in self._links_until_ns.items() if ns <= now_ns]
+    def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
+        """The evicted members whose links were kept long enough. `alone`: no member is left, so the
+        job waits for the evicted ones, and their links are kept."""
+        due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
-            self._links_until_ns[worker] = now_ns + round(self._asleep_s * 1e9)
-        return [] if alone else [(worker, self._asleep[worker]) for worker in due]
+            self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
+        return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
-    def hung_up(self, worker: int, incarnation: int, now_ns: int) -> bool:
-        """Whether that was one who was evicted: it has woken to join again, or it is dead. The end
-        of a link that it had before says nothing."""
-        asleep = worker in self._asleep and incarnation in (0, self._asleep[worker])
-        if asleep:
-            del self._asleep[worker]
+    def link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
+        """Whether the link was that of an evicted member, which either rejoins soon or is dead. The end
+        of an older link means nothing."""
+        evicted = worker in self._evicted and incarnation in (0, self._evicted[worker])
+        if evicted:
+            del self._evicted[worker]
             self._links_until_ns.pop(worker, None)
-            self._back_until_ns = now_ns + _COMES_BACK_NS
-        return asleep
+            self._rejoin_until_ns = now_ns + _REJOINS_WITHIN_NS
+        return evicted
 
-    def came(self, worker: int) -> None:
-        self._asleep.pop(worker, None)
+    def joined(self, worker: int) -> None:
+        self._evicted.pop(worker, None)
         self._links_until_ns.pop(worker, None)
         self._deserted_ns = None
 
     def deserted(self, now_ns: int) -> bool:
-        """Nobody is left: is there nobody to wait for either?"""
-        if self._asleep:
+        """Whether a job that has no members should stop waiting for one."""
+        if self._evicted:
             return False
         if self._deserted_ns is None:
-            self._deserted_ns = max(now_ns + self._grace_ns, self._back_until_ns)
+            self._deserted_ns = max(now_ns + self._grace_ns, self._rejoin_until_ns)
         return now_ns >= self._deserted_ns
 
     def exclude_time(self, paused_ns: int) -> None:
-        """So long nobody could be heard to come."""
-        self._back_until_ns += paused_ns
+        """Extend the deadlines by the time in which the lead was paused."""
+        self._rejoin_until_ns += paused_ns
         for worker in self._links_until_ns:
             self._links_until_ns[worker] += paused_ns
         if self._deserted_ns is not None:

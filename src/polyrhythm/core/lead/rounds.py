@@ -1,8 +1,10 @@
-"""The round that is open, and the fold that closes it.
+"""The open round and the fold that closes it.
 
-*Workers are released when every server that holds slices has folded. Only who was a member at the
-fold before has the version pushed: a new member pulls its first one, because pushed it could
-overtake the member's routing.*
+*Workers are released when every primary has folded. Only workers that were members at the fold before
+get the new version pushed: a new member pulls its first version, because a pushed one could arrive
+before the member's routing.*
+
+Without rounds a fold changes no parameters: it tells the servers who is a member.
 """
 
 from polyrhythm.core.machine import Reason
@@ -16,41 +18,46 @@ class Rounds:
     def __init__(self) -> None:
         self.round = _NOT_OPEN
         self.open = False
+        """Whether round 1 was opened."""
         self.reason = Reason("none")
-        """Why the last fold was decided."""
+        """Why the last fold was ordered."""
         self.release: frozenset[int] = frozenset()
+        """The workers that continue when the fold is over."""
         self.readers: frozenset[int] = frozenset()
+        """The workers that get the new version pushed."""
         self.members: tuple[MemberSpec, ...] = ()
         """The members as the servers know them."""
+        self.enlisted: frozenset[tuple[int, int]] = frozenset()
+        """The same, as worker and incarnation: only these can read the version."""
         self.moved_ns = 0
-        """When a contribution was last complete, or a fold begun."""
+        """When a contribution was last completed, or a fold ordered."""
         self.folds: dict[int, int] = {}
         """Per server, how often it had something to fold."""
-        self.enlisted: frozenset[tuple[int, int]] = frozenset()
-        """The same, by worker and incarnation: who can read the version."""
-        self._ranks: dict[int, int] | None = None
-        """Per member its place among all, once somebody has asked."""
-        self._folding: set[int] | None = None
-        self._arrived: dict[int, None] = {}
-        """Whose contribution was complete since the last fold was decided, in order."""
-        self._order: tuple[int, ...] = ()
-        self._rested: set[int] = set()
-        """Who has abstained since the last fold was decided, of those who contributed before."""
-        self._contributed: set[int] = set()
-        """Who has ever contributed."""
         self.resting = 0
-        """How many of those were not in the last fold."""
+        """How many workers that contributed before abstained from the last fold."""
         self.share = 1.0
-        """How much of a full step the last fold was."""
+        """The last fold's share of a full step."""
+        self._ranks: dict[int, int] | None = None
+        """Per member, its rank by number; None until it is needed."""
+        self._folding: set[int] | None = None
+        """The servers that have answered the fold under way; None if no fold is."""
+        self._arrived: dict[int, None] = {}
+        """The workers whose contribution was completed since the last fold was ordered, in order."""
+        self._order: tuple[int, ...] = ()
+        """The workers of the last fold, the last to arrive first."""
+        self._rested: set[int] = set()
+        """The workers that contributed before and have abstained since the last fold was ordered."""
+        self._contributed: set[int] = set()
+        """The workers that have ever contributed."""
 
     @property
     def folding(self) -> bool:
-        """Some server has not folded yet, or does not know the view."""
+        """Whether some primary has not folded yet, or does not know the view."""
         return self._folding is not None
 
     @property
     def opening(self) -> bool:
-        """The first version is on its way to the first members."""
+        """Whether the first version is on its way to the first members."""
         return self.round == 0 and self._folding is not None
 
     def begin_fold(
@@ -60,7 +67,7 @@ class Rounds:
         members: tuple[MemberSpec, ...],
         now_ns: int,
     ) -> None:
-        """The fold of the next round; the opening is the fold of round 0."""
+        """Begin the fold of the next round; the opening is the fold of round 0."""
         self.round += 1
         self.open = True
         self.moved_ns = now_ns
@@ -79,7 +86,7 @@ class Rounds:
         self._folding = set()
 
     def arrived(self, worker: int, round_: int) -> None:
-        """A contribution is complete. One that the last fold took already counts in no other."""
+        """A contribution is complete. It is ignored if it was in the last fold already."""
         self._contributed.add(worker)
         if round_ > self.round:
             self._arrived.pop(worker, None)
@@ -90,25 +97,25 @@ class Rounds:
             self._rested.add(worker)
 
     def left(self, worker: int) -> None:
-        """Who is no member is not in the mean; what it contributed stays."""
+        """A removed worker does not count as resting; its contributions stay."""
         self._rested.discard(worker)
 
     def _share(self) -> float:
-        """*A worker that has visited all of its points stays in the mean as one that changes nothing.*
-        The mean over the others alone would have their noise: with one worker left, a step of one
-        batch at the rate that was chosen for the batches of all. A worker that never had points does
-        not count."""
+        """*A worker that has visited all of its points stays in the mean, with a change of zero.* The
+        mean over the others alone would be noisier: with one worker left, a step of one batch at the
+        rate that was chosen for the batches of all. A worker that never had points does not count."""
         self.resting = len(self._rested.difference(self._arrived))
         contributed = len(self._arrived)
         return contributed / (contributed + self.resting) if contributed else 1.0
 
     def last_first(self, workers: frozenset[int]) -> list[int]:
-        """Who was waited for goes on first: the others have time."""
+        """The workers in the order of their release: the last to arrive is released first, because
+        the next round is likely to wait for it again."""
         arrived = [worker for worker in self._order if worker in workers]
         return [*arrived, *sorted(workers.difference(arrived))]
 
     def folded(self, message: Folded, primaries: frozenset[int]) -> bool:
-        """A server has folded; True if that was the last one."""
+        """A server has folded. Returns True if it was the last one."""
         if self._folding is None or message.round != self.round:
             return False
         self._folding.add(message.server)
@@ -116,8 +123,8 @@ class Rounds:
             self.folds[message.server] = self.folds.get(message.server, 0) + 1
         return self._close_if(primaries)
 
-    def heard(self, message: Folded) -> None:
-        """While routes change: a server knows the view, and that may stand."""
+    def answered(self, message: Folded) -> None:
+        """A server knows the view; the fold cannot close while primaries change."""
         if self._folding is not None and message.round == self.round:
             self._folding.add(message.server)
 
@@ -128,8 +135,8 @@ class Rounds:
         return True
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
-        """Other servers hold the slices now; these have folded the round, or know the view, as far
-        as what they hold now goes. True if that closes a fold."""
+        """The primaries have changed, and those in `folded` have answered the fold under way for all
+        slices that they have now. Returns True if that closes it."""
         if self._folding is None:
             return False
         self._folding = set(folded)
@@ -137,11 +144,11 @@ class Rounds:
 
     @property
     def told(self) -> frozenset[int]:
-        """Servers that have answered the fold that is under way."""
+        """The servers that have answered the fold under way."""
         return frozenset(self._folding or ())
 
     def late(self, primaries: frozenset[int]) -> frozenset[int]:
-        """Servers that owe the fold."""
+        """The primaries that have not answered the fold under way."""
         return primaries - (primaries if self._folding is None else self._folding)
 
     def folded_one(self, server: int) -> None:
@@ -149,7 +156,8 @@ class Rounds:
         self.folds[server] = self.folds.get(server, 0) + 1
 
     def part_of(self, worker: int) -> tuple[int, int]:
-        """Which part of how many a member has in what is shared by all: (n, m)."""
+        """A member's rank and the number of members, for work that is divided among all; (0, 0) for a
+        worker that the servers do not know."""
         if self._ranks is None:
             members = sorted(number for number, _ in self.enlisted)
             self._ranks = {number: rank for rank, number in enumerate(members)}
@@ -157,4 +165,4 @@ class Rounds:
 
     def check(self, primaries: frozenset[int]) -> None:
         if self._folding is not None and self._folding >= primaries:
-            raise InvariantBroken("every server has folded, and nobody noticed")
+            raise InvariantBroken("every primary has folded, but the fold was not closed")

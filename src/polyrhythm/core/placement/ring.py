@@ -1,11 +1,11 @@
 """The ring: a slice's primary and replicas by consistent hashing with bounded loads (RayPS, §3.2).
 
-A slice's primary is the first server clockwise of its hash that is below its bound. The bound is
-slices / servers rounded down, or up for as many servers as the remainder allows, so that no server
-idles while another holds two. Replicas are the first k servers clockwise that are not its primary.
-One server leaving moves only its own slices; one joining takes only what the bound gives it. Slices
-choose in the order that the caller gives, so that what came to a server last is the first to leave
-it.
+The primary of a slice is the first server clockwise of the slice's hash that is below its bound. The
+bound is slices / servers, rounded down, or up for as many servers as the remainder allows, so that no
+server is idle while another is the primary of two slices. The replicas are the first k other servers
+clockwise. When a server leaves, only its slices move; a server that joins takes only as many slices as
+its bound allows. The caller gives the order in which slices choose, so that the slice that came to a
+server last is the first to leave it.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class Ring:
         self._owners = [server for _, server in points]
 
     def clockwise(self, slice_: int) -> Iterator[int]:
-        """Every server once, in the order in which the ring meets them from the slice's hash."""
+        """Every server once, in clockwise order from the slice's hash."""
         begin = bisect_right(self._points, _point(f"slice {slice_}"))
         seen = set()
         for step in range(len(self._owners)):
@@ -45,9 +45,9 @@ class Ring:
     def place(
         self, slices: int, replicas: int = 0, current: Mapping[int, Sequence[int]] | None = None
     ) -> tuple[Route, ...]:
-        """A route per slice. `current` names the servers that can be a slice's primary at once, best
-        first: the slice goes to the first of them that is within its bound, so that a change moves
-        as little as it can. The slices that come first in `current` choose first."""
+        """A route per slice. `current` names, per slice, the servers that can be its primary without
+        copying, the best one first: the slice goes to the first of them that is within its bound, so
+        that a change moves few slices. Slices choose in the order of `current`."""
         bound, extras = divmod(slices, len(self.servers))
         load = dict.fromkeys(self.servers, 0)
         primaries: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """How the model is laid out flat and cut into slices: one flat space per role and dtype.
 
 A slice is a contiguous range of a space, inside one parameter group, at most `slice_nbytes` long,
-and there are at least as many as servers. Everybody computes the same cut from the same spec.
+and there are at least as many slices as servers. Every process computes the same cut from a spec.
 """
 
 import math
@@ -27,7 +27,7 @@ ITEM_NBYTES = {
     "bool": 1,
 }
 BUFFERS = -1
-"""The group of what is not optimized: buffers, and parameters outside the optimizer."""
+"""The group of tensors that are not optimized: buffers, and parameters outside the optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Slice:
     offset: int
     length: int
     parts: tuple[tuple[int, int], ...] = ()
-    """Where the tensors in it, or their ends, lie: (first, end) from the slice's offset."""
+    """The ranges of its tensors, or of parts of them: (first, end), relative to the slice's offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Layout:
 
 
 def lay_out(spec: ModelSpec, servers: int, slice_nbytes: int) -> Layout:
-    """The one layout that spec, number of servers and slice size give."""
+    """The layout of a model for this number of servers and slice size."""
     keys = sorted({(t.group == BUFFERS, t.dtype) for t in spec.tensors})
     spaces, places, runs = [], [], []
     for space, (buffers, dtype) in enumerate(keys):
@@ -113,7 +113,7 @@ def _cut(
     total_nbytes = sum((end - first) * item for _, _, first, end, _, item in runs)
     share_nbytes = total_nbytes // max(1, servers)
     slices = _cut_at(runs, places, min(slice_nbytes, -(-share_nbytes // ALIGN) * ALIGN))
-    if len(slices) < servers:  # rounding a server's share up to whole lines made it too large
+    if len(slices) < servers:  # rounding the share up to whole cache lines made it too large
         slices = _cut_at(runs, places, min(slice_nbytes, share_nbytes))
     return slices
 
@@ -137,7 +137,7 @@ def _cut_at(
 def _parts(
     places: list[TensorPlace], ends: list[tuple[int, int]], space: int, first: int, end: int
 ) -> tuple[tuple[int, int], ...]:
-    """The tensors that lie in [first, end) of a space, as far as they do. Places are in order."""
+    """The ranges of the tensors that overlap [first, end) of a space. Places must be in order."""
     parts = []
     for place in places[bisect_right(ends, (space, first)) :]:
         if place.space != space or place.offset >= end:
@@ -149,7 +149,7 @@ def _parts(
 
 
 def pack(slices: Sequence[Slice], item_nbytes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
-    """Slices side by side in one buffer: (offset, nbytes) of each in bytes, and the buffer's size."""
+    """Pack slices into one buffer: offset and size of each in bytes, and the size of the buffer."""
     places, end = [], 0
     for slice_, item in zip(slices, item_nbytes, strict=True):
         nbytes = slice_.length * item

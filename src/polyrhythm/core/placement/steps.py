@@ -1,8 +1,8 @@
-"""How routes change: a server is gone, one has come, a copy has caught up.
+"""The steps by which routes change when a server is lost or joins, or a copy has caught up.
 
-*A move (join, leave, restore) = add a replica, catch up, promote at a fold, drop the source. There is
-no other hand-over.* So a slice goes towards where it should be by steps: first who lacks it learns it,
-then who has learned it is a replica, and only a replica is promoted.
+*A slice moves (for a join, a leave or a restored copy) in four steps: add a learner, let it catch up,
+promote it, drop the old copy.* A learner that has caught up is a replica, and only a replica is
+promoted. Each step leads towards the target routes, which the ring gives.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +13,7 @@ Routes = tuple[Route, ...]
 
 
 def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
-    """The slices that nobody would have any more without this server."""
+    """The slices that would have no copy without this server."""
     return [
         slice_
         for slice_, route in enumerate(routes)
@@ -22,9 +22,9 @@ def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
 
 
 def candidates(routes: Sequence[Route], alive: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """Per slice, the servers that can be its primary without copying anything: the primary that it
-    has, or its replicas if that one is gone. *In the order in which slices came to their servers*, so
-    that a server over its bound gives up what it took over last, and never what was its own before."""
+    """Per slice, the servers that can be its primary without copying: its primary, or its replicas if
+    the primary is lost. *The slices are in the order in which they came to their servers*, so that a
+    server over its bound gives up the slice that it took over last."""
 
     def seniority(slice_: int) -> tuple[bool, int, int]:
         gone = routes[slice_].primary not in alive
@@ -38,11 +38,12 @@ def candidates(routes: Sequence[Route], alive: Collection[int]) -> dict[int, tup
     }
 
 
-def without(routes: Sequence[Route], gone: int, target: Sequence[Route], epoch: int) -> Routes:
-    """A server is gone: from `epoch` on each of its slices has another primary, the target's if that
-    is a replica, otherwise the first replica."""
+def without(routes: Sequence[Route], gone: int, targets: Sequence[Route], epoch: int) -> Routes:
+    """The routes without a lost server: from `epoch` on, the primary of each of its slices is the
+    target's primary if that is a replica, otherwise the first replica."""
     return tuple(
-        _without(now, gone, goal.primary, epoch) for now, goal in zip(routes, target, strict=True)
+        _without(now, gone, target.primary, epoch)
+        for now, target in zip(routes, targets, strict=True)
     )
 
 
@@ -56,20 +57,20 @@ def _without(route: Route, gone: int, heir: int, epoch: int) -> Route:
     return Route(primary, others, learners, epoch)
 
 
-def teach(routes: Sequence[Route], target: Sequence[Route]) -> Routes:
-    """Whoever should have a slice and does not, learns it; whoever should not, stops learning it.
-    Nobody who has it drops it yet."""
-    return tuple(_teach(now, goal) for now, goal in zip(routes, target, strict=True))
+def add_learners(routes: Sequence[Route], targets: Sequence[Route]) -> Routes:
+    """The routes with a learner for every server of the target that lacks the slice, and no other
+    learners. Servers that have the slice keep it."""
+    return tuple(_add_learners(now, target) for now, target in zip(routes, targets, strict=True))
 
 
-def _teach(now: Route, goal: Route) -> Route:
+def _add_learners(now: Route, target: Route) -> Route:
     have = (now.primary, *now.replicas)
-    learners = tuple(server for server in (goal.primary, *goal.replicas) if server not in have)
+    learners = tuple(server for server in (target.primary, *target.replicas) if server not in have)
     return Route(now.primary, now.replicas, learners, now.since)
 
 
 def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:
-    """A learner has caught up with this primary: it is a replica of its slices."""
+    """The routes after a learner has caught up with this primary: it is a replica of its slices."""
     return tuple(
         Route(
             route.primary,
@@ -83,19 +84,19 @@ def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:
     )
 
 
-def arrive(routes: Sequence[Route], target: Sequence[Route], epoch: int) -> Routes:
-    """What has been learned is used: the goal, slice by slice, where everybody in it has the slice;
-    new primaries are so from `epoch` on."""
-    return tuple(_arrive(now, goal, epoch) for now, goal in zip(routes, target, strict=True))
+def promote(routes: Sequence[Route], targets: Sequence[Route], epoch: int) -> Routes:
+    """The target routes for all slices that every server of the target has, and the present routes
+    for the others. New primaries are primaries from `epoch` on."""
+    return tuple(_promote(now, target, epoch) for now, target in zip(routes, targets, strict=True))
 
 
-def _arrive(now: Route, goal: Route, epoch: int) -> Route:
-    if now.learners or not set(goal.holders) <= set(now.holders):
+def _promote(now: Route, target: Route, epoch: int) -> Route:
+    if now.learners or not set(target.holders) <= set(now.holders):
         return now
-    since = now.since if goal.primary == now.primary else epoch
-    return Route(goal.primary, goal.replicas, (), since)
+    since = now.since if target.primary == now.primary else epoch
+    return Route(target.primary, target.replicas, (), since)
 
 
 def begin(routes: Sequence[Route], epoch: int) -> Routes:
-    """The first routes."""
+    """The first routes of a job: every primary is one from `epoch` on."""
     return tuple(Route(route.primary, route.replicas, (), epoch) for route in routes)

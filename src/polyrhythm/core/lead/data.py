@@ -1,24 +1,27 @@
-"""Chunk leases and pass counts.
+"""The data plan: chunks of the data set, their leases to members, and full passes over all points.
 
-Points are dealt to chunks by a seeded permutation; chunks are leased to members. *Chunk progress is
-in the trailer and commits with it: a point is visited if and only if its contribution is.* So a
-chunk changes hands only when nothing of it can be on its way: its holder has contributed under the
-lease that lacks it, or is gone and every server has said so.
+A seeded permutation distributes the points over chunks; each chunk is leased to a member. *The trailer
+of a contribution says how far its chunks were visited, and counts together with the contribution.* A
+chunk therefore moves to another member only when no contribution with its points can be in flight: its
+holder has contributed under a lease without the chunk, or every server knows that the holder was
+removed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from polyrhythm.core.batches import too_few
+from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.minimum_tracker import MinimumTracker
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
+from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased, Trailer
 
 CHUNKS_PER_WORKER = 16
 _MOST_PASSES = 10_000
-"""Passes over a chunk that one contribution may have in it."""
+"""The most passes over a chunk that one contribution can report."""
 Holder: TypeAlias = tuple[int, int]
-"""A worker and its incarnation: one who comes back is somebody else."""
+"""A worker and its incarnation."""
 
 
 @dataclass(slots=True)
@@ -27,7 +30,7 @@ class Chunk:
     last: int
     holder: Holder | None = None
     heir: Holder | None = None
-    """Who gets it once the holder has confirmed lease `asked`."""
+    """The member that gets the chunk when the holder has confirmed lease `asked`."""
     asked: int = 0
     passes: int = 0
     cursor: int = 0
@@ -38,7 +41,7 @@ class Chunk:
 
     @property
     def due(self) -> Holder | None:
-        """Who holds it when everything asked for has come about."""
+        """The member that holds the chunk when all moves that were begun are over."""
         return self.heir or self.holder
 
 
@@ -46,7 +49,7 @@ class DataPlan:
     def __init__(
         self, points: int, workers: int, seed: int, epochs: int | None, least: int = 1
     ) -> None:
-        """`least`: no chunk has fewer points than a batch must have."""
+        """`least`: the fewest points of a chunk, so that a batch never lacks points."""
         self.points = points
         self._seed = seed
         self._epochs = epochs
@@ -57,15 +60,15 @@ class DataPlan:
         ]
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
-        """Chunks that wait for their holders to give them up."""
+        """Chunks whose holders have not given them up yet."""
         self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(count):
             self._passes.put(index, 0)
 
     def share(self, members: list[Holder]) -> set[Holder]:
-        """Deal all chunks over `members` as evenly as can be, moving as few as that allows.
-        Returns the members whose leases changed; chunks that a member must give up follow later,
-        when it has confirmed."""
+        """Distribute all chunks over `members` evenly, and move as few as that allows. Returns the
+        members whose leases changed. A chunk that a member must give up is leased to its heir later,
+        when the member has confirmed."""
         if not members:
             return set()
         held: dict[Holder, list[int]] = {member: [] for member in members}
@@ -94,7 +97,7 @@ class DataPlan:
         return changed
 
     def _move(self, index: int, member: Holder) -> Holder:
-        """Make `member` the one who is due; who must be told."""
+        """Let `member` have the chunk as soon as possible. Returns the member whose lease changes."""
         chunk = self.chunks[index]
         if chunk.holder is None or chunk.holder == member:
             self._hand(index, member)
@@ -104,7 +107,7 @@ class DataPlan:
         return chunk.holder
 
     def _hand(self, index: int, member: Holder | None) -> None:
-        """The chunk is `member`'s now, and nobody is asked for it."""
+        """Give the chunk to `member`; a move that was begun is over."""
         chunk = self.chunks[index]
         if chunk.holder is not None:
             self._held[chunk.holder].discard(index)
@@ -118,8 +121,8 @@ class DataPlan:
             self._numbers[member] = self._numbers.get(member, 0) + 1
 
     def confirm(self, holder: Holder, number: int) -> set[Holder]:
-        """`holder` has contributed, or abstained, under lease `number`: what that one lacks is
-        free. Returns the members whose leases grew."""
+        """`holder` has contributed or abstained under lease `number`: the chunks that this lease lacks
+        can move. Returns the members whose leases grew."""
         changed: set[Holder] = set()
         for index in sorted(self.moving):
             chunk = self.chunks[index]
@@ -130,8 +133,9 @@ class DataPlan:
         return changed
 
     def release(self, gone: Iterable[Holder]) -> set[Holder]:
-        """These are gone, and nothing of theirs can arrive any more. Returns the members whose
-        leases grew: heirs of theirs, and holders whose heir they were."""
+        """These members were removed, and none of their contributions can arrive any more. Returns the
+        members whose leases grew: the heirs of their chunks, and the holders of chunks that they were
+        to inherit."""
         leavers = set(gone)
         changed: set[Holder] = set()
         for index in sorted(self.moving):
@@ -169,9 +173,8 @@ class DataPlan:
         )
 
     def commit(self, holder: Holder, progress: tuple[ChunkProgress, ...]) -> int:
-        """Enter what a counted contribution visited; returns how many points that were. Progress
-        on a chunk that this worker does not hold is void, and so is progress that no worker can have
-        made."""
+        """Record what a contribution visited; returns the number of points. Progress on a chunk that
+        the member does not hold is ignored, and so is progress that no worker can have made."""
         visited = 0
         for step in progress:
             index, passes, cursor = step.chunk, step.passes, step.cursor
@@ -196,7 +199,7 @@ class DataPlan:
 
     @property
     def passes(self) -> int:
-        """Full passes over all points."""
+        """The number of full passes over all points."""
         return self._passes.least
 
     @property
@@ -211,11 +214,111 @@ class DataPlan:
                 raise InvariantBroken("the chunks overlap or leave a gap")
         for chunk in self.chunks:
             if not 0 <= chunk.cursor < max(1, chunk.points):
-                raise InvariantBroken("a cursor stands outside its chunk")
+                raise InvariantBroken("a cursor is outside its chunk")
         for index, chunk in enumerate(self.chunks):
             if (chunk.heir is not None) != (index in self.moving):
                 raise InvariantBroken("a chunk has an heir, but is not moving")
             if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
-                raise InvariantBroken("a chunk has an heir, but nobody was asked for it")
+                raise InvariantBroken(
+                    "a chunk has an heir, but its holder was not asked to give it up"
+                )
             if chunk.holder is not None and index not in self._held[chunk.holder]:
-                raise InvariantBroken("a chunk's holder does not know of it")
+                raise InvariantBroken("a chunk is missing in the chunks of its holder")
+
+
+class Sharing:
+    """The data plan as members join, enrol and leave.
+
+    *The first data set that is enrolled makes the plan; the data sets of all members must have the same
+    length. The chunks of a member that left are shared again when every server knows that it left:
+    until then its contributions may still count.*
+    """
+
+    def __init__(self, seed: int, epochs: int | None, min_batch: int = 1) -> None:
+        self._min_batch = min_batch
+        self._seed = seed
+        self._epochs = epochs
+        self._plan: DataPlan | None = None
+        self._members: list[Holder] = []
+        self.moving: Collection[int] = ()
+        """Chunks that are moving from one member to another."""
+
+    @property
+    def passes(self) -> int:
+        return self._plan.passes if self._plan is not None else 0
+
+    @property
+    def points(self) -> int:
+        """The length of the data set; 0 until a worker enrols one."""
+        return self._plan.points if self._plan is not None else 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has enrolled a data set."""
+        return self._plan is not None
+
+    def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | str:
+        """The member's lease, or what is wrong with its data set. `batch`: the batch size of the
+        member's loop; 0: unknown."""
+        if points < 1:
+            return "is empty"
+        if too_few(points, self._min_batch):
+            return f"has {points} points, fewer than --min-batch {self._min_batch}"
+        if self._plan is None:
+            self._members = _entered(view.members())
+            least = min(self._min_batch, batch or self._min_batch)
+            self._plan = DataPlan(points, len(self._members), self._seed, self._epochs, least)
+            self.moving = self._plan.moving
+            self._plan.share(self._members)
+        elif points != self._plan.points:
+            return f"has {points} points, the job's has {self._plan.points}"
+        member.enrolled = True
+        return self._plan.lease(member.key)
+
+    def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
+        """Every server knows the view, and that the members in `gone` were removed. Returns the
+        leases that changed."""
+        if self._plan is None:
+            return []
+        changed = self._plan.release(gone)
+        members = _entered(view.members())
+        if members != self._members:
+            self._members = members
+            changed |= self._plan.share(members)
+        return self._leases(view, changed)
+
+    def commit(self, trailer: Trailer) -> int:
+        """Record what a contribution visited; returns the number of points."""
+        if self._plan is None:
+            return int(trailer.weight)
+        return self._plan.commit((trailer.worker, trailer.incarnation), trailer.progress)
+
+    def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
+        """The member works under lease `number` now. Returns the leases that grew because of that."""
+        if self._plan is None or not self.moving:
+            return []
+        return self._leases(view, self._plan.confirm(member.key, number))
+
+    def outdated(self, member: Member, number: int) -> bool:
+        """Whether the member has chunks under a lease that is later than `number`."""
+        if self._plan is None or not member.enrolled:
+            return False
+        lease = self._plan.lease(member.key)
+        return lease.number > number and bool(lease.chunks)
+
+    def _leases(self, view: View, changed: set[Holder]) -> list[tuple[Member, Leased]]:
+        assert self._plan is not None
+        found = []
+        for worker, incarnation in sorted(changed):
+            member = view.get(worker, incarnation)
+            if member is not None and member.enrolled:
+                found.append((member, self._plan.lease(member.key)))
+        return found
+
+    def check(self) -> None:
+        if self._plan is not None:
+            self._plan.check()
+
+
+def _entered(members: Iterable[Member]) -> list[Holder]:
+    return [member.key for member in members if member.entered]

@@ -1,0 +1,152 @@
+"""By rounds: servers collect the contributions of a round, and fold them when the lead orders it.
+
+*A fold waits while slices change their primary, and while contributions are owed to a server that was
+promoted: otherwise servers would fold different sets of contributions in the same round.*
+"""
+
+from collections.abc import Mapping
+
+from polyrhythm.core.lead.contributions import Complete
+from polyrhythm.core.lead.members import Member
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress import STOPPED
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.wire.messages import Folded, Trailer
+
+
+class ByRounds:
+    """Implements `modes.Mode`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._rounds = parts.rounds
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._folds = parts.folds
+        self._noted_share = 1.0
+        """The smallest share of a step that was written to the journal."""
+        self._postponed: tuple[frozenset[int], Reason] | None = None
+        """A fold that waits for routes or for contributions that are owed."""
+        if parts.job.replicas:
+            self._contributions.keep_until_folded()
+
+    @property
+    def done(self) -> int:
+        return max(0, self._rounds.round)
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def sent(self, trailer: Trailer, now_ns: int) -> None:
+        """Nothing to do: a worker waits for the fold, so it has one contribution in flight."""
+
+    def reported(self, server: int) -> None:
+        """Nothing to do: servers say with `Folded` what they have folded."""
+
+    def complete(self, complete: Complete) -> None:
+        self._rounds.arrived(complete.trailer.worker, complete.round)
+
+    def counted(self, now_ns: int) -> None:
+        """Nothing to do: goals are checked when a round is folded."""
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        """Nothing to do."""
+
+    # -- the policy ----------------------------------------------------------------------------
+
+    def ask(self, event: sync.PolicyEvent, now_ns: int) -> None:
+        if self._ending.begun:
+            return
+        decision = self._folds.consult(event, now_ns)
+        if decision.fold:
+            self.fold(decision.release, decision.reason, now_ns)
+        elif decision.release:
+            self._folds.release(decision.release, sync.NO_WORKERS)
+
+    def call_back(self, member: Member, now_ns: int) -> None:
+        """Nothing to do: the next round releases every member."""
+
+    def end_if_idle(self, now_ns: int) -> None:
+        """Nothing to do: idle rounds are counted when they are folded."""
+
+    # -- a stop on request ---------------------------------------------------------------------
+
+    def stop(self, now_ns: int) -> None:
+        self._progress.goals.stop()
+        self._stopping.begin(now_ns)
+        self._folds.pause()
+
+    def stop_waiting(self, now_ns: int) -> None:
+        """Fold the open round as it is. No worker gets that version pushed, because a worker that is
+        computing would drop it: all workers pull it."""
+        self._stopping.settled()
+        if self._ending.goal is None and not self._rounds.folding:
+            self._progress.break_off(self.done, STOPPED.code, now_ns)
+            self._ending.goal = STOPPED
+            self.fold(sync.NO_WORKERS, STOPPED, now_ns)
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
+        if self._routing.moving or self._contributions.owed:
+            self._postponed = (release, reason)
+            return
+        rounds = self._rounds
+        self._folds.begin(release, reason, now_ns)
+        self._folds.send(readers=tuple(sorted(rounds.readers)), share=rounds.share, last=False)
+        self._note_share(rounds.share)
+
+    def _note_share(self, share: float) -> None:
+        """Write to the journal that more workers have visited all of their points."""
+        if share >= self._noted_share:
+            return
+        self._noted_share = share
+        members = len(self._rounds.members)
+        fields = {"resting": self._rounds.resting, "members": members, "share": share}
+        self._folds.note(Reason("points-visited", fields))
+
+    def folded(self, message: Folded) -> bool:
+        moving = self._routing.moving
+        return not moving and self._rounds.folded(message, self._routing.primaries)
+
+    def closed(self, now_ns: int) -> None:
+        if self._ending.goal is not None:
+            return
+        round_, why = self._rounds.round, self._rounds.reason
+        goal = self._progress.folded(round_, why, now_ns)
+        if goal is not None:
+            self._ending.goal = goal
+        elif (trouble := self._progress.stuck(round_, why)) is not None:
+            self._ending.finish(trouble, self.done, now_ns, failed=True)
+
+    def recount(self, versions: Mapping[int, int]) -> bool:
+        rounds, primaries = self._rounds, self._routing.primaries
+        if not rounds.folding:
+            return False
+        folded = rounds.told
+        if rounds.round > 0:
+            folded = frozenset(s for s in primaries if versions[s] >= rounds.round)
+        if rounds.reroute(primaries, folded & primaries):
+            return True
+        if not self._contributions.owed:
+            self._folds.send_again()
+        return False
+
+    def repaid(self, now_ns: int) -> None:
+        if self._rounds.folding and not self._routing.moving:
+            self._folds.send_again()
+        self.resume(now_ns)
+
+    def resume(self, now_ns: int) -> None:
+        waits = self._routing.moving or self._contributions.owed or self._rounds.folding
+        if self._postponed is not None and not waits and not self._ending.over:
+            (release, reason), self._postponed = self._postponed, None
+            self.fold(release, reason, now_ns)
+
+    def learned(self, now_ns: int) -> None:
+        """Nothing to do: learners are promoted after a fold."""
+
+    def waiting(self) -> Waiting | None:
+        return None

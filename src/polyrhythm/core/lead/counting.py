@@ -1,0 +1,91 @@
+"""The path of a contribution in the lead: reports and trailer, completion, progress, the policy.
+
+*A contribution counts once, when it is complete: then its points are visited, its lease is confirmed,
+and the policy hears of it.*
+"""
+
+from polyrhythm.core.lead.contributions import Complete, in_range
+from polyrhythm.core.lead.members import Member
+from polyrhythm.core.lead.modes import Mode
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.wire import messages as m
+
+
+class Counting:
+    def __init__(self, parts: Parts, mode: Mode) -> None:
+        self._mode = mode
+        self._view = parts.view
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._rounds = parts.rounds
+        self._sharing = parts.sharing
+        self._outbox = parts.outbox
+        self._progress = parts.progress
+        self._noted: set[int] = set()
+        """Workers without a point to visit that the journal has named."""
+
+    def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
+        """A trailer has come; `member` is None if its sender was removed."""
+        trailer = in_range(trailer)
+        self._mode.sent(trailer, now_ns)
+        complete = self._contributions.trailer(trailer, self._routing.primary_since)
+        if complete is not None:
+            self.count(complete, member, now_ns)
+
+    def arrived(self, message: m.Arrived, member: Member | None, now_ns: int) -> None:
+        """A server reports a contribution; `member` is None if its sender was removed."""
+        self._mode.reported(message.server)
+        owed = bool(self._contributions.owed)
+        complete = self._contributions.arrived(message, self._routing.primary_since)
+        if complete is not None:
+            self.count(complete, member, now_ns)
+        if owed and not self._contributions.owed:
+            self._mode.repaid(now_ns)
+
+    def count(self, complete: Complete, member: Member | None, now_ns: int) -> None:
+        """A contribution is complete; `member` is None if its sender was removed."""
+        self._rounds.moved_ns = now_ns
+        trailer = complete.trailer
+        self._mode.complete(complete)
+        self._progress.count(trailer, now_ns)
+        if member is not None:
+            lease = trailer.lease
+            if member.confirms and not self._contributions.incomplete(*member.key):
+                lease, member.confirms = member.confirms, 0
+            if self._sharing.moving:
+                self._confirm_lease(member, lease, now_ns)
+            event = sync.MemberContributed(trailer.worker, complete.round, trailer)
+            self._mode.ask(event, now_ns)
+        self._mode.counted(now_ns)
+
+    def abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
+        """A member has nothing to contribute."""
+        member.resting = True
+        self._rounds.abstained(message.worker)
+        self._mode.ask(sync.MemberAbstained(message.worker), now_ns)
+        if self._contributions.incomplete(*member.key):
+            member.confirms = message.lease  # to be confirmed when its contributions are counted
+        else:
+            self._note_without_points(member)
+            self._confirm_lease(member, message.lease, now_ns)
+        if self._sharing.outdated(member, message.lease):
+            self._mode.call_back(member, now_ns)
+        self._mode.end_if_idle(now_ns)
+
+    def _confirm_lease(self, member: Member, number: int, now_ns: int) -> None:
+        self.send_leases(self._sharing.confirm(member, number, self._view), now_ns)
+
+    def send_leases(self, leases: list[tuple[Member, m.Leased]], now_ns: int) -> None:
+        for member, lease in leases:
+            self._outbox.tell(member, lease)
+            if lease.chunks:
+                self._mode.call_back(member, now_ns)
+
+    def _note_without_points(self, member: Member) -> None:
+        """Write to the journal, once, that a worker has never had a point to visit."""
+        worker = member.worker
+        new = worker not in self._progress.accounting.workers and worker not in self._noted
+        if new and not self._sharing.moving:  # otherwise chunks may be on their way to it
+            self._noted.add(worker)
+            self._outbox.note("empty-handed", worker=worker, name=member.name)

@@ -1,0 +1,191 @@
+"""The life of a member: admitted, attached, enrolled, entered, and removed.
+
+*A link that ends removes its member at once. A member that is silent for too long is evicted, and told
+to rejoin when it can be reached again.*
+"""
+
+from polyrhythm.core.effects import Bind, Drop, worker_name
+from polyrhythm.core.lead.members import Member
+from polyrhythm.core.lead.modes import Mode
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress import NOT_FINITE, STOPPED
+from polyrhythm.core.liveness import Suspicion
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.model import difference, nonsense
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.wire import messages as m
+
+
+class Lifecycle:
+    def __init__(self, parts: Parts, mode: Mode) -> None:
+        self._mode = mode
+        self._job = parts.job
+        self._policy = parts.policy
+        self._view = parts.view
+        self._opening = parts.opening
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._rounds = parts.rounds
+        self._removals = parts.removals
+        self._sharing = parts.sharing
+        self._outbox = parts.outbox
+        self._servers = parts.servers
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self.suspicion = Suspicion(parts.job.heartbeat_s)
+
+    def accepts(self, worker: int, incarnation: int) -> bool:
+        """Whether contributions of this worker count: it is a member, or some server may not know yet
+        that it was removed."""
+        if self._view.get(worker, incarnation) is not None:
+            return True
+        return self._removals.pending(worker, incarnation)
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def admit(self, link: str, hello: m.WorkerHello, now_ns: int) -> bool:
+        """A worker asks to join. Returns False if it was refused."""
+        name, same_name = hello.name, self._view.named(hello.name)
+        if same_name is not None and same_name.incarnation == hello.incarnation:
+            self._removals.may_rejoin(*same_name.key, now_ns)
+            self.remove(same_name, "it came back over another link", now_ns)
+        elif same_name is not None:
+            fault = "a worker with this name is in the job; give another with --name"
+            self._outbox.refuse(link, f"{name} was refused: {fault}")
+            return False
+        if self._ending.goal is not None:
+            fault = f"{name} was refused: the job is ending"
+            self._outbox.refuse(link, fault, ending=True)
+            return False
+        self._opening.admitted(now_ns)
+        again = self._view.known(name)
+        member = self._view.admit(name, now_ns)
+        self._removals.joined(member.worker)
+        self.suspicion.expect(member.worker, now_ns)
+        self._outbox.do(Bind(link, worker_name(member.worker), member.incarnation))
+        self._outbox.introduce(member)  # before the worker can dial the servers
+        identity, servers = self._outbox.identity(member), self._routing.specs
+        self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
+        what = "rejoined" if again else "joined"
+        self._outbox.note(what, worker=member.worker, name=name, epoch=self._view.epoch)
+        return True
+
+    def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
+        """A member has sent its model: the first one is the job's, the others must equal it."""
+        if (fault := nonsense(spec)) is not None:
+            self.refuse(member, f"{member.name}'s model cannot be held: {fault}", now_ns)
+            return
+        if self._routing.spec is None:
+            self._servers.place(spec)
+        elif (fault := difference(self._routing.spec, spec)) is not None:
+            self.refuse(member, f"{member.name}'s model differs: {fault}", now_ns)
+            return
+        self._view.attach(member)
+        if self._routing.all_placed and self._routing.change is None:
+            self._outbox.route(member)
+            if not self._rounds.open:
+                self.open_if_ready(now_ns)
+            elif not self._rounds.opening:
+                self._enter(member, now_ns)
+
+    def enrol(self, member: Member, message: m.Enrol, now_ns: int) -> None:
+        """A member has a data set to visit."""
+        if not self._sharing.begun:
+            self._outbox.note("data", points=message.points, batch=message.batch)
+        lease = self._sharing.enrol(member, message.points, message.batch, self._view)
+        if isinstance(lease, str):
+            self.refuse(member, f"{member.name}'s data set {lease}", now_ns)
+        else:
+            self._outbox.tell(member, lease)
+
+    def open_if_ready(self, now_ns: int) -> None:
+        """Open round 1, by the fold of round 0, if the parameters and enough workers are there."""
+        ready = self._routing.all_seeded and self._opening.due(self._view.attached)
+        if self._rounds.open or not ready:
+            return
+        self._progress.goals.opened(now_ns)
+        entering = self._view.all_attached()
+        for member in entering:
+            self._view.enter(member)
+            self._policy.on(sync.Joined(member.worker), now_ns)
+        release = frozenset(member.worker for member in entering)
+        opened = Reason("opened", {"round": 1, "members": len(entering)})
+        self._mode.fold(release, opened, now_ns)
+
+    def _enter(self, member: Member, now_ns: int) -> None:
+        self._view.enter(member)
+        self._mode.ask(sync.Joined(member.worker), now_ns)
+
+    def enter_attached(self, now_ns: int) -> None:
+        """Let members enter that attached while the first version was on its way, or during a change of
+        routes."""
+        for member in self._view.all_attached():
+            if not member.entered:
+                self._enter(member, now_ns)
+
+    # -- leaving -------------------------------------------------------------------------------
+
+    def evict_silent(self, now_ns: int) -> None:
+        """Remove every member that has been silent for too long."""
+        for worker in self.suspicion.silent(now_ns):
+            if (member := self._view.at(worker)) is not None:
+                self._evict(member, now_ns)
+
+    def _evict(self, member: Member, now_ns: int) -> None:
+        pulse = self.suspicion.pulse(member.worker)
+        silent_s = (now_ns - pulse.heard_ns) / 1e9
+        fields = {"name": member.name, "silent_s": silent_s, "derivation": pulse.derivation()}
+        limit_s = pulse.limit_ns() / 1e9
+        self._outbox.note("evicted", worker=member.worker, limit_s=limit_s, **fields)
+        evicted = m.Evicted(**self._outbox.identity(member), reason=str(Reason("silent", fields)))
+        self._outbox.tell(member, evicted)
+        self._removals.may_rejoin(*member.key, now_ns)
+        self.remove(member, "it was silent for too long", now_ns)
+
+    def close_links(self, now_ns: int) -> None:
+        """Close the links of members that were evicted long ago. Such a worker has received the order to
+        rejoin, and reads it before it notices the end of the link."""
+        for worker, incarnation in self._removals.links_due(now_ns, alone=not len(self._view)):
+            self._outbox.dismiss(worker, incarnation)
+            self._outbox.do(Drop(worker_name(worker), "it was evicted, and has not woken"))
+            self._removals.link_ended(worker, incarnation, now_ns)
+
+    def refuse(self, member: Member, reason: str, now_ns: int, *, ending: bool = False) -> None:
+        """Remove a member, and tell it why. `ending`: the job ends, and the member has not failed."""
+        self._outbox.refuse(worker_name(member.worker), reason, ending=ending)
+        self.remove(member, reason, now_ns)
+
+    def remove(self, member: Member, reason: str, now_ns: int) -> None:
+        self._view.remove(member.worker)
+        self.suspicion.forget(member.worker)
+        self._outbox.note("left", worker=member.worker, name=member.name, reason=reason)
+        self._mode.forget(*member.key)
+        self._progress.goals.left(member.worker)
+        self._progress.learning.left(member.worker)
+        if self._routing.lose_seeder(member.worker):
+            self._servers.send_routes()
+        if not self._rounds.open:
+            self._opening.lost()
+            self.open_if_ready(now_ns)
+        if member.entered:
+            self._removals.leave(member.key)
+            self._rounds.left(member.worker)
+            owed = bool(self._contributions.owed)
+            self._contributions.excuse(*member.key)
+            self._mode.ask(sync.Left(member.worker), now_ns)
+            if owed and not self._contributions.owed:
+                self._mode.repaid(now_ns)
+        self.end_if_deserted(now_ns)
+
+    def end_if_deserted(self, now_ns: int) -> None:
+        """End the job if its last member has left and none can be expected."""
+        if len(self._view):
+            return
+        goal, done = self._ending.goal, self._mode.done
+        if goal is not None:
+            self._ending.finish(goal, done, now_ns, failed=goal.code == NOT_FINITE)
+        elif self._stopping.asked:
+            self._ending.finish(STOPPED, done, now_ns, failed=False)
+        elif self._rounds.open and self._removals.deserted(now_ns):
+            self._ending.finish(Reason("deserted"), done, now_ns, failed=True)

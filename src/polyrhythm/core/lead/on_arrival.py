@@ -1,0 +1,164 @@
+"""On arrival: each server folds a contribution when it arrives, and workers need not wait for others.
+
+*A fold changes no parameters here. The lead orders one when the view changes, so that every server
+knows the members, and a last one when a goal is reached, so that servers stop folding.*
+"""
+
+from collections.abc import Mapping
+
+from polyrhythm.core.effects import server_name, worker_name
+from polyrhythm.core.lead.contributions import Complete, InFlight
+from polyrhythm.core.lead.members import Member
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress import IDLE_ROUNDS, STOPPED, RoundEquivalents
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.core.sync import policy as sync
+from polyrhythm.wire.messages import WINDOW, Folded, Trailer
+
+_ON_ARRIVAL = Reason("on-arrival")
+
+
+class OnArrival:
+    """Implements `modes.Mode`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._view = parts.view
+        self._rounds = parts.rounds
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._removals = parts.removals
+        self._sharing = parts.sharing
+        self._servers = parts.servers
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._folds = parts.folds
+        self._equivalents = RoundEquivalents()
+        self._in_flight = InFlight(WINDOW)
+        self._last = False
+        """Whether the last fold was ordered: servers fold nothing after it."""
+
+    @property
+    def done(self) -> int:
+        return self._equivalents.done
+
+    # -- contributions -------------------------------------------------------------------------
+
+    def sent(self, trailer: Trailer, now_ns: int) -> None:
+        self._in_flight.sent(trailer.worker, trailer.incarnation, trailer.sequence, now_ns)
+
+    def reported(self, server: int) -> None:
+        self._rounds.folded_one(server)
+
+    def complete(self, complete: Complete) -> None:
+        trailer = complete.trailer
+        self._in_flight.completed(trailer.worker, trailer.incarnation, trailer.sequence)
+
+    def counted(self, now_ns: int) -> None:
+        if not self._ending.begun:
+            self._equivalents.advance(len(self._view))
+            goal = self._progress.folded(self.done, _ON_ARRIVAL, now_ns)
+            if goal is not None:
+                self._end_with_fold(goal, now_ns)
+            elif self._progress.no_batches:
+                self._ending.finish(Reason("no-batches"), self.done, now_ns, failed=True)
+        self.end_if_idle(now_ns)
+
+    def forget(self, worker: int, incarnation: int) -> None:
+        self._in_flight.forget(worker, incarnation)
+
+    # -- the policy ----------------------------------------------------------------------------
+
+    def ask(self, event: sync.PolicyEvent, now_ns: int) -> None:
+        if self._ending.begun:
+            return
+        decision = self._folds.consult(event, now_ns)
+        if decision.fold:
+            self.fold(decision.release, decision.reason, now_ns)
+        elif decision.release:
+            # a worker that is released by its own contribution has asked for parameters with it
+            asked = sync.NO_WORKERS
+            if isinstance(event, sync.MemberContributed):
+                asked = frozenset((event.worker,))
+            self._folds.release(decision.release, asked)
+
+    def call_back(self, member: Member, now_ns: int) -> None:
+        if member.resting:
+            member.resting = False
+            self.ask(sync.Returned(member.worker), now_ns)
+
+    def end_if_idle(self, now_ns: int) -> None:
+        """End the job if every member rests and no contribution, chunk or view is on its way."""
+        if self._contributions.any or self._sharing.moving:
+            return
+        over = self._ending.begun or not len(self._view)
+        view_changes = self._rounds.folding or self._removals.any
+        if not over and not view_changes and self._view.all_rest():
+            idle = Reason("idle", {"rounds": IDLE_ROUNDS})
+            self._ending.finish(idle, self.done, now_ns, failed=True)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def stop(self, now_ns: int) -> None:
+        self._progress.break_off(self.done, STOPPED.code, now_ns)
+        self._end_with_fold(STOPPED, now_ns)
+
+    def stop_waiting(self, now_ns: int) -> None:
+        """Nothing to do: a stop waits for no round."""
+
+    def _end_with_fold(self, reason: Reason, now_ns: int) -> None:
+        self._ending.goal = reason
+        if not self._rounds.folding:
+            self._fold_last(reason, now_ns)
+
+    # -- folds ---------------------------------------------------------------------------------
+
+    def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
+        self._folds.begin(release, reason, now_ns)
+        self._folds.send(last=False)
+
+    def _fold_last(self, reason: Reason, now_ns: int) -> None:
+        self._last = True
+        self._folds.begin(sync.NO_WORKERS, reason, now_ns)
+        self._folds.send(last=True)
+
+    def folded(self, message: Folded) -> bool:
+        if self._routing.moving:
+            self._rounds.answered(message)
+            return False
+        return self._rounds.folded(message, self._routing.primaries)
+
+    def closed(self, now_ns: int) -> None:
+        if self._ending.goal is not None and not self._last:
+            self._fold_last(self._ending.goal, now_ns)  # the goal was reached during a view change
+
+    def recount(self, versions: Mapping[int, int]) -> bool:
+        rounds, primaries = self._rounds, self._routing.primaries
+        if not rounds.folding:
+            return False
+        if rounds.reroute(primaries, rounds.told & primaries):
+            return True
+        self._folds.send_again()
+        return False
+
+    def repaid(self, now_ns: int) -> None:
+        """Nothing to do: a contribution is folded at once, and never owed."""
+
+    def resume(self, now_ns: int) -> None:
+        """Nothing to do: a fold does not wait for routes."""
+
+    def learned(self, now_ns: int) -> None:
+        if not self._ending.begun:
+            self._servers.promote(now_ns)
+
+    def waiting(self) -> Waiting | None:
+        """Workers whose window is full wait for servers to acknowledge."""
+        full = self._in_flight.full()
+        if full is None:
+            return None
+        workers, since_ns = full
+        _, servers = self._contributions.late(self._routing.primary_since, workers)
+        fields = {
+            "held": ", ".join(map(worker_name, sorted(workers))),
+            "servers": ", ".join(map(server_name, sorted(servers))),
+        }
+        return Waiting(Reason("window", fields), since_ns)

@@ -1,0 +1,72 @@
+"""The parts of the lead, each with a rule of its own, and how they are connected."""
+
+from dataclasses import dataclass
+
+from polyrhythm.core.lead.admission import Admission, Opening
+from polyrhythm.core.lead.contributions import Contributions
+from polyrhythm.core.lead.data import Sharing
+from polyrhythm.core.lead.ending import Ending, Stopping
+from polyrhythm.core.lead.folds import Folds
+from polyrhythm.core.lead.members import View
+from polyrhythm.core.lead.outbox import LeadOutbox
+from polyrhythm.core.lead.progress import JobProgress
+from polyrhythm.core.lead.removals import Removals
+from polyrhythm.core.lead.rounds import Rounds
+from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.servers import Servers
+from polyrhythm.core.lead_watch import link_timeout_s
+from polyrhythm.core.sync.policy import SyncPolicy
+from polyrhythm.core.sync.registry import choose_policy
+from polyrhythm.wire.messages import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """None of these parts calls the mode (`modes.py`), the lifecycle of members (`lifecycle.py`), the
+    counting of contributions (`counting.py`) or the machine: those call the parts."""
+
+    job: JobSpec
+    policy: SyncPolicy
+    view: View
+    admission: Admission
+    opening: Opening
+    routing: Routing
+    contributions: Contributions
+    rounds: Rounds
+    removals: Removals
+    sharing: Sharing
+    outbox: LeadOutbox
+    servers: Servers
+    progress: JobProgress
+    ending: Ending
+    stopping: Stopping
+    folds: Folds
+
+
+def connect(job: JobSpec) -> Parts:
+    policy, view, rounds = choose_policy(job), View(), Rounds()
+    admission = Admission(job.job)
+    routing = Routing(job.servers, job.slice_nbytes, job.replicas)
+    grace_s = job.start_timeout_s if job.respawn else 0.0
+    removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
+    sharing = Sharing(job.seed, job.epochs, job.min_batch)
+    outbox = LeadOutbox(view, routing)
+    progress = JobProgress(job, sharing, outbox)
+    return Parts(
+        job=job,
+        policy=policy,
+        view=view,
+        admission=admission,
+        opening=Opening(job.workers, job.start_timeout_s),
+        routing=routing,
+        contributions=Contributions(),
+        rounds=rounds,
+        removals=removals,
+        sharing=sharing,
+        outbox=outbox,
+        servers=Servers(job, routing, rounds, outbox),
+        progress=progress,
+        ending=Ending(admission, rounds, progress, outbox),
+        stopping=Stopping(),
+        folds=Folds(policy, view, routing, removals, rounds, outbox),
+    )
