@@ -203,8 +203,8 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "late-server-knows-no-members",
         "A server that comes into the running job refuses the workers that dial it.",
-        "core:Servers.come",
-        "self._dispatch.introduce_all(server)",
+        "core:Servers.join",
+        "self._outbox.introduce_all(server)",
         "None",
         "tests/core/server/test_admission.py::test_a_server_that_comes_later_is_told_of_every_member",
     ),
@@ -259,8 +259,8 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "links-of-sleepers-are-kept",
         "The links of an evicted worker that never wakes stay open.",
-        "core:Removals.unwoken",
-        "ns <= now_ns",
+        "core:Removals.links_due",
+        "until_ns <= now_ns",
         "False",
         "tests/core/lead/test_eviction.py"
         "::test_the_links_of_an_evicted_worker_are_freed_when_it_does_not_wake",
