@@ -31,15 +31,15 @@ WAITING = {
     "at_s": 9.0,
     "what": "waiting",
     "reason": "round",
-    "fields": {"round": 31, "missing": "w1"},
+    "fields": {"round": 31, "missing": [1]},
     "since_s": 4.5,
     "until_s": 1000.0,
-    "missing": [1],
 }
 ENDED = {
     "at_s": 10.0,
     "what": "ended",
-    "reason": "the job reached its goal: 30 rounds",
+    "reason": "goal",
+    "fields": {"goal": "rounds", "rounds": 30},
     "rounds": 30,
 }
 

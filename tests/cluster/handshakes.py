@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER, Decoder, encode
@@ -77,6 +78,6 @@ class Peer:
 
 
 def reason_in(messages: list[m.Message]) -> str:
-    refusals = [message.reason for message in messages if isinstance(message, m.Refusal)]
+    refusals = [in_words(message.reason) for message in messages if isinstance(message, m.Refusal)]
     assert len(refusals) == 1, messages
     return refusals[0]

@@ -199,7 +199,7 @@ class Command:
         return [line for line in came if line["name"] == name]
 
     def left(self, name: str) -> list[str]:
-        """The reasons with which workers of this name left."""
+        """The codes of the reasons for which workers of this name left."""
         return [line["reason"] for line in self.journal("left") if line["name"] == name]
 
     def await_round(self, round_: int) -> None:

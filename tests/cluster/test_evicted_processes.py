@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from polyrhythm.observe.reasons import limit_in_words
 from tests.cluster.company import Company
 from tests.cluster.jobs.visits import POINTS
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command, wait_until
@@ -46,8 +47,8 @@ def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -
     assert result["points"] == PASSES * POINTS, "every point as often as there are passes"
     assert sum(worker["points"] for worker in result["per_worker"].values()) == result["points"]
     assert evicted["silent_s"] >= evicted["limit_s"] > 0
-    assert evicted["derivation"].startswith(f"{evicted['limit_s']:.2f} s = ")
-    assert command.left("worker-1")[0] == "it was silent for too long"
+    assert limit_in_words(evicted).startswith(f"{evicted['limit_s']:.2f} s = ")
+    assert command.left("worker-1")[0] == "evicted"
     assert [line["what"] for line in came] == ["joined", *["rejoined"] * (len(came) - 1)]
     epochs = [line["epoch"] for line in came]
     assert epochs == sorted(set(epochs)), "each time it is a new incarnation"

@@ -21,6 +21,7 @@ from polyrhythm.io.tcp import tcp_link
 from polyrhythm.runtime.net.handshake import acceptor, greet
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
+from polyrhythm.wire.messages.reasons import failed, refused
 from polyrhythm.wire.proof import Secret, mac
 from tests.cluster.handshakes import HOST, Peer, frame, reason_in, secret_of, with_nonce
 from tests.cluster.processes import Command, call, wait_until
@@ -60,7 +61,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         assert command.wait(60) == 0, command.stderr()
         assert [line["rounds"] for line in command.journal("ended")] == [ROUNDS]
         for name in ("worker-0", "worker-1"):
-            assert command.left(name) == ["it was done"]
+            assert command.left(name) == ["done"]
             assert len(command.joined(name)) == 1
 
 
@@ -234,8 +235,8 @@ def test_nothing_that_comes_before_the_proof_is_used(job: Command, server: int) 
     port = job.ports(job.servers()[server])[0]
     with Peer(port) as peer:
         said = with_nonce(hello("worker-0", worker=0, incarnation=1))
-        leave = m.Leave(worker=0, incarnation=1, reason="impersonated", failed=True)
-        peer.send(said, leave, m.Stop(reason="stop"))
+        leave = m.Leave(worker=0, incarnation=1, reason=failed("impersonated"), failed=True)
+        peer.send(said, leave, m.Stop(reason=refused("stop")))
         heard = peer.rest()
     assert "has not proven that it knows the secret sent Leave" in reason_in(heard)
     assert not any(isinstance(message, m.HelloReply) for message in heard)

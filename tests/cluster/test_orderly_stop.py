@@ -95,7 +95,7 @@ def assert_stopped(command: Command, number: signal.Signals) -> None:
     errors = command.stderr()
     assert "failed" not in errors and "Traceback" not in errors, errors
     (ended,) = command.journal("ended")
-    assert ended["reason"] == "stopped on request" and not ended["failed"]
+    assert ended["reason"] == "stopped" and not ended["failed"]
     wait_until(lambda: not command.pids(), "every process ended", LONG_S)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from polyrhythm.errors import LinkError, Refused
 from polyrhythm.io.local import dial_local, host_identity
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.net.dial import SocketDialer
 from polyrhythm.runtime.net.handshake import introduce
 from polyrhythm.runtime.options import NodeOptions
@@ -20,6 +21,7 @@ from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import header_nbytes
+from polyrhythm.wire.messages.reasons import refused
 from tests.cluster.handshakes import HOST, Peer, frame, reason_in, secret_of
 from tests.cluster.processes import Command, wait_until
 
@@ -62,7 +64,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         assert [line["rounds"] for line in ended] == [ROUNDS]
         assert names >= {"worker-0", "worker-1"}
         left = {line["name"]: line["reason"] for line in command.journal("left")}
-        assert left["worker-0"] == left["worker-1"] == "it was done"
+        assert left["worker-0"] == left["worker-1"] == "done"
         assert sum(line["contributions"] for line in command.journal("rounds")) == 2 * ROUNDS
         wait_until(lambda: not command.pids(), "every process ended", 30)
 
@@ -175,7 +177,7 @@ def test_the_same_after_a_proper_handshake_with_a_server(job: Command) -> None:
 
 
 def test_a_first_frame_that_is_no_bonjour(job: Command, port: int) -> None:
-    assert "must be a hello, not Stop" in answer_to(frame(m.Stop(reason="please")), port)
+    assert "must be a hello, not Stop" in answer_to(frame(m.Stop(reason=refused("please"))), port)
 
 
 @pytest.mark.parametrize("protocol", [1, 99])
@@ -264,7 +266,7 @@ def _offer_an_unsealed_segment(job: Command, server: int, hello: m.WorkerHello |
         message = None
         while not isinstance(message, m.Refusal):
             message, _ = link.receive()
-        assert "not sealed against shrinking" in message.reason
+        assert "not sealed against shrinking" in in_words(message.reason)
         with pytest.raises(LinkError):
             link.receive()
     finally:
@@ -277,7 +279,7 @@ def test_a_segment_without_its_descriptor(job: Command) -> None:
     link = dial_local(job.local_names(job.servers()[0])[0], "s0")
     link.send(m.SegmentOffered(segment=1, nbytes=4096))
     message, _ = link.receive()
-    assert isinstance(message, m.Refusal) and "without its descriptor" in message.reason
+    assert isinstance(message, m.Refusal) and "without its descriptor" in in_words(message.reason)
     link.close()
     link.dispose()
 

@@ -23,6 +23,7 @@ from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import FLAG_REFERENCE, MEMBER, Limits, encode
+from polyrhythm.wire.messages.reasons import failed
 from tests.conformance.masked import masked_pair
 
 MIB = 1024 * 1024
@@ -230,9 +231,9 @@ def test_unflushed_frames_are_sent_by_a_flush(pair: Pair) -> None:
 
 
 def test_closing_is_noticed_at_both_ends(pair: Pair) -> None:
-    pair.here.send(m.Leave(reason="bye"))
+    pair.here.send(m.Leave(reason=failed("bye")))
     pair.here.close()
-    assert pair.there.receive()[0] == m.Leave(reason="bye")
+    assert pair.there.receive()[0] == m.Leave(reason=failed("bye"))
     with pytest.raises(LinkError, match="here closed the link"):
         pair.there.receive()
     with pytest.raises(LinkError):

@@ -17,10 +17,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from polyrhythm.core.machine import WORDS, Reason, Waiting
+from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy
 from polyrhythm.core.sync.registry import KINDS, POLICIES, choose_kind, choose_policy
+from polyrhythm.observe.reasons import SENTENCES
 from polyrhythm.wire.messages import JobSpec
 from tests.conformance.policy_lead import STEPS_NS, Action, Ending, ModelLead, Violation, drive
 
@@ -97,7 +98,7 @@ def test_every_reason_of_a_policy_has_words(name: str, options: dict[str, Any]) 
         lead.begin(members)
         for code in codes:
             lead.act(code)
-        assert seen <= set(WORDS)
+        assert seen <= set(SENTENCES)
 
     search()
 
@@ -271,7 +272,7 @@ class Unrepeatable(Wrapped):
         self.number = next(self.built)
 
     def why(self) -> Waiting:
-        return Waiting(Reason("round", {"round": self.number, "missing": ""}), 0)
+        return Waiting(Reason("round", {"round": self.number, "missing": []}), 0)
 
 
 class ChangedByWhy(Wrapped):

@@ -6,6 +6,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 
 ADDRESS = m.Address("host", 1, "", "")
@@ -118,7 +119,7 @@ class Stage:
 
     @property
     def why(self) -> str:
-        return str(self.lead.why().reason)
+        return in_words(self.lead.why().reason)
 
 
 def sent(effects: list[Effect], kind: type[Kind], to: str | None = None) -> list[Kind]:

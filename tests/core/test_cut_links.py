@@ -3,6 +3,7 @@
 import pytest
 
 from polyrhythm.core import effects as fx
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from tests.core.stage import Stage, of, sent
 
@@ -16,7 +17,7 @@ def lost(effects: list[fx.Effect]) -> list[int]:
 def test_of_two_servers_that_cannot_talk_one_stays() -> None:
     stage = Stage(workers=2, servers=3, replicas=1).begin()
     stage.folded(0)
-    told = {"routing": stage.routing, "incarnation": 1, "reason": "the link broke"}
+    told = {"routing": stage.routing, "incarnation": 1, "detail": "the link broke"}
     assert lost(stage.tell(m.Unreachable(server=1, peer=2, **told))) == [2]
     effects = stage.tell(m.Unreachable(server=2, peer=1, **told))
     assert effects == [], "it is not in the job any more, so nobody listens to it"
@@ -39,7 +40,7 @@ def test_another_of_the_same_name_is_refused_as_ever() -> None:
     stage.folded(0)
     for incarnation in (0, stage.incarnations[1] + 1):
         (refusal,) = sent(stage.knock("worker-1", incarnation=incarnation), m.Refusal)
-        assert "a worker with this name is in the job" in refusal.reason
+        assert "a worker with this name is in the job" in in_words(refusal.reason)
 
 
 def test_the_only_worker_may_come_back_too() -> None:

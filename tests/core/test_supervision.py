@@ -10,6 +10,7 @@ from polyrhythm.core.supervision import (
     Started,
     loss_of,
 )
+from polyrhythm.observe.reasons import in_words
 
 SECOND = 10**9
 
@@ -55,7 +56,7 @@ def test_five_quick_deaths_in_a_row_are_enough() -> None:
     assert [life.wait_s(0.1) for _ in range(4)] == [0.5, 1, 2, 4]
     verdict = life.die(0.1)
     assert verdict.at_ns is None
-    assert str(verdict.reason) == (
+    assert in_words(verdict.reason) == (
         "worker-1 failed: killed by SIGKILL; it is not started again, because it died 5 times in a"
         " row within 10 s of its start"
     )
@@ -76,7 +77,9 @@ def test_workers_have_lives_of_their_own() -> None:
         respawn.on(Died("worker-0", "exit status 1"), 0)
     verdict = respawn.on(Died("worker-1", "exit status 1"), 0)
     assert verdict is not None and verdict.at_ns == SECOND // 2
-    assert str(verdict.reason) == ("worker-1 failed: exit status 1; it is started again in 0.5 s")
+    assert in_words(verdict.reason) == (
+        "worker-1 failed: exit status 1; it is started again in 0.5 s"
+    )
 
 
 @pytest.mark.parametrize("replicas", [0, 1])

@@ -8,12 +8,13 @@ from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from tests.core.stage import ADDRESS, Stage, of, sent, spec
 
 
 def ended(effects: list[Effect]) -> str | None:
-    return next((str(end.reason) for end in of(effects, fx.End)), None)
+    return next((in_words(end.reason) for end in of(effects, fx.End)), None)
 
 
 def enrol(stage: Stage, *workers: int, points: int = 64) -> dict[int, m.Leased]:
@@ -34,7 +35,7 @@ def test_asp_says_nothing_to_who_contributes() -> None:
     stage = Stage(workers=2, sync="asp").begin()
     for sequence in range(1, 20):
         assert of(stage.contribute(0, sequence), fx.Send) == []
-    assert stage.why == "nobody is held back"
+    assert stage.why == "no worker is held back"
 
 
 def test_ssp_holds_the_fast_until_the_slow_arrives() -> None:
@@ -42,7 +43,7 @@ def test_ssp_holds_the_fast_until_the_slow_arrives() -> None:
     (release,) = sent(stage.contribute(0, 1), m.Release)
     assert (release.worker, release.pushed) == (0, True), "it has asked for its parameters"
     assert sent(stage.contribute(0, 2), m.Release) == []
-    assert stage.why == "w0 are more than 1 step(s) ahead of w1 (clock 0)"
+    assert stage.why == "w0 is 2 steps ahead of w1 (limit 1)"
     releases = sent(stage.contribute(1, 1), m.Release)
     assert [(release.worker, release.pushed) for release in releases] == [(0, False), (1, True)]
 
@@ -60,7 +61,7 @@ def test_ssp_restart_lets_all_go_together() -> None:
     stage = Stage(workers=2, sync="ssp-restart:2").begin()
     assert sent(stage.contribute(0, 1), m.Release)
     assert sent(stage.contribute(0, 2), m.Release) == []
-    assert stage.why == "w0 stopped 2 step(s) ahead; clocks restart when w1 arrive"
+    assert stage.why == "w0 stopped 2 steps ahead; clocks restart when w1 arrives"
     releases = sent(stage.contribute(1, 1), m.Release)
     assert [release.worker for release in releases] == [0, 1]
 
@@ -108,7 +109,6 @@ def test_as_many_contributions_as_members_are_a_round() -> None:
         (1, True),
         (2, True),
     ]
-    assert releases[0].reason == "the job reached its goal: 2 rounds"
 
 
 def test_members_count_as_they_are_when_a_contribution_is() -> None:
@@ -129,7 +129,7 @@ def test_the_goal_is_every_point_visited() -> None:
     (fold,) = sent(stage.contribute(1, 1, progress=whole(leases[1])), m.Fold)
     assert fold.last
     (release, _) = sent(stage.folded(1), m.Release)
-    assert release.reason == "the job reached its goal: 1 passes over the data"
+    assert release.stop
 
 
 def test_a_goal_reached_while_the_view_turns_is_followed_by_the_last_fold() -> None:
@@ -205,7 +205,7 @@ def test_when_all_rest_and_nothing_is_on_its_way_the_job_ends_as_idle() -> None:
     leases = enrol(stage, 0, 1)
     assert ended(stage.tell(m.Abstained(**stage.who(0), lease=leases[0].number))) is None
     reason = ended(stage.tell(m.Abstained(**stage.who(1), lease=leases[1].number)))
-    assert reason is not None and reason.startswith("nobody had anything to contribute")
+    assert reason is not None and reason.startswith("no worker had anything to contribute")
 
 
 def test_it_is_not_idle_while_a_contribution_is_on_its_way() -> None:
@@ -227,7 +227,7 @@ def test_it_is_idle_when_what_was_on_its_way_did_not_help() -> None:
     stage.tell(m.Arrived(**who, routing=1, server=0, sequence=1, round=1))
     stage.tell(m.Abstained(**who, lease=lease.number))
     reason = ended(stage.tell(m.Arrived(**who, routing=1, server=1, sequence=1, round=1)))
-    assert reason is not None and reason.startswith("nobody had anything to contribute")
+    assert reason is not None and reason.startswith("no worker had anything to contribute")
 
 
 # -- the server ------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_asp_computes_on_parameters_that_contain_its_last_contribution(
         effects = hand.compute()
         assert pulls(effects) == [(sequence + 1, sequence)] * 2
         assert of(effects, fx.Resume) == []
-        assert str(hand.worker.why().reason) == "waiting for the servers' answer"
+        assert in_words(hand.worker.why().reason) == "waiting for the servers' answer"
         (resume,) = of(hand.land(sequence + 1, sequence), fx.Resume)
         assert resume.round == sequence + 1 and hand.worker.acknowledged == sequence
 
@@ -442,7 +442,7 @@ def test_read_ahead_goes_on_at_once_and_takes_the_answer_with_the_next_contribut
     assert of(effects, fx.Expect) == [fx.Expect(None, keep=2)], "an early answer is not lost"
     effects = hand.compute()
     assert of(effects, fx.Expect) == [fx.Expect(2)] and of(effects, fx.PushSlices) == []
-    assert str(hand.worker.why().reason) == "waiting for the servers' answer"
+    assert in_words(hand.worker.why().reason) == "waiting for the servers' answer"
     effects = hand.land(2, 1)
     assert [push.sequence for push in of(effects, fx.PushSlices)] == [2, 2]
     assert of(effects, fx.Resume) == [fx.Resume(2, False)]
@@ -504,7 +504,7 @@ def test_an_answer_to_an_earlier_question_does_not_count() -> None:
 
 def test_it_rests_and_comes_back_with_a_new_read() -> None:
     hand = Hand("asp").begin()
-    effects = hand.tell(ev.Exhausted("nothing left", 6))
+    effects = hand.tell(ev.Exhausted(6))
     assert [abstained.lease for abstained in sent(effects, m.Abstained)] == [6]
     assert hand.worker.state is Phase.RESTING and pulls(effects) == []
     assert pulls(hand.release()) == [(2, 0), (2, 0)]

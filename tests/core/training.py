@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.interval.base import Interval, IntervalTerms, Measured
+from polyrhythm.observe.reasons import in_words
 
 MS = 10**6
 
@@ -52,7 +53,7 @@ class Training:
             terms, reason = self.round(interval)
             rounds.append(terms)
             if reason is not None:
-                assert str(reason)
+                assert in_words(reason)
                 if reason.code == code:
                     return rounds, reason
         raise AssertionError(f"no {code} in {most} rounds")

@@ -11,6 +11,7 @@ from polyrhythm.io.link import Link
 from polyrhythm.io.local import local_link
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import tcp_link
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.net.handshake import introduce
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
@@ -73,7 +74,7 @@ class Wire:
             while True:
                 message = self.link.receive()[0]
                 if isinstance(message, m.Refusal):
-                    reason = message.reason
+                    reason = in_words(message.reason)
         return reason
 
     def close(self) -> None:

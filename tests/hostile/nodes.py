@@ -13,6 +13,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import DONE
 from tests.hostile.client import Hello, Wire, dial_node, hello_of, server_hello
 from tests.hostile.inputs import KINDS, Inputs
 
@@ -71,7 +72,7 @@ class Site:
                 self._stop.wait(_PACE_S)
             worker.finish()
         finally:
-            node.leave("")
+            node.leave(DONE)
             node.close()
 
     def trains_on(self) -> None:
@@ -86,7 +87,7 @@ class Site:
     def close(self) -> None:
         self._stop.set()
         self._worker.join(30)
-        self.servers[0].stop("the test is over")
+        self.servers[0].stop()
         for node in self.servers:
             node.close()
         threading.excepthook = self._before

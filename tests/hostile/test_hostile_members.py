@@ -9,6 +9,8 @@ import msgspec
 import pytest
 import torch
 
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.wire.messages.reasons import failed
 from tests.hostile.client import dial_node, hello_of
 from tests.hostile.inputs import Inputs
 from tests.hostile.nodes import Site
@@ -144,17 +146,18 @@ def test_a_long_name_is_admitted_when_names_are_not_checked(
 
 def test_reasons_are_cut_and_escaped() -> None:
     stage = Stage(workers=2, rounds=5).begin()
-    effects = stage.tell(m.Leave(**stage.who(0), reason="\x1b[2J" * 5_000))
+    effects = stage.tell(m.Leave(**stage.who(0), reason=failed("\x1b[2J" * 5_000)))
     (left,) = [e for e in effects if isinstance(e, fx.Note) and e.what == "left"]
-    assert len(left.fields["reason"]) <= MOST_REASON and left.fields["reason"].isprintable()
+    detail = left.fields["fields"]["detail"]
+    assert len(detail) <= MOST_REASON and detail.isprintable()
 
 
 def test_reasons_are_not_cut_when_the_rule_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "plain", lambda reason: reason)
+    monkeypatch.setattr(machine, "plain_reason", lambda reason: reason)
     stage = Stage(workers=2, rounds=5).begin()
-    effects = stage.tell(m.Leave(**stage.who(0), reason="x" * 5_000))
+    effects = stage.tell(m.Leave(**stage.who(0), reason=failed("x" * 5_000)))
     (left,) = [e for e in effects if isinstance(e, fx.Note) and e.what == "left"]
-    assert len(left.fields["reason"]) == 5_000
+    assert len(left.fields["fields"]["detail"]) == 5_000
 
 
 @pytest.mark.parametrize("length", [0, 999, 1_000, 1_001, 60_000])
@@ -200,7 +203,7 @@ def test_a_model_larger_than_any_memory_is_refused() -> None:
     stage.knock("anna")
     tensor = m.TensorSpec("w", (2**53, 2**20), "float32", 0, (1, 1))
     spec = m.ModelSpec((tensor,), m.OptimizerSpec("SGD", ({"lr": 0.1},)))
-    assert "can be held" in sent(stage.attach(0, spec), m.Refusal)[0].reason
+    assert "can be held" in in_words(sent(stage.attach(0, spec), m.Refusal)[0].reason)
 
 
 # -- over a link -------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ def journal_of(name: str) -> list[dict[str, object]]:
     return [
         line(0.0, "joined", worker=0, name=name, epoch=1),
         rounds(1.0, 1, {"0": totals(1, 0.5)}, contributions=1),
-        line(1.5, "refused", reason=f"{name} was refused"),
-        {**left(2.0, 0, f"it failed: {name}"), "name": name},
+        line(1.5, "refused", reason="refused", fields={"detail": f"{name} was refused"}),
+        {**left(2.0, 0, "failed", detail=name), "name": name},
     ]
 
 

@@ -51,8 +51,8 @@ def test_a_job_ends_when_what_one_worker_reports_is_enough() -> None:
     run = run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
     reports = {line["name"] for line in run.journal if line["what"] == "reported"}
     assert reports == {"worker-0"}
-    ended = [line["reason"] for line in run.journal if line["what"] == "ended"]
-    assert "accuracy 0.9500, wanted 0.9" in ended[0]
+    (ended,) = [line for line in run.journal if line["what"] == "ended"]
+    assert ended["fields"] == {"goal": "accuracy", "accuracy": 0.95, "wanted": 0.9}
 
 
 def test_its_time_is_not_booked_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,11 @@ from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Link
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER
+from polyrhythm.wire.messages.reasons import refused
 
 ROUNDS = 20
 
@@ -70,7 +72,7 @@ def as_worker(job: str) -> m.WorkerHello:
 
 
 ORDERS = [
-    m.Stop(server=9, worker=9, reason="go home"),
+    m.Stop(server=9, worker=9, reason=refused("go home")),
     m.Fold(server=9, worker=9, round=6),
     m.Place(server=9, worker=9, spec=m.ModelSpec((), m.OptimizerSpec("SGD", ())), routes=()),
 ]
@@ -93,7 +95,9 @@ def test_a_stranger_that_contributes_is_refused() -> None:
 
 def test_speaking_in_the_name_of_another_is_refused() -> None:
     heard = attack_in_the_middle(1, as_worker, m.Pull(worker=0, round=6))
-    assert isinstance(heard[-1], m.Refusal) and "in the name of another" in heard[-1].reason
+    assert isinstance(heard[-1], m.Refusal) and "in the name of another" in in_words(
+        heard[-1].reason
+    )
 
 
 def test_another_jobs_worker_is_refused_by_every_server() -> None:

@@ -100,7 +100,7 @@ def test_all_workers_see_equal_parameters_at_every_round_of_fsp() -> None:
 def test_the_interval_is_found_with_the_probe_sample() -> None:
     fit = Fit(probe=True)
     done = run(fit, sync="fsp", interval="auto", rounds=250)
-    told = [line["code"] for line in done.journal if line["what"] == "policy"]
+    told = [line["reason"] for line in done.journal if line["what"] == "policy"]
     assert "interval-chosen" in told[told.index("interval-measuring") :]
 
 
@@ -188,7 +188,7 @@ def test_whole_batches_and_batches_of_a_size_that_is_found(sync: str) -> None:
     assert done.outcome is not None and not done.outcome.failed
     assert all(close(weight, 0.3) for weight in fit.final)
     assert all(torch.equal(weight, fit.final[0]) for weight in fit.final)
-    told = [line["code"] for line in done.journal if line["what"] == "policy"]
+    told = [line["reason"] for line in done.journal if line["what"] == "policy"]
     assert ("batch-measuring" in told) == (sync == "bspv")
     (last,) = [line for line in done.journal if line["what"] == "rounds"][-1:]
     if sync == "bspb":

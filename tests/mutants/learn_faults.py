@@ -84,10 +84,9 @@ LEARN: tuple[Mutant, ...] = (
         "if self._visits.pending:\n"
         "    self._exchange.contribute_rest()\n"
         "else:\n"
-        '    self._node.abstain("it has visited all of its points", lease.number)\n'
+        "    self._node.abstain(lease.number)\n"
         "    self._exchange.take_version()",
-        'self._node.abstain("it has visited all of its points", lease.number)\n'
-        "self._exchange.take_version()",
+        "self._node.abstain(lease.number)\nself._exchange.take_version()",
         "tests/learn/test_leftovers.py::test_accumulated_gradients_at_the_end_of_the_data_are_contributed",
     ),
     mutant(

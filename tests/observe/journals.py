@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from polyrhythm.wire.messages.reasons import Reason
+
 Line = dict[str, Any]
+GOAL = Reason("goal", {"goal": "rounds", "rounds": 9})
 
 
 def line(at_s: float, what: str, **fields: Any) -> Line:
@@ -14,8 +17,9 @@ def joined(at_s: float, worker: int, incarnation: int | None = None) -> Line:
     return line(at_s, "joined", worker=worker, name=f"worker-{worker}", epoch=epoch)
 
 
-def left(at_s: float, worker: int, reason: str) -> Line:
-    return line(at_s, "left", worker=worker, name=f"worker-{worker}", reason=reason)
+def left(at_s: float, worker: int, code: str, **fields: Any) -> Line:
+    name = f"worker-{worker}"
+    return line(at_s, "left", worker=worker, name=name, reason=code, fields=fields)
 
 
 def totals(
@@ -57,16 +61,14 @@ def rounds(
 
 
 def waiting(at_s: float, since_s: float, missing: list[int], **fields: Any) -> Line:
-    names = ", ".join(f"w{worker}" for worker in missing)
     return line(
         at_s,
         "waiting",
         **{
             "reason": "round",
-            "fields": {"round": 5, "missing": names},
+            "fields": {"round": 5, "missing": missing},
             "since_s": since_s,
             "until_s": None,
-            "missing": missing,
             **fields,
         },
     )
@@ -83,12 +85,9 @@ def opened(*workers: int) -> list[Line]:
     ]
 
 
-def ended(at_s: float, reason: str = "the job reached its goal: 9 rounds", **fields: Any) -> Line:
-    return line(
-        at_s,
-        "ended",
-        **{"reason": reason, "failed": False, "rounds": 9, "folds": {"0": 9}} | fields,
-    )
+def ended(at_s: float, reason: Reason = GOAL, **fields: Any) -> Line:
+    last = {"failed": False, "rounds": 9, "folds": {"0": 9}}
+    return line(at_s, "ended", **{**reason.noted(), **last, **fields})
 
 
 def learning(at_s: float, state: str, **fields: Any) -> Line:

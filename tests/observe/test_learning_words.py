@@ -8,12 +8,13 @@ import pytest
 from rich.console import Console
 
 from polyrhythm.observe import tables
-from polyrhythm.observe.learning import ended_in_words, in_words, learning_advice
+from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
 from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.story import Teller, tell
 from polyrhythm.observe.summary import result, summary_text
 from polyrhythm.observe.why import explain, in_sentences
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import refused
 from tests.observe.journals import Line, ended, learning, opened, rounds
 
 SGD = {"optimizer": "SGD", "rate": 0.1, "momentum": 0.9}
@@ -32,8 +33,8 @@ def begun(*lines: Line, **placed: Any) -> RunState:
 
 def test_a_run_that_learns_is_not_talked_about() -> None:
     state = begun(learning(4.0, "falling"))
-    assert in_words(state) is None and learning_advice(state, job()) is None
-    assert in_words(begun()) is None
+    assert learning_in_words(state) is None and learning_advice(state, job()) is None
+    assert learning_in_words(begun()) is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_run_that_learns_is_not_talked_about() -> None:
 )
 def test_findings_in_words(fields: dict[str, Any], words: str) -> None:
     note = learning(4.0, **fields)
-    assert in_words(begun(note)) == words
+    assert learning_in_words(begun(note)) == words
     told = list(tell([*opened(0, 1), note]))
     assert told[-1].endswith(words)
 
@@ -170,7 +171,7 @@ def test_a_bad_model_is_no_plain_success(fields: dict[str, Any], words: str) -> 
 
 
 def test_a_failed_job_says_why_it_failed_and_no_more() -> None:
-    state = begun(learning(4.0, "stalled"), ended(9.0, "every worker left", failed=True))
+    state = begun(learning(4.0, "stalled"), ended(9.0, refused("every worker left"), failed=True))
     assert ended_in_words(state) == "every worker left"
 
 

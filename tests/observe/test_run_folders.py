@@ -14,6 +14,7 @@ import pytest
 from polyrhythm.errors import UsageError
 from polyrhythm.observe import runs
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import refused
 from tests.observe.journals import ended, opened, rounds
 
 
@@ -40,7 +41,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 def adopt(path: Path, pid: int) -> None:
     """As if this other process had started the run."""
-    process = runs.Process(
+    process = runs.RunProcess(
         pid=pid, host=socket.gethostname(), began=0.0, started=runs._started(pid)
     )
     (path / "process.json").write_bytes(msgspec.json.encode(process))
@@ -74,14 +75,14 @@ def test_a_zombie_is_dead(folder: Path, other: subprocess.Popen[bytes]) -> None:
 
 def test_another_process_with_the_same_number_is_not_the_run(folder: Path) -> None:
     runs.write_process(folder)
-    process = msgspec.json.decode((folder / "process.json").read_bytes(), type=runs.Process)
+    process = msgspec.json.decode((folder / "process.json").read_bytes(), type=runs.RunProcess)
     assert process.started is not None
     older = msgspec.structs.replace(process, started=process.started - 1)
     assert runs.is_alive(process) and not runs.is_alive(older)
 
 
 def test_without_proc_the_number_decides(folder: Path, other: subprocess.Popen[bytes]) -> None:
-    process = runs.Process(pid=other.pid, host=socket.gethostname(), began=0.0)
+    process = runs.RunProcess(pid=other.pid, host=socket.gethostname(), began=0.0)
     assert runs.is_alive(process)
     other.kill()
     other.wait()
@@ -89,7 +90,7 @@ def test_without_proc_the_number_decides(folder: Path, other: subprocess.Popen[b
 
 
 def test_of_another_machine_nobody_here_knows(folder: Path) -> None:
-    process = runs.Process(pid=1, host="elsewhere", began=0.0, started=1)
+    process = runs.RunProcess(pid=1, host="elsewhere", began=0.0, started=1)
     (folder / "process.json").write_bytes(msgspec.json.encode(process))
     run = runs.load_run(folder)
     assert run.word == "unknown" and "elsewhere" in str(run.reason)
@@ -98,7 +99,7 @@ def test_of_another_machine_nobody_here_knows(folder: Path) -> None:
 @pytest.mark.parametrize(("failed", "word"), [(False, "ended"), (True, "failed")])
 def test_the_journal_has_the_last_word(folder: Path, failed: bool, word: str) -> None:
     runs.write_process(folder)
-    write_journal(folder, [*opened(0), ended(3.0, "so it was", failed=failed)])
+    write_journal(folder, [*opened(0), ended(3.0, refused("so it was"), failed=failed)])
     run = runs.load_run(folder)
     assert (run.word, run.reason) == (word, "so it was")
 

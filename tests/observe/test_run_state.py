@@ -6,7 +6,11 @@ import pytest
 
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.observe.state import fold
+from polyrhythm.wire.messages.reasons import Reason, refused
 from tests.observe.journals import ended, joined, left, line, opened, rounds, totals, waiting
+
+SILENT = Reason("silent-for", {"silent_s": 6.0})
+ENDED = Reason("link-ended", {"detail": "w1 closed the link"})
 
 
 def test_a_run_that_has_opened() -> None:
@@ -51,9 +55,9 @@ def test_totals_of_the_run_add_up_over_lines() -> None:
 
 
 def test_who_left_and_why_and_who_came_back() -> None:
-    lines = [*opened(0, 1), left(4.0, 1, "w1 closed the link")]
+    lines = [*opened(0, 1), left(4.0, 1, "link-ended", detail="w1 closed the link")]
     gone = fold(lines).workers[1]
-    assert (gone.present, gone.left_s, gone.left) == (False, 4.0, "w1 closed the link")
+    assert (gone.present, gone.left_s, gone.left) == (False, 4.0, ENDED)
     assert fold(lines).members == 1
     back = fold([*lines, line(6.0, "rejoined", worker=1, name="worker-1", incarnation=9)])
     assert back.workers[1].present and back.workers[1].incarnation == 9
@@ -67,9 +71,9 @@ def test_coming_back_told_twice_counts_once() -> None:
 
 
 def test_an_eviction_is_a_reason_to_be_gone() -> None:
-    fields = {"silent_s": 6.0, "limit_s": 5.0, "derivation": "x"}
+    fields = {"silent_s": 6.0, "limit_s": 5.0}
     lines = [*opened(0, 1), line(9.0, "evicted", worker=1, name="worker-1", **fields)]
-    assert fold([*lines, left(9.0, 1, "evicted")]).workers[1].left == "it was silent for 6.0 s"
+    assert fold([*lines, left(9.0, 1, "evicted")]).workers[1].left == SILENT
 
 
 def test_what_is_waited_for_in_moments_of_the_journal() -> None:
@@ -133,12 +137,12 @@ def test_chunks_silence_refusals_and_the_end() -> None:
             line(2.0, "chunks", moved=3, **{"from": 0, "to": 1}),
             line(2.0, "chunks", moved=[4, 5], **{"from": 0, "to": 1}),
             line(3.0, "silent", server=0),
-            line(3.0, "refused", reason="x was refused"),
+            line(3.0, "refused", reason="refused", fields={"detail": "x was refused"}),
             ended(4.0, failed=True),
         ]
     )
     assert state.moved_chunks == 5 and state.silent == {0: 3.0}
-    assert state.refused == ["x was refused"]
+    assert state.refused == [refused("x was refused")]
     assert state.ended is not None and state.ended.failed
     assert (state.round, state.folds) == (9, {0: 9})
 

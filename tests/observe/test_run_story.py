@@ -1,6 +1,7 @@
 """A run in sentences: what golden transcripts are made of."""
 
 from polyrhythm.observe.story import tell
+from polyrhythm.wire.messages.reasons import refused
 from tests.observe.journals import ended, joined, left, line, opened, rounds, totals, waiting
 
 
@@ -28,27 +29,27 @@ def test_the_beginning() -> None:
 
 
 def test_a_death() -> None:
-    assert after_opening(left(12.3, 2, "w2 closed the link in the middle of a frame")) == [
+    assert after_opening(left(12.3, 2, "link-ended", detail="w2 closed the link")) == [
         "  12.3 s  worker-2 died: its link ended; 3 go on without it"
     ]
 
 
 def test_leaving_in_other_ways() -> None:
     assert after_opening(
-        left(2.0, 0, "it failed: ValueError: no w3"),
-        left(3.0, 1, "it was done"),
-        left(4.0, 2, "the link to w2 broke: reset"),
-        left(5.0, 3, "it was told to"),
+        left(2.0, 0, "failed", detail="ValueError: no w3"),
+        left(3.0, 1, "done"),
+        left(4.0, 2, "link-ended", detail="the link to w2 broke: reset"),
+        left(5.0, 3, "told-to-leave"),
     ) == [
-        "   2.0 s  worker-0 left: it failed: ValueError: no worker-3; 3 go on without it",
+        "   2.0 s  worker-0 left: it failed: ValueError: no w3; 3 go on without it",
         "   3.0 s  worker-1 is done",
         "   4.0 s  worker-2 died: its link ended; 1 goes on without it",
-        "   5.0 s  worker-3 left: it was told to; nobody is left",
+        "   5.0 s  worker-3 left: it was told to leave; nobody is left",
     ]
 
 
 def test_an_eviction_and_a_rejoin_are_told_once_each() -> None:
-    fields = {"silent_s": 6.14, "limit_s": 5.0, "derivation": "10 heartbeats of 0.5 s"}
+    fields = {"silent_s": 6.14, "limit_s": 5.0, "heartbeats": 10, "heartbeat_s": 0.5}
     assert after_opening(
         line(9.0, "evicted", worker=2, name="worker-2", **fields),
         left(9.0, 2, "evicted"),
@@ -56,7 +57,7 @@ def test_an_eviction_and_a_rejoin_are_told_once_each() -> None:
         line(20.0, "rejoined", worker=2, name="worker-2", incarnation=7),
     ) == [
         "   9.0 s  worker-2 was evicted: silent for 6.1 s, the limit is 5.0 s"
-        " (10 heartbeats of 0.5 s); 3 go on without it",
+        " (10 x the agreed 0.50 s); 3 go on without it",
         "  20.0 s  worker-2 is back, as incarnation 7; 4 workers now",
     ]
 
@@ -73,7 +74,7 @@ def test_routine_is_told_before_what_is_not() -> None:
         reported(2.5, 1, 0.5),
         rounds(3.0, 20, objective=0.8, passes=1),
         reported(3.5, 1, 0.6),
-        left(4.0, 0, "it was done"),
+        left(4.0, 0, "done"),
         rounds(5.0, 21),
     ) == [
         "   3.0 s  rounds 1 to 20 are folded, pass 1, objective 0.8000",
@@ -107,17 +108,17 @@ def test_a_long_wait_is_told_once_and_the_timer_names_the_missing() -> None:
 
 
 def test_a_timer_line_may_name_the_missing_itself() -> None:
-    assert after_opening({**rounds(5.0, 4, reason="timer"), "missing": "w1, w3"}) == [
+    assert after_opening({**rounds(5.0, 4, reason="timer"), "missing": [1, 3]}) == [
         "   5.0 s  rounds 1 to 4 are folded",
         "   5.0 s  the timer fired: round 4 closed without worker-1 and worker-3",
     ]
 
 
 def test_what_a_policy_changes_about_itself() -> None:
-    fields = {"horizon_ms": 80.0, "steps": "4 of w0, w1; 1 of w2", "usage": 0.98}
-    assert after_opening(line(5.0, "policy", code="plan", fields=fields)) == [
-        "   5.0 s  steps until all meet again, every 80 ms: 4 of worker-0, worker-1; 1 of worker-2"
-        " (98% of the time computing)"
+    fields = {"horizon_ms": 80.0, "workers": [0, 1, 2], "steps": [4, 4, 1], "usage": 0.98}
+    assert after_opening(line(5.0, "policy", reason="plan", fields=fields)) == [
+        "   5.0 s  steps between barriers, which follow every 80 ms: 4 of worker-0 and worker-1;"
+        " 1 of worker-2 (98% of the time computing)"
     ]
 
 
@@ -138,7 +139,7 @@ def test_chunks_silence_refusals_and_the_end() -> None:
         line(1.5, "listening", host="10.0.0.7", port=4040),
         line(2.0, "chunks", moved=1, **{"from": 0, "to": 3}),
         line(3.0, "silent", server=1, silent_s=2.0),
-        line(3.0, "refused", reason="eve was refused: another job"),
+        line(3.0, "refused", reason="refused", fields={"detail": "eve was refused: another job"}),
         line(3.5, "from-the-future", x=1),
         ended(4.0),
     ) == [
@@ -163,14 +164,14 @@ def test_what_is_not_a_number() -> None:
 
 
 def test_a_failure() -> None:
-    assert after_opening(ended(4.0, "server s1 died", failed=True)) == [
+    assert after_opening(ended(4.0, refused("server s1 died"), failed=True)) == [
         "   4.0 s  the job failed: server s1 died"
     ]
 
 
 def test_the_story_of_one_worker() -> None:
     both = {"0": totals(4, 1.0, 1.0, 2.0), "1": totals(2, 3.0, 0.0, 1.0)}
-    lines = [*opened(0, 1), rounds(5.0, 4, both), left(6.0, 1, "it was done"), ended(7.0)]
+    lines = [*opened(0, 1), rounds(5.0, 4, both), left(6.0, 1, "done"), ended(7.0)]
     assert list(tell(lines, worker=0)) == [
         "   0.2 s  worker-0 joined; 1 worker now",
         "   1.0 s  round 1 opened with 2 workers",

@@ -27,10 +27,10 @@ def test_without_a_timer() -> None:
     assert "until: it comes; no timer bounds this" in in_sentences(explain(state))
 
 
-def test_an_unknown_reason_keeps_its_own_words() -> None:
-    note = line(3.0, "waiting", reason="new", fields={"worker": "w0"}, since_s=2.0, until_s=None)
+def test_an_unknown_reason_is_shown_with_its_code_and_fields() -> None:
+    note = line(3.0, "waiting", reason="new", fields={"steps": 3}, since_s=2.0, until_s=None)
     explanation = explain(fold([*opened(0), note]))
-    assert (explanation.what, explanation.rule) == ("new worker=worker-0", None)
+    assert (explanation.what, explanation.rule) == ("new steps=3", None)
 
 
 def test_nothing_is_waited_for() -> None:
@@ -46,10 +46,12 @@ def test_a_journal_that_fell_silent_is_not_called_well() -> None:
     )
 
 
-def test_who_is_held_and_who_is_missing_may_be_in_the_fields_alone() -> None:
-    fields = {"held": "w0, w2", "missing": "w1", "bound": 2, "clock": 7}
+def test_a_stale_worker_is_held_and_the_slowest_is_missing() -> None:
+    fields = {"held": [0, 2], "missing": [1], "ahead": 3, "bound": 2, "clock": 7}
     note = line(5.0, "waiting", reason="stale", fields=fields, since_s=2.0, until_s=None)
     explanation = explain(fold([*opened(0, 1, 2, 3), note]))
+    ahead = "worker-0 and worker-2 are up to 3 steps ahead of worker-1 (limit 2)"
+    assert explanation.what == ahead
     assert explanation.missing == ("worker-1",)
     assert explanation.held == ("worker-0", "worker-2")
     assert explanation.rule is not None and explanation.rule.startswith("ssp lets a worker begin")

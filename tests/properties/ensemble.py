@@ -27,7 +27,9 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.learn.points import Points
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import DONE
 
 LEAD = fx.LEAD
 ADDRESS = m.Address("memory", 0, "", "")
@@ -287,7 +289,7 @@ class Ensemble:
 
     def why(self) -> list[str]:
         machines = [self.lead, *self.servers, *(life.machine for life in self.lives)]
-        return [str(machine.why().reason) for machine in machines]
+        return [in_words(machine.why().reason) for machine in machines]
 
     def step(self) -> bool:
         self.now_ns += 1000
@@ -586,7 +588,7 @@ class Ensemble:
                 case fx.Drop(peer, reason):
                     life = self._life_at(peer)
                     if life is not None:
-                        closed = ev.LinkClosed(LEAD, reason)
+                        closed = ev.LinkClosed(LEAD, in_words(reason))
                         self.put((LEAD, life.link), "worker", life, closed)
                 case fx.End():
                     self.end = effect
@@ -683,7 +685,7 @@ class Ensemble:
                     if not life.rejoined:  # otherwise the machine knows the model
                         life.doing = "attach"
                 case fx.Rejoin(reason):
-                    self._rejoin(life, reason)
+                    self._rejoin(life, in_words(reason))
                 case fx.TakeChunks(lease):
                     life.lease = lease
                 case fx.SeedSlices(server, slices, routing):
@@ -697,8 +699,8 @@ class Ensemble:
                 case fx.Resume(round_, stop):
                     self._resume(life, round_, stop)
                 case fx.Fail(reason):
-                    life.failed = str(reason)
-                    self._close(life, lose=False, reason=f"it failed: {reason}")
+                    life.failed = in_words(reason)
+                    self._close(life, lose=False, reason=f"it failed: {in_words(reason)}")
                 case fx.End():
                     self._close(life, lose=False, reason="it left")
         self._check_acknowledged(life)
@@ -741,7 +743,7 @@ class Ensemble:
         life.resumed.append(round_)
         life.doing = "compute"
         if stop:
-            self._worker(life, ev.Leaving("the job is done"))
+            self._worker(life, ev.Leaving(DONE))
 
     def _user(self, life: Life) -> None:
         if life.doing == "attach":
@@ -766,7 +768,7 @@ class Ensemble:
             indices, progress = life.points.next(BATCH)
             lease, life.batch = life.lease.number, tuple(int(index) for index in indices)
         if self.rng.random() < self.abstains or (life.lease is not None and not life.batch):
-            self._worker(life, ev.Exhausted("it has nothing", lease))
+            self._worker(life, ev.Exhausted(lease))
         else:
             buffer = life.steps % 2
             self._worker(life, ev.Computed(buffer, 1.0, (0.1,), None, 0, 0, 0, progress, lease))

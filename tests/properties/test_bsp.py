@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.barrier.bsp import Bsp
 from polyrhythm.core.sync.barrier.timer import Timer
+from polyrhythm.observe.reasons import in_words
 
 SECOND_NS = 10**9
 SEARCH = settings(max_examples=2000, phases=[Phase.generate], report_multiple_bugs=False)
@@ -50,8 +51,8 @@ class Barrier(RuleBasedStateMachine):
     def tell(self, event: sync.PolicyEvent) -> None:
         self.now_ns += 1
         decision = self.policy.on(event, self.now_ns)
-        assert str(decision.reason)
-        assert str(self.policy.why().reason)
+        assert in_words(decision.reason)
+        assert in_words(self.policy.why().reason)
         if decision.fold:
             assert self.open, "a fold was decided while another runs"
             assert decision.release == self.arrived | self.joining, "a worker is forgotten"

@@ -13,6 +13,7 @@ from polyrhythm.core.lead.data import DataPlan, Holder, Sharing
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.modes import OnArrivalMode
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from tests.properties.ensemble import Ensemble, Flow
 
@@ -41,7 +42,7 @@ def play(seed: int, sync: str, **options: float) -> Ensemble:
 
 def check_finished(run: Ensemble) -> None:
     assert run.end is not None
-    assert not run.end.failed, str(run.end.reason)
+    assert not run.end.failed, in_words(run.end.reason)
     assert all(isinstance(store, Flow) and store.frozen for store in run.stores.values())
 
 
@@ -69,7 +70,7 @@ def test_workers_die_and_join_at_any_moment(sync: str, points: int) -> None:
         run = play(seed, sync, deaths=3, joins=4, repeats=0.1, points=points)
         ends[run.end is not None and not run.end.failed] += 1
         if run.end is not None and run.end.failed:
-            assert str(run.end.reason) == "every worker left before the goal"
+            assert in_words(run.end.reason) == "every worker left before the goal"
         refused = [life.failed for life in run.lives if life.failed]
         assert all("came too late" in why or "is ending" in why for why in refused), refused
     assert ends[True] > SEEDS / 2

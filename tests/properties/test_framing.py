@@ -14,6 +14,7 @@ from polyrhythm.errors import FrameError
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import PIECE_NBYTES, Digest
 from polyrhythm.wire.frames import MEMBER, Decoder, encode, header_nbytes
+from polyrhythm.wire.messages.reasons import refused
 from tests.wire.samples import feed, joined, messages
 
 SAMPLES = messages()
@@ -110,7 +111,7 @@ def test_every_flipped_bit_of_a_frame_is_refused(digest: Digest, payload: bytes)
     )
 
 
-@pytest.mark.parametrize("message", [SAMPLES[0], m.Refusal(reason="no"), m.Alive()])
+@pytest.mark.parametrize("message", [SAMPLES[0], m.Refusal(reason=refused("no")), m.Alive()])
 def test_every_flipped_bit_of_a_handshake_frame_is_refused(message: m.Message) -> None:
     nbytes = len(joined(encode(message, digest=Digest.XXH3, timestamp_ns=5, hello=True)))
     for bit in range(nbytes * 8):

@@ -16,6 +16,7 @@ from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pulls import Assembly
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from tests.properties.ensemble import Ensemble, Store
 
@@ -41,7 +42,7 @@ def play(seed: int, timer: str = "off", in_place: bool = False, **chances: float
 def check_finished(run: Ensemble) -> None:
     assert run.end is not None
     assert not run.end.failed
-    assert str(run.end.reason) == f"the job reached its goal: {ROUNDS} rounds"
+    assert in_words(run.end.reason) == f"the job reached its goal: {ROUNDS} rounds"
     assert all(set(store.history) == set(range(ROUNDS + 1)) for store in run.stores.values())
 
 

@@ -22,6 +22,7 @@ from polyrhythm.core.sync.arrival.on_arrival import OnArrival
 from polyrhythm.core.sync.arrival.restart import Restart
 from polyrhythm.core.sync.arrival.staleness import Staleness
 from polyrhythm.core.sync.arrival.view_change import ViewChange
+from polyrhythm.observe.reasons import in_words
 
 SEARCH = settings(stateful_step_count=40)
 HUNT = settings(
@@ -70,8 +71,8 @@ class Gate(RuleBasedStateMachine):
     def tell(self, event: sync.PolicyEvent) -> sync.Decision:
         self.now_ns += 1
         decision = self.policy.on(event, self.now_ns)
-        assert str(decision.reason)
-        assert str(self.policy.why().reason)
+        assert in_words(decision.reason)
+        assert in_words(self.policy.why().reason)
         may = self.waiting | self.joining
         if isinstance(event, sync.Returned):
             may = may | {event.worker}

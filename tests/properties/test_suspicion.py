@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from polyrhythm.core import liveness
 from polyrhythm.core.liveness import Pulse, Suspicion
+from polyrhythm.observe.reasons import limit_in_words
 
 MS = 10**6
 SECOND_NS = 10**9
@@ -43,7 +44,7 @@ def test_a_worker_with_its_usual_heartbeats_is_never_suspected(
     for _ in range(count):
         gap_ns = gap_ms * MS * (1 + jitter * (2 * random.random() - 1))  # type: ignore[attr-defined]
         now_ns += round(gap_ns)
-        assert found.silent(now_ns) == [], found.pulse(7).derivation()
+        assert found.silent(now_ns) == [], found.pulse(7)
         found.beat(7, now_ns)
 
 
@@ -64,7 +65,7 @@ def test_only_the_last_twenty_gaps_count(before_ms: int, now_ms: int) -> None:
 @given(st.lists(st.integers(1, 4_000), min_size=3, max_size=30))
 def test_the_derivation_adds_up(gaps_ms: list[int]) -> None:
     pulse = pulse_of(*gaps_ms)
-    text = pulse.derivation()
+    text = limit_in_words(pulse.silence(0))
     found = re.fullmatch(
         r"(.+) s = mean gap (.+) s \(of the last (\d+)\) \+ (\d) x (.+) s"
         r" \(the larger of 2 gaps and 4 standard deviations\) \+ (.+) s",
@@ -85,7 +86,7 @@ def test_heartbeats_read_together_count_as_sent_at_the_agreed_interval() -> None
 def test_the_agreed_interval_counts_until_three_gaps_are_known() -> None:
     pulse = pulse_of(1, 1, agreed_ms=500)
     assert pulse.limit_ns() == 10 * SECOND_NS
-    assert pulse.derivation() == "10.00 s = 20 x the agreed 0.50 s"
+    assert limit_in_words(pulse.silence(0)) == "10.00 s = 20 x the agreed 0.50 s"
 
 
 def test_other_messages_are_signs_of_life_but_not_heartbeats() -> None:

@@ -87,7 +87,9 @@ def test_a_worker_is_hurried_at_the_end_of_its_micro_batch() -> None:
 
 def test_the_interval_follows_the_objective_and_says_so() -> None:
     done = run("fsp", "rounds = 400\nprobe_points = 150\ninterval = 'auto'", LEARNING + TWO_SPEEDS)
-    codes = [line["code"] for line in done.lines("policy") if line["code"] != "interval-started"]
+    codes = [
+        line["reason"] for line in done.lines("policy") if line["reason"] != "interval-started"
+    ]
     assert codes[:2] == ["interval-measuring", "interval-chosen"]
     assert "interval-stage-over" in codes, "what is left to learn gets less"
     assert done.lines("rounds")[-1]["objective"] < 0.5
@@ -116,7 +118,7 @@ def test_where_long_intervals_gain_nothing_fsp_makes_the_steps_of_bsp_and_does_n
 
 def test_without_an_objective_the_search_says_that_it_cannot_choose() -> None:
     done = run("fsp", "rounds = 20\ninterval = 'auto'")
-    assert "interval-blind" in {line["code"] for line in done.lines("policy")}
+    assert "interval-blind" in {line["reason"] for line in done.lines("policy")}
 
 
 def test_the_objective_is_that_of_the_points_folded() -> None:

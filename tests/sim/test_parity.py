@@ -24,11 +24,11 @@ from polyrhythm.core.sync.registry import POLICIES, traits_of
 from polyrhythm.engines.inline import Hub
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import MemoryJournal
-from polyrhythm.observe.words import link_ended
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import DONE
 from tests.sim.staged_run import Run
 
 POINTS, BATCH, TIMER_S = 600, 10, 8.0
@@ -213,10 +213,10 @@ class Decisions:
             case "joined" | "rejoined" | "refused":
                 self.made.append((note.what, note.fields.get("name")))
             case "left":
-                how = "died" if link_ended(note.fields["reason"]) else note.fields["reason"]
-                self.made.append(("left", note.fields["name"], how))
+                self.made.append(("left", note.fields["name"], note.fields["reason"]))
             case "ended":
-                self.made.append(("ended", note.fields["reason"], note.fields["rounds"]))
+                why = (note.fields["reason"], note.fields["fields"])
+                self.made.append(("ended", *why, note.fields["rounds"]))
 
     def _fold(self, fold: m.Fold, reason: str) -> None:
         if fold.round > self._folded:  # the same for every server
@@ -282,7 +282,7 @@ class Conducted:
         try:
             self._main(Worker(self.node, self.node.join(self._hub.address(0))))
             self._await_turn()
-            self.node.leave("")
+            self.node.leave(DONE)
         except Exception:
             if not self._dead:
                 raise

@@ -42,9 +42,9 @@ def stop(
 
 
 def assert_in_order(run: Run) -> None:
-    assert str(run.end.reason) == "stopped on request" and not run.end.failed
+    assert run.end.reason.code == "stopped" and not run.end.failed
     assert [worker.failure for worker in run.simulation.workers.values()] == [None] * 3
-    assert {line["reason"] for line in run.lines("left")} == {"it was done"}
+    assert {line["reason"] for line in run.lines("left")} == {"done"}
     assert len(run.lines("left")) == 3
 
 

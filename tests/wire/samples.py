@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.frames import Decoder
+from polyrhythm.wire.messages.reasons import DONE, Reason, refused
 
 IDENTITY = {
     "term": 3,
@@ -53,7 +54,7 @@ def messages() -> list[m.Message]:
         m.Challenge(**IDENTITY, nonce=bytes(range(32)), name="s0", job="j", proof=b"p" * 32),
         m.Proof(**IDENTITY, proof=b"q" * 32),
         m.HelloReply(**IDENTITY, name="s0", digest=1, address=ADDRESS, protocol=2),
-        m.Refusal(**IDENTITY, reason="no: ünïcode"),
+        m.Refusal(**IDENTITY, reason=refused("no: ünïcode")),
         m.SegmentOffered(**IDENTITY, segment=1, nbytes=2**40),
         m.SegmentWithdrawn(**IDENTITY, segment=3),
         m.Admitted(**IDENTITY, job=JOB, servers=SERVERS),
@@ -69,9 +70,9 @@ def messages() -> list[m.Message]:
             number=4,
         ),
         m.Report(**IDENTITY, metrics={"accuracy": 0.5}),
-        m.Leave(**IDENTITY, reason="done"),
-        m.Evicted(**IDENTITY, reason="silent"),
-        m.Stop(**IDENTITY, reason="goal", failed=True),
+        m.Leave(**IDENTITY, reason=DONE),
+        m.Evicted(**IDENTITY, reason=Reason("silent-for", {"silent_s": 6.0})),
+        m.Stop(**IDENTITY, reason=refused("goal"), failed=True),
         m.Contribution(**IDENTITY, slices=4, rate=0.25),
         m.Trailer(
             **IDENTITY,
@@ -86,7 +87,7 @@ def messages() -> list[m.Message]:
             probe_points=7,
             probe_ns=8,
         ),
-        m.Abstained(**IDENTITY, reason="empty", lease=5),
+        m.Abstained(**IDENTITY, lease=5),
         m.Arrived(**IDENTITY),
         m.Fold(**IDENTITY, readers=(0, 1), members=(m.MemberSpec(0, 1, "w"),), last=True),
         m.Folded(**IDENTITY),
@@ -94,7 +95,6 @@ def messages() -> list[m.Message]:
             **IDENTITY,
             pushed=False,
             stop=True,
-            reason="goal",
             steps=3,
             interval_ns=4,
             probe=(1, 2),
@@ -120,7 +120,7 @@ def messages() -> list[m.Message]:
         m.Seeded(**IDENTITY),
         m.Alive(**IDENTITY),
         m.CaughtUp(**IDENTITY, peer=2),
-        m.Unreachable(**IDENTITY, peer=2, reason="it broke"),
+        m.Unreachable(**IDENTITY, peer=2, detail="it broke"),
         m.Copy(**IDENTITY, stamp=STAMP, step=m.SliceStep(2.0, 0.5, 7, 0.25), rows=ROWS),
         m.Copied(**IDENTITY, rows=ROWS),
         m.Fetch(**IDENTITY, held=(STAMP,)),

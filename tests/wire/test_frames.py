@@ -23,6 +23,7 @@ from polyrhythm.wire.frames import (
     encode,
     header_nbytes,
 )
+from polyrhythm.wire.messages.reasons import refused
 from tests.wire.samples import feed, joined, messages
 
 DIGESTS = list(Digest)
@@ -77,7 +78,7 @@ def protocol_1(message: m.Message) -> bytes:
 
 HELLOS = [
     m.WorkerHello(name="w", job="j", identity="i", digests=(1, 0)),
-    m.Refusal(reason="this job speaks protocol 2"),
+    m.Refusal(reason=refused("this job speaks protocol 2")),
 ]
 
 

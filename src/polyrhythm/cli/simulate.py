@@ -14,6 +14,7 @@ from polyrhythm.core.sync.registry import sync_help
 from polyrhythm.errors import InvariantBroken, JobFailed, UsageError
 from polyrhythm.observe.journal import FileJournal, Journal, read_journal
 from polyrhythm.observe.progress import ProgressDisplay
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import (
     JOURNAL,
     find_run,
@@ -94,7 +95,7 @@ def simulate(
         **described(spec),
         "seed": seed,
         **summarise(read_journal(run_dir / JOURNAL), spec),
-        "failed": str(end.reason) if end.failed else None,
+        "failed": in_words(end.reason) if end.failed else None,
     }
     if journal.fault is not None:
         raise UsageError(journal.fault)
@@ -105,7 +106,7 @@ def simulate(
     else:
         progress.finish(result, run_dir)
     if end.failed:
-        raise JobFailed(str(end.reason))
+        raise JobFailed(in_words(end.reason))
 
 
 def _script(

@@ -16,6 +16,7 @@ from polyrhythm.core.text import shown
 from polyrhythm.errors import UsageError
 from polyrhythm.observe import tables
 from polyrhythm.observe.journal import read_journal
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL, Run, find_run, load_run, run_dirs
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.story import tell
@@ -28,7 +29,6 @@ from polyrhythm.observe.why import (
     with_given_up,
     with_learning,
 )
-from polyrhythm.observe.words import with_names
 from polyrhythm.wire.messages import JobSpec
 
 _WIDTH = 160
@@ -145,7 +145,7 @@ def status_of(run: Run) -> dict[str, Any]:
                 "shares": worker.recent.shares or worker.totals.shares,
                 "reports": worker.reports,
                 "left_s": worker.left_s,
-                "left": None if worker.left is None else with_names(worker.left, state),
+                "left": None if worker.left is None else in_words(worker.left, state.name_of),
             }
             for worker in state.workers.values()
         ],

@@ -62,7 +62,7 @@ class Drop(Effect, frozen=True):
     """Close the link to `peer` after all messages to it have been sent."""
 
     peer: str
-    reason: str
+    reason: Reason
 
 
 class Note(Effect, frozen=True):
@@ -213,7 +213,7 @@ class Rejoin(Effect, frozen=True):
     """Close all links and say hello to the lead again, under the same name. The hello names the
     former incarnation, because the lead may not know yet that it has ended."""
 
-    reason: str
+    reason: Reason
     incarnation: int = 0
 
 

@@ -1,6 +1,6 @@
 """Events that arise inside a process, named in the past tense. Messages of peers are events too."""
 
-from polyrhythm.core.machine import Event
+from polyrhythm.core.machine import Event, Reason
 from polyrhythm.wire.messages import ChunkProgress, ModelSpec, Row, ServerHello, WorkerHello
 
 
@@ -28,7 +28,8 @@ class LinkClosed(Event, frozen=True):
     of it, or any if the incarnation is 0."""
 
     peer: str
-    reason: str
+    detail: str
+    """How the link ended, as the operating system or the other end says it."""
     incarnation: int = 0
 
 
@@ -49,7 +50,6 @@ class StopAsked(Event, frozen=True):
     """A signal or the engine asks the job to end: in order, so that every worker leaves its loop
     with the final parameters, or at once."""
 
-    reason: str
     at_once: bool = False
 
 
@@ -196,7 +196,6 @@ class PassedAll(Event, frozen=True):
 class Exhausted(Event, frozen=True):
     """The worker has no points left to visit: it abstains from this round."""
 
-    reason: str
     lease: int = 0
 
 
@@ -238,6 +237,6 @@ class LeaveAsked(Event, frozen=True):
 class Leaving(Event, frozen=True):
     """The user's code has ended. `at_once`: do not wait for acknowledgements."""
 
-    reason: str
+    reason: Reason
     failed: bool = False
     at_once: bool = False

@@ -129,9 +129,5 @@ class LeadWatch:
         if paused_ns:
             pulse.exclude_time(paused_ns, now_ns)
 
-    def _fields(self, pulse: Pulse, now_ns: int) -> dict[str, float | str]:
-        return {
-            "silent_s": (now_ns - pulse.heard_ns) / 1e9,
-            "derivation": pulse.derivation(),
-            "timeout_s": self._timeout_ns / 1e9,
-        }
+    def _fields(self, pulse: Pulse, now_ns: int) -> dict[str, float]:
+        return {**pulse.silence(now_ns), "timeout_s": self._timeout_ns / 1e9}

@@ -66,23 +66,19 @@ class Pulse:
         """When the peer becomes suspect if it stays silent."""
         return self.heard_ns + self.limit_ns()
 
-    def derivation(self) -> str:
-        """The limit and its calculation, for the journal."""
-        limit_s = self.limit_ns() / 1e9
+    def silence(self, now_ns: int) -> dict[str, float]:
+        """How long the peer has been silent, the limit, and the numbers that the limit follows from."""
+        fields = {
+            "silent_s": (now_ns - self.heard_ns) / 1e9,
+            "limit_s": self.limit_ns() / 1e9,
+            "gaps": len(self.gaps),
+        }
         if len(self.gaps) < _FEW:
-            return (
-                f"{limit_s:.2f} s = {self.unknown_factor} x the agreed {self.beat_ns / 1e9:.2f} s"
-            )
+            agreed = {"heartbeats": self.unknown_factor, "heartbeat_s": self.beat_ns / 1e9}
+            return {**fields, **agreed}
         mean_s, deviation_s = self.mean_gap_ns() / 1e9, self.deviation_ns() / 1e9
-        more = (
-            f"2 x {mean_s:.2f} s"
-            if 2 * mean_s >= _DEVIATIONS * deviation_s
-            else f"4 x {deviation_s:.2f} s"
-        )
-        return (
-            f"{limit_s:.2f} s = mean gap {mean_s:.2f} s (of the last {len(self.gaps)}) + {more}"
-            f" (the larger of 2 gaps and 4 standard deviations) + {_NETWORK_NS / 1e9:.1f} s"
-        )
+        network_s = _NETWORK_NS / 1e9
+        return {**fields, "mean_s": mean_s, "deviation_s": deviation_s, "network_s": network_s}
 
 
 class Suspicion:

@@ -5,6 +5,8 @@
 kept, sent on or written to the journal.
 """
 
+from polyrhythm.wire.messages.reasons import Reason
+
 MOST_NAME = 100
 MOST_REASON = 1_000
 _CUT = "..."
@@ -27,14 +29,23 @@ def refusal(name: str, fault: str) -> str:
     return f"{name} was refused: {fault}" if name_fault(name) is None else f"refused: {fault}"
 
 
-def plain(reason: str) -> str:
-    """The reason with its control characters escaped, cut to the accepted length."""
-    reason = reason[: MOST_REASON + 1]  # escaping makes it longer, never shorter
-    if not reason.isprintable():
-        reason = "".join(c if c.isprintable() else _escaped(c) for c in reason)
-    if len(reason) > MOST_REASON:
-        reason = reason[: MOST_REASON - len(_CUT)] + _CUT
-    return reason
+def plain(text: str) -> str:
+    """The text with its control characters escaped, cut to the accepted length."""
+    text = text[: MOST_REASON + 1]  # escaping makes it longer, never shorter
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else _escaped(c) for c in text)
+    if len(text) > MOST_REASON:
+        text = text[: MOST_REASON - len(_CUT)] + _CUT
+    return text
+
+
+def plain_reason(reason: Reason) -> Reason:
+    """The reason with its code and all of its texts made plain."""
+    fields = {
+        plain(key): plain(value) if isinstance(value, str) else value
+        for key, value in reason.fields.items()
+    }
+    return Reason(plain(reason.code), fields)
 
 
 def shown(text: str) -> str:

@@ -24,6 +24,7 @@ from polyrhythm.io.jobindex import Entry, Index
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.staging import Staging
 from polyrhythm.observe.journal import FileJournal
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.net.acceptor import Listeners
 from polyrhythm.runtime.net.dial import SocketDialer
@@ -136,7 +137,7 @@ def _serve_at(
         journal=journal,
         shared=request.link != "tcp",
     )
-    signal.signal(signal.SIGTERM, lambda *_: node.stop("stopped on request"))
+    signal.signal(signal.SIGTERM, lambda *_: node.stop())
     node.listen(listeners)
     if not lead:
         told = control.hear()
@@ -148,17 +149,17 @@ def _serve_at(
         control.watch(partial(_handle_engine, node, journal))
     while not node.ended.wait(1.0):  # Python handles signals between two waits
         if journal is not None and (fault := journal.fault or node.fault) is not None:
-            node.stop(fault, at_once=True)
+            node.stop(at_once=True)
     outcome = node.outcome
     assert outcome is not None
     if journal is not None:
         fault = journal.fault or node.fault
-        failed = fault or (str(outcome.reason) if outcome.failed else None)
-        control.tell(Told(ended=str(outcome.reason), failed=failed, whole_job=True))
+        failed = fault or (in_words(outcome.reason) if outcome.failed else None)
+        control.tell(Told(ended=in_words(outcome.reason), failed=failed, whole_job=True))
     elif outcome.reason.code == "lead-gone":
-        control.tell(Told(failed=str(outcome.reason), orphaned=True))
+        control.tell(Told(failed=in_words(outcome.reason), orphaned=True))
     elif outcome.reason.code == "lead-lost":
-        control.tell(Told(failed=str(outcome.reason), lead_lost=True))
+        control.tell(Told(failed=in_words(outcome.reason), lead_lost=True))
     node.close()
     listeners.close()
     if journal is not None:
@@ -171,7 +172,7 @@ def _handle_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:
     if told.note is not None:
         journal.note(told.note.what, **told.note.fields)
     if told.stop:
-        node.stop("stopped on request", at_once=True)
+        node.stop(at_once=True)
 
 
 def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJournal:

@@ -20,10 +20,12 @@ from polyrhythm.io.memory import MemoryLink, memory_pair
 from polyrhythm.learn.load import load_main
 from polyrhythm.learn.worker import Worker
 from polyrhythm.observe.journal import FileJournal, Journal, MemoryJournal
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.wire.messages.reasons import DONE, failed
 
 _END_TIMEOUT_S = 10.0
 _TICK_S = 0.2
@@ -73,8 +75,8 @@ class InlineEngine:
             journal.close()
         outcome = run.outcome
         return EngineRun(
-            ended=None if outcome is None else str(outcome.reason),
-            failed=str(outcome.reason) if outcome is not None and outcome.failed else None,
+            ended=None if outcome is None else in_words(outcome.reason),
+            failed=in_words(outcome.reason) if outcome is not None and outcome.failed else None,
             worker_failures={
                 name: f"{type(error).__name__}: {error}" for name, error in run.errors.items()
             },
@@ -157,7 +159,7 @@ def _await_end(
         if time.monotonic() > until_s:
             raise JobFailed(f"the job did not end within {timeout_s:.0f} s")
         if len(run.errors) == len(threads):
-            lead.stop("no worker is left", at_once=True)
+            lead.stop(at_once=True)
 
 
 def _ended(lead: ServerNode, run: InlineRun) -> bool:
@@ -167,7 +169,7 @@ def _ended(lead: ServerNode, run: InlineRun) -> bool:
         if run.interrupted:
             raise
         run.interrupted = signal.SIGINT
-        lead.stop("stopped on request")
+        lead.stop()
         return False
 
 
@@ -180,12 +182,12 @@ def _work(
     run: InlineRun,
 ) -> None:
     node = WorkerNode(name, job.job, hub, options)
-    reason = ""
+    reason = DONE
     try:
         main(Worker(node, node.join(hub.address(SEAT.server))))
     except Exception as error:  # in the result of the job
         run.errors[name] = error
-        reason = f"it failed: {error}"
+        reason = failed(error)
     finally:
         node.leave(reason)
         node.close()
@@ -198,4 +200,4 @@ def _raise_first(run: InlineRun) -> None:
     if errors:
         raise errors[0]
     if run.outcome is not None and run.outcome.failed:
-        raise JobFailed(str(run.outcome.reason))
+        raise JobFailed(in_words(run.outcome.reason))

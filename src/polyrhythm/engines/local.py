@@ -21,6 +21,7 @@ from polyrhythm.engines.respawning import Respawning
 from polyrhythm.engines.stopping import Stopping
 from polyrhythm.errors import PolyrhythmError
 from polyrhythm.observe.members import Members
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import FolderWatch
 from polyrhythm.wire.messages import Address
 
@@ -225,9 +226,9 @@ class LocalJob:
         if given_up is None:
             return
         if needed:
-            self._fail(str(Reason("no-start", given_up.fields)))
+            self._fail(in_words(Reason("no-start", given_up.fields)))
         else:
-            self._say(str(given_up))
+            self._say(in_words(given_up))
 
     def _fail(self, reason: str) -> None:
         self._run.failed = reason

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polyrhythm.engines.requests import ReportLine
-from polyrhythm.observe.watch import WATCH, WatchWriter, in_words
+from polyrhythm.observe.watch import WATCH, WatchWriter, report_in_words
 
 _GATHER_S = 0.3
 
@@ -34,5 +34,5 @@ class Reports:
         `now`."""
         if now or time.monotonic() > self._since_s + _GATHER_S:
             for note, names in self._unsaid.values():
-                self._say(in_words(note.what, names, note.fields))
+                self._say(report_in_words(note.what, names, note.fields))
             self._unsaid.clear()

@@ -1,7 +1,7 @@
 """Starts processes that died again, at the times that `core/supervision.py` decides."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from polyrhythm.core.machine import Reason
@@ -9,6 +9,7 @@ from polyrhythm.core.supervision import Died, Respawn, Started
 from polyrhythm.engines.engine import EngineRun
 from polyrhythm.engines.processes import Child, Processes
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told
+from polyrhythm.observe.reasons import in_words
 
 
 class Respawning:
@@ -44,7 +45,7 @@ class Respawning:
         self._record(reason.code, reason.fields)
         if decision.at_ns is None:
             return reason
-        self._say(str(reason))
+        self._say(in_words(reason))
         self._due[name] = (decision.at_ns, child)
         return None
 
@@ -63,8 +64,8 @@ class Respawning:
                 self._record("respawned", {"name": name})
                 self._say(f"{name} was started again")
 
-    def _record(self, what: str, fields: dict[str, Any]) -> None:
+    def _record(self, what: str, fields: Mapping[str, Any]) -> None:
         """Add a line to the journal, which the process of the lead writes."""
         lead = self._processes.lead
         if lead is not None:
-            self._processes.tell(lead, Told(note=ReportLine(what, fields)))
+            self._processes.tell(lead, Told(note=ReportLine(what, dict(fields))))

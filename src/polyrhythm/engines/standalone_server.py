@@ -13,12 +13,14 @@ from collections.abc import Callable
 import msgspec
 
 from polyrhythm.core import effects as fx
+from polyrhythm.core.text import plain_reason
 from polyrhythm.engines.work import settle_in
 from polyrhythm.errors import LinkError, PolyrhythmError, Refused
 from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import ANY_HOST, dial_tcp
 from polyrhythm.learn.staging import Staging
-from polyrhythm.observe.watch import in_words
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.watch import report_in_words
 from polyrhythm.runtime.net.acceptor import Listeners
 from polyrhythm.runtime.net.dial import DialerFromOutside
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
@@ -68,13 +70,13 @@ def serve_remote(
             digest=digest,
             link=link,
             fold_pause_s=Staging.parse(admitted.job.staging).fold_pause_s(admitted.server),
-            report=lambda note: say(in_words(note.what, (name,), note.fields)),
+            report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
             secret=secret,
         ),
         shared=link != "tcp",
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: node.stop("it was told to"))
+        signal.signal(number, lambda *_: node.stop())
     say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)
@@ -85,8 +87,8 @@ def serve_remote(
     listeners.close()
     assert node.outcome is not None
     if node.outcome.reason.code in ("lead-gone", "lead-lost"):
-        raise LinkError(f"{name} ends: {node.outcome.reason}")
-    say(f"left: {node.outcome.reason}")
+        raise LinkError(f"{name} ends: {in_words(node.outcome.reason)}")
+    say(f"left: {in_words(node.outcome.reason)}")
 
 
 def _enter(
@@ -106,7 +108,7 @@ def _enter(
     while isinstance(answer, m.Alive):  # the lead sends heartbeats over every link
         answer, _ = link.receive()
     if isinstance(answer, m.Refusal):
-        raise Refused(answer.reason)
+        raise Refused(in_words(plain_reason(answer.reason)))
     if not isinstance(answer, m.Admitted):
         raise LinkError(f"the lead did not admit this server: it sent {type(answer).__name__}")
     return answer

@@ -7,15 +7,17 @@ from pathlib import Path
 import torch
 
 from polyrhythm.engines.cores import share_of_cores
-from polyrhythm.engines.work import TOLD, presence, settle_in, train
+from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, UsageError
 from polyrhythm.io.local import host_identity
 from polyrhythm.learn.load import JOBS, check_job, load_main
-from polyrhythm.observe.watch import in_words
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.watch import report_in_words
 from polyrhythm.runtime.net.dial import DialerFromOutside
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import Address, JobSpec
+from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 from polyrhythm.wire.proof import Secret
 
 
@@ -42,7 +44,7 @@ def run_remote(
         digest=digest,
         link=link,
         trace_dir=trace_dir,
-        report=lambda note: say(in_words(note.what, (name,), note.fields)),
+        report=lambda note: say(report_in_words(note.what, (name,), note.fields)),
         secret=secret,
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
@@ -61,11 +63,8 @@ def run_remote(
     finally:
         if node.fault is not None:
             say(f"its trace ends early: {node.fault}")
-    say(f"left: {TOLD}" if node.asked else f"left: {_why(node)}")
-
-
-def _why(node: WorkerNode) -> str:
-    return "the job has ended" if node.stopped else "it was done"
+    left = "the job has ended" if node.stopped else in_words(DONE)
+    say(f"left: {in_words(TOLD_TO_LEAVE) if node.asked else left}")
 
 
 def _threads_for(spec: JobSpec, here: bool) -> int:

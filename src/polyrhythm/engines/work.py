@@ -21,8 +21,8 @@ from polyrhythm.learn.worker import Worker
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, failed
 
-TOLD = "it was told to leave"
 _SWITCH_INTERVAL_S = 1e-4
 """With Python's default of 5 ms, the thread of a link waits 10 ms for a busy thread."""
 
@@ -44,22 +44,22 @@ def _die(args: threading.ExceptHookArgs) -> None:
 def presence(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
     """Run the body as a member of the job: the worker leaves when the body ends, and tells the lead
     why. `signals` ask the worker to leave."""
-    reason, failed = "", False
+    reason, raised = DONE, False
     _handle(node, signals)
     try:
         yield
-        reason = TOLD if node.asked else ""
+        reason = TOLD_TO_LEAVE if node.asked else DONE
     except (ToldToLeave, JobFailed, Refused, LinkError) as error:
-        reason = TOLD if node.asked else f"it failed: {error}"
+        reason = TOLD_TO_LEAVE if node.asked else failed(error)
         if not node.asked:
             raise  # but a worker that was told to leave may find that the job has ended
     except BaseException as error:  # reported to the lead, and raised again
-        reason, failed = f"it failed: {error}", True
+        reason, raised = failed(error), True
         raise
     finally:
         for number in signals:
             signal.signal(number, signal.SIG_IGN)  # the worker is leaving already
-        node.leave(reason, failed=failed)
+        node.leave(reason, failed=raised)
         node.close()
 
 
@@ -68,7 +68,7 @@ def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> None:
 
     def leave_at_once() -> None:
         try:
-            node.leave(TOLD, at_once=True)
+            node.leave(TOLD_TO_LEAVE, at_once=True)
             node.close()
         finally:
             os._exit(0)

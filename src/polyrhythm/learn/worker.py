@@ -192,7 +192,7 @@ class Worker:
                 if self._visits.pending:
                     self._exchange.contribute_rest()
                 else:
-                    self._node.abstain("it has visited all of its points", lease.number)
+                    self._node.abstain(lease.number)
                     self._exchange.take_version()
                 continue
             self._visits.note(len(indices), progress)

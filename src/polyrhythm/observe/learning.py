@@ -9,6 +9,7 @@ from typing import Any
 from polyrhythm.core.lead.learning import FAULTS, Finding, LearningState
 from polyrhythm.core.sync.policy import sync_argument
 from polyrhythm.core.sync.registry import find_policy, traits_of
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import listed, number
 from polyrhythm.wire.messages import JobSpec
@@ -31,7 +32,7 @@ def needs_help(finding: Finding | None) -> bool:
     return unstable or is_fault(finding)
 
 
-def in_words(state: RunState) -> str | None:
+def learning_in_words(state: RunState) -> str | None:
     """What was found last; None: the objective has fallen all the time."""
     finding = state.finding
     if finding is None or (finding.state is LearningState.FALLING and not finding.rises):
@@ -71,7 +72,8 @@ def ended_in_words(state: RunState) -> str | None:
     """Why a run ended; with a plain word about its model if that is not what a goal promises."""
     if state.ended is None:
         return None
-    reason, finding = state.ended.reason, state.finding
+    reason = in_words(state.ended.reason, state.name_of)
+    finding = state.finding
     if state.ended.failed or finding is None or not needs_help(finding):
         return reason
     match finding.state:
@@ -95,7 +97,7 @@ def learning_result(state: RunState, job: JobSpec) -> dict[str, Any] | None:
     return {
         **finding.fields(),
         "workers": [state.name_of(worker) for worker in finding.workers],
-        "says": in_words(state),
+        "says": learning_in_words(state),
         "advice": learning_advice(state, job),
     }
 

@@ -60,7 +60,7 @@ class Run:
         if (ended := self.state.ended) is not None:
             if ended.failed:
                 return "failed"
-            return "stopped" if ended.reason == str(STOPPED) else "ended"
+            return "stopped" if ended.reason.code == STOPPED.code else "ended"
         if self.result is not None:
             return "failed" if self.result.get("failed") else "stopped"
         if self.alive is None:

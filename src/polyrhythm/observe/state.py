@@ -8,7 +8,6 @@ how many seconds a timer ends that (`until_s`, or None); here both become moment
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -18,21 +17,19 @@ from typing import Any, ClassVar
 from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds
 from polyrhythm.observe.worker import Fields, WorkerState
+from polyrhythm.wire.messages.reasons import Reason
 
 _RECENT_S = 10.0
 """Speeds are those of the last ten seconds."""
 _WAITING_HOLDS_S = 2.5
 """The lead repeats once a second what is waited for; what it does not repeat is over."""
-DONE = "it was done"
-_WORKER = re.compile(r"\bw(\d+)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
     """What is waited for. Moments are those of the journal."""
 
-    code: str
-    fields: dict[str, Any]
+    reason: Reason
     since_s: float
     until_s: float | None
     missing: tuple[int, ...]
@@ -45,7 +42,7 @@ class WaitingState:
 @dataclass(frozen=True, slots=True)
 class Ended:
     at_s: float
-    reason: str
+    reason: Reason
     failed: bool
 
 
@@ -66,8 +63,7 @@ class Failover:
 
     server: int
     at_s: float
-    noticed: str
-    detail: str
+    noticed: Reason
     promoted: dict[str, int] = field(default_factory=dict)
     """Per server, how many slices it became the primary of."""
     seconds: float | None = None
@@ -113,7 +109,7 @@ class RunState:
     workers: dict[int, WorkerState] = field(default_factory=dict)
     members: int = 0
     """How many of them are present."""
-    refused: list[str] = field(default_factory=list)
+    refused: list[Reason] = field(default_factory=list)
     abandoned: int = 0
     """Rounds that closed without somebody whose points took long."""
     timers: int = 0
@@ -211,8 +207,7 @@ class RunState:
     def _server_lost(self, line: dict[str, Any]) -> None:
         self._server_left(line)
         self.silent.pop(line["server"], None)
-        noticed, detail = line.get("noticed", ""), line.get("detail", "")
-        self.failovers.append(Failover(line["server"], self.at_s, noticed, detail))
+        self.failovers.append(Failover(line["server"], self.at_s, reason_of(line)))
 
     def _rerouting(self, line: dict[str, Any]) -> None:
         for failover in self._unfinished():
@@ -262,12 +257,12 @@ class RunState:
         self.batch = line.get("batch", 0)
 
     def _left(self, line: dict[str, Any]) -> None:
-        self._part(line["worker"], line.get("reason") or DONE)
+        self._part(line["worker"], reason_of(line))
 
     def _evicted(self, line: dict[str, Any]) -> None:
-        self._part(line["worker"], f"it was silent for {line.get('silent_s', 0.0):.1f} s")
+        self._part(line["worker"], Reason("silent-for", {"silent_s": line["silent_s"]}))
 
-    def _part(self, worker: int, reason: str) -> None:
+    def _part(self, worker: int, reason: Reason) -> None:
         known = self.workers.get(worker)
         if known is not None and known.present:
             known.left, known.left_s = reason, self.at_s
@@ -282,7 +277,7 @@ class RunState:
     def _rounds(self, line: dict[str, Any]) -> None:
         if self.opened_s is None:
             self.opened_s, self.waiting = self.at_s, None
-        elif self.waiting is not None and line["round"] >= self.waiting.fields.get(
+        elif self.waiting is not None and line["round"] >= self.waiting.reason.fields.get(
             "round", line["round"] + 1
         ):
             self._wait_on(self.waiting, self.at_s)
@@ -322,12 +317,11 @@ class RunState:
     def _waiting(self, line: dict[str, Any]) -> None:
         until_s, fields = line.get("until_s"), line.get("fields") or {}
         now = WaitingState(
-            line.get("reason", "waiting"),
-            fields,
+            Reason(line["reason"], fields),
             self.at_s - line.get("since_s", 0.0),
             None if until_s is None else self.at_s + until_s,
-            workers_named(line.get("missing", fields.get("missing"))),
-            workers_named(fields.get("held")),
+            tuple(fields.get("missing") or ()),
+            tuple(fields.get("held") or ()),
             self.at_s,
         )
         self._wait_on(now, self.at_s)
@@ -357,7 +351,7 @@ class RunState:
         worker.reports.update(metrics)
 
     def _refused(self, line: dict[str, Any]) -> None:
-        self.refused.append(line["reason"])
+        self.refused.append(reason_of(line))
 
     def _empty_handed(self, line: dict[str, Any]) -> None:
         if line["worker"] in self.workers:
@@ -373,7 +367,7 @@ class RunState:
             self.objective = None  # the one before says nothing about the model as it is
 
     def _ended(self, line: dict[str, Any]) -> None:
-        self.ended = Ended(self.at_s, line["reason"], line.get("failed", False))
+        self.ended = Ended(self.at_s, reason_of(line), line.get("failed", False))
         self.round = line.get("rounds", self.round)
         self.folds = {int(server): count for server, count in line.get("folds", {}).items()}
         self.waiting = None
@@ -409,11 +403,9 @@ class RunState:
     }
 
 
-def workers_named(workers: Any) -> tuple[int, ...]:
-    """Workers as the lead names them: a list of numbers, or the words `w0, w2`."""
-    if isinstance(workers, str):
-        return tuple(int(number) for number in _WORKER.findall(workers))
-    return tuple(workers) if isinstance(workers, list | tuple) else ()
+def reason_of(line: dict[str, Any]) -> Reason:
+    """The reason that a line of the journal gives."""
+    return Reason(line["reason"], line.get("fields") or {})
 
 
 def _is_number(value: Any) -> bool:

@@ -10,25 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import LearningState
-from polyrhythm.observe.learning import ended_in_words, in_words, learning_advice
-from polyrhythm.observe.state import DONE, RunState, workers_named
-from polyrhythm.observe.words import (
-    counted,
-    link_ended,
-    listed,
-    number,
-    parting,
-    percent,
-    reason_in_words,
-    size,
-    with_names,
-)
+from polyrhythm.observe.learning import ended_in_words, learning_advice, learning_in_words
+from polyrhythm.observe.reasons import LINK_ENDED, in_words, limit_derivation, noticed_by, parting
+from polyrhythm.observe.state import RunState, reason_of
+from polyrhythm.observe.words import counted, listed, number, percent, size
 from polyrhythm.observe.worker import Totals
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import DONE, Reason
 
 _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
+_ABOUT_THE_JOB = ("goal", "goal-not-finite")
+"""Ends whose sentence begins with the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +129,9 @@ class Teller:
         return [self._say(f"server s{line['server']} is there{learns}", ())]
 
     def _server_lost(self, line: dict[str, Any]) -> list[Sentence]:
-        noticed, detail = line.get("noticed", ""), line.get("detail", "")
-        text = f"server s{line['server']} is lost, noticed by {noticed} ({detail})"
+        noticed = reason_of(line)
+        text = f"server s{line['server']} is lost, noticed by {noticed_by(noticed)}"
+        text += f" ({in_words(noticed)})"
         if "left" in line:
             text += f"; the job goes on with {line['left']} of {line['servers']} servers"
         return [replace(self._say(text, None), urgent=True)]
@@ -198,23 +193,21 @@ class Teller:
         return [self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})]
 
     def _left(self, line: dict[str, Any]) -> list[Sentence]:
-        name, reason = line["name"], line.get("reason") or DONE
+        name, reason = line["name"], reason_of(line)
         known = self.state.workers.get(line["worker"])
         if known is not None and known.left != reason:
             return []  # it was out already, and that was told
-        if reason == DONE:
+        if reason.code == DONE.code:
             text = f"{name} is done"
         else:
-            verb = "died" if link_ended(reason) else "left"
-            text = f"{name} {verb}: {parting(reason, self.state)}{self._go_on()}"
+            verb = "died" if reason.code == LINK_ENDED else "left"
+            text = f"{name} {verb}: {parting(reason, self.state.name_of)}{self._go_on()}"
         return [self._say(text, {line["worker"]})]
 
     def _evicted(self, line: dict[str, Any]) -> list[Sentence]:
-        derivation = line.get("derivation") or ""
-        because = f" ({derivation.rpartition(' = ')[2]})" if derivation else ""
         text = (
-            f"{line['name']} was evicted: silent for {line.get('silent_s', 0.0):.1f} s,"
-            f" the limit is {line.get('limit_s', 0.0):.1f} s{because}{self._go_on()}"
+            f"{line['name']} was evicted: silent for {line['silent_s']:.1f} s, the limit is"
+            f" {line['limit_s']:.1f} s ({limit_derivation(line)}){self._go_on()}"
         )
         return [self._say(text, {line["worker"]})]
 
@@ -224,24 +217,23 @@ class Teller:
         self._rounds_s = self.state.at_s
         if line.get("reason") != "timer":
             return []
-        missing = workers_named(line.get("missing")) or self._missing
+        missing = tuple(line.get("missing") or ()) or self._missing
         names = listed(self.state.name_of(worker) for worker in missing)
         without = f"closed without {names}" if missing else "closed; not all were waited for"
         return [self._say(f"the timer fired: round {line['round']} {without}", missing)]
 
     def _policy(self, line: dict[str, Any]) -> list[Sentence]:
-        code, fields = line["code"], line.get("fields") or {}
-        return [self._say(reason_in_words(code, fields, self.state), None)]
+        return [self._say(in_words(reason_of(line), self.state.name_of), None)]
 
     def _waiting(self, line: dict[str, Any]) -> list[Sentence]:
         waiting = self.state.waiting
         if waiting is None or waiting.seen_s - waiting.since_s < _LONG_WAIT_S:
             return []
-        kind = (waiting.code, waiting.missing)
+        kind = (waiting.reason.code, waiting.missing)
         if kind == self._told_wait:
             return []
         self._told_wait = kind
-        text = reason_in_words(waiting.code, waiting.fields, self.state)
+        text = in_words(waiting.reason, self.state.name_of)
         long = f" for {waiting.seen_s - waiting.since_s:.1f} s so far"
         until = "" if waiting.until_s is None else f", until {waiting.until_s:.1f} s at the latest"
         return [self._say(f"{text},{long}{until}", waiting.missing)]
@@ -274,11 +266,11 @@ class Teller:
         return [replace(said, shown=True)]
 
     def _refused(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(with_names(line["reason"], self.state), ())]
+        return [self._say(in_words(reason_of(line), self.state.name_of), ())]
 
     def _respawn(self, line: dict[str, Any]) -> list[Sentence]:
         """What the command decided about a process that had died."""
-        said = self._say(reason_in_words(line["what"], line, self.state), self._numbers(line))
+        said = self._say(in_words(Reason(line["what"], line)), self._numbers(line))
         return [replace(said, shown=True)]
 
     def _respawned(self, line: dict[str, Any]) -> list[Sentence]:
@@ -291,7 +283,7 @@ class Teller:
         return [worker.worker for worker in workers if worker.name == line["name"]]
 
     def _learning(self, line: dict[str, Any]) -> list[Sentence]:
-        said = in_words(self.state)
+        said = learning_in_words(self.state)
         if said is None:
             return []
         if line["state"] == LearningState.SETTLED:
@@ -302,8 +294,8 @@ class Teller:
         return [self._say(said if advice is None else f"{said}; {advice}", None)]
 
     def _ended(self, line: dict[str, Any]) -> list[Sentence]:
-        reason = with_names(ended_in_words(self.state) or line["reason"], self.state)
-        if not reason.startswith("the job "):
+        reason = ended_in_words(self.state) or ""
+        if reason_of(line).code not in _ABOUT_THE_JOB:
             reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
         return [self._say(reason, None), *self._in_all()]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
+from polyrhythm.observe.reasons import in_words, noticed_by
 from polyrhythm.observe.state import Failover, RunState, fold
 from polyrhythm.observe.words import counted, listed, percent
 from polyrhythm.observe.worker import WorkerState
@@ -74,8 +75,8 @@ def _loss(failover: Failover) -> dict[str, Any]:
     return {
         "server": f"s{failover.server}",
         "at_s": failover.at_s,
-        "noticed": failover.noticed,
-        "detail": failover.detail,
+        "noticed": noticed_by(failover.noticed),
+        "detail": in_words(failover.noticed),
         "replaced": failover.replaced,
     }
 

@@ -9,10 +9,11 @@ from rich.text import Text
 from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
-from polyrhythm.observe.learning import in_words, is_fault
+from polyrhythm.observe.learning import is_fault, learning_in_words
+from polyrhythm.observe.reasons import in_words, noticed_by, parting
 from polyrhythm.observe.runs import Run
 from polyrhythm.observe.state import Failover, RunState
-from polyrhythm.observe.words import counted, duration, listed, parting, percent, reason_in_words
+from polyrhythm.observe.words import counted, duration, listed, percent
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec
 
@@ -79,9 +80,9 @@ def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
     if len(workers) > _SHOWN:
         rows.append(Text(f"and {len(workers) - _SHOWN} more workers", style="dim"))
     if is_fault(state.finding):
-        rows.append(Text(shown(in_words(state) or ""), style="red"))
+        rows.append(Text(shown(learning_in_words(state) or ""), style="red"))
     if state.waiting is not None:
-        text = reason_in_words(state.waiting.code, state.waiting.fields, state)
+        text = in_words(state.waiting.reason, state.name_of)
         rows.append(
             Text(shown(f"{text}, for {duration(now_s - state.waiting.since_s)}"), style="yellow")
         )
@@ -115,7 +116,7 @@ def workers_table(workers: Iterable[WorkerState], state: RunState) -> Table:
 def _gone(worker: WorkerState, state: RunState) -> str:
     if worker.left is None:
         return ""
-    return f"left at {worker.left_s:.1f} s: {parting(worker.left, state)}"
+    return f"left at {worker.left_s:.1f} s: {parting(worker.left, state.name_of)}"
 
 
 def status(run: Run) -> RenderableType:
@@ -132,7 +133,7 @@ def status(run: Run) -> RenderableType:
         slices = ", ".join(f"s{server} {count}" for server, count in state.slices.items())
         links = listed(sorted(set(state.links.values())))
         rows.append(Text(f"slices: {slices}; links: {links}"))
-    if (learning := in_words(state)) is not None:
+    if (learning := learning_in_words(state)) is not None:
         rows.append(Text(shown(learning)))
     if state.silent:
         rows.append(Text(f"silent: {listed(f's{server}' for server in state.silent)}"))
@@ -140,7 +141,7 @@ def status(run: Run) -> RenderableType:
     if state.learning:
         rows.append(Text(f"copies of slices that are being restored: {state.learning}"))
     if state.waiting is not None and running:
-        text = reason_in_words(state.waiting.code, state.waiting.fields, state)
+        text = in_words(state.waiting.reason, state.name_of)
         rows.append(Text(shown(f"{text}: ask 'polyrhythm why'")))
     if state.listening is not None and running:
         rows.append(Text(f"others may join: polyrhythm worker --connect {state.listening}"))
@@ -148,7 +149,8 @@ def status(run: Run) -> RenderableType:
 
 
 def _failover(failover: Failover) -> str:
-    text = f"s{failover.server} was lost at {failover.at_s:.1f} s, noticed by {failover.noticed}"
+    noticed = noticed_by(failover.noticed)
+    text = f"s{failover.server} was lost at {failover.at_s:.1f} s, noticed by {noticed}"
     if failover.promoted:
         moved = [f"{count} to {server}" for server, count in failover.promoted.items()]
         text += f"; slices moved: {listed(moved)}"

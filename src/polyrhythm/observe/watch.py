@@ -15,7 +15,9 @@ import msgspec
 
 from polyrhythm.core.effects import WITHOUT_PARAMETERS
 from polyrhythm.core.lead_watch import HEARD, SILENT
+from polyrhythm.observe.reasons import in_words, limit_in_words
 from polyrhythm.observe.words import listed
+from polyrhythm.wire.messages.reasons import Reason
 
 WATCH = "watch.jsonl"
 _ENDED = "ended"
@@ -28,7 +30,8 @@ class Suspect:
     name: str
     since_unix_s: float
     until_unix_s: float
-    derivation: str
+    limit: str
+    """After how long a silence the process suspects the lead, and why."""
 
 
 class WatchWriter:
@@ -62,7 +65,7 @@ def read_suspects(path: Path) -> tuple[Suspect, ...]:
         if line["what"] == SILENT:
             since = line["unix_s"] - line["silent_s"]
             until = since + line["timeout_s"]
-            suspects[name] = Suspect(name, since, until, line["derivation"])
+            suspects[name] = Suspect(name, since, until, limit_in_words(line))
     return tuple(sorted(suspects.values(), key=lambda suspect: suspect.since_unix_s))
 
 
@@ -76,14 +79,15 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
     ]
 
 
-def in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) -> str:
+def report_in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) -> str:
     """A report of one process, or of several that say the same, as one line."""
     who = listed(tuple(sorted(names)))
     if what == HEARD:
         return f"{who}: the lead was heard from again after {fields['silent_s']:.1f} s"
     if what == WITHOUT_PARAMETERS:
-        return f"{who}: left the training loop without the final parameters: {fields['reason']}"
+        why = in_words(Reason(fields["reason"], fields["fields"]))
+        return f"{who}: left the training loop without the final parameters: {why}"
     return (
         f"{who}: the lead has sent nothing for {fields['silent_s']:.1f} s; it is suspect after"
-        f" {fields['derivation']}, and given up after {fields['timeout_s']:g} s (--lead-timeout)"
+        f" {limit_in_words(fields)}, and given up after {fields['timeout_s']:g} s (--lead-timeout)"
     )

@@ -3,14 +3,16 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from polyrhythm.core.effects import server_number
+from polyrhythm.core.effects import server_name, server_number
 from polyrhythm.core.peers import SEAT
 from polyrhythm.observe.advice import COMPARE
-from polyrhythm.observe.learning import in_words, learning_advice, needs_help
+from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.state import RunState, WaitingState
 from polyrhythm.observe.watch import Suspect
-from polyrhythm.observe.words import counted, duration, listed, reason_in_words
+from polyrhythm.observe.words import counted, duration, listed
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Reason
 
 RULES = {
     "servers": "workers are admitted once every server of the job is there",
@@ -101,13 +103,13 @@ def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None
     if not needs_help(state.finding):
         return explanation
     advice = learning_advice(state, job)
-    return replace(explanation, learning=in_words(state), advice=advice)
+    return replace(explanation, learning=learning_in_words(state), advice=advice)
 
 
 def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
     """The same, with the processes that died too often to be started again."""
     lines = state.given_up.values()
-    given_up = tuple(reason_in_words("given-up", line, state) for line in lines)
+    given_up = tuple(in_words(Reason("given-up", line)) for line in lines)
     if not given_up:
         return explanation
     roles = {"worker" if server_number(name) is None else "server" for name in state.given_up}
@@ -125,15 +127,15 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
         gathering = None if job is None or state.opened_s is not None else _gathering(state, job)
         return gathering or Explanation(_at_work(state, now_s))
     return Explanation(
-        what=reason_in_words(waiting.code, waiting.fields, state),
+        what=in_words(waiting.reason, state.name_of),
         missing=(*map(state.name_of, waiting.missing), *_servers(waiting)),
         held=tuple(state.name_of(worker) for worker in _held(state, waiting)),
         since_s=waiting.since_s,
         waited_s=now_s - waiting.since_s,
         until_s=waiting.until_s,
         left_s=None if waiting.until_s is None else max(0.0, waiting.until_s - now_s),
-        rule=RULES.get(waiting.code),
-        remedies=_remedies(waiting.code, state),
+        rule=RULES.get(waiting.reason.code),
+        remedies=_remedies(waiting.reason.code, state),
     )
 
 
@@ -150,7 +152,7 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
         waited_s=silent_s,
         until_s=now_s + first.until_unix_s - unix_s,
         left_s=max(0.0, first.until_unix_s - unix_s),
-        rule=f"a silent lead is suspect after {first.derivation}; workers and servers end when it"
+        rule=f"a silent lead is suspect after {first.limit}; workers and servers end when it"
         " has sent nothing for --lead-timeout",
         remedies=(
             f"look at the process of {SEAT.name}: if it is stopped, let it go on (kill -CONT)",
@@ -179,9 +181,9 @@ def _remedies(code: str, state: RunState) -> tuple[str, ...]:
 
 
 def _servers(waiting: WaitingState) -> tuple[str, ...]:
-    """The servers that are waited for, as the lead names them."""
-    servers = waiting.fields.get("servers")
-    return tuple(servers.split(", ")) if isinstance(servers, str) else ()
+    """The servers that are waited for."""
+    servers = waiting.reason.fields.get("servers")
+    return tuple(map(server_name, servers)) if isinstance(servers, list) else ()
 
 
 def _held(state: RunState, waiting: WaitingState) -> tuple[int, ...]:

@@ -1,42 +1,11 @@
-"""Numbers, names and reasons in words, the same wherever people read them."""
+"""Numbers and lists of names as text, the same wherever people read them."""
 
-import re
 from collections.abc import Iterable
-from typing import Any
-
-from polyrhythm.core.machine import WORDS
-from polyrhythm.observe.state import RunState
-
-_LINK_ENDS = ("closed the link", "the link to ")
-_WORKER = re.compile(r"\bw(\d+)\b")
-
-
-def reason_in_words(code: str, fields: dict[str, Any], state: RunState) -> str:
-    """A reason's sentence with workers by name; an unknown code keeps its own name and fields."""
-    try:
-        text = WORDS[code].format_map(fields)
-    except (KeyError, ValueError, TypeError):
-        text = " ".join([code, *(f"{key}={value}" for key, value in sorted(fields.items()))])
-    return with_names(text, state)
-
-
-def with_names(text: str, state: RunState) -> str:
-    """`w3` becomes the name that worker 3 came with."""
-    return _WORKER.sub(lambda match: state.name_of(int(match[1])), text)
-
-
-def parting(reason: str, state: RunState) -> str:
-    """Why a worker left: `its link ended` for what a socket says in many ways."""
-    return "its link ended" if link_ended(reason) else with_names(reason, state)
-
-
-def link_ended(reason: str) -> bool:
-    return any(words in reason for words in _LINK_ENDS)
 
 
 def listed(names: Iterable[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    *first, last = list(names) or ["nobody"]
+    *first, last = list(names) or ["none"]
     return f"{', '.join(first)} and {last}" if first else last
 
 

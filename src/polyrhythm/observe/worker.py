@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from polyrhythm.wire.messages.reasons import Reason
+
 Fields = Mapping[str, Any]
 """What a journal's line says of one worker."""
 
@@ -72,7 +74,7 @@ class WorkerState:
     empty_handed: bool = False
     """It has had no points to visit so far, so it rests."""
     left_s: float | None = None
-    left: str | None = None
+    left: Reason | None = None
     """Why it left; None while it is there."""
 
     @property

@@ -14,6 +14,7 @@ from polyrhythm.core.machine import Machine
 from polyrhythm.core.peers import SEAT
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel, link
@@ -96,7 +97,7 @@ class Simulation:
         """What every machine waits for; those who wait for the same come together."""
         waiting: dict[str, list[str]] = {}
         for name, machine in self._machines():
-            waiting.setdefault(str(machine.why().reason), []).append(name)
+            waiting.setdefault(in_words(machine.why().reason), []).append(name)
         return "; ".join(f"{_names(names)}: {reason}" for reason, names in waiting.items())
 
     def _machines(self) -> Iterable[tuple[str, Machine]]:
@@ -154,7 +155,7 @@ class Simulation:
         if event.what == "cut":
             self._cut(event)
         elif event.what == "end":
-            self.servers[0].post(fx.LEAD, ev.StopAsked("the scenario ends the job"))
+            self.servers[0].post(fx.LEAD, ev.StopAsked())
         elif event.server is not None:
             self._befall_server(event.server, event.what)
         elif event.worker is not None:

@@ -6,7 +6,9 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.errors import UsageError
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import failed
 from tests.core.stage import ADDRESS, SECOND_NS, Stage, of, sent, spec
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -16,7 +18,7 @@ def refusal(effects: list, link: str) -> str:
     (message,) = sent(effects, m.Refusal, link)
     (drop,) = of(effects, fx.Drop)
     assert drop == fx.Drop(link, message.reason)
-    return message.reason
+    return in_words(message.reason)
 
 
 def test_a_taken_name_is_refused_and_its_holder_unharmed() -> None:
@@ -162,7 +164,7 @@ def test_round_1_opens_with_the_last_worker() -> None:
     stage.attach(0)
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
-    assert stage.why == "waiting for 1 more worker(s) before round 1 opens"
+    assert stage.why == "waiting for 1 more worker before round 1 opens"
     stage.knock("bert")
     (fold,) = sent(stage.attach(1), m.Fold)
     assert fold.round == 0
@@ -217,7 +219,7 @@ def test_when_the_seeder_dies_another_one_seeds() -> None:
     assert stage.why == "waiting for w0 to send the initial parameters"
     (place,) = sent(stage.closed("w0"), m.Place, "s0")
     assert place.routing == 2
-    assert stage.why == "waiting for the servers to make room for the model"
+    assert stage.why == "waiting for the servers to allocate the model's slices"
     routings = sent(stage.from_servers(m.Placed), m.Routing)
     assert [(r.worker, r.seed, r.routing) for r in routings] == [(1, True, 2), (2, False, 2)]
     assert stage.why == "waiting for w1 to send the initial parameters"
@@ -414,7 +416,8 @@ def test_a_worker_that_has_visited_all_points_stays_in_the_mean() -> None:
     (fold,) = sent(effects, m.Fold, "s0")
     assert fold.share == pytest.approx(1 / 3)
     (note,) = [note for note in of(effects, fx.Note) if note.what == "policy"]
-    assert note.fields["words"].startswith("2 of 3 workers have visited all of their points")
+    assert note.fields["reason"] == "points-visited"
+    assert (note.fields["fields"]["resting"], note.fields["fields"]["members"]) == (2, 3)
 
 
 def test_a_worker_that_never_had_points_is_not_in_the_mean() -> None:
@@ -546,10 +549,9 @@ def test_the_goal_by_rounds() -> None:
     stage.contribute(0, 2, 2)
     (release,) = sent(stage.folded(2), m.Release)
     assert release.stop and release.round == 2
-    assert release.reason == "the job reached its goal: 2 rounds"
     (end,) = of(stage.tell(m.Leave(**stage.who(0))), fx.End)
     assert not end.failed
-    assert str(end.reason) == "the job reached its goal: 2 rounds"
+    assert in_words(end.reason) == "the job reached its goal: 2 rounds"
     assert stage.lead.wake_at() is None
     assert stage.knock("too late") == []
 
@@ -562,7 +564,6 @@ def test_the_goal_by_epochs() -> None:
         stage.contribute(0, epoch, epoch, progress)
         (release,) = sent(stage.folded(epoch), m.Release)
         assert release.stop == (epoch == 2)
-    assert release.reason == "the job reached its goal: 2 passes over the data"
 
 
 def test_those_who_compute_at_the_end_are_told_to_pull_the_final_version() -> None:
@@ -583,8 +584,8 @@ def test_who_comes_too_late_is_refused_and_does_not_hold_up_the_end() -> None:
     effects = stage.folded(1)
     assert sent(effects, m.Release, "w1") == sent(effects, m.Release, "w2") == []
     assert [drop.peer for drop in of(effects, fx.Drop)] == ["w1", "w2"]
-    reason = "attached came too late: the job reached its goal: 1 rounds"
-    assert [refused.reason for refused in sent(effects, m.Refusal, "w1")] == [reason]
+    reason = "attached came too late: the job reached its goal: 1 round"
+    assert [in_words(refused.reason) for refused in sent(effects, m.Refusal, "w1")] == [reason]
     assert of(stage.tell(m.Leave(**stage.who(0))), fx.End)
 
 
@@ -593,8 +594,8 @@ def test_a_knock_while_the_job_ends_is_refused() -> None:
     stage.contribute(0, 1)
     stage.folded(1)
     assert refusal(stage.knock("late"), "link-late") == "late was refused: the job is ending"
-    words = str(stage.lead.why().reason)
-    assert words.startswith("the goal is reached: w0") and words.endswith("end their work")
+    words = in_words(stage.lead.why().reason)
+    assert words == "the goal is reached; waiting for w0 to finish"
 
 
 def test_the_death_of_a_server_ends_the_job_with_one_reason() -> None:
@@ -603,17 +604,17 @@ def test_the_death_of_a_server_ends_the_job_with_one_reason() -> None:
     (end,) = of(effects, fx.End)
     assert end.failed
     reason = "server s1 died (s1 closed the link); without replicas its slices are lost"
-    assert str(end.reason) == reason
+    assert in_words(end.reason) == reason
     stops = sent(effects, m.Stop)
-    assert len(stops) == 4 and {stop.reason for stop in stops} == {reason}
+    assert len(stops) == 4 and {in_words(stop.reason) for stop in stops} == {reason}
     assert stage.closed("s0") == [], "one reason is enough"
 
 
 def test_a_stop_at_once_reaches_everybody() -> None:
     stage = Stage(workers=2, servers=2).begin()
-    effects = stage.tell(ev.StopAsked("it failed", at_once=True))
+    effects = stage.tell(ev.StopAsked(at_once=True))
     (end,) = of(effects, fx.End)
-    assert not end.failed and str(end.reason) == "stopped on request"
+    assert not end.failed and in_words(end.reason) == "stopped on request"
     assert {effect.to for effect in of(effects, fx.Send)} == {"w0", "w1", "s0", "s1"}
 
 
@@ -621,14 +622,14 @@ def test_those_who_wait_at_the_door_are_told_of_the_end() -> None:
     lead = LeadMachine(m.JobSpec(job="j", servers=1))
     hello = m.WorkerHello(name="anna", job="j", identity="")
     lead.handle(ev.WorkerHelloReceived("link-1", hello), 0)
-    assert "stopped" in refusal(list(lead.handle(ev.StopAsked("x"), 1)), "link-1")
+    assert "stopped" in refusal(list(lead.handle(ev.StopAsked(), 1)), "link-1")
 
 
 def test_a_job_that_everybody_left_has_failed() -> None:
     stage = Stage(workers=1).begin()
     (end,) = of(stage.closed("w0"), fx.End)
     assert end.failed
-    assert str(end.reason) == "every worker left before the goal"
+    assert in_words(end.reason) == "every worker left before the goal"
 
 
 def test_reports_go_to_the_journal() -> None:
@@ -644,18 +645,18 @@ def test_reports_go_to_the_journal() -> None:
 
 def test_why_in_every_phase() -> None:
     stage = Stage(workers=2, servers=1)
-    assert stage.why == "waiting for 2 more worker(s) before round 1 opens"
+    assert stage.why == "waiting for 2 more workers before round 1 opens"
     stage.knock("anna")
     stage.knock("bert")
     stage.attach(0)
     stage.attach(1)
-    assert stage.why == "waiting for the servers to make room for the model"
+    assert stage.why == "waiting for the servers to allocate the model's slices"
     stage.from_servers(m.Placed)
     assert stage.why == "waiting for w0 to send the initial parameters"
     stage.from_servers(m.Seeded)
     assert stage.why == "the servers fold round 0"
     stage.folded(0)
-    assert stage.why == "round 1 waits for w0, w1"
+    assert stage.why == "round 1 waits for w0 and w1"
     stage.contribute(1, 1)
     assert stage.why == "round 1 waits for w0"
     stage.contribute(0, 1)
@@ -668,21 +669,21 @@ def test_a_server_that_is_behind_is_named_and_no_worker() -> None:
         stage.tell(m.Trailer(**stage.who(worker), sequence=1, weight=2.0))
         stage.tell(m.Arrived(**stage.who(worker), routing=1, server=0, sequence=1, round=1))
         if worker == 0:
-            assert stage.why == "round 1 waits for w0, w1", "one of them has not sent anything"
-    assert stage.why == "s1 has not reported what w0, w1 contributed"
+            assert stage.why == "round 1 waits for w0 and w1", "one of them has not sent anything"
+    assert stage.why == "s1 has not reported what w0 and w1 contributed"
     for worker in (0, 1):
         stage.tell(m.Arrived(**stage.who(worker), routing=1, server=1, sequence=1, round=1))
     stage.tell(m.Folded(server=1, round=1, weight=1.0))
-    assert stage.lead.why().reason.fields["servers"] == "s0"
+    assert stage.lead.why().reason.fields["servers"] == [0]
     stage.tell(m.Folded(server=0, round=1, weight=1.0))
-    assert stage.why == "round 2 waits for w0, w1"
+    assert stage.why == "round 2 waits for w0 and w1"
 
 
 @pytest.mark.parametrize(("on_error", "ends"), [("go-on", False), ("end", True)])
 def test_a_worker_whose_code_raised(on_error: str, ends: bool) -> None:
     stage = Stage(workers=2, on_error=on_error).begin()
-    effects = stage.tell(m.Leave(**stage.who(0), reason="it failed: no", failed=True))
-    assert [(str(end.reason), end.failed) for end in of(effects, fx.End)] == (
+    effects = stage.tell(m.Leave(**stage.who(0), reason=failed("no"), failed=True))
+    assert [(in_words(end.reason), end.failed) for end in of(effects, fx.End)] == (
         [("worker-0 left: it failed: no; --on-error end", True)] if ends else []
     )
 

@@ -8,6 +8,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress, RoundEquivalents
 from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.machine import Effect, Reason
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire.messages import JobSpec, Trailer
 
 
@@ -23,7 +24,7 @@ class Job:
     def fold(self, code: str = "all-arrived", contributions: int = 1) -> Reason | None:
         for _ in range(contributions):
             self.progress.count(Trailer(worker=0, weight=1.0), 1)
-        self.round, self.reason = self.round + 1, Reason(code, {"missing": "w1"})
+        self.round, self.reason = self.round + 1, Reason(code, {"missing": [1]})
         return self.progress.folded(self.round, self.reason, 1)
 
     def stuck(self) -> Reason | None:
@@ -33,7 +34,7 @@ class Job:
 def test_the_goal_is_reached_after_as_many_folds_as_rounds() -> None:
     job = Job(rounds=2)
     assert [job.fold("opened"), job.fold()] == [None, None]
-    assert str(job.fold()) == "the job reached its goal: 2 rounds"
+    assert in_words(job.fold()) == "the job reached its goal: 2 rounds"
 
 
 def test_without_rounds_one_contribution_per_member_counts_as_a_round() -> None:

@@ -4,8 +4,12 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.lead.servers import Servers
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Reason
 from tests.core.stage import ADDRESS, of, sent, spec
+
+ENDED = Reason("link-ended", {"detail": "reset"})
 
 BEAT_S = 1.0
 BEAT_NS = 10**9
@@ -48,17 +52,17 @@ def test_there_is_a_seat_for_as_many_as_the_job_has() -> None:
     effects = servers.outbox.begin()
     assert not servers.join(1) and not servers.join(-1)
     already, full = sent(effects, m.Refusal)
-    assert "is in this job already" in already.reason
-    assert "the job has its 2 server(s)" in full.reason
+    assert "is in this job already" in in_words(already.reason)
+    assert "the job has its 2 server(s)" in in_words(full.reason)
 
 
 def test_replicas_take_over_from_one_who_is_lost() -> None:
     servers = SeededServers(3, replicas=1)
     effects = servers.outbox.begin()
-    assert servers.servers.lose(1, "the end of its link", "reset", 5) is None
+    assert servers.servers.lose(1, ENDED, 5) is None
     assert notes(effects) == ["server-lost", "rerouting"]
     assert len(sent(effects, m.Place)) == 2
-    assert servers.servers.lose(1, "the end of its link", "reset", 6) is None, "again"
+    assert servers.servers.lose(1, ENDED, 6) is None, "again"
     assert notes(effects) == ["server-lost", "rerouting"]
     assert servers.placed()
     change, _, _ = servers.servers.followed(7)
@@ -66,7 +70,7 @@ def test_replicas_take_over_from_one_who_is_lost() -> None:
 
 
 def test_without_replicas_the_job_cannot_go_on() -> None:
-    fatal = SeededServers(2).servers.lose(1, "the end of its link", "reset", 5)
+    fatal = SeededServers(2).servers.lose(1, ENDED, 5)
     assert fatal is not None and fatal.code == "server-died"
 
 

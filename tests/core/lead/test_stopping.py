@@ -6,11 +6,13 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.ending import PATIENCE_NS
 from polyrhythm.core.machine import Effect
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import failed
 from tests.core.stage import SECOND_NS, Stage, of, sent
 
 PATIENCE_S = PATIENCE_NS / SECOND_NS
-STOP = ev.StopAsked("Ctrl-C")
+STOP = ev.StopAsked()
 
 
 def told_to_stop(effects: list[Effect]) -> set[str]:
@@ -23,13 +25,13 @@ def told_to_stop(effects: list[Effect]) -> set[str]:
 
 
 def leave(stage: Stage, worker: int) -> list[Effect]:
-    return stage.tell(m.Leave(**stage.who(worker), reason="", failed=False))
+    return stage.tell(m.Leave(**stage.who(worker), reason=failed(""), failed=False))
 
 
 def assert_ends_with_the_last_worker(stage: Stage) -> None:
     assert not of(leave(stage, 0), fx.End), "worker-1 may still run the code after its loop"
     (end,) = of(leave(stage, 1), fx.End)
-    assert not end.failed and str(end.reason) == "stopped on request"
+    assert not end.failed and in_words(end.reason) == "stopped on request"
 
 
 def test_with_rounds_a_job_stops_at_the_next_fold() -> None:
@@ -99,7 +101,7 @@ def test_a_stop_before_the_first_round_ends_the_job_at_once() -> None:
     stage.knock("worker-0")
     effects = stage.tell(STOP)
     (end,) = of(effects, fx.End)
-    assert not end.failed and str(end.reason) == "stopped on request"
+    assert not end.failed and in_words(end.reason) == "stopped on request"
     assert sent(effects, m.Stop, "w0")
 
 
@@ -136,7 +138,7 @@ def test_a_goal_that_is_reached_by_the_last_fold_is_the_reason() -> None:
     stage.contribute(0, 1)
     stage.folded(1)
     (end,) = of(leave(stage, 0), fx.End)
-    assert "1 rounds" in str(end.reason)
+    assert "1 round" in in_words(end.reason)
 
 
 def test_patience_does_not_pass_while_the_lead_is_paused() -> None:

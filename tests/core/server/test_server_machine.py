@@ -3,7 +3,9 @@
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.server.machine import ServerMachine
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 from tests.core.stage import of, sent, spec
 
 ROUTES = (m.Route(0), m.Route(1), m.Route(0))
@@ -38,12 +40,12 @@ class Seat:
         return self.tell(m.Fold(term=1, round=round_, readers=readers, **fields))
 
     def why(self) -> str:
-        return str(self.server.why().reason)
+        return in_words(self.server.why().reason)
 
 
 def test_a_server_builds_its_slices_when_it_is_placed() -> None:
     seat = Seat()
-    assert seat.why() == "waiting for the servers to make room for the model"
+    assert seat.why() == "waiting for the servers to allocate the model's slices"
     effects = seat.tell(place(1))
     assert of(effects, fx.Build) == [fx.Build(spec((200,)), ROUTES, 1)]
     assert [placed.routing for placed in sent(effects, m.Placed, "lead")] == [1]
@@ -84,7 +86,7 @@ def test_a_complete_contribution_is_reported_and_not_folded() -> None:
         (arrived,) = sent(effects, m.Arrived, "lead")
         assert (arrived.worker, arrived.sequence, arrived.round) == (member.worker, 1, 1)
         assert of(effects, fx.StartFold) == []
-    assert seat.why() == "round 1 waits for the lead"
+    assert seat.why() == "round 1 waits for the lead to order the fold"
 
 
 def test_a_server_folds_on_order_of_the_lead_and_publishes_to_the_readers() -> None:
@@ -236,8 +238,8 @@ def test_plain_addition_grows_the_next_version_beside_the_current_one() -> None:
 
 
 def test_stop_ends_it() -> None:
-    (end,) = Seat().begin().tell(m.Stop(reason="the job is over", failed=True))
-    assert end.failed and str(end.reason) == "the job is over"
+    (end,) = Seat().begin().tell(m.Stop(reason=refused("the job is over"), failed=True))
+    assert end.failed and in_words(end.reason) == "the job is over"
 
 
 def test_why_names_the_workers_that_have_not_arrived() -> None:

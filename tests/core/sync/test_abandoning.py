@@ -6,6 +6,7 @@ from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire.messages import JobSpec, Trailer
 
 MS = 10**6
@@ -34,7 +35,9 @@ def test_the_patience_begins_when_the_interval_is_over() -> None:
     assert not policy.on(sync.TimePassed(), 149 * MS).fold
     decision = policy.on(sync.TimePassed(), 150 * MS)
     assert decision.fold and decision.release == {0, 1}
-    assert str(decision.reason) == ("round 1 closes 0.050 s after its interval; not waited for: w2")
+    assert in_words(decision.reason) == (
+        "round 1 closes 0.050 s after its interval; not waited for: w2"
+    )
 
 
 def test_a_worker_that_arrives_after_the_fold_goes_on_with_the_newest_version() -> None:

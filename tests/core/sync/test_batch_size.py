@@ -6,6 +6,7 @@ import pytest
 
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.sync.barrier.batch_size import WHOLE, BatchSize, MeasuredBatch
+from polyrhythm.observe.reasons import in_words
 
 POINT_NS, BARRIER_NS = 100_000, 20_000_000
 
@@ -24,7 +25,7 @@ def train(
         elapsed_ns = terms.points * POINT_NS + BARRIER_NS
         reason = sizes.closed(MeasuredBatch(elapsed_ns, read, most))
         if reason is not None:
-            assert str(reason)
+            assert in_words(reason)
             reasons.append(reason)
     return told, reasons
 

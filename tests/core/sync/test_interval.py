@@ -16,6 +16,7 @@ from polyrhythm.core.sync.interval.fixed import (
     parse_interval,
 )
 from polyrhythm.errors import UsageError
+from polyrhythm.observe.reasons import in_words
 from tests.core.training import MS, Training, line, peak
 
 
@@ -292,7 +293,7 @@ def test_a_fixed_interval_below_the_barriers_cost_is_raised_and_restored() -> No
     training = Training(line(-2, 1), phi_ns=40 * MS)
     interval = FixedInterval(10 * MS)
     _, reason = training.until(interval, "interval-raised")
-    assert str(reason) == "the interval is raised to 40.0 ms: a barrier alone takes 40.0 ms"
+    assert in_words(reason) == "the interval is raised to 40.0 ms: a barrier alone takes 40.0 ms"
     assert interval.next().interval_ns == 40 * MS
     training.phi_ns = 35 * MS
     assert [training.round(interval)[1] for _ in range(20)] == [None] * 20

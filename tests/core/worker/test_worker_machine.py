@@ -5,8 +5,12 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.worker.leaving import SETTLE_NS
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, Reason, refused
 from tests.core.stage import ADDRESS, of, sent, spec
+
+SILENT = Reason("silent-for", {"silent_s": 6.0})
 
 ROUTES = (m.Route(0), m.Route(1), m.Route(0))
 SERVERS = (m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 1))
@@ -52,7 +56,7 @@ class Hand:
         return self.tell(ev.Computed(0, 8.0, (0.1,), 0.5, 1, 2, 3, (m.ChunkProgress(0, 0, 8),)))
 
     def why(self) -> str:
-        return str(self.worker.why().reason)
+        return in_words(self.worker.why().reason)
 
 
 def test_it_dials_and_attaches_when_all_servers_are_linked() -> None:
@@ -83,7 +87,7 @@ def test_who_must_seed_after_a_dead_seeder_does_so_in_the_new_epoch() -> None:
 
 def test_it_goes_on_with_one_whole_version_and_the_leads_word() -> None:
     hand = Hand().join()
-    assert hand.why() == "waiting for the servers to make room for the model"
+    assert hand.why() == "waiting for the servers to allocate the model's slices"
     assert of(hand.land(0), fx.Resume) == [], "nobody released it"
     (resume,) = of(hand.release(0), fx.Resume)
     assert resume == fx.Resume(0, False, anew=True)
@@ -125,7 +129,7 @@ def test_at_most_two_contributions_are_unacknowledged() -> None:
         hand.release(sequence)
         hand.land(sequence)
     assert of(hand.compute(), fx.PushSlices) == []
-    assert hand.why() == "anna waits: s0, s1 has not acknowledged its last two contributions"
+    assert hand.why() == "waiting for s0 and s1 to acknowledge the last two contributions"
     assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
     pushes = of(hand.tell(m.Acknowledged(**WHO, server=1, sequence=1)), fx.PushSlices)
     assert [push.sequence for push in pushes] == [3, 3]
@@ -143,7 +147,7 @@ def test_it_knows_what_every_server_has_acknowledged() -> None:
     assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (1, 1)
     hand.tell(m.Acknowledged(**WHO, server=1, sequence=2))
     assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (2, 0)
-    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.tell(m.Evicted(**WHO, reason=SILENT))
     hand.compute()
     assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 0), "it is somebody new"
 
@@ -157,9 +161,9 @@ def test_parameters_acknowledge_too() -> None:
 
 
 def test_who_has_nothing_abstains_and_reads_no_more() -> None:
-    effects = Hand().begin().tell(ev.Exhausted("no points"))
+    effects = Hand().begin().tell(ev.Exhausted())
     (abstained,) = sent(effects, m.Abstained, "lead")
-    assert (abstained.round, abstained.reason) == (1, "no points")
+    assert abstained.round == 1
     assert [pulled.round for pulled in sent(effects, m.Pulled)] == [0, 0]
 
 
@@ -202,8 +206,8 @@ def test_at_the_end_it_takes_the_final_version() -> None:
 
 
 def test_leaving_says_so_and_ends() -> None:
-    effects = Hand().begin().tell(ev.Leaving("done"))
-    assert sent(effects, m.Leave, "lead")[0].reason == "done"
+    effects = Hand().begin().tell(ev.Leaving(DONE))
+    assert sent(effects, m.Leave, "lead")[0].reason == DONE
     assert of(effects, fx.End)
 
 
@@ -213,7 +217,7 @@ def test_who_is_told_to_leave_contributes_and_is_let_go() -> None:
     effects = hand.compute()
     assert of(effects, fx.PushSlices) and of(effects, fx.StopWaiting)
     assert of(effects, fx.Expect)[-1] == fx.Expect(None), "nothing lands under the user's code"
-    assert hand.why() == "it was told to leave, and ends its work"
+    assert hand.why() == "this worker was told to leave, and finishes its work"
 
 
 def test_who_waits_is_let_go_but_not_in_the_middle_of_a_version() -> None:
@@ -231,8 +235,8 @@ def leaving() -> Hand:
     hand = Hand().begin()
     hand.tell(ev.LeaveAsked())
     hand.compute()
-    assert sent(hand.tell(ev.Leaving("told")), m.Leave) == []
-    assert hand.why() == "it leaves when 1 contribution(s) are acknowledged"
+    assert sent(hand.tell(ev.Leaving(TOLD_TO_LEAVE)), m.Leave) == []
+    assert hand.why() == "this worker leaves when 1 contribution has been acknowledged"
     return hand
 
 
@@ -240,7 +244,7 @@ def test_it_leaves_when_every_server_has_acknowledged() -> None:
     hand = leaving()
     assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
     effects = hand.tell(ev.Skipped(1, 1))  # a version that came with the fold acknowledges too
-    assert sent(effects, m.Leave, "lead")[0].reason == "told" and of(effects, fx.End)
+    assert sent(effects, m.Leave, "lead")[0].reason == TOLD_TO_LEAVE and of(effects, fx.End)
 
 
 def test_it_leaves_in_the_end_though_nobody_acknowledges() -> None:
@@ -254,8 +258,8 @@ def test_it_leaves_in_the_end_though_nobody_acknowledges() -> None:
 
 def test_who_leaves_does_not_wait_for_what_can_never_come() -> None:
     for event in (
-        ev.Leaving("told twice", at_once=True),
-        m.Evicted(**WHO, reason="it was silent"),
+        ev.Leaving(TOLD_TO_LEAVE, at_once=True),
+        m.Evicted(**WHO, reason=SILENT),
         ev.LinkClosed("s1", "it died"),
         ev.LinkClosed("lead", "it died"),
     ):
@@ -265,39 +269,39 @@ def test_who_leaves_does_not_wait_for_what_can_never_come() -> None:
 def test_who_is_told_to_leave_does_not_come_back_after_an_eviction() -> None:
     hand = Hand().begin()
     hand.tell(ev.LeaveAsked())
-    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.tell(m.Evicted(**WHO, reason=SILENT))
     effects = hand.compute()
     assert of(effects, fx.StopWaiting) and of(effects, fx.Rejoin) == []
-    assert of(hand.tell(ev.Leaving("told")), fx.End)
+    assert of(hand.tell(ev.Leaving(TOLD_TO_LEAVE)), fx.End)
 
 
 def test_refusals_stops_and_lost_links_reach_the_users_code() -> None:
     for event, text, stopped in (
-        (m.Refusal(reason="name taken"), "name taken", False),
-        (m.Stop(reason="the job is over"), "the job is over", True),
+        (m.Refusal(reason=refused("name taken")), "name taken", False),
+        (m.Stop(reason=refused("the job is over")), "the job is over", True),
     ):
         hand = Hand().begin()
         (fail,) = hand.tell(event)
-        assert (str(fail.reason), fail.stopped) == (text, stopped)
+        assert (in_words(fail.reason), fail.stopped) == (text, stopped)
         assert hand.tell(event) == []
         assert hand.why() == "nothing is being waited for"
 
 
 def test_an_evicted_worker_leaves_its_loop_in_order_when_the_job_has_ended() -> None:
     hand = Hand().begin()
-    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.tell(m.Evicted(**WHO, reason=Reason("silent-for", {"silent_s": 6.0})))
     assert of(hand.compute(), fx.Rejoin)
-    effects = hand.tell(m.Refusal(reason="the job is ending", ending=True))
+    effects = hand.tell(m.Refusal(reason=refused("the job is ending"), ending=True))
     assert of(effects, fx.StopWaiting) == [fx.StopWaiting(stop=True)]
     (note,) = of(effects, fx.Note)
     assert note.what == fx.WITHOUT_PARAMETERS
     assert hand.tell(ev.LinkClosed("lead", "it has ended")) == [], "the user's code runs on"
-    assert of(hand.tell(ev.Leaving("")), fx.End)
+    assert of(hand.tell(ev.Leaving(DONE)), fx.End)
 
 
 def test_a_worker_that_has_not_begun_is_refused_when_the_job_has_ended() -> None:
     hand = Hand()
-    assert of(hand.tell(m.Refusal(reason="the job is ending", ending=True)), fx.Fail)
+    assert of(hand.tell(m.Refusal(reason=refused("the job is ending"), ending=True)), fx.Fail)
 
 
 def test_leases_and_reports_pass_through() -> None:
@@ -318,14 +322,14 @@ def test_who_is_evicted_while_it_waits_for_its_chunks_joins_again() -> None:
     """Its request has reached a lead that did not know it any more: nothing would come."""
     hand = Hand().begin()
     hand.tell(ev.Enrolling(9))
-    assert of(hand.tell(m.Evicted(**WHO, reason="it was silent")), fx.Rejoin)
+    assert of(hand.tell(m.Evicted(**WHO, reason=SILENT)), fx.Rejoin)
 
 
 def test_who_has_its_chunks_computes_until_it_says_otherwise() -> None:
     hand = Hand().begin()
     hand.tell(ev.Enrolling(9))
     hand.tell(m.Leased(points=9, seed=0, chunks=(), incarnation=hand.worker.incarnation))
-    assert of(hand.tell(m.Evicted(**WHO, reason="it was silent")), fx.Rejoin) == []
+    assert of(hand.tell(m.Evicted(**WHO, reason=SILENT)), fx.Rejoin) == []
     assert of(hand.compute(), fx.Rejoin)
 
 
@@ -373,7 +377,7 @@ def not_reached(hand: Hand, incarnation: int) -> list:
 def test_who_cannot_reach_a_server_asks_the_lead_again_which_there_are() -> None:
     hand = Hand()
     (rejoin,) = of(not_reached(hand, incarnation=1), fx.Rejoin)
-    assert "s1" in rejoin.reason
+    assert "s1" in in_words(rejoin.reason)
     assert of(not_reached(hand, incarnation=2), fx.Rejoin), "another has come in its place"
 
 
@@ -381,13 +385,13 @@ def test_who_cannot_reach_the_same_server_a_second_time_gives_up() -> None:
     hand = Hand()
     not_reached(hand, incarnation=1)
     (fail,) = not_reached(hand, incarnation=1)
-    assert isinstance(fail, fx.Fail) and "no answer" in str(fail.reason)
+    assert isinstance(fail, fx.Fail) and "no answer" in in_words(fail.reason)
 
 
 def test_who_has_come_in_since_may_miss_the_same_server_again() -> None:
     hand = Hand()
     not_reached(hand, incarnation=1)
     hand.begin()
-    hand.tell(m.Evicted(**WHO, reason="it was silent"))
+    hand.tell(m.Evicted(**WHO, reason=SILENT))
     hand.compute()
     assert of(not_reached(hand, incarnation=1), fx.Rejoin)

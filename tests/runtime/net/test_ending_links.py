@@ -13,6 +13,7 @@ from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 
 
 def link_of(peer: str, incarnation: int) -> MemoryLink:
@@ -99,7 +100,7 @@ def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
     try:
         mesh.part(ended, LinkEnded("it is gone"))
         mesh.part(ended, LinkEnded("it is gone"))
-        mesh.drop(fx.Drop("s3", "it is not in the job any more"))
+        mesh.drop(fx.Drop("s3", refused("it is not in the job any more")))
     finally:
         driver.close()
         mesh.reading.close()

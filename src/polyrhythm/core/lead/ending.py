@@ -33,12 +33,12 @@ class Ending:
         """Stop every process of the job. `rounds`: how many were folded."""
         if self.goal is None and self._rounds.open:
             self._progress.break_off(rounds, reason.code, now_ns)
-        self._outbox.stop(str(reason), failed=failed)
+        self._outbox.stop(reason, failed=failed)
         for link, _ in self._admission.open():
-            self._outbox.refuse(link, str(reason))
+            self._outbox.refuse(link, reason)
         self._outbox.note(
             "ended",
-            reason=str(reason),
+            **reason.noted(),
             failed=failed,
             rounds=rounds,
             folds=self._rounds.folds,

@@ -45,7 +45,7 @@ class Folds:
 
     def note(self, change: Reason) -> None:
         """Write to the journal what the policy has changed."""
-        self._outbox.note("policy", code=change.code, fields=change.fields, words=str(change))
+        self._outbox.note("policy", **change.noted())
 
     # -- orders to servers ---------------------------------------------------------------------
 
@@ -94,9 +94,7 @@ class Folds:
                 member.resting = False
                 self.release_one(member, readers)
 
-    def release_one(
-        self, member: Member, readers: frozenset[int], *, stop: bool = False, reason: str = ""
-    ) -> None:
+    def release_one(self, member: Member, readers: frozenset[int], *, stop: bool = False) -> None:
         terms = self._policy.terms(member.worker)
         release = m.Release(
             term=TERM,
@@ -107,7 +105,6 @@ class Folds:
             round=self._rounds.round,
             pushed=member.worker in readers,
             stop=stop,
-            reason=reason,
             steps=terms.steps,
             interval_ns=terms.interval_ns,
             points=terms.points,

@@ -14,6 +14,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Field, refused
 
 
 class Lifecycle:
@@ -49,14 +50,14 @@ class Lifecycle:
         name, same_name = hello.name, self._view.named(hello.name)
         if same_name is not None and same_name.incarnation == hello.incarnation:
             self._removals.may_rejoin(*same_name.key, now_ns)
-            self.remove(same_name, "it came back over another link", now_ns)
+            self.remove(same_name, Reason("came-back"), now_ns)
         elif same_name is not None:
             fault = "a worker with this name is in the job; give another with --name"
-            self._outbox.refuse(link, f"{name} was refused: {fault}")
+            self._outbox.refuse(link, refused(f"{name} was refused: {fault}"))
             return False
         if self._ending.goal is not None:
-            fault = f"{name} was refused: the job is ending"
-            self._outbox.refuse(link, fault, ending=True)
+            ending = refused(f"{name} was refused: the job is ending")
+            self._outbox.refuse(link, ending, ending=True)
             return False
         self._opening.admitted(now_ns)
         again = self._view.known(name)
@@ -74,12 +75,13 @@ class Lifecycle:
     def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
         """A member has sent its model: the first one is the job's, the others must equal it."""
         if (fault := nonsense(spec)) is not None:
-            self.refuse(member, f"{member.name}'s model cannot be held: {fault}", now_ns)
+            detail = f"{member.name}'s model cannot be held: {fault}"
+            self.refuse(member, refused(detail), now_ns)
             return
         if self._routing.spec is None:
             self._servers.place(spec)
         elif (fault := difference(self._routing.spec, spec)) is not None:
-            self.refuse(member, f"{member.name}'s model differs: {fault}", now_ns)
+            self.refuse(member, refused(f"{member.name}'s model differs: {fault}"), now_ns)
             return
         self._view.attach(member)
         if self._routing.all_placed and self._routing.change is None:
@@ -95,7 +97,7 @@ class Lifecycle:
             self._outbox.note("data", points=message.points, batch=message.batch)
         lease = self._sharing.enrol(member, message.points, message.batch, self._view)
         if isinstance(lease, str):
-            self.refuse(member, f"{member.name}'s data set {lease}", now_ns)
+            self.refuse(member, refused(f"{member.name}'s data set {lease}"), now_ns)
         else:
             self._outbox.tell(member, lease)
 
@@ -134,32 +136,30 @@ class Lifecycle:
 
     def _evict(self, member: Member, now_ns: int) -> None:
         pulse = self.suspicion.pulse(member.worker)
-        silent_s = (now_ns - pulse.heard_ns) / 1e9
-        fields = {"name": member.name, "silent_s": silent_s, "derivation": pulse.derivation()}
-        limit_s = pulse.limit_ns() / 1e9
-        self._outbox.note("evicted", worker=member.worker, limit_s=limit_s, **fields)
-        evicted = m.Evicted(**self._outbox.identity(member), reason=str(Reason("silent", fields)))
+        fields: dict[str, Field] = {"name": member.name, **pulse.silence(now_ns)}
+        self._outbox.note("evicted", worker=member.worker, **fields)
+        evicted = m.Evicted(**self._outbox.identity(member), reason=Reason("silent", fields))
         self._outbox.tell(member, evicted)
         self._removals.may_rejoin(*member.key, now_ns)
-        self.remove(member, "it was silent for too long", now_ns)
+        self.remove(member, Reason("evicted"), now_ns)
 
     def close_links(self, now_ns: int) -> None:
         """Close the links of members that were evicted long ago. Such a worker has received the order to
         rejoin, and reads it before it notices the end of the link."""
         for worker, incarnation in self._removals.links_due(now_ns, alone=not len(self._view)):
             self._outbox.dismiss(worker, incarnation)
-            self._outbox.do(Drop(worker_name(worker), "it was evicted, and has not woken"))
+            self._outbox.do(Drop(worker_name(worker), Reason("not-woken")))
             self._removals.link_ended(worker, incarnation, now_ns)
 
-    def refuse(self, member: Member, reason: str, now_ns: int, *, ending: bool = False) -> None:
+    def refuse(self, member: Member, reason: Reason, now_ns: int, *, ending: bool = False) -> None:
         """Remove a member, and tell it why. `ending`: the job ends, and the member has not failed."""
         self._outbox.refuse(worker_name(member.worker), reason, ending=ending)
         self.remove(member, reason, now_ns)
 
-    def remove(self, member: Member, reason: str, now_ns: int) -> None:
+    def remove(self, member: Member, reason: Reason, now_ns: int) -> None:
         self._view.remove(member.worker)
         self.suspicion.forget(member.worker)
-        self._outbox.note("left", worker=member.worker, name=member.name, reason=reason)
+        self._outbox.note("left", worker=member.worker, name=member.name, **reason.noted())
         self._mode.forget(*member.key)
         self._progress.goals.left(member.worker)
         self._progress.learning.left(member.worker)

@@ -19,8 +19,9 @@ from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.liveness import PauseDetector
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.text import plain, refusal
+from polyrhythm.core.text import plain_reason, refusal
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 
 
 class LeadMachine:
@@ -93,7 +94,7 @@ class LeadMachine:
     def _on_server_hello(self, event: ev.ServerHelloReceived, now_ns: int) -> None:
         fault = self._admission.fault(event.hello)
         if fault is not None:
-            self._outbox.refuse(event.link, refusal(event.hello.name, fault))
+            self._outbox.refuse(event.link, refused(refusal(event.hello.name, fault)))
         elif self._servers.join(event.link, event.hello, now_ns) and self._routing.gathered:
             for link, hello in self._admission.open():
                 self._admit(link, hello, now_ns)
@@ -101,7 +102,7 @@ class LeadMachine:
     def _on_worker_hello(self, event: ev.WorkerHelloReceived, now_ns: int) -> None:
         fault = self._admission.fault(event.hello)
         if fault is not None:
-            self._outbox.refuse(event.link, refusal(event.hello.name, fault))
+            self._outbox.refuse(event.link, refused(refusal(event.hello.name, fault)))
         elif self._routing.gathered:
             self._admit(event.link, event.hello, now_ns)
         else:
@@ -134,21 +135,22 @@ class LeadMachine:
         member = self.view.get(message.worker, message.incarnation)
         if member is None:
             return
-        reason = plain(message.reason)
-        self._lifecycle.remove(member, reason or "it was done", now_ns)
+        reason = plain_reason(message.reason)
+        self._lifecycle.remove(member, reason, now_ns)
         if message.failed and self.job.on_error == "end" and not self._ending.over:
-            fields = {"name": member.name, "detail": reason}
-            self._finish(Reason("worker-failed", fields), now_ns, failed=True)
+            failed = Reason("worker-failed", {"name": member.name}).because(reason)
+            self._finish(failed, now_ns, failed=True)
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._admission.leave(event.peer)
         server, worker = server_number(event.peer), worker_number(event.peer)
         member = self.view.at(worker) if worker is not None else None
         if server is not None:
-            fatal = self._servers.link_ended(server, event.incarnation, event.reason, now_ns)
+            fatal = self._servers.link_ended(server, event.incarnation, event.detail, now_ns)
             self._end_if_fatal(fatal, now_ns)
         elif member is not None and event.incarnation in (0, member.incarnation):
-            self._lifecycle.remove(member, event.reason, now_ns)
+            ended = Reason("link-ended", {"detail": event.detail})
+            self._lifecycle.remove(member, ended, now_ns)
         elif worker is not None and self._removals.link_ended(worker, event.incarnation, now_ns):
             self._lifecycle.end_if_deserted(now_ns)
 
@@ -163,7 +165,7 @@ class LeadMachine:
         self._lifecycle.suspicion.hear(message.worker, now_ns)
         fault = None if member is None else self._contributions.fault(member.name, message)
         if member is not None and fault is not None:
-            self._lifecycle.refuse(member, fault, now_ns)
+            self._lifecycle.refuse(member, refused(fault), now_ns)
         else:
             self._counting.trailer(message, member, now_ns)
 
@@ -213,10 +215,10 @@ class LeadMachine:
         for member in self.view.members():
             if member.key not in self._rounds.enlisted:
                 # the servers do not know it, so it cannot read the last version
-                late = f"{member.name} came too late: {goal}"
+                late = Reason("too-late", {"name": member.name}).because(goal)
                 self._lifecycle.refuse(member, late, now_ns, ending=True)
                 continue
-            self._folds.release_one(member, self._rounds.readers, stop=True, reason=str(goal))
+            self._folds.release_one(member, self._rounds.readers, stop=True)
         if not self._ending.over:
             self._lifecycle.end_if_deserted(now_ns)
 

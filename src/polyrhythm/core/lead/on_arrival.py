@@ -6,7 +6,6 @@ knows the members, and a last one when a goal is reached, so that servers stop f
 
 from collections.abc import Mapping
 
-from polyrhythm.core.effects import server_name, worker_name
 from polyrhythm.core.lead.contributions import Complete, InFlight
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.parts import Parts
@@ -158,7 +157,7 @@ class OnArrival:
         workers, since_ns = full
         _, servers = self._contributions.late(self._routing.primary_since, workers)
         fields = {
-            "held": ", ".join(map(worker_name, sorted(workers))),
-            "servers": ", ".join(map(server_name, sorted(servers))),
+            "held": sorted(workers),
+            "servers": sorted(servers),
         }
         return Waiting(Reason("window", fields), since_ns)

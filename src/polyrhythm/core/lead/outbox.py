@@ -10,8 +10,8 @@ from typing import Any
 from polyrhythm.core.effects import Drop, Note, Send, server_name, worker_name
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.routing import Routing
-from polyrhythm.core.machine import Effect
-from polyrhythm.core.text import plain
+from polyrhythm.core.machine import Effect, Reason
+from polyrhythm.core.text import plain_reason
 from polyrhythm.wire import messages as m
 
 TERM = 1
@@ -48,11 +48,11 @@ class LeadOutbox:
         for server in self._routing.servers if servers is None else sorted(servers):
             self._out.append(Send(server_name(server), message))
 
-    def refuse(self, link: str, reason: str, *, ending: bool = False) -> None:
-        reason = plain(reason)
+    def refuse(self, link: str, reason: Reason, *, ending: bool = False) -> None:
+        reason = plain_reason(reason)
         self._out.append(Send(link, m.Refusal(term=TERM, reason=reason, ending=ending)))
         self._out.append(Drop(link, reason))
-        self.note("refused", reason=reason)
+        self.note("refused", **reason.noted())
 
     def note(self, what: str, **fields: Any) -> None:
         self._out.append(Note(what, fields))
@@ -104,7 +104,7 @@ class LeadOutbox:
         )
         self.tell(member, message)
 
-    def stop(self, reason: str, *, failed: bool) -> None:
+    def stop(self, reason: Reason, *, failed: bool) -> None:
         """Tell every member and server that the job is over."""
         stop = m.Stop(term=TERM, view=self._view.epoch, reason=reason, failed=failed)
         for member in self._view.members():

@@ -9,6 +9,7 @@ from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import JobSpec, Trailer
+from polyrhythm.wire.messages.reasons import Field
 
 NOT_FINITE = "goal-not-finite"
 """The code of an end at a goal with an objective that is not finite: the job has failed."""
@@ -185,32 +186,32 @@ class Goals:
         """The goal that is reached, or the stop that was requested, or None."""
         goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
         if goal is not None:
-            return Reason("goal", {"goal": goal})
+            return Reason("goal", goal)
         return STOPPED if self._stopped else None
 
-    def _by_training(self) -> str | None:
+    def _by_training(self) -> dict[str, Field] | None:
         job = self._job
         if job.rounds is not None and self._rounds >= job.rounds:
-            return f"{self._rounds} rounds"
+            return {"goal": "rounds", "rounds": self._rounds}
         if job.epochs is not None and self._passes >= job.epochs:
-            return f"{self._passes} passes over the data"
+            return {"goal": "passes", "passes": self._passes}
         return None
 
-    def _by_quality(self) -> str | None:
+    def _by_quality(self) -> dict[str, Field] | None:
         wanted = self._job.target_accuracy
         if wanted is not None:
             accuracy = self.accuracy
             if accuracy is not None and accuracy >= wanted:
-                return f"accuracy {accuracy:.4f}, wanted {wanted:g}"
+                return {"goal": "accuracy", "accuracy": accuracy, "wanted": wanted}
         target, objective = self._job.target_objective, self._objective
         if target is not None and objective is not None and objective <= target:
-            return f"objective {objective:.4f}, wanted {target:g}"
+            return {"goal": "objective", "objective": objective, "wanted": target}
         bound = self._job.target_change
         if bound is not None and self._change is not None and self._change < bound:
-            return f"the objective changed by {self._change:.2g} in a pass, less than {bound:g}"
+            return {"goal": "change", "change": self._change, "bound": bound}
         return None
 
-    def _by_time(self, now_ns: int) -> str | None:
+    def _by_time(self, now_ns: int) -> dict[str, Field] | None:
         if self._until_ns is None or now_ns < self._until_ns:
             return None
-        return f"{self._job.max_seconds:g} seconds"
+        return {"goal": "seconds", "seconds": self._job.max_seconds}

@@ -16,6 +16,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Field, refused
 
 _UNKNOWN = 8
 """The limit of silence, in heartbeats, while a server's rhythm is unknown. It is shorter than that of a
@@ -43,9 +44,8 @@ class Servers:
         if server is None:
             taken = hello.server in routing.addresses
             full = f"{hello.name} was refused: the job has its {self._job.servers} server(s)"
-            self._outbox.refuse(
-                link, f"server s{hello.server} is in this job already" if taken else full
-            )
+            fault = f"server s{hello.server} is in this job already" if taken else full
+            self._outbox.refuse(link, refused(fault))
             return False
         routing.join(server, hello.address)
         self._outbox.do(Bind(link, server_name(server), routing.incarnations[server]))
@@ -136,9 +136,9 @@ class Servers:
 
     # -- servers are lost ----------------------------------------------------------------------
 
-    def lose(self, server: int, how: str, detail: str, now_ns: int) -> Reason | None:
+    def lose(self, server: int, noticed: Reason, now_ns: int) -> Reason | None:
         """Let replicas take over from this server. Returns why the job cannot continue if a slice has no
-        other copy. `how` says how the loss was noticed."""
+        other copy. `noticed` says how the loss was noticed."""
         routing = self._routing
         if server not in routing.addresses:
             return None
@@ -146,18 +146,17 @@ class Servers:
         self._silent.discard(server)
         loss = routing.would_lose(server)
         if loss is not None and not self._job.replicas:
-            return Reason("server-died", {"server": server, "detail": detail})
+            return Reason("server-died", {"server": server}).because(noticed)
         if loss is not None:
-            fields = {"server": server, "detail": detail, "slices": loss.slices}
-            return Reason("slices-lost", {**fields, "mb": loss.nbytes / 1e6})
-        gone = f"s{server} is not in the job any more: {how}"
-        self._outbox.do(Drop(server_name(server), gone))
+            fields = {"server": server, "slices": loss.slices, "mb": loss.nbytes / 1e6}
+            return Reason("slices-lost", fields).because(noticed)
+        removed = Reason("server-removed", {"server": server}).because(noticed)
+        self._outbox.do(Drop(server_name(server), removed))
         anew = routing.lose_server(server, now_ns)
         self._outbox.note(
             "server-lost",
             server=server,
-            noticed=how,
-            detail=detail,
+            **noticed.noted(),
             left=len(routing.addresses),
             servers=self._job.servers,
         )
@@ -167,12 +166,12 @@ class Servers:
                 self._note_rerouting()
         return None
 
-    def link_ended(self, server: int, incarnation: int, reason: str, now_ns: int) -> Reason | None:
+    def link_ended(self, server: int, incarnation: int, detail: str, now_ns: int) -> Reason | None:
         """A server's link has ended. Returns why the job cannot continue, if it cannot."""
         if self._routing.vacate(server):
-            self._outbox.note("server-left", server=server, reason=reason)
+            self._outbox.note("server-left", server=server, **_link_ended(detail).noted())
         elif incarnation in (0, self._routing.incarnations.get(server)):
-            return self.lose(server, "the end of its link", reason, now_ns)
+            return self.lose(server, _link_ended(detail), now_ns)
         return None
 
     def unreachable(self, message: m.Unreachable, now_ns: int) -> Reason | None:
@@ -184,9 +183,9 @@ class Servers:
         if message.incarnation != self._routing.incarnations.get(message.peer):
             return None  # another server has this seat now
         lost = message.server if message.peer == SEAT.server else message.peer
-        told = server_name(message.server)
-        how = f"{told}, which lost its link to it"
-        return self.lose(lost, how, plain(message.reason), now_ns)
+        told = message.server if lost == message.peer else message.peer
+        fields: dict[str, Field] = {"by": told, "detail": plain(message.detail)}
+        return self.lose(lost, Reason("unreachable", fields), now_ns)
 
     # -- signs of life -------------------------------------------------------------------------
 
@@ -201,15 +200,18 @@ class Servers:
     def suspect(self, now_ns: int) -> None:
         for server in self.suspicion.silent(now_ns):
             pulse = self.suspicion.pulse(server)
-            silent_s = (now_ns - pulse.heard_ns) / 1e9
-            fields = {"server": server, "silent_s": silent_s, "derivation": pulse.derivation()}
+            fields = {"server": server, **pulse.silence(now_ns)}
             if self._routing.would_lose(server) is None:
-                self.lose(server, "its silence", str(Reason("server-silent", fields)), now_ns)
+                self.lose(server, Reason("server-silent", fields), now_ns)
             else:
                 self.suspicion.forget(server)  # until it beats again
                 if server not in self._silent:
                     self._silent.add(server)
                     self._outbox.note("server-silent", **fields)
+
+
+def _link_ended(detail: str) -> Reason:
+    return Reason("link-ended", {"detail": detail})
 
 
 def _named(counts: Mapping[int, int]) -> dict[str, int]:

@@ -4,13 +4,12 @@
 not reported or folded.*
 """
 
-from collections.abc import Iterable
 from typing import Any
 
-from polyrhythm.core.effects import server_name, worker_name
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
 from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.wire.messages.reasons import Field
 
 _WORTH_NOTING_NS = 10**9
 """A wait that lasts longer is written to the journal, and again after each such time."""
@@ -33,16 +32,16 @@ class WaitReport:
     def why(self) -> Waiting:
         routing, opening = self._routing, self._opening
         if self._ending.goal is not None and not self._rounds.folding:
-            present = _workers(member.worker for member in self._view.members())
+            present = [member.worker for member in self._view.members()]
             return Waiting(Reason("ending", {"workers": present}), self._rounds.moved_ns)
         if self._rounds.open:
             return self._for_failover() or self._for_servers() or self._policy.why()
         if routing.spec is not None and not routing.all_placed:
             return Waiting(Reason("placing"), opening.since_ns)
         if routing.seeder is not None and not routing.all_seeded:
-            seeding = Reason("seeding", {"worker": worker_name(routing.seeder)})
+            seeding = Reason("seeding", {"workers": [routing.seeder]})
             return Waiting(seeding, opening.since_ns)
-        gathering = Reason("gathering", {"missing": opening.missing(self._view.attached)})
+        gathering = Reason("gathering", {"absent": opening.missing(self._view.attached)})
         return Waiting(gathering, opening.since_ns, opening.until_ns)
 
     def line(self, now_ns: int) -> dict[str, Any] | None:
@@ -57,8 +56,7 @@ class WaitReport:
         self._noted_ns = now_ns
         until_ns = waiting.until_ns
         return {
-            "reason": waiting.reason.code,
-            "fields": waiting.reason.fields,
+            **waiting.reason.noted(),
             "since_s": (now_ns - waiting.since_ns) / 1e9,
             "until_s": None if until_ns is None else (until_ns - now_ns) / 1e9,
         }
@@ -68,11 +66,14 @@ class WaitReport:
         again."""
         change = self._routing.change
         if change is not None and change.lost:
-            fields = {"lost": change.lost[-1], "servers": _servers(self._routing.late)}
+            fields: dict[str, Field] = {
+                "lost": change.lost[-1],
+                "servers": list(self._routing.late),
+            }
             return Waiting(Reason("failover", fields), change.since_ns)
         if self._contributions.owed:
             workers, servers = self._contributions.owing()
-            fields = {"workers": _workers(sorted(workers)), "servers": _servers(sorted(servers))}
+            fields = {"workers": sorted(workers), "servers": sorted(servers)}
             return Waiting(Reason("resending", fields), self._rounds.moved_ns)
         return None
 
@@ -80,23 +81,15 @@ class WaitReport:
         """Servers have not folded, or have not reported the contributions of all missing workers."""
         moved_ns = self._rounds.moved_ns
         if self._rounds.folding:
-            late = _servers(sorted(self._rounds.late(self._routing.primaries)))
+            late = sorted(self._rounds.late(self._routing.primaries))
             folding = Reason("folding", {"round": self._rounds.round, "servers": late})
             return Waiting(folding, moved_ns)
         if (waiting := self._mode.waiting()) is not None:
             return waiting
         workers, servers = self._contributions.late(self._routing.primary_since)
         by_policy = self._policy.why()
-        held = _workers(sorted(workers))
+        held = sorted(workers)
         if not workers or by_policy.reason.fields.get("missing", held) != held:
             return None
-        fields = {"held": held, "servers": _servers(sorted(servers))}
+        fields: dict[str, Field] = {"held": held, "servers": sorted(servers)}
         return Waiting(Reason("unreported", fields), moved_ns, by_policy.until_ns)
-
-
-def _workers(numbers: Iterable[int]) -> str:
-    return ", ".join(map(worker_name, numbers))
-
-
-def _servers(numbers: Iterable[int]) -> str:
-    return ", ".join(map(server_name, numbers))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from polyrhythm.core.effects import Bind, Drop, Send, server_name, worker_name
 from polyrhythm.core.machine import Effect
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 
 WAIT_NS = 5 * 10**9
 MOST_WAITING = 64
@@ -143,8 +144,9 @@ class PeerAdmission:
             return self._refuse(link, _unnamed(peer, incarnation))
         return None
 
-    def _refuse(self, link: str, reason: str) -> list[Effect]:
-        return [Send(link, m.Refusal(reason=f"{self._me}: {reason}")), Drop(link, reason)]
+    def _refuse(self, link: str, fault: str) -> list[Effect]:
+        reason = refused(f"{self._me}: {fault}")
+        return [Send(link, m.Refusal(reason=reason)), Drop(link, reason)]
 
 
 def _unnamed(peer: str, incarnation: int) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import Build, Drop, Reach, Reroute, Send, SendState, server_name
 from polyrhythm.core.links import Links
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.server.acks import EarlyAcks
 from polyrhythm.core.server.modes import ServerMode
 from polyrhythm.core.server.replica_fetch import ReplicaFetch
@@ -164,9 +165,7 @@ class Failover:
         state, peer = self._state, message.server
         if message.routing > state.epoch.held:
             if not self._early.keep(message):
-                excess = (
-                    "it confirmed copies in too many routing epochs that the lead has not named"
-                )
+                excess = Reason("unexpected-copies", {"server": peer})
                 state.out.append(Drop(server_name(peer), excess))
             return  # the lead has not said yet which slices this confirms
         if not state.replication.knows(peer, message.routing):
@@ -198,6 +197,6 @@ class Failover:
                 **self._state.identity(),
                 incarnation=self.partners.incarnation(server),
                 peer=server,
-                reason=event.reason,
+                detail=event.detail,
             )
             self._state.tell_lead(gone)

@@ -14,7 +14,6 @@ from polyrhythm.core.effects import (
     Drop,
     End,
     Note,
-    server_name,
     server_number,
     worker_name,
     worker_number,
@@ -88,15 +87,17 @@ class ServerMachine:
             return Reason("placing")
         round_ = self.versions.version + 1
         if state.epoch.place is not None:
-            absent = ", ".join(map(server_name, self._failover.partners.absent))
-            return Reason("rerouting", {"servers": absent or server_name(self.server)})
+            late = sorted(self._failover.partners.absent) or [self.server]
+            return Reason("rerouting", {"servers": late})
         if state.replication.pending:
-            late = ", ".join(map(server_name, state.replication.late_peers))
+            late = list(state.replication.late_peers)
             return Reason("copying", {"servers": late})
         if state.folding is not None:
             return Reason("folding", {"round": round_})
-        missing = ", ".join(map(worker_name, state.acks.missing()))
-        return Reason("round", {"round": round_, "missing": missing or "the lead"})
+        missing = list(state.acks.missing())
+        if not missing:
+            return Reason("fold-awaited", {"round": round_})
+        return Reason("round", {"round": round_, "missing": missing})
 
     # -- the lead's heartbeats -----------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class ServerMachine:
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         if event.peer == LEAD:
-            self._end(Reason("lead-gone", {"detail": event.reason}), failed=True)
+            self._end(Reason("lead-gone", {"detail": event.detail}), failed=True)
         self._admission.hung_up(event.peer)
         server = server_number(event.peer)
         if server is not None:
@@ -240,7 +241,7 @@ class ServerMachine:
 
     def _on_dismissed(self, message: m.Dismissed, now_ns: int) -> None:
         if self._admission.admitted(message.worker) == message.incarnation:
-            gone = Drop(worker_name(message.worker), "it was evicted, and has not woken")
+            gone = Drop(worker_name(message.worker), Reason("not-woken"))
             self.state.out.append(gone)
             self._forget_reader(message.worker)
 
@@ -249,7 +250,7 @@ class ServerMachine:
         self.mode.forget(worker)
 
     def _on_stop(self, message: m.Stop, now_ns: int) -> None:
-        self._end(Reason("refused", {"detail": message.reason}), failed=message.failed)
+        self._end(message.reason, failed=message.failed)
 
     def _end(self, reason: Reason, *, failed: bool) -> None:
         self._ended = True

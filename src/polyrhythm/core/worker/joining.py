@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from polyrhythm.core.effects import Arrange, Dial, SeedSlices
 from polyrhythm.core.links import Links
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 
@@ -21,7 +22,7 @@ class Parted:
 
     server: int
     incarnation: int
-    reason: str
+    reason: Reason
     until_ns: int
 
 
@@ -97,7 +98,7 @@ class Joining:
         ended = self._links.ended(server, incarnation)
         return ended and (not self.routed or server in self._links)
 
-    def wait_for_word(self, server: int, incarnation: int, reason: str, now_ns: int) -> None:
+    def wait_for_word(self, server: int, incarnation: int, reason: Reason, now_ns: int) -> None:
         """Another server takes over the slices: wait for the lead to say which."""
         if self.parted is None:
             self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)

@@ -72,25 +72,22 @@ class Departure:
         identity = state.outbox.identity()
         state.outbox.tell_lead(m.Leave(**identity, reason=reason, failed=failed))
         state.enter(Phase.ENDED, now_ns)
-        state.outbox.do(End(Reason("refused", {"detail": reason})))
+        state.outbox.do(End(reason))
 
     def fail(self, reason: Reason, now_ns: int, *, stopped: bool = False) -> None:
         self._state.enter(Phase.ENDED, now_ns)
         self._state.outbox.do(Fail(reason, stopped))
 
-    def _refused(self, detail: str, now_ns: int, *, stopped: bool = False) -> None:
-        self.fail(Reason("refused", {"detail": detail}), now_ns, stopped=stopped)
-
     def on_stop(self, message: m.Stop, now_ns: int) -> None:
-        self._refused(message.reason, now_ns, stopped=True)
+        self.fail(message.reason, now_ns, stopped=True)
 
     def on_refusal(self, message: m.Refusal, now_ns: int) -> None:
         if message.ending and self._state.begun:
             self._end_loop(message.reason, now_ns)
         else:
-            self._refused(message.reason, now_ns)
+            self.fail(message.reason, now_ns)
 
-    def _end_loop(self, reason: str, now_ns: int) -> None:
+    def _end_loop(self, reason: Reason, now_ns: int) -> None:
         """The job ended while this worker was out of it. It cannot read the final version; its loop
         ends in order all the same, with the parameters that it has."""
         state = self._state
@@ -99,7 +96,7 @@ class Departure:
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
         state.mode.expect(None)
-        state.outbox.do(Note(WITHOUT_PARAMETERS, {"reason": reason}))
+        state.outbox.do(Note(WITHOUT_PARAMETERS, reason.noted()))
         state.outbox.do(StopWaiting(stop=True))
 
     # -- losing its place ----------------------------------------------------------------------
@@ -112,7 +109,8 @@ class Departure:
         state = self._state
         if state.job_over:
             return
-        reason = f"{state.name} lost its link to {event.peer}: {event.reason}"
+        fields = {"name": state.name, "peer": event.peer, "detail": event.detail}
+        reason = Reason("link-lost", fields)
         server = server_number(event.peer)
         if server is not None:
             if not state.joining.part(server, event.incarnation):
@@ -122,12 +120,13 @@ class Departure:
             self.depart(now_ns)  # no process is left to acknowledge what that server has
             return
         begun = state.mode.resumed >= 0 and not state.mode.stop
-        if state.phase is Phase.JOINING and state.rejoins_because:
-            self._refused(f"{state.rejoins_because}; {event.reason}", now_ns)
+        if state.phase is Phase.JOINING and state.rejoins_because is not None:
+            failed = Reason("rejoin-failed", {"attempt": event.detail})
+            self.fail(failed.because(state.rejoins_because), now_ns)
         elif server is not None and (begun or state.survives):
             state.joining.wait_for_word(server, event.incarnation, reason, now_ns)
         elif not begun:
-            self._refused(reason, now_ns)
+            self.fail(reason, now_ns)
         else:
             self._lose_place(reason, now_ns)
 
@@ -138,13 +137,13 @@ class Departure:
         state = self._state
         missed = (parted.server, parted.incarnation)
         if missed in state.unreached:
-            self._refused(parted.reason, now_ns)
+            self.fail(parted.reason, now_ns)
             return
         if state.mode.resumed < 0:
             state.unreached.add(missed)
         self._lose_place(parted.reason, now_ns)
 
-    def _lose_place(self, reason: str, now_ns: int) -> None:
+    def _lose_place(self, reason: Reason, now_ns: int) -> None:
         """This incarnation is over, as soon as the user's code has stopped using the parameters."""
         if self._state.phase is Phase.LEAVING:
             self.depart(now_ns)
@@ -153,7 +152,7 @@ class Departure:
         else:
             self.come_back(reason, now_ns)
 
-    def come_back(self, reason: str, now_ns: int) -> None:
+    def come_back(self, reason: Reason, now_ns: int) -> None:
         """Join again, unless the worker was told to leave and has a whole version."""
         state = self._state
         if state.leaves and state.mode.landing.whole:
@@ -162,7 +161,7 @@ class Departure:
         else:
             self.rejoin(reason, now_ns)
 
-    def rejoin(self, reason: str, now_ns: int) -> None:
+    def rejoin(self, reason: Reason, now_ns: int) -> None:
         state = self._state
         state.over_because = None
         state.rejoins_because = reason

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from polyrhythm.core import events as ev
-from polyrhythm.core.effects import Beat, Note, server_name
+from polyrhythm.core.effects import Beat, Note
 from polyrhythm.core.lead_watch import LeadWatch
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.worker.entering import Entry
@@ -64,17 +64,17 @@ class WorkerMachine:
     def _reason(self) -> Reason:
         state = self._state
         match state.phase:
-            case Phase.JOINING | Phase.ADMITTED if state.rejoins_because:
-                return Reason("rejoining", {"detail": state.rejoins_because})
+            case Phase.JOINING | Phase.ADMITTED if state.rejoins_because is not None:
+                return Reason("rejoining").because(state.rejoins_because)
             case Phase.JOINING | Phase.ADMITTED:
                 return Reason("joining")
             case Phase.PLACING:
                 return Reason("placing")
             case Phase.WAITING if state.joining.parted is not None:
-                return Reason("parted", {"server": server_name(state.joining.parted.server)})
+                return Reason("parted", {"server": state.joining.parted.server})
             case Phase.WAITING if state.pushes.held is not None and not state.mode.answer_first:
-                servers = ", ".join(map(server_name, state.pushes.outstanding.servers()))
-                return Reason("window", {"held": self.name, "servers": servers})
+                servers = list(state.pushes.outstanding.servers())
+                return Reason("unacknowledged", {"servers": servers})
             case Phase.WAITING:
                 return state.mode.why()
             case Phase.RESTING:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from polyrhythm.core.events import Leaving
 from polyrhythm.core.heartbeat import Heartbeat
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.worker.joining import Joining
 from polyrhythm.core.worker.lifecycle import TABLE, Phase
 from polyrhythm.core.worker.modes import Mode, choose_mode
@@ -35,9 +36,9 @@ class WorkerState:
         """The user's code uses the parameters: they must not change."""
         self.begun = False
         """The user's code has had parameters: it is in its loop."""
-        self.over_because: str | None = None
+        self.over_because: Reason | None = None
         """Why this incarnation is over, while the user's code still computes."""
-        self.rejoins_because = ""
+        self.rejoins_because: Reason | None = None
         """Why the last incarnation was over."""
         self.unreached: set[tuple[int, int]] = set()
         """Servers, with their incarnations, that made this worker join again and were not reached

@@ -77,7 +77,6 @@ class Training:
         abstained = m.Abstained(
             **state.outbox.identity(),
             round=mode.landing.version + 1,
-            reason=event.reason,
             lease=event.lease,
         )
         state.outbox.tell_lead(abstained)

@@ -26,6 +26,7 @@ from polyrhythm.io.tcp import listen_tcp, tcp_link
 from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.runtime.net.handshake import acceptor, greet, patience
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 from polyrhythm.wire.proof import Acceptor, Hello, Secret
 
 _ACCEPT_AGAIN_S = 0.1
@@ -193,7 +194,7 @@ class ConnectionAcceptor:
         if not isinstance(error, LinkEnded):
             ours = isinstance(error, FrameError | LinkError)
             reason = str(error) if ours else f"{type(error).__name__}: {error}"
-            link.send(m.Refusal(reason=f"{self._name}: {reason}"))
+            link.send(m.Refusal(reason=refused(f"{self._name}: {reason}")))
             self._turned_away(reason)
         _end(link)
 

@@ -15,9 +15,10 @@ import msgspec
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.peers import SEAT
-from polyrhythm.core.text import name_fault, plain
+from polyrhythm.core.text import name_fault, plain_reason
 from polyrhythm.errors import FrameError, LinkError, Refused
 from polyrhythm.io.link import Link
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER, Limits
@@ -75,7 +76,7 @@ def _introduce(link: Link, hello: Hello, secret: Secret | None) -> m.HelloReply:
         link.send(hello)
     answer, _ = link.receive()
     if isinstance(answer, m.Refusal):
-        raise Refused(answer.reason)
+        raise Refused(in_words(plain_reason(answer.reason)))
     if not isinstance(answer, m.HelloReply):
         raise LinkError(f"{link.peer} did not answer the hello: it sent {type(answer).__name__}")
     if answer.digest not in hello.digests:
@@ -93,7 +94,7 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
     link.send(hello)
     challenge, _ = link.receive()
     if isinstance(challenge, m.Refusal):
-        raise Refused(plain(challenge.reason))
+        raise Refused(in_words(plain_reason(challenge.reason)))
     if not isinstance(challenge, m.Challenge):
         raise LinkError(
             f"{link.peer} did not prove that it knows the job's secret:"

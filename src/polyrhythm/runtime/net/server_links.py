@@ -23,6 +23,7 @@ from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.runtime.net.link_readers import LinkReaders, Take
 from polyrhythm.runtime.net.peers import Peers, hang_up
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 from polyrhythm.wire.proof import Hello, Secret
 
 _FIRST = 1
@@ -181,28 +182,28 @@ class ServerLinks:
     def part(self, link: Link, error: Exception) -> None:
         """End a link: tell the peer why if the peer caused it, and tell the machines in any
         case."""
-        reason = plain(str(error))
+        detail = plain(str(error))
         if not isinstance(error, LinkEnded):
-            link.send(m.Refusal(reason=f"{self._name}: {reason}"))
+            link.send(m.Refusal(reason=refused(f"{self._name}: {detail}")))
         known = self._peers.remove(link)
         hang_up(link)
         if known:
             self._gone(link.peer)
         if self._journal is not None and not self._closing:
-            self._journal.note("link-closed", peer=link.peer, reason=reason)
+            self._journal.note("link-closed", peer=link.peer, detail=detail)
         if known and not self._closing:
-            closed = ev.LinkClosed(link.peer, reason, link.incarnation)
+            closed = ev.LinkClosed(link.peer, detail, link.incarnation)
             if self._leads:
                 self._driver.post(fx.LEAD, closed)
             self._driver.post(self._name, closed)
 
-    def turned_away(self, reason: str) -> None:
+    def turned_away(self, detail: str) -> None:
         """Record that an unknown peer was refused. The journal gets at most one such line per
         second, however many peers come."""
         self._turned_away += 1
         now_s = time.monotonic()
         if self._journal is not None and now_s >= self._told_of_them_s + _TELL_EVERY_S:
-            fields = {"links": self._turned_away, "reason": reason[:_LONGEST_REASON]}
+            fields = {"links": self._turned_away, "detail": detail[:_LONGEST_REASON]}
             self._journal.note("turned-away", **fields)
             self._turned_away, self._told_of_them_s = 0, now_s
 

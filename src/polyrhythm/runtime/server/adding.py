@@ -21,6 +21,7 @@ from polyrhythm.runtime.net.boundary import fault_of
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.tensors.threads import work_with, working_with
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 
 _SMALL_NBYTES = 256 * 1024
 """Up to this size the receiving thread reads, adds and folds: handing over would take longer."""
@@ -132,7 +133,7 @@ class Adding:
                 told = self._add(link, message, data)
             except Exception as error:
                 fault = fault_of(link.peer, error)
-                link.send(m.Refusal(reason=plain(f"{self._name}: {fault}")))
+                link.send(m.Refusal(reason=refused(plain(f"{self._name}: {fault}"))))
                 link.close()  # the thread that reads it notices, and parts with it
             if done is not None:
                 done.set()

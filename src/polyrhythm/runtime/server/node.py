@@ -20,11 +20,13 @@ from polyrhythm.core.machine import Effect, Machine
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.text import plain_reason
 from polyrhythm.errors import FrameError, LinkError, UsageError
 from polyrhythm.io.cores import usable_cores
 from polyrhythm.io.link import Link, Payload, Sendable
 from polyrhythm.io.segments import Segment
 from polyrhythm.observe.journal import Journal
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners
@@ -41,6 +43,7 @@ from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_optimizer
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
 
 class ServerNode:
@@ -162,7 +165,7 @@ class ServerNode:
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
         if isinstance(message, m.Refusal):
-            raise LinkError(message.reason)
+            raise LinkError(in_words(plain_reason(message.reason)))
         if link.peer == fx.LEAD and self._heard_throttle.due(time.monotonic_ns()):
             self._driver.put(self.name, ev.LeadHeard())
         if for_the_lead(link, message):
@@ -302,13 +305,13 @@ class ServerNode:
         """Why it cannot record what happens any more."""
         return None if self._trace is None else self._trace.fault
 
-    def stop(self, reason: str, *, at_once: bool = False) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         """Ask the lead to end the job, in order or at once; or end this server if the lead is
         elsewhere."""
         if self._leads:
-            self._driver.post(fx.LEAD, ev.StopAsked(reason, at_once))
+            self._driver.post(fx.LEAD, ev.StopAsked(at_once))
         else:
-            self._driver.post(self.name, m.Stop(reason=reason))
+            self._driver.post(self.name, m.Stop(reason=TOLD_TO_LEAVE))
 
     def close(self) -> None:
         self._mesh.quieten()

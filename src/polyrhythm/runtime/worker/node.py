@@ -21,6 +21,7 @@ from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError, Refused, ToldToLeave
 from polyrhythm.io.link import Link, Payload
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.driver import Driver
 from polyrhythm.runtime.net.dial import Dialer
 from polyrhythm.runtime.net.worker_links import WorkerLinks
@@ -32,6 +33,7 @@ from polyrhythm.runtime.worker.push import Pushing
 from polyrhythm.runtime.worker.timesheet import Timesheet
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Reason
 
 _ME = "worker"
 
@@ -259,8 +261,8 @@ class WorkerNode:
     def ask_for_barrier(self) -> None:
         self._driver.post(_ME, ev.PassedAll())
 
-    def abstain(self, reason: str, lease: int) -> None:
-        self._exchange(ev.Exhausted(reason, lease), time.monotonic_ns())
+    def abstain(self, lease: int) -> None:
+        self._exchange(ev.Exhausted(lease), time.monotonic_ns())
 
     def _exchange(self, event: Any, began_ns: int) -> None:
         if self._parting:
@@ -286,7 +288,7 @@ class WorkerNode:
     def report(self, metrics: dict[str, float]) -> None:
         self._driver.post(_ME, ev.Reporting(metrics))
 
-    def leave(self, reason: str, *, failed: bool = False, at_once: bool = False) -> None:
+    def leave(self, reason: Reason, *, failed: bool = False, at_once: bool = False) -> None:
         """Leave when all contributions are acknowledged, or after a time limit."""
         self._driver.post(_ME, ev.Leaving(reason, failed, at_once))
         while self._machine.state is not Phase.ENDED and not at_once:
@@ -361,7 +363,7 @@ class WorkerNode:
         if effect.reason.code == "lead-lost":
             failed = LeadLost
             self._links.shut()  # the user's thread may be in the middle of a frame of the lead's
-        self._failure = failed(str(effect.reason))
+        self._failure = failed(in_words(effect.reason))
 
     def _end(self, effect: fx.End) -> None:
         pass  # the user's code has ended, or gets an exception that says why it must

@@ -12,9 +12,11 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import called, hello_event
 from polyrhythm.observe.journal import Journal
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.process import Process
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
 from polyrhythm.wire.proof import Hello
 
 _FIRST = 1
@@ -112,18 +114,18 @@ class SimServerLinks:
 
     def part(self, way: Channel, fault: str) -> None:
         """Refuse a peer that broke the protocol, tell it why and end the link."""
-        way.back.send(m.Refusal(reason=f"{self._name}: {fault}"))
+        way.back.send(m.Refusal(reason=refused(f"{self._name}: {fault}")))
         way.back.hang_up(fault)
         self.forget(way, fault)
 
-    def forget(self, way: Channel, reason: str) -> None:
+    def forget(self, way: Channel, detail: str) -> None:
         if self._journal is not None:
-            self._journal.note("link-closed", peer=way.peer, reason=reason)
+            self._journal.note("link-closed", peer=way.peer, detail=detail)
         if self.peers.get(way.peer) is not way.back:
             return
         del self.peers[way.peer]
         for name in reversed(self._process.machines):  # the lead hears it first
-            self._process.put(name, ev.LinkClosed(way.peer, reason, way.incarnation))
+            self._process.put(name, ev.LinkClosed(way.peer, detail, way.incarnation))
 
     def _replace(self, before: Channel | None) -> None:
         """Its peer came back over another link: this one has ended without our noticing."""
@@ -136,7 +138,7 @@ class SimServerLinks:
     def drop(self, effect: fx.Drop) -> None:
         way = self.peers.pop(effect.peer, None)
         if way is not None:
-            way.hang_up(effect.reason)
+            way.hang_up(in_words(effect.reason))
 
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""

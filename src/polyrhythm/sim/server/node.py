@@ -19,6 +19,7 @@ from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.observe.journal import Journal
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.checker import Checker
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel
@@ -247,7 +248,7 @@ class ServerProcess(Process):
             self.clock.stop()
         else:
             self.alive = False
-            self._mesh.hang_up(f"{self.name} ended: {effect.reason}")
+            self._mesh.hang_up(f"{self.name} ended: {in_words(effect.reason)}")
 
     def _build(self, effect: fx.Build) -> None:
         self.memory = SimSliceStore(

@@ -27,8 +27,8 @@ from polyrhythm.sim.model.timesheet import SimTimesheet
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.worker.visits import SimVisits
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE
 
-TOLD = "it was told to leave"
 _RATES = (0.1,)
 _FORWARD = 1 / 3
 """The cost of a forward pass over a point, as a share of the cost of training on it."""
@@ -180,7 +180,7 @@ class Loop:
     def _begin_steps(self) -> None:
         """The top of the user's loop: take points and compute, if there are any."""
         if self._stopped or (self.asked and not self._visits.steps):
-            self._put(ev.Leaving(TOLD if self.asked else ""))
+            self._put(ev.Leaving(TOLD_TO_LEAVE if self.asked else DONE))
             return
         if self.asked:
             self._contribute()
@@ -195,7 +195,7 @@ class Loop:
         else:
             self.time.begin_exchange(self._clock.now_ns)
             lease = self._visits.lease_number
-            self._put(ev.Exhausted("it has visited all of its points", lease))
+            self._put(ev.Exhausted(lease))
 
     def after_steps(self) -> None:
         self.looking = False

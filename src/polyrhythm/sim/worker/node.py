@@ -15,14 +15,16 @@ from polyrhythm.core.lead_watch import HeardThrottle
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.worker.lifecycle import Phase
 from polyrhythm.core.worker.machine import WorkerMachine
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
 from polyrhythm.sim.model.sizes import slice_sizes
 from polyrhythm.sim.process import Process
-from polyrhythm.sim.worker.loop import TOLD, Loop
+from polyrhythm.sim.worker.loop import Loop
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
 
 _ME = "worker"
 
@@ -186,7 +188,7 @@ class WorkerProcess(Process):
             self._part()
 
     def _part(self) -> None:
-        self.post(_ME, ev.LeaveAsked() if self._loop.began else ev.Leaving(TOLD))
+        self.post(_ME, ev.LeaveAsked() if self._loop.began else ev.Leaving(TOLD_TO_LEAVE))
 
     def cut(self, server: int) -> None:
         """The link to this server breaks."""
@@ -226,7 +228,7 @@ class WorkerProcess(Process):
 
     def _rejoin(self, effect: fx.Rejoin) -> None:
         for channel in self._channels.values():
-            channel.hang_up(effect.reason)
+            channel.hang_up(in_words(effect.reason))
         self._channels.clear()
         self._backlog.clear()
         self._link(SEAT.server, before=effect.incarnation)
@@ -279,7 +281,7 @@ class WorkerProcess(Process):
         self._loop.take_lease(effect.lease, computing=computing)
 
     def _fail(self, effect: fx.Fail) -> None:
-        self.failure = str(effect.reason)
+        self.failure = in_words(effect.reason)
         self._close()
 
     def _end(self, effect: fx.End) -> None:

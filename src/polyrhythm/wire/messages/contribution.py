@@ -49,7 +49,6 @@ class Trailer(Message, frozen=True, kw_only=True):
 class Abstained(Message, frozen=True, kw_only=True):
     """This worker has nothing to contribute to the round: the lead must not wait for it."""
 
-    reason: str = ""
     lease: Amount = 0
 
 
@@ -82,7 +81,6 @@ class Release(Message, frozen=True, kw_only=True):
 
     pushed: bool = True
     stop: bool = False
-    reason: str = ""
     steps: int = 0
     interval_ns: int = 0
     probe: tuple[int, int] = (0, 0)

@@ -1,6 +1,7 @@
 """Messages of the link itself: the handshake, refusals, and memory segments of local links."""
 
 from polyrhythm.wire.messages.fields import PROTOCOL, Amount, Message, Seconds
+from polyrhythm.wire.messages.reasons import Reason
 from polyrhythm.wire.messages.specs import Address
 
 
@@ -63,7 +64,7 @@ class HelloReply(Message, frozen=True, kw_only=True):
 class Refusal(Message, frozen=True, kw_only=True):
     """The last frame of a link that its sender ends, with the reason."""
 
-    reason: str
+    reason: Reason
     ending: bool = False
     """The job ends in order, and admits no worker any more."""
 

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from polyrhythm.wire.messages.fields import Amount, Label, Message, Number
 from polyrhythm.wire.messages.job import JobSpec
+from polyrhythm.wire.messages.reasons import DONE, Reason
 from polyrhythm.wire.messages.specs import ChunkLease, ModelSpec, Route, ServerSpec
 
 
@@ -62,7 +63,7 @@ class Report(Message, frozen=True, kw_only=True):
 class Leave(Message, frozen=True, kw_only=True):
     """A worker leaves the job. `failed`: its code raised an exception."""
 
-    reason: str = ""
+    reason: Reason = DONE
     failed: bool = False
 
 
@@ -70,13 +71,13 @@ class Evicted(Message, frozen=True, kw_only=True):
     """This incarnation of a worker was silent for too long and is not in the view any more: it must
     join again."""
 
-    reason: str = ""
+    reason: Reason
 
 
 class Stop(Message, frozen=True, kw_only=True):
     """The job has ended. `failed`: before its goal."""
 
-    reason: str = ""
+    reason: Reason
     failed: bool = False
 
 

@@ -41,7 +41,8 @@ class Unreachable(Message, frozen=True, kw_only=True):
     """A server has lost its link to the server `peer`, or cannot connect to it."""
 
     peer: Count
-    reason: str = ""
+    detail: str = ""
+    """How the link ended, as the operating system says it."""
 
 
 class Introduced(Message, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from polyrhythm.core.sync.arrival.clocks import Clocks
 from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
 from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Field
 
 
 class Restart:
@@ -42,9 +43,9 @@ class Restart:
         if not self._stopped:
             return Waiting(GOING, self._since_ns)
         missing = sorted(set(clocks.workers()) - self._stopped)
-        fields = {
-            "held": ", ".join(f"w{worker}" for worker in sorted(self._stopped)),
-            "missing": ", ".join(f"w{worker}" for worker in missing),
+        fields: dict[str, Field] = {
+            "held": sorted(self._stopped),
+            "missing": missing,
             "bound": self.bound,
         }
         return Waiting(Reason("restarting", fields), self._since_ns)

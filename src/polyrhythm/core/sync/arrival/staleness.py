@@ -11,6 +11,7 @@ from polyrhythm.core.sync.arrival.clocks import Clocks
 from polyrhythm.core.sync.arrival.on_arrival import GATED, GOING, OnArrival
 from polyrhythm.core.sync.policy import NO_WORKERS, PolicyEntry, sync_argument
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Field
 
 
 class Staleness:
@@ -51,10 +52,11 @@ class Staleness:
     def why(self, clocks: Clocks) -> Waiting:
         if not self._held:
             return Waiting(GOING, self._since_ns)
-        fields = {
-            "held": ", ".join(f"w{worker}" for worker in sorted(self._held)),
+        fields: dict[str, Field] = {
+            "held": sorted(self._held),
+            "ahead": max(clocks[worker] for worker in self._held) - clocks.least,
             "bound": self.bound,
-            "missing": ", ".join(f"w{worker}" for worker in clocks.slowest()),
+            "missing": list(clocks.slowest()),
             "clock": clocks.least,
         }
         return Waiting(Reason("stale", fields), self._since_ns)

@@ -23,6 +23,7 @@ from polyrhythm.core.sync.policy import (
     Traits,
 )
 from polyrhythm.wire.messages import JobSpec
+from polyrhythm.wire.messages.reasons import Field
 
 _WAITING = Reason("waiting")
 """The usual answer while members are missing. `why` names them, so that most events cost little."""
@@ -104,8 +105,8 @@ class Bsp:
             return self._waiting
         if self._arrived:
             after_s = (now_ns - self._since_ns) / 1e9
-            missing = _names(self._missing)
-            fields = {"round": round_, "after_s": after_s, "missing": missing}
+            missing = sorted(self._missing)
+            fields: dict[str, Field] = {"round": round_, "after_s": after_s, "missing": missing}
             return self._fold(Reason("timer", fields), now_ns)
         self._since_ns = now_ns
         self._set_timer()
@@ -121,8 +122,12 @@ class Bsp:
         if not self._open or not self._missing or not self._arrived:
             return decision
         after_s = (now_ns - since_ns) / 1e9
-        missing = _names(self._missing)
-        fields = {"round": self._folded + 1, "after_s": after_s, "missing": missing}
+        missing = sorted(self._missing)
+        fields: dict[str, Field] = {
+            "round": self._folded + 1,
+            "after_s": after_s,
+            "missing": missing,
+        }
         fold = self._fold(Reason(code, fields), now_ns)
         return replace(fold, release=fold.release | decision.release)
 
@@ -149,7 +154,7 @@ class Bsp:
         if not self._open:
             reason = Reason("folding", {"round": self._folded + 1})
         else:
-            missing = _names(self._missing)
+            missing = sorted(self._missing)
             reason = Reason("round", {"round": self._folded + 1, "missing": missing})
         return Waiting(reason, self._since_ns, self._until_ns)
 
@@ -159,7 +164,3 @@ def _build(job: JobSpec) -> Bsp:
 
 
 BSP = PolicyEntry("bsp", "every worker waits for all others in each round", Bsp.traits, _build)
-
-
-def _names(workers: set[int]) -> str:
-    return ", ".join(f"w{worker}" for worker in sorted(workers)) or "nobody"

@@ -23,9 +23,7 @@ from polyrhythm.core.sync.policy import (
 )
 from polyrhythm.errors import UsageError
 from polyrhythm.wire.messages import JobSpec
-
-_NAMED = 5
-"""The most workers with the same number of steps that a message names."""
+from polyrhythm.wire.messages.reasons import Field
 
 
 class Psp:
@@ -80,17 +78,12 @@ PSP = PolicyEntry(
 
 
 def _plan_reason(plan: StepPlan, cap: int) -> Reason:
-    groups: dict[int, list[int]] = {}
-    for worker, steps in sorted(plan.steps.items()):
-        groups.setdefault(steps, []).append(worker)
-    counts = sorted(groups, reverse=True)
-    listed = "; ".join(f"{count} of {_names(groups[count])}" for count in counts)
-    fields = {"steps": listed, "horizon_ms": plan.horizon / 1e6, "usage": plan.utilisation}
+    fields: dict[str, Field] = {
+        "workers": sorted(plan.steps),
+        "steps": [plan.steps[worker] for worker in sorted(plan.steps)],
+        "horizon_ms": plan.horizon / 1e6,
+        "usage": plan.utilisation,
+    }
     if plan.cap > cap:  # with fewer steps the fastest worker could not meet the slowest one
         return Reason("plan-over-cap", {**fields, "cap": cap, "raised": plan.cap})
     return Reason("plan", fields)
-
-
-def _names(workers: list[int]) -> str:
-    named = ", ".join(f"w{worker}" for worker in workers[:_NAMED])
-    return named if len(workers) <= _NAMED else f"{named} and {len(workers) - _NAMED} more"

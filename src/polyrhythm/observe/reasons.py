@@ -1,0 +1,262 @@
+"""Reasons as sentences: the only place where the codes of `wire/messages/reasons.py` become words.
+
+A template names the fields of its reason. Beside the usual format specifications there are two:
+`{n:round}` counts (`1 round`, `2 rounds`), and `{held:is|are}` agrees with a list of names. A field
+`cause` holds the code of another reason, whose sentence is made from the same fields.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from polyrhythm.core.effects import server_name, worker_name
+from polyrhythm.observe.words import counted, listed
+from polyrhythm.wire.messages.reasons import Reason
+
+NameOf = Callable[[int], str]
+_MOST_NAMES = 8
+"""Of more workers or servers, how many there are."""
+
+SENTENCES = {
+    # what a worker or a server waits for
+    "none": "nothing is being waited for",
+    "joining": "waiting for the lead to admit this worker",
+    "rejoining": "this worker joins again: {cause}",
+    "placing": "waiting for the servers to allocate the model's slices",
+    "waits": "waiting for the fold of round {round}",
+    "gate": "waiting for the slowest worker to catch up",
+    "reading": "waiting for the servers' answer",
+    "resting": "this worker has visited all of its points and waits for the others",
+    "computing": "the worker is computing on version {round}",
+    "parted": "the link to s{server} is lost; waiting for the lead to say which servers hold its slices",
+    "parting": "this worker was told to leave, and finishes its work",
+    "settling": "this worker leaves when {unacknowledged:contribution has|contributions have} been"
+    " acknowledged",
+    "unacknowledged": "waiting for {servers} to acknowledge the last two contributions",
+    "lead-suspect": "the lead is silent; this process waits for it until --lead-timeout",
+    "fold-awaited": "round {round} waits for the lead to order the fold",
+    "rerouting": "the slices have new primaries; waiting for {servers} to follow the new routes",
+    "copying": "waiting for {servers} to copy what was folded",
+    # what the lead waits for
+    "seeding": "waiting for {workers} to send the initial parameters",
+    "gathering": "waiting for {absent:more worker} before round 1 opens",
+    "waiting": "the round waits for the other workers",
+    "round": "round {round} waits for {missing}",
+    "folding": "the servers fold round {round}",
+    "failover": "s{lost} is lost; waiting for {servers} to follow the new routes",
+    "resending": "waiting for {workers} to send again to {servers} what was lost with a server",
+    "window": "{held} {held:waits|wait}: {servers} {servers:has|have} not acknowledged the last two"
+    " contributions",
+    "unreported": "{servers} {servers:has|have} not reported what {held} contributed",
+    "ending": "the goal is reached; waiting for {workers} to finish",
+    "stale": "{held} {held:is|are up to} {ahead:step} ahead of {missing} (limit {bound})",
+    "restarting": "{held} stopped {bound:step} ahead; clocks restart when {missing}"
+    " {missing:arrives|arrive}",
+    # what a policy decided
+    "opened": "round {round} is open for {members:member}",
+    "all-arrived": "every member has contributed to round {round} or abstained",
+    "timer": "the timer fired {after_s:.1f} s after round {round} opened; not waited for: {missing}",
+    "abandoned": "round {round} closes {after_s:.3f} s after its interval; not waited for: {missing}",
+    "timer-empty": "the timer fired, but no worker has contributed to round {round} yet",
+    "points-visited": "{resting} of {members:worker} have visited all of their points: the steps of"
+    " the others are scaled by {share:.2f}",
+    "already-in": "the contribution was in time for round {round}",
+    "first-members": "no member is left in round {round}: it closes for the workers that joined",
+    "going": "no worker is held back",
+    "turn": "the view changes: {members:member} from now on",
+    "restart": "all {members:member} have stopped: clocks restart",
+    "plan": "steps between barriers, which follow every {horizon_ms:.0f} ms: {plan} ({usage:.0%} of"
+    " the time computing)",
+    "plan-over-cap": "steps between barriers, which follow every {horizon_ms:.0f} ms: {plan}"
+    " ({usage:.0%} of the time computing); --most-steps {cap} is raised to {raised}, the steps of"
+    " the fastest worker in one step of the slowest",
+    "interval-over": "the interval is over: all workers contribute what they have",
+    "on-arrival": "contributions are folded as they arrive",
+    "interval-started": "the interval is {interval_ms:.1f} ms now: in that time all workers together"
+    " visit one batch each",
+    "interval-measuring": "the interval is being measured around {interval_ms:.1f} ms",
+    "interval-chosen": "the interval is {interval_ms:.1f} ms now (before: {before_ms:.1f} ms): it"
+    " promises {gain:.3g} of the objective per second",
+    "interval-stage-over": "the objective falls by {gain:.3g} per second, {promised:.3g} were"
+    " promised: the interval is measured anew around {interval_ms:.1f} ms",
+    "interval-raised": "the interval is raised to {interval_ms:.1f} ms: a barrier alone takes"
+    " {phi_ms:.1f} ms",
+    "interval-bounded": "the interval is raised to {interval_ms:.1f} ms: a barrier takes"
+    " {phi_ms:.1f} ms, a micro-batch up to {micro_ms:.1f} ms",
+    "interval-lowered": "the interval is {interval_ms:.1f} ms again: barriers and micro-batches are"
+    " shorter than they were",
+    "interval-restored": "the interval is {interval_ms:.1f} ms again, as asked: barriers are cheap"
+    " enough",
+    "interval-blind": "there is no objective to choose by: the interval is {interval_ms:.1f} ms,"
+    " barriers take {phi_ms:.1f} ms",
+    "batch-measuring": "batches of {points:point} are tried",
+    "batch-chosen": "batches have {points:point}: the objective fell fastest with them, by {gain:.3g}"
+    " per second",
+    "batch-blind": "there is no objective to choose by: batches stay at {points:point}",
+    # why a worker left, or a link or server was lost
+    "done": "it was done",
+    "told-to-leave": "it was told to leave",
+    "failed": "it failed: {detail}",
+    "evicted": "it was silent for too long",
+    "not-woken": "it was evicted, and has not woken",
+    "silent-for": "it was silent for {silent_s:.1f} s",
+    "came-back": "it came back over another link",
+    "link-ended": "{detail}",
+    "link-lost": "{name} lost its link to {peer}: {detail}",
+    "rejoin-failed": "{cause}; {attempt}",
+    "unreachable": "its link to s{by} ended: {detail}",
+    "silent": "{name} has been silent for {silent_s:.2f} s; suspect after {limit}",
+    "server-silent": "s{server} has been silent for {silent_s:.2f} s; suspect after {limit}",
+    "server-removed": "s{server} is not in the job any more: {cause}",
+    "unexpected-copies": "s{server} confirmed copies in too many routing epochs that the lead has not"
+    " named",
+    "refused": "{detail}",
+    "too-late": "{name} came too late: {cause}",
+    # why a job, or a process of it, ended
+    "goal": "the job reached its goal: {goal}",
+    "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"
+    " rate, or clip the gradients",
+    "stopped": "stopped on request",
+    "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
+    " {mb:.1f} MB: the job cannot go on",
+    "server-died": "server s{server} died ({cause}); without replicas its slices are lost",
+    "lead-gone": "the lead is gone: {detail}",
+    "lead-lost": "the lead has sent nothing for {silent_s:.1f} s (--lead-timeout {timeout_s:g})",
+    "no-batches": "--epochs and --target-change count passes over worker.batches(), which no worker"
+    " uses: give --rounds",
+    "idle": "no worker had anything to contribute for {rounds:round}, and the goal is not reached",
+    "worker-failed": "{name} left: {cause}; --on-error end",
+    "deserted": "every worker left before the goal",
+    "respawn": "{name} failed: {detail}; it is started again in {after_s:g} s",
+    "given-up": "{name} failed: {detail}; it is not started again, because it died {deaths} times in"
+    " a row within {within_s:g} s of its start",
+    "no-start": "server {name} could not be started: it died {deaths} times in a row within"
+    " {within_s:g} s of its start ({detail})",
+}
+_GOALS = {
+    "rounds": "{rounds:round}",
+    "passes": "{passes:pass|passes} over the data",
+    "accuracy": "accuracy {accuracy:.4f}, wanted {wanted:g}",
+    "objective": "objective {objective:.4f}, wanted {wanted:g}",
+    "change": "the objective changed by {change:.2g} in a pass, less than {bound:g}",
+    "seconds": "{seconds:g} seconds",
+}
+LINK_ENDED = "link-ended"
+_WORKERS = ("workers", "held", "missing")
+_SERVERS = ("servers",)
+NOTICED = {
+    "link-ended": "the end of its link",
+    "unreachable": "s{by}, which lost its link to it",
+    "server-silent": "its silence",
+}
+"""How the loss of a server was noticed."""
+
+
+def in_words(reason: Reason, name_of: NameOf = worker_name) -> str:
+    """The sentence of a reason; an unknown code is shown with its fields. `name_of` names workers."""
+    return _filled(SENTENCES, reason.code, reason.fields, name_of)
+
+
+def noticed_by(reason: Reason) -> str:
+    """How the loss of a server was noticed."""
+    return _filled(NOTICED, reason.code, reason.fields, worker_name)
+
+
+def parting(reason: Reason, name_of: NameOf = worker_name) -> str:
+    """Why a worker left. How exactly its link ended is of no interest."""
+    return "its link ended" if reason.code == LINK_ENDED else in_words(reason, name_of)
+
+
+def limit_in_words(fields: Mapping[str, Any]) -> str:
+    """How long a silence may last, and why: `2.00 s = ...`."""
+    return f"{fields['limit_s']:.2f} s = {limit_derivation(fields)}"
+
+
+def limit_derivation(fields: Mapping[str, Any]) -> str:
+    """How the limit on a silence was derived from the heartbeats of the process."""
+    if "heartbeats" in fields:
+        return f"{fields['heartbeats']} x the agreed {fields['heartbeat_s']:.2f} s"
+    mean_s, deviation_s = fields["mean_s"], fields["deviation_s"]
+    longer = f"2 x {mean_s:.2f} s" if 2 * mean_s >= 4 * deviation_s else f"4 x {deviation_s:.2f} s"
+    return (
+        f"mean gap {mean_s:.2f} s (of the last {fields['gaps']}) + {longer} (the larger of 2 gaps"
+        f" and 4 standard deviations) + {fields['network_s']:.1f} s"
+    )
+
+
+def _filled(
+    templates: Mapping[str, str], code: str, fields: Mapping[str, Any], name_of: NameOf
+) -> str:
+    try:
+        return templates[code].format_map(_Shown(fields, name_of))
+    except (KeyError, ValueError, TypeError):
+        return " ".join([code, *(f"{key}={value}" for key, value in sorted(fields.items()))])
+
+
+class _Shown(dict[str, Any]):
+    """The fields of a reason as a template shows them."""
+
+    def __init__(self, fields: Mapping[str, Any], name_of: NameOf) -> None:
+        super().__init__(fields)
+        for key, value in fields.items():
+            if key in _WORKERS and isinstance(value, list):
+                self[key] = _Names([name_of(worker) for worker in value])
+            elif key in _SERVERS and isinstance(value, list):
+                self[key] = _Names([server_name(server) for server in value])
+            elif type(value) is int:
+                self[key] = _Count(value)
+        self._fields = fields
+        self._name_of = name_of
+
+    def __missing__(self, key: str) -> str:
+        if key == "limit":
+            return limit_in_words(self._fields)
+        if key == "plan":
+            return _plan(self._fields["workers"], self._fields["steps"], self._name_of)
+        raise KeyError(key)
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if key == "cause":
+            own = {name: field for name, field in self._fields.items() if name != "cause"}
+            return _filled(SENTENCES, str(value), own, self._name_of)
+        if key == "goal":
+            return _filled(_GOALS, str(value), self._fields, self._name_of)
+        return value
+
+
+class _Count(int):
+    def __format__(self, spec: str) -> str:
+        if "|" in spec:
+            one, many = spec.split("|")
+            return f"{int(self)} {one if self == 1 else many}"
+        return (
+            counted(int(self), spec)
+            if len(spec) > 1 and spec[0].isalpha()
+            else format(int(self), spec)
+        )
+
+
+class _Names:
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def __format__(self, spec: str) -> str:
+        if "|" in spec:
+            one, many = spec.split("|")
+            return one if len(self._names) == 1 else many
+        return few(self._names)
+
+
+def few(names: Sequence[str]) -> str:
+    """The names as a list, shortened where there are many."""
+    if len(names) <= _MOST_NAMES:
+        return listed(names)
+    return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} more"
+
+
+def _plan(workers: Sequence[int], steps: Sequence[int], name_of: NameOf) -> str:
+    """`3 of worker-0 and worker-2; 1 of worker-1`."""
+    groups: dict[int, list[str]] = {}
+    for worker, count in zip(workers, steps, strict=True):
+        groups.setdefault(count, []).append(name_of(worker))
+    return "; ".join(f"{count} of {few(groups[count])}" for count in sorted(groups, reverse=True))

@@ -1,0 +1,47 @@
+"""Why something happened: a code, and the names and numbers that belong to it.
+
+Machines decide by codes, and the wire and the journal carry them. Only `observe/reasons.py` makes
+sentences. *Text appears in a reason only as `detail`: the words of an exception, of the operating
+system or of a user's program. It is shown, and nothing reads a meaning from it.*
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from polyrhythm.wire.messages.fields import Count, Number
+
+_MOST_FIELDS = 32
+Field: TypeAlias = bool | Count | Number | str | list[Count] | None
+"""Lists hold the numbers of workers or servers."""
+Fields: TypeAlias = Annotated[Mapping[str, Field], Meta(max_length=_MOST_FIELDS)]
+
+
+class Reason(msgspec.Struct, frozen=True, array_like=True):
+    code: str
+    fields: Fields = {}
+
+    def because(self, cause: "Reason") -> "Reason":
+        """This reason with the fields of its cause, and the cause's code in the field `cause`."""
+        return Reason(self.code, {**cause.fields, **self.fields, "cause": cause.code})
+
+    def noted(self) -> dict[str, Any]:
+        """The two fields that a line of the journal has for its reason."""
+        return {"reason": self.code, "fields": self.fields}
+
+
+DONE = Reason("done")
+"""A worker left because its program was done."""
+TOLD_TO_LEAVE = Reason("told-to-leave")
+
+
+def failed(detail: object) -> Reason:
+    """A worker left because its program failed."""
+    return Reason("failed", {"detail": str(detail)})
+
+
+def refused(detail: str) -> Reason:
+    """A process was refused; `detail` is the message of the check that it did not pass."""
+    return Reason("refused", {"detail": detail})
