@@ -160,7 +160,8 @@ from polyrhythm.wire.proof import Secret
 refused = []
 listeners = Listeners("127.0.0.1", 0)
 door = ConnectionAcceptor("s0", m.JobSpec(job="j"), listeners.address, "auto", Secret("x" * 32),
-    let_in=lambda link, hello: None, part=lambda link, error: None, turned_away=refused.append)
+    accept_link=lambda link, hello: None, end_link=lambda link, error: None,
+    report_refusal=refused.append)
 clients = [socket.socket() for _ in range(4)]
 hogs = []
 while True:

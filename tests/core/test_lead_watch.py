@@ -9,7 +9,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.pacemaker import Pacemaker
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.machine import Machine
-from polyrhythm.core.senders import is_to_lead, speaker
+from polyrhythm.core.senders import is_to_lead, sender
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.observe.reasons import in_words, limit_in_words
@@ -153,10 +153,10 @@ def test_the_lead_beats_as_often_as_was_agreed() -> None:
 
 def test_the_leads_heartbeat_goes_to_servers_and_theirs_to_the_lead() -> None:
     assert not is_to_lead(m.Alive(term=1))
-    assert speaker(m.Alive(term=1)) == fx.LEAD
+    assert sender(m.Alive(term=1)) == fx.LEAD
     for alive, name in ((m.Alive(worker=0), "w0"), (m.Alive(server=0), "s0")):
         assert is_to_lead(alive)
-        assert speaker(alive) == name
+        assert sender(alive) == name
 
 
 def test_links_outlast_the_lead_timeout_and_never_end_within_a_minute() -> None:

@@ -18,9 +18,9 @@ def test_the_link_to_the_lead_ends_at_the_leads_server() -> None:
     assert SEAT.server_at("w1") is None
 
 
-def test_only_the_leads_server_speaks_over_the_link_to_the_lead() -> None:
-    assert SEAT.speaks_over(LEAD, "s2")
-    assert SEAT.speaks_over(LEAD, LEAD)
-    assert SEAT.speaks_over("s1", "s1")
-    assert not SEAT.speaks_over(LEAD, "s0")
-    assert not SEAT.speaks_over("s2", LEAD)
+def test_only_the_leads_server_may_send_over_the_link_to_the_lead() -> None:
+    assert SEAT.may_send_over(LEAD, "s2")
+    assert SEAT.may_send_over(LEAD, LEAD)
+    assert SEAT.may_send_over("s1", "s1")
+    assert not SEAT.may_send_over(LEAD, "s0")
+    assert not SEAT.may_send_over("s2", LEAD)

@@ -15,7 +15,7 @@ from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
-from polyrhythm.core.senders import is_to_lead, speaker
+from polyrhythm.core.senders import is_to_lead, sender
 from polyrhythm.wire import messages as m
 from tests.hostile.inputs import Inputs
 
@@ -180,9 +180,9 @@ class HostileLead:
         """The head of a message of the hostile one, mostly in its own name, and its type."""
         rng, inputs = self.rng, self.inputs
         if self.role == "member":
-            kinds = [kind for kind in _KINDS if speaker(kind_of(kind, worker=2)) == "w2"]
+            kinds = [kind for kind in _KINDS if sender(kind_of(kind, worker=2)) == "w2"]
         else:
-            kinds = [kind for kind in _KINDS if speaker(kind_of(kind, server=2)) == "s2"]
+            kinds = [kind for kind in _KINDS if sender(kind_of(kind, server=2)) == "s2"]
         kind = rng.choice(kinds)
         fields: dict[str, Any] = {}
         if rng.random() < 0.9:
@@ -216,7 +216,7 @@ class HostileLead:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
         me = "w2" if self.role == "member" else "s2"
-        if speaker(message) != me or not is_to_lead(message):
+        if sender(message) != me or not is_to_lead(message):
             return False
         self.tell(message)
         if isinstance(message, m.Trailer) and self.rng.random() < 0.8:

@@ -63,7 +63,7 @@ class Server:
         self.over = threading.Event()
         self._ended = threading.Semaphore(0)
         self.reading = LinkReaders(
-            self._take, self.driver.run, self.driver.catch_up, self._part, lambda link: threads
+            self._take, self.driver.run, self.driver.catch_up, self._end_link, lambda link: threads
         )
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
@@ -79,7 +79,7 @@ class Server:
         else:
             self.driver.put("machine", "honest")
 
-    def _part(self, link: Link, error: Exception) -> None:
+    def _end_link(self, link: Link, error: Exception) -> None:
         assert isinstance(error, LinkEnded), error
         self._ended.release()
 

@@ -243,7 +243,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "links-end-unnoticed-by-states",
         "The end of a server's link frees none of the states that it was sending.",
-        "runtime:ServerLinks.part",
+        "runtime:ServerLinks.end_link",
         "self._gone(link.peer)",
         "None",
         "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_frees_the_memory_kept_for_its_peer",

@@ -170,7 +170,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "speaks-in-anothers-name",
         "A peer may send messages in the name of another.",
         "runtime:for_the_lead",
-        "not SEAT.speaks_over(link.peer, said_by)",
+        "not SEAT.may_send_over(link.peer, named)",
         "False",
         "tests/learn/test_impostors.py::test_speaking_in_the_name_of_another_is_refused",
         slow=True,
@@ -195,7 +195,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "lead-keeps-the-end-of-a-link-to-itself",
         "The lead's own server does not learn that a reader's link has ended: its lease stays.",
-        "runtime:ServerLinks.part",
+        "runtime:ServerLinks.end_link",
         "self._driver.post(self._name, closed)",
         "self._leads or self._driver.post(self._name, closed)",
         "tests/runtime/net/test_ending_links.py::test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too",

@@ -29,9 +29,9 @@ class LeadSeat:
         """The server at the other end of a link with this name; None if it is not a server's."""
         return self.server if link == LEAD else server_number(link)
 
-    def speaks_over(self, link: str, speaker: str) -> bool:
-        """Whether `speaker` may send messages over a link with this name."""
-        return link in (speaker, self.link_to(speaker))
+    def may_send_over(self, link: str, sender: str) -> bool:
+        """Whether `sender` may send messages over a link with this name."""
+        return link in (sender, self.link_to(sender))
 
 
 SEAT = LeadSeat.at(0)

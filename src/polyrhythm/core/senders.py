@@ -24,7 +24,7 @@ _BY_WORKERS = frozenset(_WORKER_TO_LEAD + _WORKER_TO_SERVER)
 _BY_SERVERS = frozenset(_SERVER_TO_LEAD + _SERVER_TO_SERVER)
 
 
-def speaker(message: m.Message) -> str:
+def sender(message: m.Message) -> str:
     """The process that the message names as its sender."""
     kind = type(message)
     if kind in _BY_WORKERS or (kind is m.Alive and message.worker >= 0):

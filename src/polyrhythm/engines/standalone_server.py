@@ -80,7 +80,7 @@ def serve_remote(
     say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)
-    node.heed_lead(to_lead, DialerFromOutside(link, host))
+    node.follow_lead(to_lead, DialerFromOutside(link, host))
     while not node.ended.wait(1.0):
         pass  # Python handles signals between two waits
     node.close()

@@ -77,5 +77,5 @@ def test_the_end_of_a_link_to_a_server_that_was_given_up_is_nothing() -> None:
     joining.reroute(m.Routing(routing=2, routes=(m.Route(0),), servers=(FIRST,)))
     joining.follow()
     joining.routed = True
-    assert not joining.part(1, 1)
-    assert joining.part(0, 1)
+    assert not joining.lose_link(1, 1)
+    assert joining.lose_link(0, 1)

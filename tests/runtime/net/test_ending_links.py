@@ -68,7 +68,7 @@ def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(lead
     link = link_of("w1", 3)
     peers.add(link)
     try:
-        mesh.part(link, LinkEnded("it is gone"))
+        mesh.end_link(link, LinkEnded("it is gone"))
     finally:
         driver.close()
         mesh.reading.close()
@@ -98,8 +98,8 @@ def test_the_end_of_a_link_frees_the_memory_kept_for_its_peer() -> None:
     peers.add(ended)
     peers.add(dropped)
     try:
-        mesh.part(ended, LinkEnded("it is gone"))
-        mesh.part(ended, LinkEnded("it is gone"))
+        mesh.end_link(ended, LinkEnded("it is gone"))
+        mesh.end_link(ended, LinkEnded("it is gone"))
         mesh.drop(fx.Drop("s3", refused("it is not in the job any more")))
     finally:
         driver.close()

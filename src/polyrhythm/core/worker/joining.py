@@ -92,7 +92,7 @@ class Joining:
             for server, ids in sorted(holders.items()):
                 self._outbox.do(SeedSlices(server, tuple(ids), message.routing))
 
-    def part(self, server: int, incarnation: int) -> bool:
+    def lose_link(self, server: int, incarnation: int) -> bool:
         """A link has ended. False if another link is in its place, or the lead has said already
         that the server is gone."""
         ended = self._links.ended(server, incarnation)

@@ -113,7 +113,7 @@ class Departure:
         reason = Reason("link-lost", fields)
         server = server_number(event.peer)
         if server is not None:
-            if not state.joining.part(server, event.incarnation):
+            if not state.joining.lose_link(server, event.incarnation):
                 return
             state.pushes.relinking.add(server)
         if state.phase is Phase.LEAVING and (server is None or not state.survives):

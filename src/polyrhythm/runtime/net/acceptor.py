@@ -62,9 +62,9 @@ class _Caller:
 
 
 class ConnectionAcceptor:
-    """`let_in` is called with each link whose handshake is done, and its hello, on a thread of the
-    link's own. `part` ends the link of a known peer whose hello is refused. `turned_away` gets the
-    reason why an unknown peer was refused."""
+    """`accept_link` is called with each link whose handshake is done, and its hello, on a thread of
+    the link's own. `end_link` ends the link of a known peer whose hello is refused. `report_refusal`
+    gets the reason why an unknown peer was refused."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class ConnectionAcceptor:
         digest: str,
         secret: Secret | None,
         *,
-        let_in: Callable[[Link, Hello], None],
-        part: Callable[[Link, Exception], None],
-        turned_away: Callable[[str], None],
+        accept_link: Callable[[Link, Hello], None],
+        end_link: Callable[[Link, Exception], None],
+        report_refusal: Callable[[str], None],
     ) -> None:
         self._name = name
         self._job = job
         self._address = address
         self._digest = digest
         self._secret = secret
-        self._let_in = let_in
-        self._part = part
-        self._turned_away = turned_away
+        self._accept_link = accept_link
+        self._end_link = end_link
+        self._report_refusal = report_refusal
         self._numbers = 0
         self._numbering = threading.Lock()
         self._callers: dict[int, _Caller] = {}
@@ -141,7 +141,7 @@ class ConnectionAcceptor:
             caller = _Caller(link, acceptor(link, self._name, self._job.job, self._secret))
         except (OSError, LinkError) as error:  # the peer has gone, or this server has no secret
             sock.close()
-            self._turned_away(str(error))
+            self._report_refusal(str(error))
             return
         crowded = LinkError("there are too many connections, and this one was silent")
         for other in self._strangers.came(number, time.monotonic_ns()):
@@ -195,16 +195,16 @@ class ConnectionAcceptor:
             ours = isinstance(error, FrameError | LinkError)
             reason = str(error) if ours else f"{type(error).__name__}: {error}"
             link.send(m.Refusal(reason=refused(f"{self._name}: {reason}")))
-            self._turned_away(reason)
+            self._report_refusal(reason)
         _end(link)
 
     def _greet(self, link: Link, hello: Hello) -> None:
         try:
             hello = greet(link, hello, self._name, self._address, self._digest, self._job)
         except Exception as error:
-            self._part(link, fault_of(link.peer, error))
+            self._end_link(link, fault_of(link.peer, error))
             return
-        self._let_in(link, hello)
+        self._accept_link(link, hello)
 
     # -- links within the process --------------------------------------------------------------
 
@@ -222,7 +222,7 @@ class ConnectionAcceptor:
                 message, _ = link.receive()
             here.take(message)
         except Exception as error:
-            self._part(link, fault_of(link.peer, error))
+            self._end_link(link, fault_of(link.peer, error))
             return
         assert here.hello is not None
         self._greet(link, here.hello)

@@ -2,7 +2,7 @@
 gives orders."""
 
 from polyrhythm.core.peers import SEAT
-from polyrhythm.core.senders import TO_SERVER, is_to_lead, speaker
+from polyrhythm.core.senders import TO_SERVER, is_to_lead, sender
 from polyrhythm.errors import FrameError
 from polyrhythm.io.link import Link
 from polyrhythm.wire import messages as m
@@ -14,8 +14,10 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
     kind = type(message)
     to_lead = is_to_lead(message)
     if not to_lead and kind not in TO_SERVER and kind is not m.Alive:
-        raise FrameError(f"{m.article(kind.__name__)} {kind.__name__} has no business here")
-    said_by = speaker(message)
-    if not SEAT.speaks_over(link.peer, said_by):
-        raise FrameError(f"{link.peer} spoke in the name of another: {kind.__name__}")
+        raise FrameError(f"{m.article(kind.__name__)} {kind.__name__} is not a message to a server")
+    named = sender(message)
+    if not SEAT.may_send_over(link.peer, named):
+        raise FrameError(
+            f"{link.peer} sent a message in the name of another process: {kind.__name__}"
+        )
     return to_lead

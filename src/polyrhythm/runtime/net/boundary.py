@@ -12,7 +12,7 @@ from polyrhythm.core.text import plain
 from polyrhythm.errors import FrameError, InvariantBroken, LinkError, NotFinite
 
 EXPECTED = (FrameError, LinkError, NotFinite)
-"""What the checks raise: the reason is sent to the peer and goes into the journal."""
+"""The exceptions of the checks. Their reason is sent to the peer and goes into the journal."""
 
 
 def fault_of(peer: str, error: Exception) -> Exception:

@@ -33,18 +33,18 @@ class LinkReaders:
         take: Take,
         run: Callable[[], None],
         catch_up: Callable[[], None],
-        part: Callable[[Link, Exception], None],
+        end_link: Callable[[Link, Exception], None],
         needs_thread: Callable[[Link], bool],
     ) -> None:
         """`take` is called with each message. `run` is called when all received messages are taken,
         and `catch_up` when a link has had its turn and more of its messages are there; it returns
-        when all of them are handled. `part` is called when a link has ended. `needs_thread`:
+        when all of them are handled. `end_link` is called when a link has ended. `needs_thread`:
         whether a link needs a thread, because it carries large tensors as bytes; small messages and
         references are faster under the poller."""
         self._take = take
         self._run = run
         self._catch_up = catch_up
-        self._part = part
+        self._end_link = end_link
         self._needs_thread = needs_thread
         self._poller = Poller()
         self._closing = False
@@ -82,7 +82,7 @@ class LinkReaders:
             message, payload = link.receive()
             self._take(link, message, payload, wait=True)
         except Exception as error:
-            self._part(link, fault_of(link.peer, error))
+            self._end_link(link, fault_of(link.peer, error))
             return None
         return message, payload
 
@@ -103,7 +103,7 @@ class LinkReaders:
             for message, payload in pollable.take_buffered():
                 self._take(link, message, payload, wait=False)
         except Exception as error:
-            self._part(link, fault_of(link.peer, error))
+            self._end_link(link, fault_of(link.peer, error))
             return True
         self._run()
         self._poller.add(pollable, lambda: self._ready(pollable))
@@ -128,7 +128,7 @@ class LinkReaders:
                 self._take(link, message, payload, wait=False)
         except Exception as error:
             self._poller.remove(link)
-            self._part(link, fault_of(link.peer, error))
+            self._end_link(link, fault_of(link.peer, error))
             return False
         return link.unfinished
 

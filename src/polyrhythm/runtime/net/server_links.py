@@ -28,7 +28,7 @@ from polyrhythm.wire.proof import Hello, Secret
 
 _FIRST = 1
 """The incarnation of the server that runs the lead, which is the first of the job."""
-_TELL_EVERY_S = 1.0
+_REPORT_EVERY_S = 1.0
 _LONGEST_REASON = 200
 
 
@@ -60,14 +60,14 @@ class ServerLinks:
         self._digest = digest
         self._secret = secret
         self._journal = journal
-        self._turned_away = 0
-        self._told_of_them_s = -_TELL_EVERY_S
+        self._refused = 0
+        self._reported_s = -_REPORT_EVERY_S
         self._dialer: Dialer | None = None
         self._closing = False
         self._gone = gone
         self._unread: set[Link] = set()
         """Links that are not read yet, because the lead has not named their peers."""
-        self.reading = LinkReaders(take, driver.run, driver.catch_up, self.part, needs_thread)
+        self.reading = LinkReaders(take, driver.run, driver.catch_up, self.end_link, needs_thread)
 
     def server(self, number: int) -> Link | None:
         """The link to this server. The lead's own server shares the lead's link."""
@@ -80,7 +80,7 @@ class ServerLinks:
 
     # -- beginnings ----------------------------------------------------------------------------
 
-    def let_in(self, link: Link, hello: Hello) -> None:
+    def accept_link(self, link: Link, hello: Hello) -> None:
         """The handshake of a peer is done. The machine of the lead, or of this server, decides
         about the link. Only the lead reads from it before that."""
         link.outlast(self._link_timeout_s)
@@ -117,7 +117,7 @@ class ServerLinks:
         link.peer, link.incarnation = effect.peer, effect.incarnation
         replaced = self._peers.add(link)
         if replaced is link:
-            self.part(link, LinkError(f"{link.peer} is linked to {self._name} already"))
+            self.end_link(link, LinkError(f"{link.peer} is linked to {self._name} already"))
             return
         self._replace(replaced)
         server = fx.server_number(effect.peer)
@@ -129,9 +129,9 @@ class ServerLinks:
         """Connect this server to the one that runs the lead."""
         link = dialer.dial(address, fx.LEAD)
         self._introduce(link, 0)
-        self.heed_lead(link, dialer)
+        self.follow_lead(link, dialer)
 
-    def heed_lead(self, link: Link, dialer: Dialer) -> None:
+    def follow_lead(self, link: Link, dialer: Dialer) -> None:
         """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
         the other servers that the lead names."""
         self._dialer = dialer
@@ -179,7 +179,7 @@ class ServerLinks:
 
     # -- ends ----------------------------------------------------------------------------------
 
-    def part(self, link: Link, error: Exception) -> None:
+    def end_link(self, link: Link, error: Exception) -> None:
         """End a link: tell the peer why if the peer caused it, and tell the machines in any
         case."""
         detail = plain(str(error))
@@ -197,15 +197,15 @@ class ServerLinks:
                 self._driver.post(fx.LEAD, closed)
             self._driver.post(self._name, closed)
 
-    def turned_away(self, detail: str) -> None:
+    def report_refusal(self, detail: str) -> None:
         """Record that an unknown peer was refused. The journal gets at most one such line per
         second, however many peers come."""
-        self._turned_away += 1
+        self._refused += 1
         now_s = time.monotonic()
-        if self._journal is not None and now_s >= self._told_of_them_s + _TELL_EVERY_S:
-            fields = {"links": self._turned_away, "detail": detail[:_LONGEST_REASON]}
+        if self._journal is not None and now_s >= self._reported_s + _REPORT_EVERY_S:
+            fields = {"links": self._refused, "detail": detail[:_LONGEST_REASON]}
             self._journal.note("turned-away", **fields)
-            self._turned_away, self._told_of_them_s = 0, now_s
+            self._refused, self._reported_s = 0, now_s
 
     def _replace(self, link: Link | None) -> None:
         """End an old link whose peer has connected again; its end was not noticed."""
@@ -227,7 +227,7 @@ class ServerLinks:
             else:  # the thread that reads the link notices the end, and disposes of it
                 threading.Thread(target=link.close, name="close", daemon=True).start()
 
-    def quieten(self) -> None:
+    def stop_reporting(self) -> None:
         """Report no more ends of links, because this server itself is ending."""
         self._closing = True
 

@@ -127,7 +127,7 @@ class WorkerLinks:
         try:
             self._take(link, *link.receive())
         except Exception as error:
-            self._part(link, fault_of(link.peer, error))
+            self._end_link(link, fault_of(link.peer, error))
             return False
         return True
 
@@ -142,11 +142,11 @@ class WorkerLinks:
             if lead is not None and lead is not link and lead.pollable is not None:
                 self._ready(lead.pollable)  # the lead may have sent already why servers go
             self._run()  # messages before the end may contain the order to rejoin over a new link
-            self._part(link, fault)
+            self._end_link(link, fault)
         self._run()
         return False
 
-    def _part(self, link: Link, error: Exception) -> None:
+    def _end_link(self, link: Link, error: Exception) -> None:
         if not self._closing and self._peers.remove(link):
             self._post(ev.LinkClosed(link.peer, plain(str(error)), link.incarnation))
         link.close()
@@ -167,7 +167,7 @@ class WorkerLinks:
         for link in self._peers.all():
             threading.Thread(target=link.close, name="close", daemon=True).start()
 
-    def quieten(self) -> None:
+    def stop_reporting(self) -> None:
         """Report no more ends of links, because this worker itself is ending."""
         self._closing = True
 

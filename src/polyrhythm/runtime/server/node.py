@@ -128,9 +128,9 @@ class ServerNode:
             address,
             options.digest,
             options.secret,
-            let_in=mesh.let_in,
-            part=mesh.part,
-            turned_away=mesh.turned_away,
+            accept_link=mesh.accept_link,
+            end_link=mesh.end_link,
+            report_refusal=mesh.report_refusal,
         )
         mesh.reading.start()
         self._pacemaker: Driver | None = None
@@ -152,10 +152,10 @@ class ServerNode:
         """Link this server to the one that runs the lead."""
         self._mesh.reach_lead(dialer, address)
 
-    def heed_lead(self, link: Link, dialer: Dialer) -> None:
+    def follow_lead(self, link: Link, dialer: Dialer) -> None:
         """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
         other servers that the lead names."""
-        self._mesh.heed_lead(link, dialer)
+        self._mesh.follow_lead(link, dialer)
 
     def _needs_thread(self, link: Link) -> bool:
         large = self._store is not None and is_large(self._store)
@@ -314,7 +314,7 @@ class ServerNode:
             self._driver.post(self.name, m.Stop(reason=TOLD_TO_LEAVE))
 
     def close(self) -> None:
-        self._mesh.quieten()
+        self._mesh.stop_reporting()
         self._door.close()
         if self._pacemaker is not None:
             self._pacemaker.close()

@@ -374,7 +374,7 @@ class WorkerNode:
         return None if self._trace is None else self._trace.fault
 
     def close(self) -> None:
-        self._links.quieten()
+        self._links.stop_reporting()
         self._driver.close()
         self._links.close()
         self._push.close()

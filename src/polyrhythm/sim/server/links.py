@@ -73,7 +73,7 @@ class SimServerLinks:
         way.peer, way.incarnation = peer, incarnation
         before = self.peers.get(peer)
         if before is not None and incarnation <= before.back.incarnation:
-            self.part(way, f"{peer} is linked to {self._name} already")
+            self.end_link(way, f"{peer} is linked to {self._name} already")
             return False
         self._replace(before)
         self.peers[peer] = way.back
@@ -112,7 +112,7 @@ class SimServerLinks:
 
     # -- ends ----------------------------------------------------------------------------------
 
-    def part(self, way: Channel, fault: str) -> None:
+    def end_link(self, way: Channel, fault: str) -> None:
         """Refuse a peer that broke the protocol, tell it why and end the link."""
         way.back.send(m.Refusal(reason=refused(f"{self._name}: {fault}")))
         way.back.hang_up(fault)

@@ -166,7 +166,7 @@ class ServerProcess(Process):
         try:
             event = self._placed().seed(message)
         except LinkError as error:
-            self._mesh.part(way, str(error))
+            self._mesh.end_link(way, str(error))
             return
         if event is not None:
             self.put(self.name, event)
@@ -175,7 +175,7 @@ class ServerProcess(Process):
         try:
             nbytes = self._placed().nbytes_of(message.slice, message.routing)
         except LinkError as error:
-            self._mesh.part(way, str(error))
+            self._mesh.end_link(way, str(error))
             return
         self._adding.take(message, nbytes)
 

@@ -177,7 +177,7 @@ class WorkerProcess(Process):
             self.frozen = False
             self._loop.thaw()
             if self._loop.asked:
-                self._part()
+                self._ask_to_leave()
             self.run()
             self.rearm()
 
@@ -185,9 +185,9 @@ class WorkerProcess(Process):
         """As on SIGTERM: contribute what there is and leave, but not while the process is stopped."""
         self._loop.asked = True
         if not self.frozen:
-            self._part()
+            self._ask_to_leave()
 
-    def _part(self) -> None:
+    def _ask_to_leave(self) -> None:
         self.post(_ME, ev.LeaveAsked() if self._loop.began else ev.Leaving(TOLD_TO_LEAVE))
 
     def cut(self, server: int) -> None:
