@@ -1,4 +1,5 @@
-"""These models are tiny: one torch thread each, or they would wait for each other's."""
+"""Each test here uses one torch thread: the models are tiny, and threads would only wait for each
+other."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,5 @@
-"""What leaves a worker of an inline job: every trailer, and what was contributed with it."""
+"""Record what the workers of an inline job send: every trailer and the slices of its
+contribution."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from polyrhythm.wire.messages import Contribution, Trailer
 
 @dataclass
 class Sent:
-    """One contribution. `slices`: the payload of each, as float32 numbers."""
+    """One contribution: its trailer, and in `slices` the payload of each slice as float32
+    numbers."""
 
     trailer: Trailer
     slices: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -22,7 +24,7 @@ class Sent:
 
 
 class Exchanges:
-    """Contributions by worker. Another thread than the worker's own may send them."""
+    """The contributions of a job, by worker. Any thread may record one."""
 
     def __init__(self) -> None:
         self._slices: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
@@ -30,7 +32,7 @@ class Exchanges:
         self._notes: dict[int, Callable[[], Any]] = {}
 
     def note(self, worker: Worker, what: Callable[[], Any]) -> None:
-        """Ask this when a contribution of this worker leaves."""
+        """Record a contribution of this worker at the moment it is sent."""
         self._notes[_number(worker)] = what
 
     def record(self, message: Any, payload: Sequence[Any]) -> None:
@@ -43,7 +45,7 @@ class Exchanges:
             self._trailers.setdefault(message.worker, []).append((message, noted))
 
     def of(self, worker: Worker) -> list[Sent]:
-        """The contributions of this worker so far."""
+        """Return the contributions of this worker so far."""
         number = _number(worker)
         return [
             Sent(trailer, self._slices.get((number, trailer.sequence), {}), noted)

@@ -1,4 +1,5 @@
-"""Tiny data sets in the formats of the real ones, and classes that a line can tell apart."""
+"""Make tiny data sets in the formats of the real ones, with classes that a linear model can
+separate."""
 
 import gzip
 import struct
@@ -13,7 +14,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 
 def bright_rows(count: int, seed: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Ten classes: class c has its rows 2c and 2c+1 bright."""
+    """Make images of ten classes: in an image of class c the rows 2c and 2c+1 are bright."""
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.arange(count) % 10).astype(np.uint8)
     images = rng.integers(0, 60, (count, *shape), dtype=np.uint8)
@@ -32,7 +33,8 @@ def make_mnist(folder: Path, train: int = 200, test: int = 50) -> Path:
 
 
 def make_cifar10(folder: Path, each: int = 4) -> Path:
-    """The binary version: five batches and a test batch of `each` records."""
+    """Write CIFAR-10 in its binary version: five batches and a test batch, each of `each`
+    records."""
     folder.mkdir(parents=True)
     images, labels = bright_rows(6 * each, 2, (3, 32, 32))
     records = np.concatenate([labels[:, None], images.reshape(len(images), -1)], axis=1)

@@ -1,5 +1,5 @@
-"""Buffers under every policy: constant ones travel once, others are averaged over the workers that
-change them."""
+"""Buffers under every policy: constant buffers are sent once; the others are averaged over the
+workers that change them."""
 
 import math
 import threading
@@ -52,7 +52,7 @@ class Transformer(nn.Module):
 
 
 def sequences() -> tuple[torch.Tensor]:
-    """Each token is the one before it plus one."""
+    """Make sequences in which each token is the previous token plus one."""
     starts = torch.arange(48) % CLASSES
     return ((starts[:, None] + torch.arange(LENGTH + 1)) % CLASSES,)
 
@@ -70,7 +70,8 @@ def job(sync: str, kind: str, **fields: Any) -> JobSpec:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
-    """Every seed and every slice of a contribution that left a worker, with its payload's bytes."""
+    """Record every seed and every slice that a worker sends, with the size of its payload in
+    bytes."""
     found: list[tuple[Any, int]] = []
     send = MemoryLink.send
 
@@ -88,13 +89,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
 def test_a_transformer_with_a_mask_of_minus_infinity_trains(
     sync: str, kind: str, sent: list[tuple[Any, int]]
 ) -> None:
-    """Its constant buffers leave a worker once, as a part of the seed, and stay what they are."""
+    """A worker sends its constant buffers once, with the seed, and their values do not change."""
     losses: dict[str, list[float]] = {}
     models: dict[str, Transformer] = {}
     seeding = threading.Lock()
 
     def main(worker: Worker) -> None:
-        with seeding:  # inline workers share torch's random numbers
+        with seeding:  # inline workers share torch's random number generator
             torch.manual_seed(worker.seed)
             model = models[worker.name] = Transformer()
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05))
@@ -123,7 +124,7 @@ def test_a_transformer_with_a_mask_of_minus_infinity_trains(
 def counting(
     changes: Callable[[Worker, nn.Module, int], None], found: dict[str, dict[str, torch.Tensor]]
 ) -> Callable[[Worker], None]:
-    """A loop whose user changes buffers before every step."""
+    """A training loop whose user changes buffers before every step."""
 
     def main(worker: Worker) -> None:
         model = nn.Linear(2, 1)
@@ -144,7 +145,7 @@ def counting(
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 def test_a_buffer_is_averaged_over_the_workers_that_change_it(kind: str) -> None:
-    """`one` is worker-0's, `other` worker-1's: neither change is diluted by the other worker."""
+    """Only worker-0 changes `one` and only worker-1 changes `other`: no change is diluted."""
     found: dict[str, dict[str, torch.Tensor]] = {}
 
     def changes(worker: Worker, model: Any, step: int) -> None:
@@ -172,8 +173,9 @@ def test_buffers_that_every_worker_changes_are_averaged_by_points() -> None:
 
 
 def test_without_rounds_a_worker_that_does_not_change_a_buffer_does_not_dilute_it() -> None:
-    """P workers scale each change by 1/P, so that together they make one; those that change nothing
-    are not counted. The first steps may still count a worker that has not contributed yet."""
+    """P workers scale each change by 1/P, so that together they make one change; workers that
+    change nothing are not counted. The first steps may still count a worker that has not
+    contributed yet."""
     found: dict[str, dict[str, torch.Tensor]] = {}
     taken: list[int] = []
 
@@ -219,7 +221,7 @@ def test_a_buffer_that_becomes_nan_is_reported(sync: str, kind: str) -> None:
         run_inline(job(sync, kind), counting(changes, {}), timeout_s=30)
 
 
-def test_integer_buffers_take_the_maximum_of_those_that_changed_them() -> None:
+def test_integer_buffers_take_the_maximum_over_the_workers_that_changed_them() -> None:
     found: dict[str, dict[str, torch.Tensor]] = {}
 
     def changes(worker: Worker, model: Any, step: int) -> None:

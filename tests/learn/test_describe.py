@@ -1,4 +1,4 @@
-"""A model and its optimizer as a spec: what stands in it, and what is refused with its reason."""
+"""`describe` turns a model and its optimizer into a spec, and refuses what cannot be described."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def groups_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, i
     return {tensor.name: tensor.group for tensor in spec.tensors}
 
 
-def test_names_shapes_dtypes_groups_and_numbers() -> None:
+def test_a_spec_has_names_shapes_dtypes_groups_and_numbers() -> None:
     model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.BatchNorm1d(2).double())
     groups = [{"params": model[1].parameters(), "lr": 0.5}, {"params": model[0].parameters()}]
     spec, tensors = describe(model, torch.optim.SGD(groups, lr=0.1, momentum=0.9), "gradient")
@@ -38,13 +38,13 @@ def test_names_shapes_dtypes_groups_and_numbers() -> None:
     assert all(group["momentum"] == 0.9 for group in spec.optimizer.groups)
 
 
-def test_tied_weights_stand_there_once() -> None:
+def test_tied_weights_are_listed_once() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[1].weight = model[0].weight
     assert groups_of(model, sgd(model)) == {"0.weight": 0}
 
 
-def test_frozen_parameters_and_those_outside_the_optimizer_go_with_the_buffers() -> None:
+def test_frozen_parameters_and_parameters_outside_the_optimizer_are_listed_as_buffers() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
     model[0].weight.requires_grad_(False)
     optimizer = torch.optim.SGD([model[0].weight, *model[1].parameters()], lr=0.1)
@@ -56,7 +56,7 @@ def test_frozen_parameters_and_those_outside_the_optimizer_go_with_the_buffers()
     }
 
 
-def test_channels_last_keeps_its_order_and_gaps_are_closed() -> None:
+def test_channels_last_keeps_its_strides_and_gaps_in_memory_are_closed() -> None:
     model = nn.Conv2d(3, 4, 2, bias=False).to(memory_format=torch.channels_last)
     spec, _ = describe(model, sgd(model), "gradient")
     assert spec.tensors[0].strides == model.weight.stride() == (12, 1, 6, 3)
@@ -93,20 +93,20 @@ def test_a_users_own_optimizer_is_refused_even_under_a_known_name() -> None:
         describe(model, SGD(model.parameters(), lr=0.1), "gradient")
 
 
-def test_an_optimizer_with_foreign_parameters_is_refused() -> None:
+def test_an_optimizer_with_parameters_of_another_model_is_refused() -> None:
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
     optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
     with pytest.raises(UsageError, match=r"2 parameter\(s\) that are not in the model"):
         describe(model, optimizer, "gradient")
 
 
-def test_nothing_to_train_is_refused() -> None:
+def test_a_model_without_trainable_parameters_is_refused() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(UsageError, match="no parameter of this model to train"):
         describe(model, sgd(model), "gradient")
 
 
-def test_a_dtype_that_cannot_travel_is_refused() -> None:
+def test_a_dtype_that_cannot_be_sent_is_refused() -> None:
     model = nn.ParameterList([nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
     with pytest.raises(UsageError, match="complex64"):
         describe(model, sgd(model), "gradient")

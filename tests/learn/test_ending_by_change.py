@@ -17,7 +17,7 @@ LAST: dict[str, float] = {}
 
 
 def main(worker: Worker) -> None:
-    """A line through points on a line: the loss falls smoothly towards 0 in some ten passes."""
+    """Fit a line to points on a line: the loss falls smoothly towards 0 in about ten passes."""
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     x = torch.linspace(-1.0, 1.0, POINTS)[:, None]

@@ -1,7 +1,8 @@
-"""A job is one process's training: the same parameters after 50 rounds, up to rounding.
+"""A job gives the same parameters after 50 rounds as training in one process, up to rounding.
 
 The single process (`twin_job.twin`) runs every worker's batch separately and averages gradients and
-buffers by points: unequal batches, two parameter groups, a scheduler, tied weights, BatchNorm.
+buffers by points. The problem has unequal batches, two parameter groups, a scheduler, tied weights
+and BatchNorm.
 """
 
 import functools
@@ -24,7 +25,7 @@ twin = functools.cache(tj.twin)
 
 
 def run_in_threads(job: JobSpec, optimizer: str, steps: int = 1) -> dict[str, tj.State]:
-    """The final state of every worker of an inline job."""
+    """Run the job inline and return the final state of every worker."""
     found: dict[str, tj.State] = {}
 
     def main(worker: Worker) -> None:
@@ -38,7 +39,7 @@ def run_in_threads(job: JobSpec, optimizer: str, steps: int = 1) -> dict[str, tj
 
 
 def assert_all_equal(states: dict[str, tj.State]) -> None:
-    """Every worker ends with the very same bits."""
+    """Assert that all workers end with bit-identical states."""
     first = states["worker-0"]
     for state in states.values():
         assert all(torch.equal(state[name], first[name]) for name in first)
@@ -47,7 +48,9 @@ def assert_all_equal(states: dict[str, tj.State]) -> None:
 @pytest.mark.parametrize("optimizer", ["momentum", "nesterov", "adam"])
 @pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_memory_links(workers: int, servers: int, optimizer: str) -> None:
+def test_a_job_over_memory_links_equals_one_process(
+    workers: int, servers: int, optimizer: str
+) -> None:
     small = (workers + servers) % 2 == 1
     job = JobSpec(
         job="twin",
@@ -63,7 +66,8 @@ def test_memory_links(workers: int, servers: int, optimizer: str) -> None:
 
 
 def test_the_comparison_can_fail() -> None:
-    """Equal weights for unequal batches, another optimizer, a worker less are far away."""
+    """Equal weights for unequal batches, another optimizer or one worker fewer give very different
+    parameters."""
     right = twin(2, "momentum")
     assert tj.distance(right, right) == 0.0
     assert tj.distance(tj.twin(2, "momentum", by_points=False), right) > 100 * TOLERANCE
@@ -72,7 +76,7 @@ def test_the_comparison_can_fail() -> None:
     assert tj.distance(tj.twin(2, "momentum", tj.ROUNDS + 1), right) == math.inf
 
 
-def test_small_slices_are_many() -> None:
+def test_a_job_with_many_small_slices_equals_one_process() -> None:
     lines: dict[int, int] = {}
     for slice_nbytes in (256, 2 * 1024 * 1024):
         job = JobSpec(job="cut", workers=1, servers=2, rounds=1, slice_nbytes=slice_nbytes)
@@ -87,7 +91,8 @@ def test_small_slices_are_many() -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 3), (3, 2)])
 def test_kind_local_averages_models(workers: int, servers: int, steps: int) -> None:
-    """Weighted by all points of the local steps, which differ between workers and steps."""
+    """The models are weighted by all points of the local steps, which differ between workers and
+    steps."""
     job = JobSpec(
         job="local",
         workers=workers,
@@ -105,8 +110,8 @@ def test_kind_local_averages_models(workers: int, servers: int, steps: int) -> N
 
 
 def test_bf16_on_the_wire() -> None:
-    """Parameters travel as bf16 and are therefore bf16 numbers; the server keeps float32, so that
-    the result stays near; buffers travel as they are."""
+    """Parameters are sent as bf16, so workers hold bf16 numbers. The server keeps float32, so that
+    the result stays close. Buffers are sent in their own dtype."""
     job = JobSpec(
         job="bf16", workers=2, servers=2, rounds=tj.ROUNDS, wire_dtype="bf16", heartbeat_s=20.0
     )
@@ -135,7 +140,8 @@ def test_bf16_on_the_wire() -> None:
 
 
 def run_in_processes(tmp_path: Path, optimizer: str, *flags: str) -> tuple[tj.State, bool]:
-    """The final state of worker-0, and whether its parameters lay in the server's memory."""
+    """Run the job as processes. Return worker-0's final state, and whether its parameters were read
+    in the server's memory."""
     out = tmp_path / "final.npz"
     settings = ("--set", f"optimizer={optimizer}", "--set", f"out={out}")
     goal = ("--rounds", tj.ROUNDS, "--quiet", "--json")
@@ -152,7 +158,9 @@ def run_in_processes(tmp_path: Path, optimizer: str, *flags: str) -> tuple[tj.St
 @pytest.mark.parametrize("link", ["local", "tcp"])
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 3), (4, 2)])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_processes(tmp_path: Path, optimizer: str, workers: int, servers: int, link: str) -> None:
+def test_a_job_of_processes_equals_one_process(
+    tmp_path: Path, optimizer: str, workers: int, servers: int, link: str
+) -> None:
     flags = ["--workers", str(workers), "--servers", str(servers), "--link", link]
     state, shared = run_in_processes(tmp_path, optimizer, *flags)
     assert tj.distance(state, twin(workers, optimizer)) < TOLERANCE
@@ -160,7 +168,7 @@ def test_processes(tmp_path: Path, optimizer: str, workers: int, servers: int, l
 
 
 @pytest.mark.cluster
-def test_in_place_is_the_same(tmp_path: Path) -> None:
+def test_reading_parameters_in_place_gives_the_same_result(tmp_path: Path) -> None:
     flags = ["--workers", "2", "--servers", "1", "--link", "local", "--in-place"]
     state, shared = run_in_processes(tmp_path, "momentum", *flags)
     assert tj.distance(state, twin(2, "momentum")) < TOLERANCE

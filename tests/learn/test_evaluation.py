@@ -1,4 +1,4 @@
-"""Evaluating while training: seldom, by one worker, apart from computing."""
+"""Evaluation while training: it is rare, done by one worker, and not counted as computing."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def loop(worker: Worker, *, accuracy: float) -> None:
         (False, 21, 1_029),
     ],
 )
-def test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth(
+def test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth_of_the_time(
     decides: bool, took_ms: int, rest_ms: int
 ) -> None:
     times = Evaluations(0, decides=decides)
@@ -46,7 +46,7 @@ def test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth(
     assert times.due((ended + rest_ms) * MS)
 
 
-def test_a_job_ends_when_what_one_worker_reports_is_enough() -> None:
+def test_a_job_ends_when_the_accuracy_that_one_worker_reports_reaches_the_target() -> None:
     job = JobSpec(job="x", workers=2, servers=1, target_accuracy=0.9)
     run = run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
     reports = {line["name"] for line in run.journal if line["what"] == "reported"}
@@ -55,7 +55,9 @@ def test_a_job_ends_when_what_one_worker_reports_is_enough() -> None:
     assert ended["fields"] == {"goal": "accuracy", "accuracy": 0.95, "wanted": 0.9}
 
 
-def test_its_time_is_not_booked_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_an_evaluation_is_not_counted_as_computing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     aside: list[int] = []
     monkeypatch.setattr(WorkerNode, "exclude_time", lambda node, took_ns: aside.append(took_ns))
     job = JobSpec(job="x", workers=1, servers=1, target_accuracy=0.9)

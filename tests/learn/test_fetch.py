@@ -1,4 +1,4 @@
-"""Downloads from a server of this test: what comes is verified, and what fails leaves nothing."""
+"""Downloads from a local web server: files are verified, and a failed download leaves no files."""
 
 import gzip
 import hashlib
@@ -25,7 +25,7 @@ CONTENT = {"a.bin": bytes(range(256)) * 9_000, "b.bin": b"few bytes"}
 
 
 class Site:
-    """A web server with some files; it counts what it was asked for."""
+    """A web server with some files that counts the requests for each."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = dict(CONTENT)
@@ -79,7 +79,7 @@ def assert_complete(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == CONTENT
 
 
-def test_files_come_one_by_one(site: Site, tmp_path: Path) -> None:
+def test_fetch_downloads_file_by_file_and_reports_progress(site: Site, tmp_path: Path) -> None:
     told: dict[str, list[int]] = {}
     folder = fetch(
         TOYS, tmp_path, lambda f, n: told.setdefault(f.name, []).append(n), [site.address]
@@ -94,7 +94,7 @@ def test_files_come_one_by_one(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", ["toys.tar.gz", "toys.zip"])
-def test_an_archive_gives_the_files_that_are_wanted(
+def test_only_the_listed_files_are_unpacked_from_an_archive(
     site: Site, tmp_path: Path, packed: str
 ) -> None:
     members = {**CONTENT, "unwanted.bin": b"?"}
@@ -117,8 +117,8 @@ def test_an_archive_gives_the_files_that_are_wanted(
 
 
 @pytest.mark.parametrize("how", ["wrong", "longer", "shorter", "torn", "absent"])
-def test_what_fails_leaves_nothing(site: Site, tmp_path: Path, how: str) -> None:
-    """The second file fails, after the first has come."""
+def test_a_failed_download_leaves_no_files(site: Site, tmp_path: Path, how: str) -> None:
+    """The download of the second file fails after the first file has arrived."""
     good = site.files["b.bin"]
     if how == "absent":
         del site.files["b.bin"]
@@ -135,7 +135,7 @@ def test_what_fails_leaves_nothing(site: Site, tmp_path: Path, how: str) -> None
     assert_complete(fetch(TOYS, tmp_path, addresses=[site.address]))
 
 
-def test_an_interrupted_download_leaves_nothing(site: Site, tmp_path: Path) -> None:
+def test_an_interrupted_download_leaves_no_files(site: Site, tmp_path: Path) -> None:
     def interrupt(file: File, done_nbytes: int) -> None:
         if done_nbytes > 1_000_000:
             raise KeyboardInterrupt
@@ -145,7 +145,7 @@ def test_an_interrupted_download_leaves_nothing(site: Site, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_download_left_is_cleared(site: Site, tmp_path: Path) -> None:
+def test_the_remains_of_a_killed_download_are_removed(site: Site, tmp_path: Path) -> None:
     part = tmp_path / ".toys.part"
     part.mkdir()
     (part / "a.bin").write_bytes(b"half")
@@ -153,13 +153,13 @@ def test_what_a_killed_download_left_is_cleared(site: Site, tmp_path: Path) -> N
     assert not part.exists()
 
 
-def test_the_next_address_is_tried(site: Site, tmp_path: Path) -> None:
+def test_fetch_tries_the_next_address_when_one_fails(site: Site, tmp_path: Path) -> None:
     addresses = [f"{site.address}nowhere/", "http://127.0.0.1:9/", site.address]
     assert_complete(fetch(TOYS, tmp_path, addresses=addresses))
     assert site.asked["nowhere/a.bin"] == site.asked["a.bin"] == 1
 
 
-def test_only_what_is_wrong_comes_again(site: Site, tmp_path: Path) -> None:
+def test_only_damaged_files_are_fetched_again(site: Site, tmp_path: Path) -> None:
     folder = fetch(TOYS, tmp_path, addresses=[site.address])
     (folder / "b.bin").write_bytes(b"few bites")
     fetch(TOYS, tmp_path, addresses=[site.address])
@@ -167,7 +167,7 @@ def test_only_what_is_wrong_comes_again(site: Site, tmp_path: Path) -> None:
     assert site.asked == {"a.bin": 1, "b.bin": 2}
 
 
-def test_many_at_once_fetch_once(site: Site, tmp_path: Path) -> None:
+def test_concurrent_fetches_download_each_file_once(site: Site, tmp_path: Path) -> None:
     folders: list[Path] = []
     begin = threading.Barrier(4)
 
@@ -189,16 +189,16 @@ def test_a_set_that_is_found_is_not_fetched(site: Site, tmp_path: Path) -> None:
     obtain(TOYS, tmp_path, {}, addresses=["http://127.0.0.1:9/"])
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataError, match="cannot write to .*/file/sets: Not a directory"):
         fetch(TOYS, tmp_path / "file" / "sets")
 
 
-def test_the_commands(
+def test_data_fetch_list_and_check(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_data: None
 ) -> None:
-    """`data fetch` shows a bar for each file, and what it fetched `list` and `check` find."""
+    """`data fetch` shows a bar for each file; `data list` and `data check` then find the files."""
     toys = DataSet("toys", "for tests", (site.address,), (FORM,))
     monkeypatch.setitem(SETS, "toys", toys)
 
@@ -218,7 +218,7 @@ def test_the_commands(
     assert site.asked == {"a.bin": 1, "b.bin": 1}
 
 
-def test_the_same_content_packed_anew_is_right(tmp_path: Path) -> None:
+def test_the_same_content_compressed_differently_is_right(tmp_path: Path) -> None:
     content = b"abc" * 1000
     packed = gzip.compress(content, mtime=1)
     file = File(

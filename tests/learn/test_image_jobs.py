@@ -1,4 +1,4 @@
-"""The built-in jobs on images, on tiny sets in the real formats."""
+"""The built-in image jobs, on tiny data sets in the real formats."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def journal(job: str, data_dir: Path, told: dict[str, str], **spec: Any) -> list
 
 
 def run(job: str, data_dir: Path, told: dict[str, str] | None = None, **spec: Any) -> list[float]:
-    """The accuracy that every worker reported last."""
+    """Run the job and return the last accuracy that each worker reported."""
     done = journal(job, data_dir, told or {}, **spec)
     reports = [line for line in done if line["what"] == "reported"]
     return list({line["worker"]: line["metrics"]["accuracy"] for line in reports}.values())
@@ -35,31 +35,31 @@ def run(job: str, data_dir: Path, told: dict[str, str] | None = None, **spec: An
     ("job", "name", "passes"),
     [("mnist-lr", "mnist", 40), ("mnist-cnn", "mnist", 8)],
 )
-def test_a_job_learns_what_can_be_learned(job: str, name: str, passes: int, tmp_path: Path) -> None:
+def test_a_job_learns_separable_images(job: str, name: str, passes: int, tmp_path: Path) -> None:
     make_mnist(tmp_path / name, train=600, test=100)
     accuracies = run(job, tmp_path, workers=2, servers=2, epochs=passes)
     assert len(accuracies) == 2
     assert min(accuracies) > 0.95
 
 
-def test_lenet_takes_mnist_s_shape(tmp_path: Path) -> None:
+def test_lenet_trains_on_images_of_mnist_shape(tmp_path: Path) -> None:
     make_mnist(tmp_path / "fashion-mnist")
     assert len(run("fashion-mnist-lenet", tmp_path, workers=2, epochs=1)) == 2
 
 
-def test_vgg_takes_photographs(tmp_path: Path) -> None:
+def test_vgg_trains_on_images_of_cifar_shape(tmp_path: Path) -> None:
     make_cifar10(tmp_path / "cifar10", each=2)
     assert len(run("cifar10-vgg11", tmp_path, workers=1, rounds=1)) == 1
 
 
-def test_a_damaged_set_ends_the_job_with_its_file(tmp_path: Path) -> None:
+def test_a_damaged_data_set_ends_the_job_and_names_the_file(tmp_path: Path) -> None:
     folder = make_mnist(tmp_path / "mnist")
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(b"")
     with pytest.raises(DataError, match="train-labels-idx1-ubyte.gz cannot be read"):
         run("mnist-lr", tmp_path, rounds=1)
 
 
-def test_rate_and_batch_may_be_said(tmp_path: Path) -> None:
+def test_set_changes_rate_and_batch(tmp_path: Path) -> None:
     make_mnist(tmp_path / "mnist", train=600, test=100)
     common = {"workers": 1, "rounds": 3}
     lines = journal("mnist-lr", tmp_path, {"batch": "50", "rate": "1e-9"}, **common)
@@ -73,14 +73,16 @@ def test_rate_and_batch_may_be_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "said", [{"rate": "fast"}, {"rate": "0"}, {"rate": "inf"}, {"batch": "1.5"}]
 )
-def test_numbers_that_are_none(said: dict[str, str], tmp_path: Path) -> None:
+def test_a_rate_or_batch_that_is_not_a_valid_number_is_refused(
+    said: dict[str, str], tmp_path: Path
+) -> None:
     make_mnist(tmp_path / "mnist")
     name, value = next(iter(said.items()))
     with pytest.raises(UsageError, match=f"--set {name}={value} is not understood"):
         run("mnist-lr", tmp_path, said, workers=1, rounds=1)
 
 
-def test_every_job_says_how_long_it_trains_and_on_what() -> None:
+def test_every_job_declares_its_epochs_and_its_data() -> None:
     for job in JOBS.keys() - HIDDEN:
         defaults = defaults_of(job)
         assert defaults["epochs"] > 0
@@ -88,8 +90,8 @@ def test_every_job_says_how_long_it_trains_and_on_what() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_measuring_the_accuracy_leaves_the_model_as_it_was(training: bool) -> None:
-    """It is measured without dropout; afterwards the model trains with it, or not, as before."""
+def test_measuring_the_accuracy_keeps_the_training_mode_of_the_model(training: bool) -> None:
+    """The accuracy is measured without dropout; afterwards the model is in its former mode."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(1.0)).train(training)
     with torch.no_grad():
         model[0].weight.copy_(torch.eye(2))
@@ -98,7 +100,7 @@ def test_measuring_the_accuracy_leaves_the_model_as_it_was(training: bool) -> No
     assert model.training is model[1].training is training
 
 
-def test_digits_are_tested_on_images_that_are_not_trained_on() -> None:
+def test_digits_are_tested_on_images_that_are_not_used_for_training() -> None:
     images = digits.load()
     table = np.loadtxt(digits.find(), delimiter=",")
     assert len(images.test_y) == 360

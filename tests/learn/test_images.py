@@ -1,4 +1,4 @@
-"""Image sets are read as they were written, and files that are damaged are named."""
+"""Image sets are read exactly as written, and an error names the damaged file."""
 
 import gzip
 import pickle
@@ -19,7 +19,7 @@ from tests.learn.made_sets import (
 )
 
 
-def test_idx_files(tmp_path: Path) -> None:
+def test_idx_files_are_read(tmp_path: Path) -> None:
     images = read_mnist(make_mnist(tmp_path / "mnist", train=30, test=20))
     pixels, labels = bright_rows(30, 0, (28, 28))
     assert torch.equal(images.train_x, torch.from_numpy(pixels)[:, None])
@@ -28,7 +28,7 @@ def test_idx_files(tmp_path: Path) -> None:
     assert (images.test_y.shape, images.test_y.dtype) == ((20,), torch.int64)
 
 
-def test_cifar_batches_in_their_order(tmp_path: Path) -> None:
+def test_cifar_batches_are_read_in_order(tmp_path: Path) -> None:
     images = read_cifar10(make_cifar10(tmp_path / "cifar10", each=4))
     pixels, labels = bright_rows(24, 2, (3, 32, 32))
     assert torch.equal(images.train_x, torch.from_numpy(pixels[:20]))
@@ -36,7 +36,7 @@ def test_cifar_batches_in_their_order(tmp_path: Path) -> None:
     assert [*images.train_y.tolist(), *images.test_y.tolist()] == labels.tolist()
 
 
-def test_the_part_of_cifar(tmp_path: Path) -> None:
+def test_a_part_of_cifar_in_one_file_is_read(tmp_path: Path) -> None:
     images = read_cifar10(make_cifar10_part(tmp_path / "cifar10"))
     pixels, labels = bright_rows(8, 3, (3, 32, 32))
     assert torch.equal(images.train_x, torch.from_numpy(pixels))
@@ -45,7 +45,7 @@ def test_the_part_of_cifar(tmp_path: Path) -> None:
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
-    """An .npz may hold a pickle: that of an object whose loading would make a file."""
+    """An .npz file may contain a pickle. This one would create a file if it were unpickled."""
 
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[Path]]:
@@ -82,14 +82,14 @@ def test_a_damaged_idx_file_is_named(tmp_path: Path, content: bytes, why: str) -
         read_mnist(folder)
 
 
-def test_labels_of_another_set_are_noticed(tmp_path: Path) -> None:
+def test_a_number_of_labels_that_does_not_fit_the_images_is_reported(tmp_path: Path) -> None:
     folder = make_mnist(tmp_path / "mnist", train=30)
     write_idx(folder / "train-labels-idx1-ubyte.gz", np.zeros(29))
     with pytest.raises(DataError, match=r"30 \+ 50 images have 29 \+ 50 labels"):
         read_mnist(folder)
 
 
-def test_half_a_record_is_noticed(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_reported(tmp_path: Path) -> None:
     folder = make_cifar10(tmp_path / "cifar10", each=1)
     with (folder / "data_batch_3.bin").open("ab") as out:
         out.write(b"more")
@@ -97,7 +97,7 @@ def test_half_a_record_is_noticed(tmp_path: Path) -> None:
         read_cifar10(folder)
 
 
-def test_the_real_ones(real_data: Path) -> None:
+def test_the_real_data_sets_are_read(real_data: Path) -> None:
     for name in ("mnist", "fashion-mnist"):
         images = read_mnist(real_data / name)
         assert images.train_x.shape == (60_000, 1, 28, 28)

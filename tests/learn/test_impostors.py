@@ -1,4 +1,5 @@
-"""A peer speaks for itself only: what is the lead's to say is refused from anybody else."""
+"""A peer may speak only for itself: a message that only the lead may send is refused from any other
+peer."""
 
 import threading
 from collections.abc import Callable
@@ -22,8 +23,8 @@ ROUNDS = 20
 def attack_in_the_middle(
     server: int, hello: Callable[[str], m.WorkerHello | m.ServerHello], message: m.Message
 ) -> list[m.Message]:
-    """Run a job whose worker-0 opens a second link in round 5, as somebody else, and says
-    `message` on it. Returns what it heard there; the job must reach its goal unharmed."""
+    """Run a job whose worker-0 opens a second link in round 5 under another identity and sends
+    `message` on it. Return the messages that came back. The job must reach its goal."""
     heard: list[m.Message] = []
 
     def knock(link: Link, job: str) -> None:
@@ -37,7 +38,7 @@ def attack_in_the_middle(
                 while True:
                     heard.append(link.receive()[0])
             except LinkError:
-                pass  # the link was closed, as it should be
+                pass  # the link was closed, as expected
 
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(4, 4)
@@ -48,7 +49,7 @@ def attack_in_the_middle(
                 link = hub.dial(hub.address(server), f"s{server}")
                 talk = threading.Thread(target=knock, args=(link, "impostors"), daemon=True)
                 talk.start()
-                talk.join(10)  # ends at once where it is refused
+                talk.join(10)  # returns at once if the peer is refused
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step(points=2)
 
@@ -87,19 +88,19 @@ def test_orders_of_the_lead_are_refused_from_others(
     assert isinstance(heard[-1], m.Refusal)
 
 
-def test_a_stranger_that_contributes_is_refused() -> None:
+def test_a_contribution_from_a_worker_that_was_not_admitted_is_refused() -> None:
     slice_ = m.Contribution(worker=9, incarnation=3, sequence=1, slices=1, weight=1.0, slice=0)
     heard = attack_in_the_middle(1, as_worker, slice_)
     assert isinstance(heard[-1], m.Refusal)
 
 
-def test_speaking_in_the_name_of_another_is_refused() -> None:
+def test_a_message_in_the_name_of_another_worker_is_refused() -> None:
     heard = attack_in_the_middle(1, as_worker, m.Pull(worker=0, round=6))
     assert isinstance(heard[-1], m.Refusal) and "in the name of another" in in_words(
         heard[-1].reason
     )
 
 
-def test_another_jobs_worker_is_refused_by_every_server() -> None:
+def test_a_worker_of_another_job_is_refused() -> None:
     heard = attack_in_the_middle(1, lambda _: as_worker("another job"), m.Pull(worker=9, round=6))
     assert isinstance(heard[-1], m.Refusal)

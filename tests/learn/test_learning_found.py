@@ -1,4 +1,4 @@
-"""The lead finds out, with real workers, that a job does not learn."""
+"""The lead detects, with real workers, that a job does not learn."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ POLICIES = ["bsp", "asp", "ssp:4", "fsp"]
 
 
 def train(worker: Worker, rate: float, shown: Any) -> None:
-    """All points are equal, so that the loss has no noise. It falls with a rate below 0.5 and grows with
-    a higher one. `shown(loss, step)` is reported as the objective."""
+    """Train on equal points, so that the loss has no noise. The loss falls with a rate below 0.5
+    and grows with a higher rate. `shown(loss, step)` is reported as the objective."""
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     x, y = torch.ones(POINTS, 1), torch.full((POINTS, 1), 5.0)
@@ -48,7 +48,7 @@ def test_a_job_that_learns_is_not_reported(sync: str) -> None:
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:4"])
 def test_a_rate_that_is_too_high_is_reported(sync: str) -> None:
-    scale = 1 if sync == "bsp" else 2  # the rate of a contribution that is folded alone is halved
+    scale = 1 if sync == "bsp" else 2  # the rate is halved for a contribution that is folded alone
     found = run(sync, rate=0.7 * scale, epochs=3)
     assert findings(found)[-1] == "rising"
     assert found.outcome is not None and not found.outcome.failed, "the job did what it was told"

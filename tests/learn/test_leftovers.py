@@ -1,4 +1,5 @@
-"""What ordinary loops leave over, and numbers that do not travel."""
+"""Remainders at the end of the data, options that may not change, and numbers that are not
+finite."""
 
 import math
 from collections.abc import Callable
@@ -47,9 +48,10 @@ def test_a_short_run_of_local_steps_at_the_end_is_contributed() -> None:
 
 def test_a_worker_that_abstained_counts_its_changes_from_the_version_it_goes_on_with() -> None:
     """worker-1 visits all of its points first and abstains until worker-0 leaves and its points are
-    leased anew. Every step moves the parameter by -1, and so does every round; but in six of the first
-    eight worker-1 rests and counts as a worker that changes nothing, so they move it by half. Counted
-    from what it had before it abstained, worker-1's next change would have the rounds between in it."""
+    leased to worker-1. Every step moves the parameter by -1, and so does every round. In six of the
+    first eight rounds worker-1 abstains and counts as a worker that changes nothing, so these
+    rounds move the parameter by half. If worker-1 counted its next change from the parameters it
+    had before it abstained, the change would include the rounds in between."""
     ended: list[float] = []
     alone: list[int] = []
 
@@ -72,11 +74,11 @@ def test_a_worker_that_abstained_counts_its_changes_from_the_version_it_goes_on_
     assert ended == [pytest.approx(-2 - 6 / 2 - len(alone))]
 
 
-def test_an_infinite_buffer_that_stays_as_it_is_does_no_harm() -> None:
+def test_an_infinite_buffer_that_does_not_change_does_no_harm() -> None:
     run_inline(job(epochs=1), lambda worker: loop(worker, mask=True), timeout_s=20)
 
 
-def test_epochs_without_batches_end_with_a_reason() -> None:
+def test_a_job_with_epochs_but_without_batches_fails_with_a_reason() -> None:
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(4, 1)
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.01))
@@ -99,7 +101,7 @@ def from_a_file(optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("change", [by_schedule, from_a_file])
-def test_another_momentum_is_refused(change: Callable[[torch.optim.Optimizer], None]) -> None:
+def test_a_changed_momentum_is_refused(change: Callable[[torch.optim.Optimizer], None]) -> None:
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(4, 1)
         inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -113,7 +115,7 @@ def test_another_momentum_is_refused(change: Callable[[torch.optim.Optimizer], N
         run_inline(job(epochs=1), main, timeout_s=20)
 
 
-def test_an_optimizer_that_has_begun_is_refused() -> None:
+def test_an_optimizer_that_has_already_stepped_is_refused() -> None:
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(4, 1)
         inner = torch.optim.Adam(model.parameters())

@@ -1,4 +1,5 @@
-"""Batches through the inline engine: BatchNorm, which cannot train on one point, under every policy."""
+"""The minimum size of a batch, with the inline engine and BatchNorm, which cannot train on one
+point."""
 
 from typing import Any
 
@@ -24,7 +25,8 @@ POLICIES = [
 
 
 def train(points: int, batch: int, **fields: Any) -> tuple[list[int], int]:
-    """The sizes of all batches, and how many points the job has counted."""
+    """Train and return the sizes of all batches, and the number of points that the job has
+    counted."""
     data = (torch.randn(points, 3, generator=torch.Generator().manual_seed(0)),)
     sizes: list[int] = []
 
@@ -45,7 +47,7 @@ def train(points: int, batch: int, **fields: Any) -> tuple[list[int], int]:
 
 @pytest.mark.parametrize(("sync", "kind"), POLICIES)
 @pytest.mark.parametrize("points", [33, 130])
-def test_batch_norm_trains_on_every_remainder(sync: str, kind: str, points: int) -> None:
+def test_batch_norm_trains_with_every_size_of_remainder(sync: str, kind: str, points: int) -> None:
     timer = {} if sync == "psp" else {"timer": "off"}
     sizes, counted = train(points, 8, sync=sync, kind=kind, epochs=3, interval="15ms", **timer)
     assert min(sizes) >= 2
@@ -53,7 +55,7 @@ def test_batch_norm_trains_on_every_remainder(sync: str, kind: str, points: int)
 
 
 @pytest.mark.parametrize("sync", ["bsp", "fsp"])
-def test_a_larger_minimum_is_kept(sync: str) -> None:
+def test_batches_have_at_least_a_larger_minimum(sync: str) -> None:
     sizes, counted = train(150, 16, sync=sync, epochs=2, min_batch=6, interval="15ms", timer="off")
     assert min(sizes) >= 6 and max(sizes) <= 16 + 5
     assert counted == 300

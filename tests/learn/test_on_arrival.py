@@ -1,5 +1,5 @@
-"""Contributions folded as they come, over memory links: the loss falls, all workers end with the
-same parameters, and one contribution is worth what it should be."""
+"""Contributions folded on arrival, over memory links: the loss falls, all workers end with the same
+parameters, and a contribution has its proper weight."""
 
 import threading
 from typing import Any
@@ -17,7 +17,7 @@ CLASSES, FEATURES, POINTS = 4, 8, 240
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Clouds around the corners of a cube, sorted by label."""
+    """Make clouds of points around the corners of a cube, sorted by label."""
     generator = torch.Generator().manual_seed(11)
     labels = torch.arange(CLASSES).repeat_interleave(POINTS // CLASSES)
     centres = 2 * torch.randn((CLASSES, FEATURES), generator=generator)
@@ -66,7 +66,7 @@ def test_the_loss_falls_and_all_end_with_the_same_parameters(sync: str, kind: st
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_with_bfloat16_on_the_wire(sync: str) -> None:
+def test_training_with_bfloat16_on_the_wire(sync: str) -> None:
     finals: dict[str, nn.Module] = {}
     train(finals, 0.2, sync=sync, workers=2, servers=2, epochs=5, wire_dtype="bf16")
     check_finals(finals, 2)
@@ -82,12 +82,12 @@ def check_finals(finals: dict[str, nn.Module], workers: int) -> None:
     assert after < before / 2, f"the loss went from {before:.3f} to {after:.3f}"
 
 
-# -- what one contribution is worth ----------------------------------------------------------------
+# -- the weight of one contribution ----------------------------------------------------------------
 
 
 def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
-    """How far one worker's first step of rate 0.5 on a gradient of 1 moves the parameters, while
-    the other members wait."""
+    """Return how far one worker's first step, with rate 0.5 and gradient 1, moves the parameters
+    while the other members wait."""
     moved: list[float] = []
     first = threading.Event()
 
@@ -105,7 +105,7 @@ def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
                 moved.append(parameter[0].item())
                 first.set()
 
-    rounds = 2  # so that the job does not end with that one
+    rounds = 2  # so that the job does not end with the first contribution
     run = run_inline(
         JobSpec(job="one", sync=sync, kind=kind, workers=workers, servers=2, rounds=rounds, **job),
         main,
@@ -118,15 +118,17 @@ def moved_by_one(workers: int, sync: str, kind: str, **job: Any) -> float:
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_a_contribution_counts_for_one_of_the_members(workers: int, kind: str) -> None:
+def test_a_contribution_is_scaled_by_one_over_the_number_of_members(
+    workers: int, kind: str
+) -> None:
     assert moved_by_one(workers, "ssp:2", kind) == pytest.approx(-0.5 / workers)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "local"])
-def test_or_for_all_of_it_if_so_asked(kind: str) -> None:
+def test_a_contribution_is_not_scaled_with_async_scale_none(kind: str) -> None:
     assert moved_by_one(3, "ssp:2", kind, async_scale="none") == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("sync", ["ssp:2", "ssp-restart:2"])
-def test_the_same_under_a_bound(sync: str) -> None:
+def test_a_contribution_is_scaled_under_every_policy_with_a_bound(sync: str) -> None:
     assert moved_by_one(2, sync, "gradient") == pytest.approx(-0.25)

@@ -1,6 +1,6 @@
-"""Ordinary torch things work: a loop gives the same model alone and as a job.
+"""Ordinary torch code works: a training loop gives the same model alone and as a job.
 
-Every loop is run twice: in one process with torch's own optimizer, and by two workers and two
+Every loop runs twice: in one process with torch's own optimizer, and with two workers and two
 servers. Both workers see the same points, so the mean of their gradients is the gradient.
 """
 
@@ -41,7 +41,7 @@ def network() -> nn.Module:
 
 
 def settle(model: nn.Module) -> nn.Module:
-    """Initial parameters that do not come from the random numbers that threads share."""
+    """Set initial parameters without the random number generator, which threads share."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -54,7 +54,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def together(model: nn.Module, make: Any, loop: Loop, slice_nbytes: int = 512) -> State:
-    """The model after the loop was run by every worker of a job."""
+    """Run the loop on every worker of a job and return the model."""
     states: dict[str, State] = {}
 
     def main(worker: Worker) -> None:
@@ -95,7 +95,7 @@ def plain(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
-def test_gradients_are_accumulated() -> None:
+def test_accumulated_gradients_give_the_same_model() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for step in range(STEPS):
             optimizer.zero_grad()
@@ -108,8 +108,8 @@ def test_gradients_are_accumulated() -> None:
 
 
 @pytest.mark.parametrize("how", ["norm", "value"])
-def test_gradients_are_clipped(how: str) -> None:
-    """To a bound that every one of them exceeds."""
+def test_clipped_gradients_give_the_same_model(how: str) -> None:
+    """The bound is so low that every gradient exceeds it."""
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for step in range(STEPS):
@@ -137,7 +137,7 @@ SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_set_the_rate(name: str) -> None:
+def test_a_scheduler_sets_the_learning_rate(name: str) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         scheduler = SCHEDULERS[name](optimizer)
         for step in range(STEPS):
@@ -165,7 +165,7 @@ def test_a_closure_is_called() -> None:
 
 
 class Tied(nn.Module):
-    """An embedding whose table is also the last layer."""
+    """An embedding whose table is also the weight of the last layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,8 +190,8 @@ def test_tied_weights_stay_tied() -> None:
     assert torch.equal(state["head.weight"], state["embedding.weight"])
 
 
-def test_frozen_parameters_stay() -> None:
-    """Also where the optimizer, which would decay them, was given all parameters."""
+def test_frozen_parameters_do_not_change() -> None:
+    """This holds also if the optimizer, which would decay them, was given all parameters."""
     model = settle(network())
     model[0].requires_grad_(False)
 
@@ -202,8 +202,8 @@ def test_frozen_parameters_stay() -> None:
     assert torch.equal(state["0.weight"], model[0].weight)
 
 
-def test_what_was_frozen_when_attached_cannot_be_thawed() -> None:
-    """It would get gradients that nobody folds."""
+def test_unfreezing_a_parameter_after_attach_is_refused() -> None:
+    """The servers would not fold its gradients."""
     model = settle(network())
     model[0].requires_grad_(False)
 
@@ -216,7 +216,7 @@ def test_what_was_frozen_when_attached_cannot_be_thawed() -> None:
 
 
 class Branches(nn.Module):
-    """Two ways that are not taken every time, and one that never is."""
+    """Two branches that are not taken every time, and one that is never taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,9 +239,9 @@ DECAYING: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 
 @pytest.mark.parametrize("slice_nbytes", [128, 4096], ids=["sliced", "whole"])
 @pytest.mark.parametrize("name", DECAYING)
-def test_unused_parameters_stay(name: str, slice_nbytes: int) -> None:
-    """Neither decay nor momentum moves them while they have no gradient. (Adam counts its steps by
-    slice, so what has been unused for a while is only here and there the same as alone.)"""
+def test_unused_parameters_do_not_change(name: str, slice_nbytes: int) -> None:
+    """Neither decay nor momentum moves a parameter that has no gradient. Adam counts its steps per
+    slice, so a parameter that was unused for a while may differ from training alone."""
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         before = [{n: t.clone() for n, t in way.state_dict().items()} for way in model.ways]
@@ -261,8 +261,8 @@ def test_unused_parameters_stay(name: str, slice_nbytes: int) -> None:
         assert_same(settle(Branches()), DECAYING[name], loop, slice_nbytes=slice_nbytes)
 
 
-def test_a_gradient_that_one_worker_has_counts() -> None:
-    """The other's share of the mean is zero: half of the one gradient is folded."""
+def test_a_gradient_that_only_one_worker_has_is_averaged_with_zero() -> None:
+    """The other worker's share of the mean is zero, so half of the gradient is folded."""
     final: list[float] = []
 
     def main(worker: Worker) -> None:
@@ -279,8 +279,7 @@ def test_a_gradient_that_one_worker_has_counts() -> None:
     assert final == [0.75] * 6
 
 
-def test_a_gradient_of_zero_is_a_gradient() -> None:
-    """Decay goes on."""
+def test_a_gradient_of_zero_still_decays_the_parameter() -> None:
     model = nn.ParameterList([nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))])
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -292,7 +291,7 @@ def test_a_gradient_of_zero_is_a_gradient() -> None:
     assert_same(model, DECAYING["sgd"], loop)
 
 
-def test_hundreds_of_small_tensors() -> None:
+def test_hundreds_of_small_tensors_give_the_same_model() -> None:
     model = settle(nn.Sequential(*(nn.Linear(6, 6) for _ in range(200)), nn.Linear(6, 4)))
     with torch.no_grad():
         for layer in model:
@@ -301,7 +300,7 @@ def test_hundreds_of_small_tensors() -> None:
     assert_same(model, lambda model: torch.optim.SGD(model.parameters(), lr=1e-3), plain)
 
 
-def test_channels_last() -> None:
+def test_channels_last_gives_the_same_model() -> None:
     model = nn.Sequential(
         *(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()),
         *(nn.Conv2d(8, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
@@ -320,7 +319,7 @@ def test_channels_last() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_models_of_another_dtype(dtype: torch.dtype) -> None:
+def test_models_of_other_dtypes_give_the_same_model(dtype: torch.dtype) -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for step in range(STEPS):
             optimizer.zero_grad()
@@ -331,7 +330,7 @@ def test_models_of_another_dtype(dtype: torch.dtype) -> None:
     assert all(tensor.dtype == dtype for tensor in state.values())
 
 
-def test_autocast() -> None:
+def test_autocast_gives_the_same_model() -> None:
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         for step in range(STEPS):
             optimizer.zero_grad()
@@ -344,13 +343,13 @@ def test_autocast() -> None:
     assert_same(settle(network()), sgd, loop)
 
 
-def test_parametrized_weights() -> None:
+def test_parametrized_weights_give_the_same_model() -> None:
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 4)))
     assert_same(settle(model), sgd, plain)
 
 
-def test_an_average_of_the_weights() -> None:
-    """swa_utils keeps its own copy, which the exchange does not touch."""
+def test_averaged_weights_of_swa_utils() -> None:
+    """`swa_utils` keeps its own copy of the weights, which the exchange does not touch."""
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         average = torch.optim.swa_utils.AveragedModel(model)
@@ -368,8 +367,7 @@ def test_an_average_of_the_weights() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
-def test_compiled_models() -> None:
-    """The compiled code reads the parameters that arrive, not those it was compiled with."""
+def test_compiled_models_compute_with_the_parameters_that_arrive() -> None:
 
     def loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         plain(torch.compile(model), optimizer)
@@ -378,7 +376,7 @@ def test_compiled_models() -> None:
 
 
 class Squares(Dataset[dict[str, torch.Tensor]]):
-    """Samples as dictionaries, made when they are asked for."""
+    """A data set whose samples are dictionaries, computed on access."""
 
     def __len__(self) -> int:
         return 90
@@ -388,7 +386,7 @@ class Squares(Dataset[dict[str, torch.Tensor]]):
         return {"x": x, "y": x.square()}
 
 
-def test_a_map_style_data_set_with_its_own_samples() -> None:
+def test_a_map_style_data_set_with_samples_of_its_own() -> None:
     seen: list[float] = []
 
     def main(worker: Worker) -> None:
@@ -404,8 +402,8 @@ def test_a_map_style_data_set_with_its_own_samples() -> None:
     assert sorted(seen) == sorted([(torch.tensor(n) / 90).item() for n in range(90)] * 2)
 
 
-def test_a_loader_with_processes_of_its_own() -> None:
-    """To train from, told how many points a step had, and to evaluate with."""
+def test_a_data_loader_with_worker_processes() -> None:
+    """The loader is used for training, with `points` given to each step, and for evaluating."""
     losses: dict[str, float] = {}
     numbers = torch.arange(40.0)[:, None] / 40
 
@@ -414,7 +412,7 @@ def test_a_loader_with_processes_of_its_own() -> None:
         optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.3))
         loader = DataLoader(TensorDataset(numbers, 2 * numbers), batch_size=10, num_workers=2)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's, of forks in a process with threads
+            warnings.simplefilter("ignore")  # Python warns of forks in a process with threads
             while not worker.stopped:
                 for x, y in loader:
                     F.mse_loss(model(x), y).backward()

@@ -1,4 +1,4 @@
-"""Where data sets are looked for, and in which order."""
+"""The folders in which a data set is searched, and their order."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ TOYS = DataSet(
 
 
 def put(folder: Path, *names: str) -> Path:
-    """A place with these files of the set."""
+    """Make a folder that holds these files of the set."""
     (folder / "toys").mkdir(parents=True)
     for name in names:
         (folder / "toys" / name).write_bytes(b"x")
@@ -32,8 +32,8 @@ def find(data_dir: Path | None, environ: dict[str, str]) -> places.Found | None:
     return places.find(TOYS, places.places(data_dir, environ))
 
 
-def test_the_first_place_that_has_it_counts(tmp_path: Path) -> None:
-    """Of four places that all hold the set, the first is taken; each time it is removed, the next."""
+def test_the_first_place_that_holds_the_set_is_used(tmp_path: Path) -> None:
+    """All four places hold the set. The first is used; when it is removed, the next one is used."""
     given, named = put(tmp_path / "given", "a.bin", "b.bin"), put(tmp_path / "named", "part.bin")
     cache = put(tmp_path / "xdg" / "polyrhythm", "a.bin", "b.bin")
     debian = put(tmp_path / "debian", "a.bin", "b.bin")
@@ -46,11 +46,11 @@ def test_the_first_place_that_has_it_counts(tmp_path: Path) -> None:
     assert find(given, environ) is None
 
 
-def test_a_set_that_is_not_complete_is_not_there(tmp_path: Path) -> None:
+def test_an_incomplete_set_is_not_found(tmp_path: Path) -> None:
     assert find(put(tmp_path / "half", "a.bin"), {}) is None
 
 
-def test_the_complete_form_comes_before_a_part(tmp_path: Path) -> None:
+def test_the_complete_form_is_preferred_to_a_part(tmp_path: Path) -> None:
     found = find(put(tmp_path / "both", "part.bin", "a.bin", "b.bin"), {})
     assert found is not None and found.form.what == "complete"
     found = find(put(tmp_path / "part", "part.bin", "a.bin"), {})
@@ -58,14 +58,14 @@ def test_the_complete_form_comes_before_a_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("xdg", ["", "relative/cache"])
-def test_the_cache_is_in_the_home(tmp_path: Path, xdg: str) -> None:
+def test_the_default_cache_is_in_the_home_folder(tmp_path: Path, xdg: str) -> None:
     cache = put(tmp_path / ".cache" / "polyrhythm", "part.bin")
     found = find(None, {"HOME": str(tmp_path), "XDG_CACHE_HOME": xdg})
     assert found is not None and found.folder == cache / "toys"
 
 
-def test_a_set_that_is_nowhere_names_every_place(tmp_path: Path) -> None:
-    """Port 9 of this host: nobody listens there."""
+def test_the_error_for_a_missing_set_names_every_place(tmp_path: Path) -> None:
+    """No process listens on port 9 of this host, so the download fails."""
     with pytest.raises(DataError) as caught:
         fetch.obtain(TOYS, tmp_path / "given", {"XDG_CACHE_HOME": str(tmp_path / "xdg")})
     for word in (
@@ -80,19 +80,19 @@ def test_a_set_that_is_nowhere_names_every_place(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_large_sets_are_not_fetched_unasked(tmp_path: Path) -> None:
+def test_large_sets_are_fetched_only_on_request(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="2.8 GB are not fetched unasked.*data fetch higgs"):
         fetch.obtain(SETS["higgs"], tmp_path, {})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_names() -> None:
     with pytest.raises(UsageError, match="no data set 'minst': choose one of mnist, fashion-mnist"):
         known("minst")
 
 
-def test_the_catalogue_is_right(real_data: Path) -> None:
-    """Sizes and checksums of the small files of the real sets."""
+def test_the_catalogue_has_the_right_sizes_and_checksums(real_data: Path) -> None:
+    """Compare with the small files of the real sets."""
     from polyrhythm.learn.data.checksums import is_right
 
     checked = 0

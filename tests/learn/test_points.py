@@ -1,4 +1,4 @@
-"""The points a worker visits: each once a pass, in an order that is new every pass."""
+"""The points that a worker visits: each once per pass, in a new order in every pass."""
 
 import numpy as np
 import pytest
@@ -66,26 +66,27 @@ def test_workers_share_the_points_between_them() -> None:
 
 
 def test_a_chunk_of_sorted_data_is_a_mixture() -> None:
-    """Points are dealt by a permutation: no chunk is a run of neighbours."""
+    """Points are assigned to chunks by a permutation, so no chunk is a run of neighbouring
+    points."""
     lease = lease_of(1_000, workers=2)
     mine = Points(lease).next(1_000)[0]
     assert abs(np.mean(mine) - 500) < 60
 
 
-def test_epochs_end_it() -> None:
+def test_no_points_are_left_after_the_last_epoch() -> None:
     points = Points(lease_of(50, epochs=2))
     assert len(a_pass(points, 100, 8)) == 100
     indices, progress = points.next(8)
     assert len(indices) == 0 and progress == ()
 
 
-def test_no_lease_no_points() -> None:
+def test_an_empty_lease_has_no_points() -> None:
     points = Points(Leased(points=50, seed=0, chunks=()))
     assert len(points.next(8)[0]) == 0
 
 
-def test_progress_is_where_a_new_holder_goes_on() -> None:
-    """What one worker did not commit is exactly what the next visits, in the same order."""
+def test_the_next_holder_of_a_chunk_continues_where_the_committed_progress_ends() -> None:
+    """The next worker visits exactly the points that the previous worker did not commit."""
     lease = lease_of(120)
     points = Points(lease)
     visited, at = [], {}
@@ -108,7 +109,7 @@ def test_progress_is_where_a_new_holder_goes_on() -> None:
     assert sorted(visited + rest) == list(range(120))
 
 
-def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
+def test_a_new_lease_keeps_the_position_in_chunks_that_the_worker_keeps() -> None:
     lease = lease_of(160)
     points = Points(lease)
     indices, begun_with = points.next(25)
@@ -125,7 +126,7 @@ def test_a_new_lease_keeps_the_place_in_chunks_that_stay() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 32, 50])
-def test_what_is_put_back_comes_again(batch: int) -> None:
+def test_points_that_were_put_back_are_visited_again(batch: int) -> None:
     points, straight = Points(lease_of(100)), Points(lease_of(100))
     found: list[int] = []
     while len(found) < 200:
@@ -141,7 +142,7 @@ def test_what_is_put_back_comes_again(batch: int) -> None:
     assert points.next(batch)[0].tolist() == indices.tolist()
 
 
-def test_what_is_put_back_comes_again_under_a_new_lease() -> None:
+def test_points_that_were_put_back_are_visited_again_under_a_new_lease() -> None:
     lease = lease_of(100)
     points = Points(lease)
     left_out, _ = points.next(32)
@@ -150,8 +151,8 @@ def test_what_is_put_back_comes_again_under_a_new_lease() -> None:
     assert points.next(32)[0].tolist() == left_out.tolist()
 
 
-def test_an_evicted_worker_visits_again_what_was_not_counted() -> None:
-    """Its new incarnation is told by the lease how far its chunks were counted."""
+def test_an_evicted_worker_visits_uncounted_points_again() -> None:
+    """The lease of its new incarnation says how far each chunk was counted."""
     lease = lease_of(100)
     points = Points(lease)
     visited = points.next(32)[0].tolist()

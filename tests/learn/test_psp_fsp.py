@@ -1,5 +1,5 @@
-"""PSP and FSP through the inline engine: nobody stops at PSP's barrier, all see equal parameters at
-FSP's, and what they learn is right."""
+"""PSP and FSP with the inline engine: no worker stops at PSP's barrier, all workers see equal
+parameters at FSP's, and the models reach the optimum."""
 
 import threading
 from collections import defaultdict
@@ -25,7 +25,8 @@ def points() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class Fit:
-    """A convex problem; remembers what every worker saw at every version, and at the end."""
+    """A convex problem. It records the parameters that every worker saw at each version and at the
+    end."""
 
     def __init__(self, probe: bool = False) -> None:
         self.probe = probe
@@ -63,7 +64,7 @@ def close(weight: torch.Tensor, tolerance: float) -> bool:
     return bool((weight - TRUTH).abs().max() < tolerance)
 
 
-def test_psp_learns_while_it_trains_through() -> None:
+def test_psp_learns_while_workers_train_through_the_barrier() -> None:
     fit = Fit()
     done = run(fit, sync="psp", kind="local", rounds=120)
     assert done.outcome is not None and not done.outcome.failed
@@ -72,7 +73,7 @@ def test_psp_learns_while_it_trains_through() -> None:
 
 @pytest.mark.parametrize("goal", [{"epochs": 20}, {"rounds": 40}])
 def test_under_psp_all_workers_end_with_the_averaged_model(goal: dict[str, int]) -> None:
-    """And not with the steps that each has taken since its last contribution."""
+    """The workers drop the steps that they took since their last contribution."""
     fit = Fit()
     run(fit, sync="psp", kind="local", **goal)
     assert len(fit.final) == 3
@@ -81,7 +82,7 @@ def test_under_psp_all_workers_end_with_the_averaged_model(goal: dict[str, int])
 
 @pytest.mark.parametrize("coordination", ["semi", "central"])
 @pytest.mark.parametrize("kind", ["gradient", "local"])
-def test_fsp_learns_by_the_clock(kind: str, coordination: str) -> None:
+def test_fsp_learns_with_rounds_that_end_by_the_clock(kind: str, coordination: str) -> None:
     fit = Fit()
     done = run(fit, sync="fsp", kind=kind, interval="5ms", coordination=coordination, rounds=150)
     assert done.outcome is not None and not done.outcome.failed
@@ -104,8 +105,9 @@ def test_the_interval_is_found_with_the_probe_sample() -> None:
     assert "interval-chosen" in told[told.index("interval-measuring") :]
 
 
-def test_a_point_that_takes_long_is_left_out_visited_again_and_counted_once() -> None:
-    """worker-2 stops for half a second every 16 points; nobody waits longer than 5 ms for it."""
+def test_a_point_that_takes_long_is_abandoned_visited_again_and_counted_once() -> None:
+    """worker-2 stops for half a second every 16 points; the other workers wait at most 5 ms for
+    it."""
     fit = Fit()
     done = run(
         fit,
@@ -124,7 +126,7 @@ def test_a_point_that_takes_long_is_left_out_visited_again_and_counted_once() ->
 
 
 def begun() -> tuple[torch.Tensor, FlatModel]:
-    """A model of one tensor that remembers what it began with."""
+    """A model of one tensor that has remembered its initial parameters as the base of changes."""
     tensor = torch.tensor([1.0, 2.0, 3.0, 4.0])
     spec = ModelSpec(
         (TensorSpec("w", (4,), "float32", 0, (1,)),), OptimizerSpec("SGD", ({"lr": 0.1},))
@@ -136,14 +138,14 @@ def begun() -> tuple[torch.Tensor, FlatModel]:
 
 
 def change_of(model: FlatModel) -> list[torch.Tensor]:
-    """What a contribution would carry now."""
+    """Return the change that a contribution would carry now."""
     change = [torch.zeros(model.layout.spaces[0].length)]
     model.fill_changes(change)
     return change
 
 
 def on_its_way() -> tuple[torch.Tensor, FlatModel, list[torch.Tensor]]:
-    """One step was sent, and another was taken since."""
+    """A model of which one step is in flight and another was taken since."""
     tensor, model = begun()
     tensor += 1.0
     sent = change_of(model)
@@ -166,14 +168,15 @@ def test_rebase_keeps_what_was_learned_since_it_was_sent() -> None:
     assert change_of(model)[0][:4].tolist() == [0.5] * 4, "the next contribution carries it"
 
 
-def test_who_leaves_while_its_contribution_is_on_its_way_does_not_send_it_again() -> None:
+def test_a_worker_that_leaves_does_not_send_a_contribution_in_flight_again() -> None:
     _, model, sent = on_its_way()
     model.set_apart(sent)
     assert change_of(model)[0][:4].tolist() == [0.5] * 4
 
 
-def test_who_comes_back_after_an_eviction_counts_its_changes_from_what_it_came_back_to() -> None:
-    """Counted from what it had before, its next contribution would be everybody else's once more."""
+def test_a_worker_that_rejoins_counts_its_changes_from_the_version_it_rejoined_with() -> None:
+    """Counted from its former parameters, its next contribution would repeat the other workers'
+    changes."""
     tensor, model = begun()
     land(model, [10.0, 20.0, 30.0, 40.0])
     model.adopt()
@@ -182,7 +185,7 @@ def test_who_comes_back_after_an_eviction_counts_its_changes_from_what_it_came_b
 
 
 @pytest.mark.parametrize("sync", ["bspb", "bspv"])
-def test_whole_batches_and_batches_of_a_size_that_is_found(sync: str) -> None:
+def test_bspb_and_bspv_reach_the_optimum(sync: str) -> None:
     fit = Fit()
     done = run(fit, sync=sync, rounds=60)
     assert done.outcome is not None and not done.outcome.failed
@@ -196,8 +199,8 @@ def test_whole_batches_and_batches_of_a_size_that_is_found(sync: str) -> None:
 
 
 class Shared:
-    """Each worker wants the one parameter somewhere else, so that local steps lower a worker's own
-    loss while the average stays where it is. There is no `worker.probe`."""
+    """A problem in which each worker has its own optimum for the one parameter, so that local steps
+    lower a worker's own loss while the average stays where it is. There is no `worker.probe`."""
 
     def __init__(self, rate: float, batch: int, count: int) -> None:
         self.rate, self.batch, self.count = rate, batch, count
@@ -224,7 +227,7 @@ class Shared:
 def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not the mean loss of a round, which local steps have lowered on each worker alone."""
+    """The mean loss of a round is not used, because local steps lower it on each worker alone."""
     trailers: list[Trailer] = []
     count = RoundMeasurement.count
 
@@ -237,7 +240,8 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
     job = JobSpec(job="j", workers=2, sync="fsp", kind="local", interval="auto", rounds=40)
     run_inline(job, shared.main, timeout_s=60)
     read = [trailer for trailer in trailers if trailer.probe is not None]
-    largest = shared.batch + least_of(job.min_batch, shared.batch) - 1  # with the rest of a chunk
+    # including the remainder of a chunk
+    largest = shared.batch + least_of(job.min_batch, shared.batch) - 1
     assert read, [(t.round, t.steps, t.objective) for t in trailers]
     for trailer in read:
         losses = shared.first[trailer.round - 1]
@@ -246,7 +250,7 @@ def test_with_local_steps_the_search_reads_the_objective_of_the_averaged_model(
 
 
 class Slope:
-    """The loss is the parameter itself: its gradient is 1, however many points a batch has."""
+    """The loss is the parameter itself: its gradient is 1 for batches of any size."""
 
     def __init__(self) -> None:
         self.final = 0.0
@@ -261,8 +265,9 @@ class Slope:
         self.final = model.weight.item()
 
 
-def test_a_batch_that_the_interval_cuts_short_counts_for_the_points_it_has() -> None:
-    """Local steps: a pass over ten batches moves the model by ten steps, however it was cut."""
+def test_a_batch_that_the_interval_shortens_counts_by_its_points() -> None:
+    """With local steps, a pass over ten batches moves the model by ten steps, however they are
+    divided."""
     slope = Slope()
     staging = {"min-step": "20ms"}
     job = JobSpec(

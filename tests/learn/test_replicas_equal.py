@@ -28,7 +28,7 @@ ENDED = object()
 
 
 class Gone:
-    """In the place of a server that was closed: every link ends at once."""
+    """A stand-in for a closed server: every link to it ends at once."""
 
     def welcome(self, link: Link) -> None:
         link.close()
@@ -37,7 +37,7 @@ class Gone:
 
 
 class Hub(inline.Hub):
-    """The links of the job, with which its first worker loses and starts servers."""
+    """The links of the job, through which its first worker stops and starts servers."""
 
     now: "Hub"
 
@@ -64,7 +64,7 @@ class Hub(inline.Hub):
 
 
 class Witness:
-    """Compares what primaries and replicas hold after the step that a stamp names."""
+    """Compares the slices of primaries and replicas after the step that a stamp names."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._lock = threading.Lock()
@@ -145,7 +145,8 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
 
 
 def restored(since: str, server: int) -> bool:
-    """Every slice has all its copies, after the last line of this kind about this server."""
+    """Whether every slice has all its copies, after the last journal line of this kind about this
+    server."""
     lines = Hub.now.lines
     found = [
         at
@@ -158,7 +159,7 @@ def restored(since: str, server: int) -> bool:
 
 
 def train(worker: Worker, optimizer: str) -> Iterator[int]:
-    """Yields the number of steps after each of them."""
+    """Train, and yield the number of steps after each step."""
     number = int(worker.name.rpartition("-")[2])
     model = tj.build()
     optimizer_ = worker.attach(model, tj.OPTIMIZERS[optimizer](model))
@@ -200,7 +201,7 @@ def test_replicas_equal_their_primaries_after_every_step(
         guests[-1].start()
 
     def story() -> Iterator[None]:
-        """What happens to the job; it goes on with every step of the first worker."""
+        """The faults of the job, in order; the first worker resumes the story after each step."""
         join("guest-3")
         while "guest-3" not in done:
             yield

@@ -1,6 +1,5 @@
-"""Replicas change nothing: the same parameters with and without them, the same on both sides of a
-copy, and the same when a server is lost in the middle.
-"""
+"""Replicas do not change the result: the parameters are the same with and without them, the same on
+primaries and replicas, and the same when a server is lost in the middle."""
 
 import functools
 from typing import Any
@@ -23,7 +22,7 @@ local_twin = functools.cache(tj.local_twin)
 
 
 class Gone:
-    """In the place of a server that was closed: nobody is at home."""
+    """A stand-in for a closed server, which accepts no link."""
 
     def welcome(self, link: Link) -> None:
         link.close()
@@ -32,7 +31,7 @@ class Gone:
 
 
 class Stage(inline.Hub):
-    """The hub of the job that runs, within reach of its workers."""
+    """The hub of the running job, which its workers can reach."""
 
     now: "Stage"
 
@@ -59,8 +58,8 @@ def run(
     look: bool = False,
     when: int = MIDDLE,
 ) -> tuple[tj.State, list[dict[str, Any]]]:
-    """What worker-0 ends with, and the journal. `lose`: the server that goes after the round `when`;
-    `look`: at the end, compare every copy with its primary."""
+    """Run the job and return worker-0's final state and the journal. `lose`: the server that is
+    lost after the round `when`; `look`: compare every copy with its primary at the end."""
     found: dict[str, tj.State] = {}
 
     def main(worker: Worker) -> None:
@@ -93,7 +92,8 @@ def holdings(server: int) -> Any:
 
 
 def assert_copies_equal(job: JobSpec) -> None:
-    """Parameters and what the updater keeps, of every slice on every server that has it."""
+    """Assert that parameters and updater state of every slice are equal on every server that holds
+    it."""
     compared = 0
     nodes = [
         number for number, node in enumerate(Stage.now.servers) if isinstance(node, ServerNode)
@@ -121,7 +121,9 @@ def job(replicas: int, **more: Any) -> JobSpec:
 @pytest.mark.guarantee("same-as-without", policies=("bsp",))
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_the_same_with_replicas_and_on_them(replicas: int, optimizer: str) -> None:
+def test_replicas_do_not_change_the_result_and_equal_their_primaries(
+    replicas: int, optimizer: str
+) -> None:
     with_them, _ = run(job(replicas), optimizer, look=True)
     without, _ = run(job(0), optimizer)
     assert tj.distance(with_them, without) < TOLERANCE
@@ -129,20 +131,20 @@ def test_the_same_with_replicas_and_on_them(replicas: int, optimizer: str) -> No
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_with_one_worker_to_the_bit(optimizer: str) -> None:
-    """The order in which several contributions are added may differ; with one there is none."""
+def test_with_one_worker_the_result_with_replicas_is_bit_identical(optimizer: str) -> None:
+    """With several workers the order of additions may differ, and so may the rounding."""
     with_them, _ = run(job(1, workers=1), optimizer, look=True)
     without, _ = run(job(0, workers=1), optimizer)
     assert tj.distance(with_them, without) == 0.0
 
 
-def test_kind_local() -> None:
+def test_replicas_with_kind_local() -> None:
     fields = {"kind": "local", "local_steps": 3, "rounds": 20}
     state, _ = run(job(1, **fields), "momentum", steps=3, look=True)
     assert tj.distance(state, local_twin(2, "momentum", 3, rounds=20)) < TOLERANCE
 
 
-def test_bf16_on_the_wire() -> None:
+def test_replicas_with_bf16_on_the_wire() -> None:
     with_them, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum", look=True)
     without, _ = run(job(0, workers=1, wire_dtype="bf16"), "momentum")
     assert tj.distance(with_them, without) == 0.0
@@ -151,8 +153,11 @@ def test_bf16_on_the_wire() -> None:
 @pytest.mark.guarantee("lost-in-the-middle", policies=("bsp",), k=(1,))
 @pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw"])
 @pytest.mark.parametrize("server", [1, 2])
-def test_a_server_lost_in_the_middle(server: int, optimizer: str) -> None:
-    """Every contribution of every round is in, once: the batches are a function of the round."""
+def test_losing_a_server_in_the_middle_does_not_change_the_result(
+    server: int, optimizer: str
+) -> None:
+    """Batches are a function of the round, so the result shows that every contribution counts
+    once."""
     state, journal = run(job(1), optimizer, lose=server, look=True)
     assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
     assert tj.distance(state, twin(2, optimizer)) < TOLERANCE
@@ -160,20 +165,20 @@ def test_a_server_lost_in_the_middle(server: int, optimizer: str) -> None:
 
 @pytest.mark.guarantee("lost-before-the-first-fold", policies=("bsp",), k=(1,))
 @pytest.mark.parametrize("server", [1, 2])
-def test_a_server_lost_before_the_first_fold(server: int) -> None:
-    """What is copied then is what the seeding worker began with."""
+def test_losing_a_server_before_the_first_fold_does_not_change_the_result(server: int) -> None:
+    """The copies then hold the parameters of the worker that seeded the job."""
     state, journal = run(job(1), "momentum", lose=server, look=True, when=0)
     assert [line["server"] for line in journal if line["what"] == "server-lost"] == [server]
     assert tj.distance(state, twin(2, "momentum")) < TOLERANCE
 
 
-def test_kind_local_and_a_server_lost() -> None:
+def test_losing_a_server_with_kind_local() -> None:
     fields = {"kind": "local", "local_steps": 3, "rounds": 30}
     state, _ = run(job(1, **fields), "momentum", steps=3, lose=1)
     assert tj.distance(state, local_twin(2, "momentum", 3, rounds=30)) < TOLERANCE
 
 
-def test_bf16_and_a_server_lost() -> None:
+def test_losing_a_server_with_bf16_on_the_wire() -> None:
     undisturbed, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum")
     disturbed, _ = run(job(1, workers=1, wire_dtype="bf16"), "momentum", lose=1)
     assert tj.distance(disturbed, undisturbed) < TOLERANCE

@@ -1,4 +1,4 @@
-"""Equal machines made to differ: the plan, its words, and that a run follows it."""
+"""Staged heterogeneity: the plan, the parsing of its flags, and runs that follow the plan."""
 
 import os
 import select
@@ -23,17 +23,17 @@ def plan(**flags: str) -> Staging:
     return Staging.parse({flag.replace("_", "-"): text for flag, text in flags.items()}, 4)
 
 
-def test_nothing_is_padded_where_nothing_is_said() -> None:
+def test_without_flags_steps_are_not_padded() -> None:
     assert plan().pad_ns(0, 0, 5 * MS, 100) == 0
 
 
-def test_computing_is_padded_up_to_the_least_step() -> None:
+def test_steps_are_padded_to_the_minimum_step_time() -> None:
     staging = plan(min_step="10ms")
     assert staging.pad_ns(0, 0, 3 * MS, 32) == 7 * MS
     assert staging.pad_ns(0, 0, 12 * MS, 32) == 0
 
 
-def test_a_slow_worker_takes_as_many_times_as_long_padding_included() -> None:
+def test_the_slowness_factor_applies_to_the_padded_time() -> None:
     staging = plan(min_step="10ms", slow="3=4x,1=1.5x")
     assert staging.pad_ns(3, 0, 3 * MS, 32) == 37 * MS
     assert staging.pad_ns(3, 0, 12 * MS, 32) == 36 * MS
@@ -41,14 +41,14 @@ def test_a_slow_worker_takes_as_many_times_as_long_padding_included() -> None:
     assert staging.pad_ns(0, 0, 10 * MS, 32) == 0
 
 
-def test_a_machine_that_changes_and_changes_back() -> None:
+def test_a_machine_becomes_slower_and_normal_again() -> None:
     staging = plan(slow="3=2x", slow_at="90s:3=1x,60s:3=4x")
     pads = [staging.pad_ns(3, s * SECOND, MS, 1) for s in (0, 59, 60, 89, 90)]
     assert pads == [MS, MS, 3 * MS, 3 * MS, 0]
 
 
-def test_a_stall_comes_every_so_many_points() -> None:
-    """FSP §7: suspended for t milliseconds every 1,000 data points processed."""
+def test_a_stall_comes_after_every_given_number_of_points() -> None:
+    """FSP §7: a worker is suspended for t milliseconds after every 1,000 data points."""
     staging = plan(stall="3=32ms/1000")
     pads = [staging.pad_ns(3, 0, MS, 400, visited) for visited in range(0, 2400, 400)]
     assert pads == [0, 0, 32 * MS, 0, 32 * MS, 0]
@@ -56,14 +56,14 @@ def test_a_stall_comes_every_so_many_points() -> None:
     assert staging.pad_ns(2, 0, MS, 5000) == 0
 
 
-def test_names_are_numbers() -> None:
+def test_worker_names_are_mapped_to_numbers() -> None:
     staging = plan(min_step="10ms", tenant="2")
     assert staging.of("worker-2").tenant
     assert not staging.of("worker-12").tenant
     assert staging.of("somebody-else") == Stage(min_step_ns=10 * MS)
 
 
-def test_a_worker_speaks_of_itself() -> None:
+def test_flags_of_a_worker_command_apply_to_that_worker() -> None:
     job = plan(min_step="10ms", slow="3=4x").of("worker-3")
     assert job.amended({"slow": "2x", "tenant": ""}) == Stage(10 * MS, 2.0, tenant=True)
     with pytest.raises(UsageError, match="--slow '3=4x' is not understood: give FACTOR"):
@@ -90,7 +90,7 @@ def test_a_worker_speaks_of_itself() -> None:
         ({"tenant": "9"}, "there is no worker 9"),
     ],
 )
-def test_what_cannot_be_meant(flags: dict[str, str], words: str) -> None:
+def test_flags_that_cannot_be_parsed_are_refused(flags: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         plan(**flags)
 
@@ -153,7 +153,7 @@ def test_padding_counts_as_computing(kind: str) -> None:
     assert computed_ns["worker-1"] >= 4 * steps * 12 * MS
 
 
-def test_time_passed_over_is_not_taken_for_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excluded_time_does_not_count_as_computing(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns, slept = [0], []
 
     def sleep_until(until_ns: int) -> None:
@@ -166,18 +166,18 @@ def test_time_passed_over_is_not_taken_for_computing(monkeypatch: pytest.MonkeyP
     now_ns[0] += 2 * MS
     pacer.pace(1)
     pacer.resume(time.monotonic_ns())
-    now_ns[0] += 7 * MS  # an evaluation takes 5 of them
+    now_ns[0] += 7 * MS  # an evaluation takes 5 ms of the 7 ms
     pacer.exclude_time(5 * MS)
     pacer.pace(1)
     assert slept == [8 * MS, 8 * MS]
 
 
-def test_folds_of_a_server_take_longer() -> None:
+def test_slow_fold_gives_the_pause_of_each_server() -> None:
     staging = Staging.parse({"slow-fold": "0=500ms,2=1s"}, 1, 3)
     assert [staging.fold_pause_s(server) for server in range(3)] == [0.5, 0.0, 1.0]
 
 
 @pytest.mark.parametrize("text", ["500ms", "0=", "0=soon", "3=500ms"])
-def test_what_is_no_server_or_no_pause(text: str) -> None:
+def test_a_slow_fold_with_an_unknown_server_or_a_bad_pause_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--slow-fold"):
         Staging.parse({"slow-fold": text}, 1, 3)

@@ -1,4 +1,4 @@
-"""What a contribution says of the steps in it: points, progress, objective and number of points."""
+"""The fields of a contribution about its steps: points, progress, objective and number of steps."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,7 @@ DATA = (torch.arange(float(POINTS)).reshape(POINTS, 1) / POINTS, torch.ones(POIN
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What every contribution says, in order, and what it was asked for."""
+    """Record the fields of every contribution in order, with the terms under which it was made."""
     found: list[dict[str, Any]] = []
     contribute = WorkerNode.contribute
     signature = inspect.signature(contribute)
@@ -37,7 +37,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> None:
-    """`objective_of` is asked with the optimizer before every step."""
+    """Run a job. `objective_of(optimizer)` is called before every step and gives its objective."""
 
     def main(worker: Worker) -> None:
         model = torch.nn.Linear(1, 1)
@@ -50,15 +50,17 @@ def run(objective_of: Callable[[Any], float], *, batch: int = 8, **job: Any) -> 
     run_inline(JobSpec(job="visits", **fields), main, timeout_s=60)
 
 
-def test_a_contribution_says_the_objective_of_its_own_steps(sent: list[dict[str, Any]]) -> None:
-    """Two steps each, whose objectives are equal: 0, 0, 1, 1, 2, 2."""
+def test_a_contribution_reports_the_objective_of_its_own_steps(sent: list[dict[str, Any]]) -> None:
+    """Each contribution has two steps with equal objectives: 0, 0, 1, 1, 2, 2."""
     steps = count()
     run(lambda _: float(next(steps) // 2), kind="local", local_steps=2, epochs=1, batch=10)
     assert [line["objective"] for line in sent] == [0.0, 1.0, 2.0]
 
 
-def test_a_round_of_so_many_points_has_exactly_so_many(sent: list[dict[str, Any]]) -> None:
-    """Under `bspv` a round has 32 points at first, which are two batches of 12 and one that is cut."""
+def test_under_bspv_a_round_has_exactly_the_planned_number_of_points(
+    sent: list[dict[str, Any]],
+) -> None:
+    """A round has 32 points at first: two batches of 12 and one batch of 8."""
     run(lambda _: 1.0, sync="bspv", rounds=4, batch=12)
     assert {line["terms"].points for line in sent} == {32}
     assert [line["weight"] for line in sent] == [32.0] * 4
@@ -98,10 +100,11 @@ def test_points_that_are_taken_back_are_not_reported() -> None:
     assert progress == (ChunkProgress(0, 0, 4),)
 
 
-def test_a_contribution_under_psp_has_the_steps_that_were_predicted(
+def test_under_psp_a_contribution_has_the_predicted_number_of_steps(
     sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the version of its last contribution is there after a step, so that nothing else delays it."""
+    """The test waits for the version of the last contribution after each step, so that nothing else
+    delays the next contribution."""
 
     def wait_and_look(node: WorkerNode) -> bool:
         node._wait(lambda: node._resumed or node._let_go)
@@ -109,13 +112,15 @@ def test_a_contribution_under_psp_has_the_steps_that_were_predicted(
 
     monkeypatch.setattr(WorkerNode, "look", wait_and_look)
     run(lambda _: 1.0, sync="psp", kind="local", workers=2, rounds=8)
-    planned = [line for line in sent if not line["stopped"]]  # else it sends what is left
+    # the last one has only the remaining steps
+    planned = [line for line in sent if not line["stopped"]]
     assert len(planned) >= 8
     assert all(line["steps"] == max(1, line["terms"].steps) for line in planned)
 
 
 def test_the_gradient_of_a_round_is_the_mean_over_its_points(sent: list[dict[str, Any]]) -> None:
-    """The parameter stays where it is (rate 0), so the gradient of a point is its own number."""
+    """The learning rate is 0, so the parameter is constant and the gradient of a point is the
+    point's number."""
     visited: list[list[torch.Tensor]] = []
 
     def main(worker: Worker) -> None:
@@ -141,7 +146,8 @@ def test_the_gradient_of_a_round_is_the_mean_over_its_points(sent: list[dict[str
 
 
 def probe_of(found: list[int]) -> Probe:
-    """300 of 1,000 points; the loss of a batch is the mean of its numbers."""
+    """A probe with a sample of 300 of 1,000 points; the loss of a batch is the mean of its
+    numbers."""
 
     def fetch(indices: Any) -> torch.Tensor:
         found.extend(map(int, indices))

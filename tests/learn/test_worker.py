@@ -1,4 +1,4 @@
-"""What a user's loop can do wrong, and what then happens to it and to the others."""
+"""Errors in a user's training loop, and their effect on this worker and on the others."""
 
 import math
 from collections.abc import Callable
@@ -37,8 +37,8 @@ def train(worker: Worker, each_step: Callable[[nn.Linear], None] = lambda model:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("kind", ["gradient", "local"])
-def test_a_gradient_that_is_not_finite_is_named_and_stays_home(bad: float, kind: str) -> None:
-    """The worker fails; of its round nothing was sent; the other one reaches the goal."""
+def test_a_gradient_that_is_not_finite_is_named_and_not_sent(bad: float, kind: str) -> None:
+    """The worker fails and sends nothing of its round; the other worker reaches the goal."""
     done: dict[str, nn.Linear] = {}
     versions: dict[str, int] = {}
 
@@ -59,7 +59,7 @@ def test_a_gradient_that_is_not_finite_is_named_and_stays_home(bad: float, kind:
     assert versions == {"worker-0": 9, "worker-1": 3}
     assert list(done) == ["worker-0"]
     assert all(bool(p.isfinite().all()) for p in done["worker-0"].parameters())
-    # Every gradient is the same: 10 steps of 0.1, whoever took them.
+    # Every gradient is the same: 10 steps of 0.1, no matter which worker made them.
     assert torch.allclose(done["worker-0"].bias, torch.full((2,), -2.0), atol=1e-4)
     ended = next(line for line in lines if line["what"] == "ended")
     assert ended["rounds"] == 10 and not ended["failed"]
@@ -67,7 +67,8 @@ def test_a_gradient_that_is_not_finite_is_named_and_stays_home(bad: float, kind:
 
 
 def run_and_keep(job: JobSpec, main: Callable[[Worker], None], lines: list[dict]) -> None:
-    """run_inline raises a worker's error; the journal is wanted too."""
+    """Run the job and keep the journal in `lines`, although `run_inline` raises the worker's
+    error."""
     from polyrhythm.engines import inline
 
     class Kept(inline.MemoryJournal):
@@ -80,8 +81,8 @@ def run_and_keep(job: JobSpec, main: Callable[[Worker], None], lines: list[dict]
         run_inline(job, main, timeout_s=20)
 
 
-def test_parameters_that_were_replaced_are_noticed() -> None:
-    """Otherwise the model would train tensors that nobody exchanges."""
+def test_replaced_parameters_are_reported() -> None:
+    """Otherwise the model would train tensors that are not exchanged."""
 
     def replace(model: nn.Linear) -> None:
         state = {name: t.clone() for name, t in model.state_dict().items()}
@@ -91,7 +92,7 @@ def test_parameters_that_were_replaced_are_noticed() -> None:
         run(lambda worker: train(worker, replace) and None, rounds=3)
 
 
-def test_parameters_that_were_moved_are_noticed() -> None:
+def test_moved_parameters_are_reported() -> None:
     def move(model: nn.Linear) -> None:
         model.bias.data = model.bias.data.clone()
 
@@ -99,14 +100,14 @@ def test_parameters_that_were_moved_are_noticed() -> None:
         run(lambda worker: train(worker, move) and None, rounds=3)
 
 
-def test_parameters_that_were_loaded_in_place_are_fine() -> None:
+def test_parameters_may_be_loaded_in_place() -> None:
     def main(worker: Worker) -> None:
         train(worker, lambda model: model.load_state_dict(model.state_dict()) and None)
 
     assert run(main, rounds=3).outcome is not None
 
 
-def test_attach_is_for_once() -> None:
+def test_a_second_attach_is_refused() -> None:
     def main(worker: Worker) -> None:
         attached(worker)
         attached(worker)
@@ -115,13 +116,13 @@ def test_attach_is_for_once() -> None:
         run(main, rounds=1)
 
 
-def test_batches_come_after_attach() -> None:
+def test_batches_before_attach_are_refused() -> None:
     with pytest.raises(UsageError, match=r"call worker.attach\(\) before"):
         run(lambda worker: next(worker.batches([torch.zeros(3)], 1)), rounds=1)
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_batch_has_a_point_at_least(size: int) -> None:
+def test_a_batch_size_below_one_is_refused(size: int) -> None:
     def main(worker: Worker) -> None:
         attached(worker)
         next(worker.batches([torch.zeros(3)], batch_size=size))
@@ -130,7 +131,7 @@ def test_a_batch_has_a_point_at_least(size: int) -> None:
         run(main, rounds=1)
 
 
-def test_a_stream_has_no_numbered_points() -> None:
+def test_a_data_set_without_indices_is_refused() -> None:
     def main(worker: Worker) -> None:
         attached(worker)
         next(worker.batches(iter([1, 2]), batch_size=1))
@@ -149,7 +150,7 @@ def test_an_empty_data_set_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", ["tensors", "dataset", "list"])
-def test_every_point_is_visited_once_an_epoch_by_somebody(data: str) -> None:
+def test_every_point_is_visited_once_per_epoch(data: str) -> None:
     seen: list[int] = []
     numbers = torch.arange(100.0)
 
@@ -177,7 +178,7 @@ class Numbers(torch.utils.data.Dataset):
         return (float(index),)
 
 
-def test_a_model_that_differs_is_refused_and_the_rest_goes_on() -> None:
+def test_a_worker_with_another_model_is_refused_and_the_job_continues() -> None:
     done: list[str] = []
 
     def main(worker: Worker) -> None:
@@ -194,7 +195,7 @@ def test_a_model_that_differs_is_refused_and_the_rest_goes_on() -> None:
 
 
 def test_scheduled_rates_travel_with_the_contribution() -> None:
-    """Gradient 2 everywhere; rates 1, 0.1, 0.01 for a round each."""
+    """All gradients are 2; the rates are 1, 0.1 and 0.01 for one round each."""
     final: list[float] = []
 
     def main(worker: Worker) -> None:
@@ -212,7 +213,7 @@ def test_scheduled_rates_travel_with_the_contribution() -> None:
     assert final == pytest.approx([-2.22] * 6)
 
 
-def test_step_consumes_the_gradients() -> None:
+def test_step_clears_the_gradients() -> None:
     def main(worker: Worker) -> None:
         model, optimizer = attached(worker)
         model(torch.ones(2, 4)).sum().backward()
@@ -222,7 +223,7 @@ def test_step_consumes_the_gradients() -> None:
     assert run(main, rounds=1).outcome is not None
 
 
-def test_an_unused_parameter_stays_as_it_is() -> None:
+def test_an_unused_parameter_does_not_change() -> None:
     def main(worker: Worker) -> None:
         model = nn.ModuleDict({"used": nn.Linear(4, 1), "spare": nn.Linear(4, 1)})
         before = model["spare"].weight.detach().clone()

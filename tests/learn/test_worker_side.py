@@ -1,4 +1,5 @@
-"""The worker's side of an exchange: what it counts, what it gathers, and which points that were."""
+"""The worker's side of an exchange: the steps it counts, the gradients it gathers, and the points
+it reports."""
 
 import threading
 import time
@@ -49,12 +50,12 @@ def attach(worker: Worker, rate: float = 0.05) -> tuple[torch.nn.Linear, Any]:
 # -- psp ---------------------------------------------------------------------------------------
 
 
-def test_under_psp_a_contribution_has_exactly_the_steps_that_were_planned(
+def test_under_psp_a_contribution_has_exactly_the_planned_steps(
     exchanges: Exchanges,
 ) -> None:
-    """A worker contributes after the planned number of steps, or, where the version of its last
-    contribution comes later than that, after the step in which it came. Each contribution counts the
-    steps and the points since the one before."""
+    """A worker contributes after the planned number of steps. If the version of its last
+    contribution arrives later than that, it contributes after the step during which the version
+    arrived. Each contribution counts the steps and the points since the previous one."""
     taken: dict[str, list[tuple[int, float]]] = {}
     sent: dict[str, list[Sent]] = {}
     plans: set[int] = set()
@@ -75,7 +76,7 @@ def test_under_psp_a_contribution_has_exactly_the_steps_that_were_planned(
             awaited = optimizer._on_its_way
             optimizer.step()
             steps, points = steps + 1, points + len(inputs)
-            if not optimizer.pending:  # it has contributed
+            if not optimizer.pending:  # it has contributed in this step
                 assert steps == max(planned[0], steps if awaited else came)
                 plans.add(planned[0])
                 mine.append((steps, points))
@@ -95,7 +96,7 @@ def test_under_psp_a_contribution_has_exactly_the_steps_that_were_planned(
 # -- fsp ---------------------------------------------------------------------------------------
 
 
-def test_the_gathered_mean_of_micro_batches_is_that_of_all_their_points_in_one_go(
+def test_gradients_gathered_over_micro_batches_equal_the_gradient_over_all_their_points(
     exchanges: Exchanges,
 ) -> None:
     compared: list[tuple[torch.Tensor, torch.Tensor, int]] = []
@@ -123,10 +124,11 @@ def test_the_gathered_mean_of_micro_batches_is_that_of_all_their_points_in_one_g
         torch.testing.assert_close(sent, twin, rtol=1e-4, atol=1e-5)
 
 
-def test_abandoned_points_are_visited_again_once_and_their_gradient_is_in_no_fold(
+def test_abandoned_points_are_visited_again_once_and_their_gradient_is_not_folded(
     exchanges: Exchanges,
 ) -> None:
-    """Every sixth micro-batch takes long. What is left out comes again as the next micro-batch."""
+    """Every sixth micro-batch takes long. The points of an abandoned micro-batch come again in the
+    next one."""
     epochs = 2
     counted: Counter[int] = Counter()
     abandoned: list[list[int]] = []
@@ -140,7 +142,8 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_in_no_fol
         sent = 0
 
         def settle() -> None:
-            """A contribution left: it has what was visited, but for what came again after it."""
+            """If a contribution was sent, compare it with the points visited since the previous
+            one, without the abandoned points."""
             nonlocal sent, visited
             if len(exchanges.of(worker)) == sent:
                 return
@@ -188,7 +191,7 @@ def test_abandoned_points_are_visited_again_once_and_their_gradient_is_in_no_fol
 
 
 def probe_of(points: int, sample: int, found: list[int]) -> Probe:
-    """Notes what it is asked for; the loss of a batch is the mean of its numbers."""
+    """A probe that records its requests; the loss of a batch is the mean of its numbers."""
 
     def fetch(indices: Any) -> torch.Tensor:
         found.extend(int(index) for index in indices)
@@ -213,7 +216,7 @@ def test_the_shares_of_the_probe_sample_are_disjoint_and_complete(
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_the_workers_of_a_job_evaluate_the_whole_sample_between_them(
+def test_the_workers_of_a_job_together_evaluate_the_whole_sample(
     exchanges: Exchanges,
 ) -> None:
     asked: dict[int, dict[str, list[int]]] = {}
@@ -242,7 +245,8 @@ def test_the_workers_of_a_job_evaluate_the_whole_sample_between_them(
 
 
 def test_the_probe_weighs_its_batches_by_their_points() -> None:
-    """A sample of 300 takes two batches, and one of 257 must not end in a batch of one point."""
+    """A sample of 300 points takes two batches; one of 257 must not end with a batch of one
+    point."""
     for sample in (257, 300):
         found: list[int] = []
         probe = probe_of(1000, sample, found)
@@ -256,7 +260,8 @@ def test_the_probe_weighs_its_batches_by_their_points() -> None:
 
 
 def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchanges) -> None:
-    """Local steps on batches of unequal size: the mean over points, and not over steps."""
+    """Local steps on batches of unequal size: the objective is the mean over points, not over
+    steps."""
     told: list[Sent] = []
 
     def main(worker: Worker) -> None:
@@ -267,7 +272,7 @@ def test_the_objective_of_a_contribution_is_weighted_by_points(exchanges: Exchan
         )
         for inputs, wanted, _ in worker.batches(DATA, batch_size=16):
             if len(exchanges.of(worker)) > len(told):
-                losses.clear()  # the rest of the pass before left in the meantime
+                losses.clear()  # the remainder of the previous pass was sent in the meantime
             (model(inputs) - wanted).square().mean().backward()
             loss = float(inputs[:, 0].abs().sum())
             losses.append((loss, len(inputs)))
@@ -303,7 +308,7 @@ def test_the_objective_and_the_probe_of_a_round_are_weighted_by_points() -> None
 # -- the order of points -----------------------------------------------------------------------
 
 
-def test_chunks_and_the_points_in_them_have_another_order_in_every_pass() -> None:
+def test_chunks_and_their_points_have_a_new_order_in_every_pass() -> None:
     plan = DataPlan(800, 1, 3, None, 2)
     plan.share([(0, 1)])
     lease = plan.lease((0, 1))
@@ -325,7 +330,7 @@ def test_chunks_and_the_points_in_them_have_another_order_in_every_pass() -> Non
         assert len({orders[number] for orders in point_orders}) == 4
 
 
-def test_a_job_visits_its_points_in_another_order_in_every_pass() -> None:
+def test_a_job_visits_its_points_in_a_new_order_in_every_pass() -> None:
     visited: list[int] = []
 
     def main(worker: Worker) -> None:

@@ -1,8 +1,9 @@
-"""One training problem, told twice: as a job, and as one process that does every worker's part.
+"""One training problem in two implementations: as a job, and as one process that does the work of
+all workers.
 
-`main` is what workers run, inline or as processes (`polyrhythm train twin_job.py`); `twin` and
-`local_twin` are the deliberately simple second implementations that results are compared with.
-Batches are a function of (worker, step), so that both see the same points.
+`main` is what workers run, inline or as processes (`polyrhythm train twin_job.py`). `twin` and
+`local_twin` are deliberately simple implementations to compare the results with. Batches are a
+function of (worker, step), so that both see the same points.
 """
 
 import copy
@@ -23,7 +24,8 @@ State = dict[str, torch.Tensor]
 
 
 class Net(nn.Module):
-    """Tied weights, BatchNorm without a bias before it, and smooth everywhere."""
+    """A network with tied weights and BatchNorm (and no bias before it) that is smooth
+    everywhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +43,8 @@ class Net(nn.Module):
 
 
 def build() -> Net:
-    """The same parameters everywhere, without the random numbers that inline workers share."""
+    """Build the model with the same parameters everywhere, without the random number generator that
+    inline workers share."""
     model = Net()
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -52,7 +55,7 @@ def build() -> Net:
 
 
 def batch(worker: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of unequal size: 4 to 14 points."""
+    """Make a worker's batch for a step. The sizes differ: 4 to 14 points."""
     generator = torch.Generator().manual_seed(1_000_003 * worker + step)
     count = 4 + 3 * (worker % 3) + step % 5
     points = torch.randn((count, FEATURES), generator=generator)
@@ -89,7 +92,7 @@ def schedule(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSch
 
 
 def train(worker: Worker, optimizer_name: str, steps: int = 1) -> Net:
-    """`steps` is the job's --local-steps; with kind gradient it is 1."""
+    """Train. `steps` is the job's --local-steps; with kind gradient it is 1."""
     number = int(worker.name.removeprefix("worker-"))
     model = build()
     optimizer = worker.attach(model, OPTIMIZERS[optimizer_name](model))
@@ -104,7 +107,7 @@ def train(worker: Worker, optimizer_name: str, steps: int = 1) -> Net:
 
 
 def main(worker: Worker) -> None:
-    """Trains, and leaves what came of it in `--set out=FILE`."""
+    """Train, and save the result in the file given with `--set out=FILE`."""
     number = int(worker.name.removeprefix("worker-"))
     model = build()
     optimizer = worker.attach(model, OPTIMIZERS[worker.options["optimizer"]](model))
@@ -123,7 +126,7 @@ def main(worker: Worker) -> None:
 
 
 def lies_in_a_segment(tensor: torch.Tensor) -> bool:
-    """Whether its memory is a segment of ours rather than the process's own, and not writable."""
+    """Whether the tensor lies in a shared segment that is mapped read-only."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(end, 16) for end in line.split()[0].split("-"))
         if first <= tensor.data_ptr() < last:
@@ -137,8 +140,9 @@ def lies_in_a_segment(tensor: torch.Tensor) -> bool:
 def twin(
     workers: int, optimizer_name: str, rounds: int = ROUNDS, *, by_points: bool = True
 ) -> State:
-    """Every worker's batch on its own copy; gradients and buffers averaged by points; one step.
-    `by_points=False` is the mistake of giving every worker the same weight."""
+    """Train in one process: each worker's batch on its own copy, gradients and buffers averaged by
+    points, then one step. With `by_points=False` every worker has the same weight, which is
+    wrong."""
     model = build()
     optimizer = OPTIMIZERS[optimizer_name](model)
     scheduler = schedule(optimizer)
@@ -161,7 +165,8 @@ def twin(
 
 
 def local_twin(workers: int, optimizer_name: str, steps: int, rounds: int) -> State:
-    """Every worker takes its own optimizer's steps from the common parameters; models averaged."""
+    """Train in one process with kind local: every worker makes its own optimizer's steps from the
+    common parameters, and then the models are averaged."""
     model = build()
     copies = [copy.deepcopy(model) for _ in range(workers)]
     optimizers = [OPTIMIZERS[optimizer_name](mine) for mine in copies]
@@ -193,7 +198,7 @@ def mean_by_points(tensors: list[torch.Tensor], weights: list[int]) -> torch.Ten
 
 
 def average_buffers(model: nn.Module, copies: list[nn.Module], weights: list[int]) -> None:
-    """Floats by points; integers take the maximum."""
+    """Average floating-point buffers by points; take the maximum of integer buffers."""
     for name, buffer in model.named_buffers():
         parts = [dict(mine.named_buffers())[name] for mine in copies]
         if buffer.is_floating_point():
@@ -203,7 +208,8 @@ def average_buffers(model: nn.Module, copies: list[nn.Module], weights: list[int
 
 
 def distance(ours: State, theirs: State) -> float:
-    """|a-b| / |b| over all parameters and float buffers together; infinite if integers differ."""
+    """Return |a-b| / |b| over all parameters and float buffers together; infinite if integers
+    differ."""
     assert ours.keys() == theirs.keys()
     off = whole = 0.0
     for name, tensor in theirs.items():

@@ -51,7 +51,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Points.take",
         "self._been.clear()",
         "pass",
-        "tests/learn/test_points.py::test_an_evicted_worker_visits_again_what_was_not_counted",
+        "tests/learn/test_points.py::test_an_evicted_worker_visits_uncounted_points_again",
     ),
     mutant(
         "points-visited-twice-by-a-lease",
@@ -59,7 +59,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Points.take",
         "max(self._been.get(number, (0, 0)), (chunk.passes, chunk.cursor))",
         "(chunk.passes, chunk.cursor)",
-        "tests/learn/test_points.py::test_a_new_lease_keeps_the_place_in_chunks_that_stay",
+        "tests/learn/test_points.py::test_a_new_lease_keeps_the_position_in_chunks_that_the_worker_keeps",
     ),
     mutant(
         "abandoned-points-lost-by-a-lease",
@@ -67,7 +67,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Points.put_back",
         "self._been[number] = at",
         "pass",
-        "tests/learn/test_points.py::test_what_is_put_back_comes_again_under_a_new_lease",
+        "tests/learn/test_points.py::test_points_that_were_put_back_are_visited_again_under_a_new_lease",
     ),
     mutant(
         "abandoned-points-are-counted",
@@ -95,7 +95,7 @@ LEARN: tuple[Mutant, ...] = (
         "core:ByPoints.next_points",
         "wanted(self._batch, missing(standing, terms), self._least)",
         "self._batch",
-        "tests/learn/test_visits.py::test_a_round_of_so_many_points_has_exactly_so_many",
+        "tests/learn/test_visits.py::test_under_bspv_a_round_has_exactly_the_planned_number_of_points",
     ),
     # -- steps and contributions ---------------------------------------------------------------
     mutant(
@@ -120,7 +120,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._mean_objective",
         "losses, self._objective = self._objective, []",
         "losses = self._objective",
-        "tests/learn/test_visits.py::test_a_contribution_says_the_objective_of_its_own_steps",
+        "tests/learn/test_visits.py::test_a_contribution_reports_the_objective_of_its_own_steps",
     ),
     mutant(
         "changes-since-the-beginning",
@@ -137,7 +137,7 @@ LEARN: tuple[Mutant, ...] = (
         "core:ByPrediction.due",
         "standing.steps >= terms.steps",
         "standing.steps > terms.steps",
-        "tests/learn/test_visits.py::test_a_contribution_under_psp_has_the_steps_that_were_predicted",
+        "tests/learn/test_visits.py::test_under_psp_a_contribution_has_the_predicted_number_of_steps",
     ),
     mutant(
         "gradients-are-not-consumed",
@@ -145,7 +145,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Exchange._drop_gradients",
         "parameter.grad = None",
         "pass",
-        "tests/learn/test_worker.py::test_step_consumes_the_gradients",
+        "tests/learn/test_worker.py::test_step_clears_the_gradients",
     ),
     mutant(
         "rate-of-the-defaults",
@@ -162,7 +162,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:describe",
         "group if parameter.requires_grad else BUFFERS",
         "group",
-        "tests/learn/test_describe.py::test_frozen_parameters_and_those_outside_the_optimizer_go_with_the_buffers",
+        "tests/learn/test_describe.py::test_frozen_parameters_and_parameters_outside_the_optimizer_are_listed_as_buffers",
     ),
     # -- measures ------------------------------------------------------------------------------
     mutant(
@@ -171,7 +171,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:accuracy",
         "model.train(training)",
         "training",
-        "tests/learn/test_image_jobs.py::test_measuring_the_accuracy_leaves_the_model_as_it_was",
+        "tests/learn/test_image_jobs.py::test_measuring_the_accuracy_keeps_the_training_mode_of_the_model",
     ),
     mutant(
         "evaluation-counts-as-computing",
@@ -179,7 +179,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Worker.evaluate",
         "self._exchange.exclude_time(now_ns - began_ns)",
         "now_ns",
-        "tests/learn/test_evaluation.py::test_its_time_is_not_booked_as_computing",
+        "tests/learn/test_evaluation.py::test_the_time_of_an_evaluation_is_not_counted_as_computing",
     ),
     mutant(
         "evaluations-without-a-share",
@@ -187,7 +187,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Evaluations.done",
         "max(self._least_ns, self._share * (now_ns - began_ns))",
         "self._least_ns",
-        "tests/learn/test_evaluation.py::test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth",
+        "tests/learn/test_evaluation.py::test_an_evaluation_takes_at_most_a_tenth_or_a_fiftieth_of_the_time",
     ),
     mutant(
         "first-micro-batch-is-measured",
@@ -195,7 +195,7 @@ LEARN: tuple[Mutant, ...] = (
         "core:MicroBatch.measured",
         "not self._warm",
         "False",
-        "tests/core/worker/test_micro_batch.py::test_a_first_step_that_takes_long_does_not_make_the_others_small",
+        "tests/core/worker/test_micro_batch.py::test_a_slow_first_step_does_not_make_later_micro_batches_small",
     ),
     mutant(
         "remainder-of-a-stall-is-forgotten",
@@ -203,7 +203,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:Stage.pad_ns",
         "(visited + points) // self.stall_points - visited // self.stall_points",
         "points // self.stall_points",
-        "tests/learn/test_staging.py::test_a_stall_comes_every_so_many_points",
+        "tests/learn/test_staging.py::test_a_stall_comes_after_every_given_number_of_points",
     ),
     # -- data ----------------------------------------------------------------------------------
     mutant(
@@ -212,7 +212,7 @@ LEARN: tuple[Mutant, ...] = (
         "learn:load",
         "Images(images[:_TRAIN], labels[:_TRAIN], images[_TRAIN:], labels[_TRAIN:])",
         "Images(images, labels, images[_TRAIN:], labels[_TRAIN:])",
-        "tests/learn/test_image_jobs.py::test_digits_are_tested_on_images_that_are_not_trained_on",
+        "tests/learn/test_image_jobs.py::test_digits_are_tested_on_images_that_are_not_used_for_training",
     ),
     mutant(
         "download-is-not-verified",
@@ -220,6 +220,6 @@ LEARN: tuple[Mutant, ...] = (
         "learn:_get",
         "sha256 != file.sha256",
         "False",
-        "tests/learn/test_fetch.py::test_what_fails_leaves_nothing[wrong]",
+        "tests/learn/test_fetch.py::test_a_failed_download_leaves_no_files[wrong]",
     ),
 )

@@ -26,7 +26,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Primary.fold_slice",
         "[step]",
         "[type(step)(step.weight, step.rate, per_round=step.per_round)]",
-        "tests/learn/test_on_arrival.py::test_a_contribution_counts_for_one_of_the_members[2-gradient]",
+        "tests/learn/test_on_arrival.py::test_a_contribution_is_scaled_by_one_over_the_number_of_members[2-gradient]",
     ),
     mutant(
         "carried-aggregate-is-lost",
@@ -50,7 +50,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "tensors:Optimizer.settle",
         "held.weight = 1.0",
         "pass",
-        "tests/learn/test_replicated.py::test_the_same_with_replicas_and_on_them[1-momentum]",
+        "tests/learn/test_replicated.py::test_replicas_do_not_change_the_result_and_equal_their_primaries[1-momentum]",
         slow=True,
     ),
     # -- replicas ------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:adopt_state",
         "if rest:\n    updater.adopt(held, rest)",
         "pass",
-        "tests/learn/test_replicated.py::test_a_server_lost_in_the_middle[1-momentum]",
+        "tests/learn/test_replicated.py::test_losing_a_server_in_the_middle_does_not_change_the_result[1-momentum]",
         slow=True,
     ),
     mutant(
@@ -172,7 +172,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:for_the_lead",
         "not SEAT.may_send_over(link.peer, named)",
         "False",
-        "tests/learn/test_impostors.py::test_speaking_in_the_name_of_another_is_refused",
+        "tests/learn/test_impostors.py::test_a_message_in_the_name_of_another_worker_is_refused",
         slow=True,
     ),
     mutant(
@@ -181,7 +181,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:greet",
         "hello.job and hello.job != job.job",
         "False",
-        "tests/learn/test_impostors.py::test_another_jobs_worker_is_refused_by_every_server",
+        "tests/learn/test_impostors.py::test_a_worker_of_another_job_is_refused",
         slow=True,
     ),
     mutant(
@@ -223,7 +223,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Pushing.push",
         "effect.rates[group]",
         "effect.rates[0]",
-        "tests/learn/test_equivalence.py::test_memory_links[2-1-momentum]",
+        "tests/learn/test_equivalence.py::test_a_job_over_memory_links_equals_one_process[2-1-momentum]",
         slow=True,
     ),
     mutant(
@@ -232,7 +232,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Pushing.seed",
         "buffer.tensors[slice_.space][offset : offset + length]",
         "buffer.tensors[slice_.space][:length]",
-        "tests/learn/test_equivalence.py::test_memory_links[2-1-momentum]",
+        "tests/learn/test_equivalence.py::test_a_job_over_memory_links_equals_one_process[2-1-momentum]",
         slow=True,
     ),
     mutant(

@@ -1,4 +1,4 @@
-"""When a worker contributes and how many points its steps have, for each policy."""
+"""Cadence: when a worker contributes and how many points its steps have, for each policy."""
 
 import pytest
 from msgspec.structs import replace
@@ -70,7 +70,7 @@ def test_under_bspb_a_worker_contributes_when_it_has_visited_its_whole_lease() -
     assert cadence.next_points(Standing(points=30, everything=35), terms) == 5
 
 
-def test_under_bspv_the_last_batch_has_the_points_that_are_missing() -> None:
+def test_under_bspv_the_last_batch_of_a_round_has_only_the_missing_points() -> None:
     cadence, terms = choose_cadence(JobSpec(job="", sync="bspv")), replace(TERMS, points=21)
     cadence.begin(10, 2)
     assert cadence.next_points(Standing(everything=100), terms) == 10
@@ -79,7 +79,7 @@ def test_under_bspv_the_last_batch_has_the_points_that_are_missing() -> None:
     assert cadence.due(Standing(points=15, everything=15), terms) is Due.YES, "it has no more"
 
 
-def test_under_fsp_the_interval_ends_half_a_micro_batch_early_at_most() -> None:
+def test_under_fsp_the_interval_ends_at_most_half_a_micro_batch_early() -> None:
     cadence = choose_cadence(JobSpec(job="", sync="fsp", kind="gradient"))
     cadence.begin(64, 2)
     assert cadence.due(Standing(left_ns=1), TERMS) is Due.NO, "the cost of a step is unknown"

@@ -1,3 +1,5 @@
+"""Joining: dialling the servers, attaching the model, following routes and seeding slices."""
+
 from polyrhythm.core.effects import Dial, SeedSlices, Send
 from polyrhythm.core.worker.joining import Joining
 from polyrhythm.core.worker.outbox import WorkerOutbox
@@ -14,7 +16,7 @@ def admitted(post: WorkerOutbox) -> Joining:
     return joining
 
 
-def test_the_model_is_handed_in_once_and_when_all_are_linked() -> None:
+def test_the_model_is_attached_once_when_all_servers_are_linked() -> None:
     post = WorkerOutbox()
     joining, effects = admitted(post), post.begin()
     joining.link(0, 1)
@@ -28,7 +30,7 @@ def test_the_model_is_handed_in_once_and_when_all_are_linked() -> None:
     assert (send.message.worker, send.message.incarnation) == (3, 7)
 
 
-def test_routes_are_followed_when_all_whom_they_name_are_linked() -> None:
+def test_routes_are_followed_once_all_their_servers_are_linked() -> None:
     post = WorkerOutbox()
     joining = admitted(post)
     joining.link(0, 1)
@@ -41,7 +43,7 @@ def test_routes_are_followed_when_all_whom_they_name_are_linked() -> None:
     assert joining.follow() is None, "once"
 
 
-def test_who_comes_back_as_another_is_dialed_again() -> None:
+def test_a_new_incarnation_of_a_server_is_dialled_again() -> None:
     post = WorkerOutbox()
     joining, again = admitted(post), m.ServerSpec(1, ADDRESS, 4)
     joining.dial((FIRST, SECOND))
@@ -50,7 +52,7 @@ def test_who_comes_back_as_another_is_dialed_again() -> None:
     assert effects == [Dial((again,))]
 
 
-def test_every_keeper_is_seeded_with_what_it_keeps() -> None:
+def test_every_holder_of_a_slice_is_seeded() -> None:
     post = WorkerOutbox()
     joining, effects = admitted(post), post.begin()
     routes = m.Route(1, (0,)), m.Route(1)
@@ -60,7 +62,7 @@ def test_every_keeper_is_seeded_with_what_it_keeps() -> None:
     assert effects == [SeedSlices(0, (0,), 1), SeedSlices(1, (0, 1), 1)]
 
 
-def test_the_lead_is_given_time_to_say_what_becomes_of_a_server() -> None:
+def test_a_worker_waits_for_the_lead_to_report_a_lost_server() -> None:
     joining = admitted(WorkerOutbox())
     joining.wait_for_word(0, 1, "first", 0)
     joining.wait_for_word(1, 1, "second", 1)
@@ -70,7 +72,7 @@ def test_the_lead_is_given_time_to_say_what_becomes_of_a_server() -> None:
     assert joining.overdue(until_ns) is not None and joining.overdue(until_ns) is None
 
 
-def test_the_end_of_a_link_to_a_server_that_was_given_up_is_nothing() -> None:
+def test_the_end_of_a_link_to_a_removed_server_is_ignored() -> None:
     joining = admitted(WorkerOutbox())
     joining.link(0, 1)
     joining.link(1, 1)

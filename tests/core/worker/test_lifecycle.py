@@ -1,4 +1,5 @@
-"""The table of a worker's phases: every pair of phase and event is in it, or ignored on purpose."""
+"""The table of a worker's phases: every pair of phase and event is in the table or ignored on
+purpose."""
 
 from itertools import product
 
@@ -24,7 +25,7 @@ IGNORED = {
     *product([Phase.ENDED], EVENTS),
 } - {
     (Phase.COMPUTING, m.Pause),
-    # a worker whose user's code still contributed while it joined again is in one of the latter three
+    # a worker whose user's code contributed while it was rejoining is in one of the last three
     *product([Phase.JOINING, Phase.WAITING, Phase.RESTING, Phase.PARTING], [m.Admitted]),
 }
 
@@ -39,7 +40,7 @@ def test_every_event_of_the_table_has_a_handler() -> None:
     assert set(worker_machine._HANDLERS) == EVENTS
 
 
-def test_every_phase_can_be_reached_and_every_other_can_end() -> None:
+def test_every_phase_is_reachable_and_every_phase_but_the_last_can_end() -> None:
     reached = {to for moves in TABLE.values() for phases in moves.values() for to in phases}
     assert reached == set(Phase)
     for phase in set(Phase) - {Phase.ENDED}:
@@ -56,9 +57,9 @@ def test_a_transition_that_is_not_in_the_table_is_refused() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.LEAVING, Phase.ENDED])
-def test_a_worker_that_leaves_already_is_not_told_to_leave_again(phase: Phase) -> None:
-    """Under psp the user's code may end while its last contribution is in flight. If the worker is
-    told to leave then, it must still end when that is acknowledged."""
+def test_a_worker_that_is_already_leaving_ignores_a_request_to_leave(phase: Phase) -> None:
+    """Under psp the user's code may end while its last contribution is in flight. A worker that is
+    asked to leave at that time must still end when the contribution is acknowledged."""
     worker = WorkerMachine("anna")
     worker._state.enter(phase, 1)
     assert worker.handle(ev.LeaveAsked(), 2) == []

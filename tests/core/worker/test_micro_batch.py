@@ -1,4 +1,5 @@
-"""Micro-batches: a few milliseconds, ending with the interval, and never strangled by their start."""
+"""Micro-batches take a few milliseconds, end with the interval, and are long compared with their
+start."""
 
 import random
 
@@ -10,7 +11,8 @@ MS = 10**6
 
 
 def train(micro: MicroBatch, start_ms: float, point_ms: float, intervals: int) -> list[float]:
-    """By how much each interval of 200 ms was missed, in milliseconds, late or early."""
+    """Train, and return by how many milliseconds each interval of 200 ms was exceeded (negative:
+    early)."""
     missed = []
     for _ in range(intervals):
         left_ns = 200.0 * MS
@@ -26,26 +28,27 @@ def train(micro: MicroBatch, start_ms: float, point_ms: float, intervals: int) -
 @pytest.mark.parametrize(
     ("start_ms", "point_ms"), [(0, 0.1), (0.5, 0.156), (4.0, 0.5), (1.0, 20.0), (0.0, 3.0)]
 )
-def test_the_last_one_ends_with_the_interval(start_ms: float, point_ms: float) -> None:
+def test_the_last_micro_batch_ends_with_the_interval(start_ms: float, point_ms: float) -> None:
     micro = MicroBatch(64)
     missed = train(micro, start_ms, point_ms, intervals=10)
     assert max(map(abs, missed[2:])) <= max(0.5 * (start_ms + point_ms), 1.0)
 
 
-def test_one_takes_a_few_milliseconds() -> None:
+def test_a_micro_batch_takes_a_few_milliseconds() -> None:
     micro = MicroBatch(64)
     train(micro, start_ms=0.2, point_ms=0.1, intervals=3)
     assert 6 * MS < micro.usual_ns < 10 * MS
 
 
-def test_starting_costs_a_quarter_at_most() -> None:
-    """With a start of 4 ms, sizes that follow the mean time of a point shrink to one point."""
+def test_the_start_takes_at_most_a_quarter_of_a_micro_batch() -> None:
+    """With a start of 4 ms, a size that followed the mean time of a point would shrink to one
+    point."""
     micro = MicroBatch(64)
     train(micro, start_ms=4.0, point_ms=0.5, intervals=3)
     assert micro.usual_ns == pytest.approx(16 * MS, rel=0.1)
 
 
-def test_never_more_than_the_users_batch_and_never_nothing() -> None:
+def test_a_micro_batch_has_at_least_one_point_and_at_most_the_users_batch() -> None:
     micro = MicroBatch(16)
     assert micro.size(10**9) == 8
     micro.measured(8, 8)
@@ -57,7 +60,7 @@ def test_never_more_than_the_users_batch_and_never_nothing() -> None:
     assert max(micro.size(10**9) for _ in range(2)) == 16
 
 
-def test_a_first_step_that_takes_long_does_not_make_the_others_small() -> None:
+def test_a_slow_first_step_does_not_make_later_micro_batches_small() -> None:
     micro = MicroBatch(64)
     micro.measured(8, 1600 * MS)
     assert micro.usual_ns == 0
@@ -66,11 +69,11 @@ def test_a_first_step_that_takes_long_does_not_make_the_others_small() -> None:
 
 
 def mean_size(micro: MicroBatch) -> float:
-    """They alternate."""
+    """Sizes alternate between two values; return their mean."""
     return (micro.size(100 * MS) + micro.size(100 * MS)) / 2
 
 
-def test_a_hiccup_is_not_taken_for_the_machine_and_a_slower_machine_is_followed() -> None:
+def test_one_slow_step_is_ignored_and_a_slower_machine_is_followed() -> None:
     micro, rng = MicroBatch(256), random.Random(1)
     for _ in range(50):
         points = rng.randrange(10, 40)
@@ -86,7 +89,9 @@ def test_a_hiccup_is_not_taken_for_the_machine_and_a_slower_machine_is_followed(
     assert micro.usual_ns == pytest.approx(before_ns, rel=0.3)
 
 
-def test_with_local_steps_one_is_the_users_batch_and_the_interval_divides_it_evenly() -> None:
+def test_with_local_steps_a_micro_batch_is_the_users_batch_or_an_equal_part_of_the_interval() -> (
+    None
+):
     micro = MicroBatch(64, whole=True)
     assert micro.size(1) == 64, "nothing is known yet"
     for points in (64, 64, 48, 64, 48):
@@ -97,7 +102,7 @@ def test_with_local_steps_one_is_the_users_batch_and_the_interval_divides_it_eve
     assert 32 <= micro.size(12 * MS) <= 64, "two equal parts, a little more or less"
 
 
-def test_the_shortest_one_worth_starting_is_half_start_or_half_of_the_users_batch() -> None:
+def test_the_shortest_micro_batch_depends_on_the_start_and_on_the_users_batch() -> None:
     cheap, dear, unknown = MicroBatch(64), MicroBatch(64), MicroBatch(64)
     train(cheap, start_ms=0.4, point_ms=0.1, intervals=3)
     train(dear, start_ms=9.0, point_ms=0.1, intervals=3)

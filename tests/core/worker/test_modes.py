@@ -36,11 +36,11 @@ def pulls(effects: list) -> list[tuple[str, int, int]]:
     ("sync", "mode"),
     [("bsp", RoundsMode), ("psp", RoundsMode), ("ssp:2", ArrivalMode), ("asp", ArrivalMode)],
 )
-def test_the_policy_decides_over_the_mode(sync: str, mode: type) -> None:
+def test_the_policy_determines_the_mode(sync: str, mode: type) -> None:
     assert type(choose_mode(m.JobSpec(job="", sync=sync), WorkerOutbox())) is mode
 
 
-def test_with_rounds_a_worker_goes_on_with_one_version_that_was_released() -> None:
+def test_with_rounds_a_worker_resumes_with_one_complete_released_version() -> None:
     mode = with_rounds()
     mode.landing.land(0, 0, 1)
     mode.release(m.Release(round=1), 0, idle=True)
@@ -51,7 +51,7 @@ def test_with_rounds_a_worker_goes_on_with_one_version_that_was_released() -> No
     assert not mode.may_go_on(), "once"
 
 
-def test_a_server_that_is_behind_is_asked_once() -> None:
+def test_a_server_that_is_behind_is_pulled_once() -> None:
     outbox = WorkerOutbox()
     mode = with_rounds(outbox)
     mode.landing.land(0, 0, 2)
@@ -68,7 +68,7 @@ def test_a_server_that_is_behind_is_asked_once() -> None:
     assert len(pulls(effects)) == 2, "after a change of routes"
 
 
-def test_on_arrival_a_worker_goes_on_with_the_last_answer_and_with_permission() -> None:
+def test_on_arrival_a_worker_resumes_with_the_last_answer_and_permission() -> None:
     mode = on_arrival()
     mode.pull_after(1)
     mode.pull_after(2)
@@ -90,7 +90,7 @@ def test_on_arrival_the_final_answer_contains_the_last_contribution() -> None:
 
 
 @pytest.mark.parametrize("overlaps", [True, False])
-def test_only_read_ahead_takes_an_answer_before_the_next_contribution(overlaps: bool) -> None:
+def test_only_read_ahead_waits_for_an_answer_before_the_next_contribution(overlaps: bool) -> None:
     mode = on_arrival(overlaps=overlaps)
     mode.pull_after(1, waits=False)
     assert mode.answer_first == overlaps
@@ -98,7 +98,7 @@ def test_only_read_ahead_takes_an_answer_before_the_next_contribution(overlaps: 
     assert not mode.answer_first
 
 
-def test_an_incarnation_says_once_that_it_begins_anew() -> None:
+def test_a_worker_reports_once_per_incarnation_that_it_starts_anew() -> None:
     outbox = WorkerOutbox()
     effects = outbox.begin()
     mode = with_rounds(outbox)

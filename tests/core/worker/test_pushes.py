@@ -28,7 +28,7 @@ def test_a_contribution_is_kept_until_every_server_has_acknowledged_it() -> None
     assert not contributing.full and contributing.acknowledged == 1
 
 
-def test_what_was_acknowledged_in_an_epoch_to_come_is_looked_at_again() -> None:
+def test_an_acknowledgement_of_a_later_routing_epoch_is_kept_for_that_epoch() -> None:
     contributing, landing = Pushes(WorkerOutbox()), Assembly(ROUTES)
     contribute(contributing, landing)
     assert not contributing.acknowledge(0, 1, 5)
@@ -38,7 +38,7 @@ def test_what_was_acknowledged_in_an_epoch_to_come_is_looked_at_again() -> None:
     assert len(contributing.outstanding) == 1
 
 
-def test_nothing_new_goes_to_a_server_before_what_it_must_be_sent_again() -> None:
+def test_a_server_gets_repeated_contributions_before_new_ones() -> None:
     post = WorkerOutbox()
     contributing, landing = Pushes(post), Assembly(ROUTES)
     contribute(contributing, landing)

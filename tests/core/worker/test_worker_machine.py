@@ -1,4 +1,5 @@
-"""The worker: what it sends where, what it keeps, and when it goes on."""
+"""The worker machine: its messages to lead and servers, the contributions it keeps, and when it
+resumes."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -59,7 +60,7 @@ class Hand:
         return in_words(self.worker.why().reason)
 
 
-def test_it_dials_and_attaches_when_all_servers_are_linked() -> None:
+def test_it_dials_the_servers_and_attaches_when_all_are_linked() -> None:
     hand = Hand()
     assert hand.why() == "waiting for the lead to admit this worker"
     job = m.JobSpec(job="j", servers=2)
@@ -77,7 +78,7 @@ def test_the_seeder_sends_every_server_its_slices() -> None:
     assert of(effects, fx.SeedSlices) == [fx.SeedSlices(0, (0, 2), 1), fx.SeedSlices(1, (1,), 1)]
 
 
-def test_who_must_seed_after_a_dead_seeder_does_so_in_the_new_epoch() -> None:
+def test_a_new_seeder_seeds_in_the_new_epoch_after_the_first_seeder_died() -> None:
     hand = Hand().join()
     hand.tell(m.Routing(**WHO, routing=1, routes=ROUTES, servers=SERVERS))
     anew = m.Routing(**WHO, routing=2, routes=ROUTES, seed=True, servers=SERVERS)
@@ -85,7 +86,7 @@ def test_who_must_seed_after_a_dead_seeder_does_so_in_the_new_epoch() -> None:
     assert [(seed.server, seed.routing) for seed in of(effects, fx.SeedSlices)] == [(0, 2), (1, 2)]
 
 
-def test_it_goes_on_with_one_whole_version_and_the_leads_word() -> None:
+def test_it_resumes_with_one_complete_version_and_a_release() -> None:
     hand = Hand().join()
     assert hand.why() == "waiting for the servers to allocate the model's slices"
     assert of(hand.land(0), fx.Resume) == [], "nobody released it"
@@ -94,7 +95,7 @@ def test_it_goes_on_with_one_whole_version_and_the_leads_word() -> None:
     assert hand.why() == "the worker is computing on version 0"
 
 
-def test_it_does_not_go_on_with_a_mixture() -> None:
+def test_it_does_not_resume_with_a_mixture_of_versions() -> None:
     hand = Hand().begin()
     hand.compute()
     hand.release(1)
@@ -103,7 +104,7 @@ def test_it_does_not_go_on_with_a_mixture() -> None:
     assert of(hand.tell(ev.Landed(1, m.EVERY_SLICE, 1, 1)), fx.Resume) == [fx.Resume(1, False)]
 
 
-def test_nothing_may_land_while_it_computes() -> None:
+def test_nothing_may_land_while_the_user_code_computes() -> None:
     hand = Hand().join()
     hand.release(0)
     assert of(hand.land(0), fx.Expect)[-1] == fx.Expect(None)
@@ -135,7 +136,7 @@ def test_at_most_two_contributions_are_unacknowledged() -> None:
     assert [push.sequence for push in pushes] == [3, 3]
 
 
-def test_it_knows_what_every_server_has_acknowledged() -> None:
+def test_it_counts_the_contributions_that_every_server_has_acknowledged() -> None:
     hand = Hand().begin()
     for sequence in (1, 2):
         hand.compute()
@@ -152,7 +153,7 @@ def test_it_knows_what_every_server_has_acknowledged() -> None:
     assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 0), "it is somebody new"
 
 
-def test_parameters_acknowledge_too() -> None:
+def test_parameters_that_arrive_acknowledge_a_contribution() -> None:
     hand = Hand().begin()
     hand.compute()
     hand.release(1)
@@ -160,14 +161,14 @@ def test_parameters_acknowledge_too() -> None:
     assert hand.worker.unacknowledged == 0
 
 
-def test_who_has_nothing_abstains_and_reads_no_more() -> None:
+def test_a_worker_without_points_abstains_and_ends_its_reads() -> None:
     effects = Hand().begin().tell(ev.Exhausted())
     (abstained,) = sent(effects, m.Abstained, "lead")
     assert abstained.round == 1
     assert [pulled.round for pulled in sent(effects, m.Pulled)] == [0, 0]
 
 
-def test_what_was_not_pushed_is_pulled() -> None:
+def test_a_version_that_is_not_pushed_is_pulled() -> None:
     hand = Hand().begin()
     hand.compute()
     pulls = of(hand.release(1, pushed=False), fx.Send)
@@ -175,7 +176,7 @@ def test_what_was_not_pushed_is_pulled() -> None:
     assert of(hand.land(1), fx.Resume) == [fx.Resume(1, False)]
 
 
-def test_a_server_that_folded_on_makes_it_ask_the_others_again() -> None:
+def test_if_a_server_has_a_later_version_the_other_servers_are_pulled_again() -> None:
     hand = Hand().begin()
     hand.compute()
     hand.release(1, pushed=False)
@@ -187,8 +188,9 @@ def test_a_server_that_folded_on_makes_it_ask_the_others_again() -> None:
     assert of(hand.tell(ev.Landed(0, 2, 2, 1)), fx.Resume) == [fx.Resume(2, False)]
 
 
-def test_a_server_whose_answer_is_on_its_way_is_not_asked_again() -> None:
-    """A second answer could be of a later version, and land in what the first completed."""
+def test_a_server_whose_answer_is_in_flight_is_not_pulled_again() -> None:
+    """A second answer could have a later version and overwrite the version that the first one
+    completed."""
     hand = Hand().begin()
     hand.compute()
     hand.release(1, pushed=False)
@@ -197,7 +199,7 @@ def test_a_server_whose_answer_is_on_its_way_is_not_asked_again() -> None:
     assert len(sent(hand.tell(ev.Landed(0, 2, 1, 1)), m.Pull, "s0")) == 1
 
 
-def test_at_the_end_it_takes_the_final_version() -> None:
+def test_at_the_end_of_the_job_it_pulls_the_final_version() -> None:
     hand = Hand().begin()
     hand.release(3, pushed=False, stop=True)
     effects = hand.compute()
@@ -205,13 +207,13 @@ def test_at_the_end_it_takes_the_final_version() -> None:
     assert of(hand.land(3), fx.Resume) == [fx.Resume(3, True)]
 
 
-def test_leaving_says_so_and_ends() -> None:
+def test_leaving_tells_the_lead_and_ends() -> None:
     effects = Hand().begin().tell(ev.Leaving(DONE))
     assert sent(effects, m.Leave, "lead")[0].reason == DONE
     assert of(effects, fx.End)
 
 
-def test_who_is_told_to_leave_contributes_and_is_let_go() -> None:
+def test_a_worker_that_is_asked_to_leave_contributes_and_stops_waiting() -> None:
     hand = Hand().begin()
     assert hand.tell(ev.LeaveAsked()) == [], "its user's code computes"
     effects = hand.compute()
@@ -220,7 +222,9 @@ def test_who_is_told_to_leave_contributes_and_is_let_go() -> None:
     assert hand.why() == "this worker was told to leave, and finishes its work"
 
 
-def test_who_waits_is_let_go_but_not_in_the_middle_of_a_version() -> None:
+def test_a_waiting_worker_that_is_asked_to_leave_first_completes_the_version_that_is_landing() -> (
+    None
+):
     hand = Hand().begin()
     hand.compute()
     hand.tell(ev.Landed(1, m.EVERY_SLICE, 1, 1))
@@ -231,7 +235,7 @@ def test_who_waits_is_let_go_but_not_in_the_middle_of_a_version() -> None:
 
 
 def leaving() -> Hand:
-    """Told to leave; what it sent last is on its way."""
+    """A worker that was asked to leave while its last contribution is in flight."""
     hand = Hand().begin()
     hand.tell(ev.LeaveAsked())
     hand.compute()
@@ -243,11 +247,12 @@ def leaving() -> Hand:
 def test_it_leaves_when_every_server_has_acknowledged() -> None:
     hand = leaving()
     assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
-    effects = hand.tell(ev.Skipped(1, 1))  # a version that came with the fold acknowledges too
+    # a version that came with the fold is an acknowledgement too
+    effects = hand.tell(ev.Skipped(1, 1))
     assert sent(effects, m.Leave, "lead")[0].reason == TOLD_TO_LEAVE and of(effects, fx.End)
 
 
-def test_it_leaves_in_the_end_though_nobody_acknowledges() -> None:
+def test_it_leaves_at_a_deadline_without_acknowledgements() -> None:
     hand = leaving()
     until_ns = 1 + SETTLE_NS
     assert hand.worker.why().until_ns == until_ns
@@ -256,7 +261,7 @@ def test_it_leaves_in_the_end_though_nobody_acknowledges() -> None:
     assert sent(hand.tell(ev.Tick(), until_ns), m.Leave, "lead")
 
 
-def test_who_leaves_does_not_wait_for_what_can_never_come() -> None:
+def test_a_leaving_worker_ends_when_an_acknowledgement_can_no_longer_arrive() -> None:
     for event in (
         ev.Leaving(TOLD_TO_LEAVE, at_once=True),
         m.Evicted(**WHO, reason=SILENT),
@@ -266,7 +271,7 @@ def test_who_leaves_does_not_wait_for_what_can_never_come() -> None:
         assert of(leaving().tell(event), fx.End), event
 
 
-def test_who_is_told_to_leave_does_not_come_back_after_an_eviction() -> None:
+def test_a_worker_that_was_asked_to_leave_does_not_rejoin_after_an_eviction() -> None:
     hand = Hand().begin()
     hand.tell(ev.LeaveAsked())
     hand.tell(m.Evicted(**WHO, reason=SILENT))
@@ -275,7 +280,7 @@ def test_who_is_told_to_leave_does_not_come_back_after_an_eviction() -> None:
     assert of(hand.tell(ev.Leaving(TOLD_TO_LEAVE)), fx.End)
 
 
-def test_refusals_stops_and_lost_links_reach_the_users_code() -> None:
+def test_refusals_and_stops_reach_the_user_code() -> None:
     for event, text, stopped in (
         (m.Refusal(reason=refused("name taken")), "name taken", False),
         (m.Stop(reason=refused("the job is over")), "the job is over", True),
@@ -287,7 +292,7 @@ def test_refusals_stops_and_lost_links_reach_the_users_code() -> None:
         assert hand.why() == "nothing is being waited for"
 
 
-def test_an_evicted_worker_leaves_its_loop_in_order_when_the_job_has_ended() -> None:
+def test_an_evicted_worker_ends_its_loop_in_order_when_the_job_has_ended() -> None:
     hand = Hand().begin()
     hand.tell(m.Evicted(**WHO, reason=Reason("silent-for", {"silent_s": 6.0})))
     assert of(hand.compute(), fx.Rejoin)
@@ -299,12 +304,12 @@ def test_an_evicted_worker_leaves_its_loop_in_order_when_the_job_has_ended() -> 
     assert of(hand.tell(ev.Leaving(DONE)), fx.End)
 
 
-def test_a_worker_that_has_not_begun_is_refused_when_the_job_has_ended() -> None:
+def test_a_worker_that_has_not_started_fails_when_the_job_has_ended() -> None:
     hand = Hand()
     assert of(hand.tell(m.Refusal(reason=refused("the job is ending"), ending=True)), fx.Fail)
 
 
-def test_leases_and_reports_pass_through() -> None:
+def test_leases_enrolments_and_reports_are_passed_on() -> None:
     hand = Hand().begin()
     lease = m.Leased(points=3, seed=0, chunks=(), incarnation=hand.worker.incarnation)
     assert hand.tell(lease) == [fx.TakeChunks(lease)]
@@ -312,20 +317,20 @@ def test_leases_and_reports_pass_through() -> None:
     assert sent(hand.tell(ev.Reporting({"a": 1.0})), m.Report, "lead")[0].metrics == {"a": 1.0}
 
 
-def test_it_says_which_fold_it_waits_for() -> None:
+def test_why_names_the_fold_that_the_worker_waits_for() -> None:
     hand = Hand().begin()
     hand.compute()
     assert hand.why() == "waiting for the fold of round 1"
 
 
-def test_who_is_evicted_while_it_waits_for_its_chunks_joins_again() -> None:
-    """Its request has reached a lead that did not know it any more: nothing would come."""
+def test_a_worker_that_is_evicted_while_it_waits_for_its_lease_rejoins() -> None:
+    """The lead no longer knew the worker when its request arrived, so no lease would come."""
     hand = Hand().begin()
     hand.tell(ev.Enrolling(9))
     assert of(hand.tell(m.Evicted(**WHO, reason=SILENT)), fx.Rejoin)
 
 
-def test_who_has_its_chunks_computes_until_it_says_otherwise() -> None:
+def test_a_worker_that_has_its_lease_computes_before_it_rejoins() -> None:
     hand = Hand().begin()
     hand.tell(ev.Enrolling(9))
     hand.tell(m.Leased(points=9, seed=0, chunks=(), incarnation=hand.worker.incarnation))
@@ -333,8 +338,9 @@ def test_who_has_its_chunks_computes_until_it_says_otherwise() -> None:
     assert of(hand.compute(), fx.Rejoin)
 
 
-def test_what_was_sent_to_it_in_an_earlier_life_is_not_its_own() -> None:
-    """Nor does it ask for the rest of it: servers may not know it yet."""
+def test_slices_for_an_earlier_incarnation_are_ignored() -> None:
+    """The worker does not pull the missing slices either: servers may not know its new incarnation
+    yet."""
     hand = Hand().join()
     before = WHO["incarnation"] - 1
     for server, slices in ((0, (0, 2)), (1, (m.EVERY_SLICE,))):
@@ -349,7 +355,7 @@ def test_what_was_sent_to_it_in_an_earlier_life_is_not_its_own() -> None:
     assert hand.worker.unacknowledged == 1
 
 
-def test_the_job_ends_while_it_leaves_and_what_was_pushed_meanwhile_is_asked_for() -> None:
+def test_if_the_job_ends_while_a_worker_leaves_it_pulls_the_version_that_it_skipped() -> None:
     hand = Hand().begin()
     hand.compute()
     assert of(hand.tell(ev.LeaveAsked()), fx.StopWaiting) == [fx.StopWaiting()]
@@ -361,7 +367,7 @@ def test_the_job_ends_while_it_leaves_and_what_was_pushed_meanwhile_is_asked_for
 
 
 def not_reached(hand: Hand, incarnation: int) -> list:
-    """It was admitted, and server 1 does not answer; nor does the lead say anything of that."""
+    """Admit the worker; server 1 does not answer, and the lead does not report that."""
     job = m.JobSpec(job="j", servers=2, replicas=1)
     specs = (SERVERS[0], m.ServerSpec(1, ADDRESS, incarnation))
     hand.tell(m.Admitted(**WHO, job=job, servers=specs))
@@ -374,21 +380,21 @@ def not_reached(hand: Hand, incarnation: int) -> list:
     raise AssertionError("it waits for ever")
 
 
-def test_who_cannot_reach_a_server_asks_the_lead_again_which_there_are() -> None:
+def test_a_worker_that_cannot_reach_a_server_rejoins_to_learn_the_current_servers() -> None:
     hand = Hand()
     (rejoin,) = of(not_reached(hand, incarnation=1), fx.Rejoin)
     assert "s1" in in_words(rejoin.reason)
     assert of(not_reached(hand, incarnation=2), fx.Rejoin), "another has come in its place"
 
 
-def test_who_cannot_reach_the_same_server_a_second_time_gives_up() -> None:
+def test_a_worker_that_cannot_reach_the_same_server_twice_fails() -> None:
     hand = Hand()
     not_reached(hand, incarnation=1)
     (fail,) = not_reached(hand, incarnation=1)
     assert isinstance(fail, fx.Fail) and "no answer" in in_words(fail.reason)
 
 
-def test_who_has_come_in_since_may_miss_the_same_server_again() -> None:
+def test_after_it_has_joined_a_worker_may_fail_to_reach_the_same_server_again() -> None:
     hand = Hand()
     not_reached(hand, incarnation=1)
     hand.begin()
