@@ -1,4 +1,4 @@
-"""A lead and the little that is needed to talk to it: events in, effects out, by hand."""
+"""A lead that a test drives by hand: events in, effects out."""
 
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ def spec(*shapes: tuple[int, ...], optimizer: str = "SGD") -> m.ModelSpec:
 
 
 class Stage:
-    """Drives a lead. Every call returns the effects of the event it stands for."""
+    """Drives a lead. Every method sends an event and returns its effects."""
 
     def __init__(self, **job: Any) -> None:
         self.job = m.JobSpec(
@@ -66,7 +66,7 @@ class Stage:
         return {"worker": worker, "incarnation": self.incarnations[worker]}
 
     def from_servers(self, kind: type[m.Message], **fields: Any) -> list[Effect]:
-        """All servers say the same, in the current routing epoch; the effects of the last one."""
+        """Send a message from all servers, in the current routing epoch; returns the last effects."""
         fields.setdefault("routing", self.routing)
         effects: list[Effect] = []
         for server in range(self.job.servers):
@@ -74,7 +74,7 @@ class Stage:
         return effects
 
     def begin(self, workers: int | None = None) -> "Stage":
-        """Everybody joins, attaches, seeds: round 1 is open."""
+        """Let all workers join and attach, and one seed: round 1 is open."""
         for number in range(self.job.workers if workers is None else workers):
             self.knock(f"worker-{number}")
             self.attach(number)
@@ -104,7 +104,7 @@ class Stage:
         return self.tell(ev.LinkClosed(peer, reason))
 
     def tick(self, after_s: float) -> list[Effect]:
-        """The lead is woken when it wants to be, and once more at the end."""
+        """Let time pass: the lead is woken when it asks for it, and once more at the end."""
         end_ns, effects = self.now_ns + round(after_s * SECOND_NS), []
         while (wake_ns := self.lead.wake_at()) is not None and self.now_ns < wake_ns <= end_ns:
             self.now_ns = wake_ns - 1
@@ -113,7 +113,7 @@ class Stage:
         return effects + self.tell(ev.Tick())
 
     def sleep(self, for_s: float) -> list[Effect]:
-        """The lead is woken late."""
+        """Pause the lead: it is woken late."""
         self.now_ns += round(for_s * SECOND_NS)
         return self.tell(ev.Tick())
 

@@ -1,4 +1,4 @@
-"""A link ends while both of its ends live."""
+"""A link ends while the processes at both ends live."""
 
 import pytest
 
@@ -14,17 +14,17 @@ def lost(effects: list[fx.Effect]) -> list[int]:
 
 
 @pytest.mark.guarantee("servers-cut", policies=("bsp",), k=(1,))
-def test_of_two_servers_that_cannot_talk_one_stays() -> None:
+def test_one_of_two_servers_that_lost_their_link_stays() -> None:
     stage = Stage(workers=2, servers=3, replicas=1).begin()
     stage.folded(0)
     told = {"routing": stage.routing, "incarnation": 1, "detail": "the link broke"}
     assert lost(stage.tell(m.Unreachable(server=1, peer=2, **told))) == [2]
     effects = stage.tell(m.Unreachable(server=2, peer=1, **told))
-    assert effects == [], "it is not in the job any more, so nobody listens to it"
+    assert effects == [], "it is not in the job any more, so its report is ignored"
 
 
 @pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
-def test_a_worker_comes_back_before_its_end_was_noticed() -> None:
+def test_a_worker_may_rejoin_before_the_end_of_its_link_is_noticed() -> None:
     """Its link to a server was cut, and not the one to the lead."""
     stage = Stage(workers=2).begin()
     stage.folded(0)
@@ -35,7 +35,7 @@ def test_a_worker_comes_back_before_its_end_was_noticed() -> None:
     assert not of(effects, fx.End)
 
 
-def test_another_of_the_same_name_is_refused_as_ever() -> None:
+def test_another_worker_with_the_same_name_is_still_refused() -> None:
     stage = Stage(workers=2).begin()
     stage.folded(0)
     for incarnation in (0, stage.incarnations[1] + 1):
@@ -43,7 +43,7 @@ def test_another_of_the_same_name_is_refused_as_ever() -> None:
         assert "a worker with this name is in the job" in in_words(refusal.reason)
 
 
-def test_the_only_worker_may_come_back_too() -> None:
+def test_the_only_worker_may_rejoin_too() -> None:
     stage = Stage(workers=1).begin()
     stage.folded(0)
     effects = stage.knock("worker-0", incarnation=stage.incarnations[0])

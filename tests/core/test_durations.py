@@ -30,6 +30,6 @@ def test_anything_else_says_what_a_duration_is(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0s", "0.1ns", "9999h", "9" * 400 + "s"])
-def test_lengths_that_nobody_waits(text: str) -> None:
+def test_lengths_beyond_the_limit_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="at most a year"):
         parse_duration(text)

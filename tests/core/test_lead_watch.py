@@ -118,7 +118,7 @@ def test_time_in_which_the_process_was_paused_itself_does_not_count(
     assert watcher.endings() == []
 
 
-def test_what_comes_besides_heartbeats_is_a_sign_of_life(watcher: Watcher) -> None:
+def test_any_message_of_the_lead_is_a_sign_of_life(watcher: Watcher) -> None:
     watcher.beats(10)
     for _ in range(60):
         watcher.pass_to(watcher.now + SECOND)
@@ -134,7 +134,7 @@ def test_a_timeout_below_the_limit_of_suspicion_is_kept(watcher: Watcher) -> Non
     assert [at for at, _ in watcher.endings()] == [began + SECOND]
 
 
-def test_the_server_of_the_lead_itself_does_not_watch() -> None:
+def test_the_leads_own_server_does_not_watch_the_lead() -> None:
     server = ServerMachine(0, m.JobSpec(job="j"))
     assert server.wake_at() is None
 

@@ -1,4 +1,4 @@
-"""A routing epoch that is followed by the next before a server was in it: others were."""
+"""A routing epoch that is replaced by the next before every server has applied it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,12 +45,12 @@ def primary(sync: str) -> Tell:
 
 
 def caught_up(effects: list[fx.Effect]) -> list[tuple[int, int]]:
-    """Of whom it is said, and in which epoch."""
+    """The learner and the epoch of each report."""
     said = [effect.message for effect in of(effects, fx.Send)]
     return [(word.peer, word.routing) for word in said if isinstance(word, m.CaughtUp)]
 
 
-def test_what_was_asked_in_it_is_answered() -> None:
+def test_a_request_of_an_overtaken_epoch_is_answered() -> None:
     """s2 is told to learn slice 0 in epoch 2, and asks in that epoch; epoch 3, which changes nothing
     between the two, comes before s1 is in epoch 2."""
     tell = primary("bsp")
@@ -80,8 +80,8 @@ def test_a_learner_catches_up_before_a_fold_is_on_the_replica() -> None:
     assert caught_up(tell(m.Copied(routing=2, server=2, rows=folded))) == [], "once is enough"
 
 
-def test_a_learner_must_have_what_somebody_sent_who_has_left_since() -> None:
-    """It may be acknowledged, because a learner is not waited for."""
+def test_a_learner_must_have_the_contributions_of_a_worker_that_left() -> None:
+    """Such a contribution may be acknowledged: an acknowledgement does not wait for learners."""
     tell = primary("asp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(ev.Rerouted(2, 0, ()))
@@ -93,7 +93,7 @@ def test_a_learner_must_have_what_somebody_sent_who_has_left_since() -> None:
     assert caught_up(tell(m.Copied(routing=2, server=2, rows=(m.Row(1, 1, 1),)))) == [(2, 2)]
 
 
-def test_who_has_something_of_a_worker_has_everything_of_its_earlier_lives() -> None:
+def test_a_row_of_a_worker_covers_its_earlier_incarnations() -> None:
     tell = primary("asp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(ev.Rerouted(2, 0, ()))
@@ -102,7 +102,7 @@ def test_who_has_something_of_a_worker_has_everything_of_its_earlier_lives() -> 
     assert caught_up(tell(m.Adopted(routing=2, server=2, rows=later))) == [(2, 2)]
 
 
-def test_what_its_own_slices_have_is_not_acknowledged_for_those_it_takes_over() -> None:
+def test_a_promoted_server_acknowledges_only_what_all_its_slices_have() -> None:
     """s1 waits only for s2 to copy a contribution to slice 0. Then s2 is lost, whose slice 1 has a
     copy on s0 too, which may lack it: nobody has said otherwise."""
     machine = ServerMachine(
@@ -134,7 +134,7 @@ def test_what_its_own_slices_have_is_not_acknowledged_for_those_it_takes_over() 
     assert [type(word) for word in words] == [m.Acknowledged, m.Arrived]
 
 
-def test_a_fold_names_members_who_came_after_the_routes_were_made() -> None:
+def test_a_fold_names_members_that_joined_after_the_routes_were_made() -> None:
     tell = primary("asp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     third = (*BOTH, m.MemberSpec(2, 9, "u"))
@@ -142,7 +142,7 @@ def test_a_fold_names_members_who_came_after_the_routes_were_made() -> None:
     assert of(tell(ev.Rerouted(2, 0, ())), fx.Enlist) == [], "they stay the members"
 
 
-def test_the_lead_is_told_of_nothing_that_a_replica_lacks() -> None:
+def test_a_server_does_not_report_what_a_replica_lacks() -> None:
     tell = primary("asp")
     tell(m.Fold(term=1, routing=1, round=0, members=BOTH))
     tell(ev.Contributed(0, 1, 1, 1))
@@ -156,8 +156,8 @@ def test_the_lead_is_told_of_nothing_that_a_replica_lacks() -> None:
     assert placed.rows == (m.Row(0, 1, 0),), "s0 has not confirmed it"
 
 
-def test_no_fold_is_finished_while_the_slices_change_their_places() -> None:
-    """What lies where would be another thing by then: the lead says the fold again where it must."""
+def test_no_fold_is_finished_while_slices_move() -> None:
+    """The slices of a server would be different by then: the lead repeats the order where needed."""
     tell = primary("bsp")
     tell(m.Fold(term=1, routing=1, round=1, readers=(0,), members=BOTH))
     tell(ev.FoldDone(1, 1.0))
@@ -168,8 +168,8 @@ def test_no_fold_is_finished_while_the_slices_change_their_places() -> None:
     assert [effect.round for effect in of(effects, fx.Publish)] == [1]
 
 
-def test_who_only_copied_meets_the_members_before_it_says_what_it_has() -> None:
-    """No fold has named them to it."""
+def test_a_pure_replica_learns_the_members_before_it_reports_its_rows() -> None:
+    """No fold has told it who is a member."""
     machine = ServerMachine(2, m.JobSpec(job="j", servers=3, replicas=1, slice_nbytes=128))
     first = m.Place(term=1, routing=1, spec=spec(), routes=(m.Route(1, (2,)),), fresh=True)
     machine.handle(first, 1)

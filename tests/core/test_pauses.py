@@ -20,7 +20,7 @@ EVERY = SECOND // 2
         (20.0, 40.0, 0),  # more than there was time for is all of it
     ],
 )
-def test_late_without_having_computed_is_stopped(
+def test_a_late_look_without_computation_means_a_stop(
     gap_s: float, ran_s: float, stopped_s: float
 ) -> None:
     found = stopped_ns(round(gap_s * SECOND), EVERY, round(ran_s * SECOND))

@@ -45,13 +45,13 @@ def test_the_wait_doubles_up_to_30_s() -> None:
     assert [life.wait_s(20) for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_a_life_of_a_minute_makes_the_past_forgotten() -> None:
+def test_a_minute_without_a_death_resets_the_wait() -> None:
     life = Life()
     assert [life.wait_s(20), life.wait_s(20), life.wait_s(59.9)] == [0.5, 1, 2]
     assert [life.wait_s(60), life.wait_s(20)] == [0.5, 1]
 
 
-def test_five_quick_deaths_in_a_row_are_enough() -> None:
+def test_a_worker_is_given_up_after_five_quick_deaths_in_a_row() -> None:
     life = Life()
     assert [life.wait_s(0.1) for _ in range(4)] == [0.5, 1, 2, 4]
     verdict = life.die(0.1)
@@ -62,7 +62,7 @@ def test_five_quick_deaths_in_a_row_are_enough() -> None:
     )
 
 
-def test_a_life_that_got_somewhere_interrupts_the_row() -> None:
+def test_a_longer_life_resets_the_count_of_quick_deaths() -> None:
     life = Life()
     for _ in range(4):
         life.wait_s(0.1)
@@ -71,7 +71,7 @@ def test_a_life_that_got_somewhere_interrupts_the_row() -> None:
     assert life.die(0.1).at_ns is None
 
 
-def test_workers_have_lives_of_their_own() -> None:
+def test_deaths_are_counted_per_worker() -> None:
     respawn = Respawn()
     for _ in range(4):
         respawn.on(Died("worker-0", "exit status 1"), 0)
@@ -83,7 +83,7 @@ def test_workers_have_lives_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("replicas", [0, 1])
-def test_a_server_that_dies_before_all_have_met_takes_nothing_along(replicas: int) -> None:
+def test_a_server_that_dies_before_all_have_met_loses_nothing(replicas: int) -> None:
     for server, reported in ((0, False), (1, False), (1, True)):
         loss = loss_of(server, reported=reported, gathered=False, replicas=replicas)
         assert loss is ProcessLoss.NOTHING

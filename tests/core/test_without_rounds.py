@@ -28,17 +28,17 @@ def whole(lease: m.Leased, passes: int = 1) -> tuple[m.ChunkProgress, ...]:
     return tuple(m.ChunkProgress(chunk.chunk, passes, 0) for chunk in lease.chunks)
 
 
-# -- the lead: who goes on -------------------------------------------------------------------------
+# -- the lead: releases ----------------------------------------------------------------------------
 
 
-def test_asp_says_nothing_to_who_contributes() -> None:
+def test_asp_sends_no_release_for_a_contribution() -> None:
     stage = Stage(workers=2, sync="asp").begin()
     for sequence in range(1, 20):
         assert of(stage.contribute(0, sequence), fx.Send) == []
     assert stage.why == "no worker is held back"
 
 
-def test_ssp_holds_the_fast_until_the_slow_arrives() -> None:
+def test_ssp_blocks_the_fast_worker_until_the_slow_one_arrives() -> None:
     stage = Stage(workers=2, sync="ssp:1").begin()
     (release,) = sent(stage.contribute(0, 1), m.Release)
     assert (release.worker, release.pushed) == (0, True), "it has asked for its parameters"
@@ -48,7 +48,7 @@ def test_ssp_holds_the_fast_until_the_slow_arrives() -> None:
     assert [(release.worker, release.pushed) for release in releases] == [(0, False), (1, True)]
 
 
-def test_ssp_lets_the_fast_go_when_the_slow_dies() -> None:
+def test_ssp_releases_the_fast_worker_when_the_slow_one_dies() -> None:
     stage = Stage(workers=2, sync="ssp:1").begin()
     stage.contribute(0, 1)
     stage.contribute(0, 2)
@@ -57,7 +57,7 @@ def test_ssp_lets_the_fast_go_when_the_slow_dies() -> None:
     assert [release.worker for release in sent(stage.folded(1), m.Release)] == [0]
 
 
-def test_ssp_restart_lets_all_go_together() -> None:
+def test_ssp_restart_releases_all_workers_together() -> None:
     stage = Stage(workers=2, sync="ssp-restart:2").begin()
     assert sent(stage.contribute(0, 1), m.Release)
     assert sent(stage.contribute(0, 2), m.Release) == []
@@ -66,7 +66,7 @@ def test_ssp_restart_lets_all_go_together() -> None:
     assert [release.worker for release in releases] == [0, 1]
 
 
-def test_a_joiner_goes_on_when_every_server_knows_it() -> None:
+def test_a_new_member_is_released_when_every_server_knows_it() -> None:
     stage = Stage(workers=1, servers=2, sync="ssp:1").begin()
     for sequence in range(1, 6):
         stage.contribute(0, sequence)
@@ -80,7 +80,7 @@ def test_a_joiner_goes_on_when_every_server_knows_it() -> None:
     assert sent(stage.contribute(0, 6), m.Release), "it starts at the members' minimum"
 
 
-def test_one_turn_at_a_time() -> None:
+def test_view_changes_do_not_overlap() -> None:
     stage = Stage(workers=1, sync="asp").begin()
     for name in ("anna", "bert", "cleo"):
         stage.knock(name)
@@ -97,7 +97,7 @@ def test_one_turn_at_a_time() -> None:
 # -- the lead: goals -------------------------------------------------------------------------------
 
 
-def test_as_many_contributions_as_members_are_a_round() -> None:
+def test_one_contribution_per_member_counts_as_a_round() -> None:
     stage = Stage(workers=3, sync="asp", rounds=2).begin()
     for sequence in range(1, 6):
         assert sent(stage.contribute(0, sequence), m.Fold) == []
@@ -111,8 +111,8 @@ def test_as_many_contributions_as_members_are_a_round() -> None:
     ]
 
 
-def test_members_count_as_they_are_when_a_contribution_is() -> None:
-    """One alone, then one of two: a half, and another half is missing."""
+def test_a_contribution_is_weighed_by_the_members_at_its_completion() -> None:
+    """One contribution of one member, then one of two members: half a round is missing."""
     stage = Stage(workers=1, sync="asp", rounds=2).begin()
     assert sent(stage.contribute(0, 1), m.Fold) == []
     stage.knock("late")
@@ -122,7 +122,7 @@ def test_members_count_as_they_are_when_a_contribution_is() -> None:
     assert sent(stage.contribute(1, 1), m.Fold)[0].last
 
 
-def test_the_goal_is_every_point_visited() -> None:
+def test_the_goal_is_reached_when_every_point_is_visited() -> None:
     stage = Stage(workers=2, sync="asp", epochs=1).begin()
     leases = enrol(stage, 0, 1)
     assert sent(stage.contribute(0, 1, progress=whole(leases[0])), m.Fold) == []
@@ -132,7 +132,7 @@ def test_the_goal_is_every_point_visited() -> None:
     assert release.stop
 
 
-def test_a_goal_reached_while_the_view_turns_is_followed_by_the_last_fold() -> None:
+def test_a_goal_reached_during_a_view_change_is_followed_by_the_last_fold() -> None:
     stage = Stage(workers=1, sync="asp", rounds=2).begin()
     stage.contribute(0, 1)
     stage.knock("late")
@@ -147,7 +147,7 @@ def test_a_goal_reached_while_the_view_turns_is_followed_by_the_last_fold() -> N
     assert {release.worker for release in sent(stage.folded(2), m.Release)} == {0, 1}
 
 
-def test_what_is_counted_after_the_goal_does_not_end_it_again() -> None:
+def test_a_contribution_after_the_goal_does_not_end_the_job_again() -> None:
     stage = Stage(workers=1, sync="asp", rounds=1).begin()
     assert sent(stage.contribute(0, 1), m.Fold)
     assert sent(stage.contribute(0, 2), m.Fold) == []
@@ -159,7 +159,7 @@ def test_epochs_without_batches_end_with_a_reason() -> None:
     assert reason is not None and reason.startswith("--epochs and --target-change count passes")
 
 
-def test_rounds_without_batches_are_fine() -> None:
+def test_a_goal_in_rounds_needs_no_batches() -> None:
     stage = Stage(workers=1, sync="asp", epochs=1, rounds=5).begin()
     assert ended(stage.contribute(0, 1)) is None
 
@@ -167,7 +167,7 @@ def test_rounds_without_batches_are_fine() -> None:
 # -- the lead: resting -----------------------------------------------------------------------------
 
 
-def test_one_who_rests_holds_nobody_back() -> None:
+def test_a_resting_member_holds_no_other_back() -> None:
     stage = Stage(workers=2, sync="ssp:0").begin()
     enrol(stage, 0, 1)
     assert sent(stage.contribute(0, 1), m.Release) == []
@@ -176,7 +176,7 @@ def test_one_who_rests_holds_nobody_back() -> None:
 
 
 @pytest.mark.parametrize("sync", ["asp", "ssp:1", "ssp-restart:1"])
-def test_one_who_rests_comes_back_when_chunks_arrive(sync: str) -> None:
+def test_a_resting_member_returns_when_chunks_arrive(sync: str) -> None:
     stage = Stage(workers=2, sync=sync).begin()
     leases = enrol(stage, 0, 1)
     stage.tell(m.Abstained(**stage.who(0), lease=leases[0].number))
@@ -189,7 +189,7 @@ def test_one_who_rests_comes_back_when_chunks_arrive(sync: str) -> None:
     assert effects.index(fx.Send("w0", lease)) < effects.index(fx.Send("w0", release))
 
 
-def test_one_who_rests_comes_back_when_its_chunks_crossed_its_word() -> None:
+def test_a_resting_member_returns_when_its_chunks_crossed_its_abstention() -> None:
     stage = Stage(workers=2, sync="asp").begin()
     leases = enrol(stage, 0, 1)
     stage.closed("w1")
@@ -200,7 +200,7 @@ def test_one_who_rests_comes_back_when_its_chunks_crossed_its_word() -> None:
     assert ended(effects) is None
 
 
-def test_when_all_rest_and_nothing_is_on_its_way_the_job_ends_as_idle() -> None:
+def test_a_job_is_idle_when_all_members_rest_and_nothing_is_in_flight() -> None:
     stage = Stage(workers=2, sync="asp", epochs=1).begin()
     leases = enrol(stage, 0, 1)
     assert ended(stage.tell(m.Abstained(**stage.who(0), lease=leases[0].number))) is None
@@ -208,7 +208,7 @@ def test_when_all_rest_and_nothing_is_on_its_way_the_job_ends_as_idle() -> None:
     assert reason is not None and reason.startswith("no worker had anything to contribute")
 
 
-def test_it_is_not_idle_while_a_contribution_is_on_its_way() -> None:
+def test_a_job_is_not_idle_while_a_contribution_is_in_flight() -> None:
     stage = Stage(workers=1, servers=2, sync="asp", epochs=1).begin()
     who = stage.who(0)
     (lease,) = enrol(stage, 0).values()
@@ -219,7 +219,7 @@ def test_it_is_not_idle_while_a_contribution_is_on_its_way() -> None:
     assert folds and folds[0].last
 
 
-def test_it_is_idle_when_what_was_on_its_way_did_not_help() -> None:
+def test_a_job_is_idle_when_the_last_contribution_in_flight_changes_nothing() -> None:
     stage = Stage(workers=1, servers=2, sync="asp", epochs=1).begin()
     who = stage.who(0)
     (lease,) = enrol(stage, 0).values()
@@ -285,28 +285,28 @@ def test_a_later_request_that_overtakes_a_contribution_is_the_one_that_is_answer
     assert published(effects) == [(0, 3, 1)]
 
 
-def test_a_contribution_that_nobody_waits_for_is_acknowledged() -> None:
+def test_a_contribution_without_a_pull_is_acknowledged() -> None:
     seat = Seat()
     effects = seat.tell(ev.Contributed(0, 1, 1, 1))
     assert [ack.sequence for ack in sent(effects, m.Acknowledged, "w0")] == [1]
     assert published(seat.pull(1, 1)) == [(0, 1, 1)]
 
 
-def test_a_repetition_is_acknowledged_only_when_it_is_in() -> None:
+def test_a_repeated_contribution_is_acknowledged_only_when_it_is_folded() -> None:
     seat = Seat()
     assert seat.tell(ev.Repeated(0, 1, 1)) == []
     seat.tell(ev.Contributed(0, 1, 1, 1))
     assert [a.sequence for a in sent(seat.tell(ev.Repeated(0, 1, 1)), m.Acknowledged)] == [1]
 
 
-def test_a_turn_folds_nothing_and_is_confirmed_at_once() -> None:
+def test_a_view_change_folds_nothing_and_is_confirmed_at_once() -> None:
     effects = Seat(ANNA).tell(m.Fold(term=1, round=1, members=(ANNA, BERT)))
     assert of(effects, fx.StartFold) == []
     assert of(effects, fx.Enlist) == [fx.Enlist((ANNA, BERT))]
     assert [folded.round for folded in sent(effects, m.Folded, "lead")] == [1]
 
 
-def test_the_last_fold_freezes_and_answers_everybody() -> None:
+def test_the_last_fold_stops_folding_and_answers_all_pulls() -> None:
     seat = Seat()
     assert seat.pull(1, 1) == []
     effects = seat.tell(m.Fold(term=1, round=1, members=(ANNA, BERT), last=True))
@@ -316,7 +316,7 @@ def test_the_last_fold_freezes_and_answers_everybody() -> None:
     assert published(seat.pull(7, 2)) == [(0, 2, 0)], "nothing more will be in"
 
 
-def test_a_pull_says_what_was_copied_before() -> None:
+def test_a_pull_reports_the_last_answer_that_was_copied() -> None:
     seat = Seat()
     pull = m.Pull(worker=0, incarnation=1, round=2, sequence=0, pulled=1)
     effects = seat.tell(pull)
@@ -324,7 +324,7 @@ def test_a_pull_says_what_was_copied_before() -> None:
     assert of(seat.pull(0, 3), fx.Unlease) == []
 
 
-def test_readers_are_remembered_until_they_have_copied_or_are_gone() -> None:
+def test_readers_are_remembered_until_they_have_copied_or_left() -> None:
     seat = Seat()
     pulled = m.Pulled(worker=0, incarnation=1, round=5)
     assert of(seat.tell(pulled), fx.Unlease) == [fx.Unlease(0, 5)]
@@ -332,7 +332,7 @@ def test_readers_are_remembered_until_they_have_copied_or_are_gone() -> None:
     assert of(seat.tell(ev.LinkClosed("w0", "it died")), fx.Unlease) == [fx.Unlease(0, None)]
 
 
-def test_what_the_evicted_gave_is_neither_reported_nor_acknowledged() -> None:
+def test_contributions_of_an_evicted_worker_are_neither_reported_nor_acknowledged() -> None:
     seat = Seat()
     seat.tell(m.Fold(term=1, round=1, members=(BERT,)))
     assert seat.tell(ev.Contributed(0, 1, 1, 1)) == []
@@ -473,7 +473,7 @@ def test_read_ahead_takes_no_mixture_of_two_answers() -> None:
 
 
 @pytest.mark.parametrize("first", ["word", "parameters"])
-def test_ssp_needs_the_leads_word_too(first: str) -> None:
+def test_ssp_needs_the_leads_release_too(first: str) -> None:
     hand = Hand("ssp:1").begin()
     hand.compute()
     if first == "word":
@@ -484,7 +484,7 @@ def test_ssp_needs_the_leads_word_too(first: str) -> None:
         assert of(hand.release(pushed=True), fx.Resume) == [fx.Resume(2, False)]
 
 
-def test_one_who_was_held_asks_again_for_what_the_others_made_meanwhile() -> None:
+def test_a_worker_that_was_held_pulls_again_when_it_is_released() -> None:
     hand = Hand("ssp:1").begin()
     hand.compute()
     hand.land(2, 1)
@@ -494,7 +494,7 @@ def test_one_who_was_held_asks_again_for_what_the_others_made_meanwhile() -> Non
     assert of(hand.land(3, 1), fx.Resume) == [fx.Resume(3, False)]
 
 
-def test_an_answer_to_an_earlier_question_does_not_count() -> None:
+def test_an_answer_to_an_earlier_pull_is_ignored() -> None:
     hand = Hand("ssp:1").begin()
     hand.compute()
     hand.release(pushed=False)
@@ -502,7 +502,7 @@ def test_an_answer_to_an_earlier_question_does_not_count() -> None:
     assert of(hand.land(3, 1), fx.Resume) == [fx.Resume(3, False)]
 
 
-def test_it_rests_and_comes_back_with_a_new_read() -> None:
+def test_a_worker_that_rested_returns_with_a_new_pull() -> None:
     hand = Hand("asp").begin()
     effects = hand.tell(ev.Exhausted(6))
     assert [abstained.lease for abstained in sent(effects, m.Abstained)] == [6]
@@ -511,7 +511,7 @@ def test_it_rests_and_comes_back_with_a_new_read() -> None:
     assert of(hand.land(2), fx.Resume) == [fx.Resume(2, False)]
 
 
-def test_at_the_end_it_reads_once_more() -> None:
+def test_a_worker_pulls_once_more_at_the_end() -> None:
     hand = Hand("asp").begin()
     hand.compute()
     assert pulls(hand.release(stop=True)) == [(3, 1), (3, 1)]
@@ -519,7 +519,7 @@ def test_at_the_end_it_reads_once_more() -> None:
     assert of(hand.land(3, 1), fx.Resume) == [fx.Resume(3, True)]
 
 
-def test_what_it_computes_when_the_job_ends_is_not_sent() -> None:
+def test_a_step_that_ends_after_the_job_is_not_sent() -> None:
     hand = Hand("asp").begin()
     assert hand.release(stop=True) == []
     effects = hand.compute()
@@ -527,7 +527,7 @@ def test_what_it_computes_when_the_job_ends_is_not_sent() -> None:
     assert of(hand.land(2), fx.Resume) == [fx.Resume(2, True)]
 
 
-def test_who_is_told_to_leave_between_two_slices_reads_the_others_from_who_has_them_now() -> None:
+def test_a_worker_that_stops_between_two_slices_reads_the_rest_from_the_new_primary() -> None:
     """One server has answered, and the other is lost. The user's code may look at its parameters once
     more, so they must be of one answer."""
     hand = Hand("ssp:1").begin()
@@ -541,8 +541,8 @@ def test_who_is_told_to_leave_between_two_slices_reads_the_others_from_who_has_t
     assert of(effects, fx.StopWaiting) == [fx.StopWaiting()]
 
 
-def test_who_is_told_to_leave_and_loses_a_server_in_the_middle_of_an_answer_comes_back() -> None:
-    """Nobody takes the lost one's place: there is no other way to a whole version."""
+def test_a_worker_that_stops_and_loses_a_server_amid_an_answer_rejoins() -> None:
+    """No server replaces the lost one, so the worker can get a whole version only by joining again."""
     hand = Hand("ssp:1").begin()
     hand.compute()
     hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1))

@@ -1,4 +1,4 @@
-"""A training whose gain by interval is known, for the tests of what chooses intervals."""
+"""A simulated training with a known gain per interval, for tests of the choice of intervals."""
 
 import math
 from collections.abc import Callable

@@ -42,7 +42,7 @@ class Twins(RuleBasedStateMachine):
     def they_agree(self) -> None:
         assert self.slowest.least == min(self.plain.values(), default=0), "not the least"
         assert len(self.slowest) == len(self.plain)
-        assert sorted(self.slowest.everybody()) == sorted(self.plain)
+        assert sorted(self.slowest.all_keys()) == sorted(self.plain)
         for key in range(5):
             assert (key in self.slowest) == (key in self.plain)
             assert key not in self.plain or self.slowest[key] == self.plain[key]

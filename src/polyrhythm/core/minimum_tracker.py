@@ -1,5 +1,5 @@
-"""Numbers that only grow, one per key, and the smallest of them, at a cost that does not grow with
-how many there are."""
+"""The minimum of numbers that only grow, one per key, at a cost that does not depend on how many there
+are."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -23,12 +23,12 @@ class MinimumTracker(Generic[Key]):
     def __getitem__(self, key: Key) -> int:
         return self._at[key]
 
-    def everybody(self) -> list[Key]:
+    def all_keys(self) -> list[Key]:
         return list(self._at)
 
     @property
     def least(self) -> int:
-        """The smallest number; 0 where there is none."""
+        """The smallest number; 0 if there is none."""
         if not self._at:
             return 0
         while not self._counts[self._least]:

@@ -1,4 +1,4 @@
-"""One journal line for many routine rounds."""
+"""The accounting writes one journal line for many routine rounds."""
 
 from polyrhythm.core.lead.accounting import Accounting
 from polyrhythm.wire.messages import Trailer
@@ -56,7 +56,7 @@ def test_workers_totals_are_since_the_beginning() -> None:
     }
 
 
-def test_from_a_rounds_first_arrival_to_its_last() -> None:
+def test_the_arrival_spread_is_the_time_from_first_to_last_arrival() -> None:
     tally = Accounting()
     tally.close(0, "opened", 0, SECOND_NS, final=False)
     at_ns = SECOND_NS
@@ -67,7 +67,7 @@ def test_from_a_rounds_first_arrival_to_its_last() -> None:
         line = tally.close(round_, "all-arrived", 0, at_ns, final=round_ == 3)
     assert line is not None and line["spread_ms"] == 6.0
     line = tally.close(4, "all-arrived", 0, at_ns, final=True)
-    assert line is not None and line["spread_ms"] is None, "nobody contributed"
+    assert line is not None and line["spread_ms"] is None, "no worker contributed"
 
 
 Came = dict[int, tuple[int, int]]
@@ -75,7 +75,7 @@ Came = dict[int, tuple[int, int]]
 
 
 def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
-    """What is written of the way where rounds close for these reasons, a line for each."""
+    """The round-trip times in the journal lines of rounds that close for these reasons."""
     tally, ways = Accounting(), []
     for round_, (reason, came) in enumerate(given, start=1):
         for worker, (sequence, wait_ms) in came.items():
@@ -86,26 +86,26 @@ def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
     return ways
 
 
-def test_the_way_is_what_who_comes_last_waits() -> None:
-    """Every round has another one who comes last: nobody's own mean is as short."""
+def test_the_round_trip_time_is_the_wait_of_the_last_worker_to_arrive() -> None:
+    """Another worker is the last one in every round, so no worker's own mean is as short."""
     first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
     second = ("all-arrived", {1: (2, 1), 0: (2, 9)})
     assert ways_ms(first, second, ("all-arrived", {1: (3, 7), 0: (3, 3)})) == [None, 1.0, 3.0]
 
 
-def test_who_comes_last_before_a_timer_waits_for_the_timer() -> None:
+def test_no_round_trip_time_is_measured_where_a_timer_closes_the_round() -> None:
     first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
     alone = [("timer", {0: (2, 500)}), ("timer", {0: (3, 500)})]
     both = ("all-arrived", {1: (2, 1), 0: (4, 500)})
     assert ways_ms(first, *alone, both) == [None, None, None, 1.0]
 
 
-def test_who_came_last_and_joined_again_waited_for_something_else() -> None:
+def test_the_first_wait_after_a_rejoin_is_no_round_trip_time() -> None:
     first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
     assert ways_ms(first, ("all-arrived", {0: (2, 80), 1: (1, 70)})) == [None, None]
 
 
-def test_without_rounds_nobody_comes_last() -> None:
+def test_without_rounds_there_is_no_round_trip_time() -> None:
     tally = Accounting()
     for sequence in (1, 2, 3):
         tally.count(trailer(sequence=sequence, wait_ns=5), 2)

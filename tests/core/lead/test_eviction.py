@@ -1,4 +1,4 @@
-"""Silence, eviction and coming back, as the lead decides them."""
+"""Silence, eviction and rejoining, as the lead and a worker handle them."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def chunks(effects: list[Effect], worker: int) -> set[int]:
 
 
 def silence(stage: Stage, *awake: int, seconds: float = 2.1) -> list[Effect]:
-    """Everybody but `awake` says nothing; the effects of the lead's looking."""
+    """Let all workers but `awake` be silent until the lead reacts; returns the effects."""
     effects: list[Effect] = []
     for _ in range(round(seconds / 0.3)):
         effects += stage.tick(0.3)
@@ -51,7 +51,7 @@ def begin(workers: int = 2, **job: object) -> Stage:
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:2"])
-def test_the_silent_is_evicted_and_told_how_that_was_worked_out(sync: str) -> None:
+def test_a_silent_worker_is_evicted_with_the_derivation_of_its_limit(sync: str) -> None:
     stage = begin(sync=sync)
     effects = silence(stage, 0)
     (note,) = [note for note in of(effects, fx.Note) if note.what == "evicted"]
@@ -67,7 +67,7 @@ def test_the_silent_is_evicted_and_told_how_that_was_worked_out(sync: str) -> No
     assert [member.worker for member in stage.lead.view.members()] == [0]
 
 
-def test_who_beats_or_contributes_is_not_evicted() -> None:
+def test_a_worker_that_beats_or_contributes_is_not_evicted() -> None:
     stage = begin(sync="asp")
     for sequence in range(1, 9):
         stage.now_ns += SECOND_NS
@@ -76,13 +76,13 @@ def test_who_beats_or_contributes_is_not_evicted() -> None:
         assert sent(stage.tick(0.0), m.Evicted) == []
 
 
-def test_before_it_has_beaten_thrice_it_has_twenty_beats_time() -> None:
+def test_a_worker_has_twenty_heartbeats_time_before_its_rhythm_is_known() -> None:
     stage = Stage(workers=1, heartbeat_s=0.5).begin()
     assert sent(stage.tick(9.9), m.Evicted) == []
     assert sent(stage.tick(0.2), m.Evicted, "w0")
 
 
-def test_it_rejoins_under_its_name_as_somebody_new() -> None:
+def test_an_evicted_worker_rejoins_under_a_new_incarnation() -> None:
     stage = begin(sync="asp")
     old = stage.incarnations[1]
     silence(stage, 0)
@@ -97,7 +97,7 @@ def test_it_rejoins_under_its_name_as_somebody_new() -> None:
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_its_chunks_go_to_others_when_every_server_knows(sync: str) -> None:
+def test_the_chunks_of_an_evicted_worker_move_when_every_server_knows(sync: str) -> None:
     stage = begin(sync=sync, servers=2)
     mine = chunks(stage.tell(m.Enrol(**stage.who(0), points=64)), 0)
     theirs = chunks(stage.tell(m.Enrol(**stage.who(1), points=64)), 1)
@@ -108,7 +108,7 @@ def test_its_chunks_go_to_others_when_every_server_knows(sync: str) -> None:
     assert chunks(stage.tell(m.Folded(server=1, round=1)), 0) == mine | theirs
 
 
-def test_who_comes_back_gets_chunks_when_the_others_have_let_go_of_them() -> None:
+def test_a_worker_that_rejoins_gets_chunks_when_others_have_given_them_up() -> None:
     stage = begin(sync="asp")
     stage.tell(m.Enrol(**stage.who(0), points=64))
     stage.tell(m.Enrol(**stage.who(1), points=64))
@@ -123,7 +123,7 @@ def test_who_comes_back_gets_chunks_when_the_others_have_let_go_of_them() -> Non
 
 
 @pytest.mark.parametrize("how", ["evicted", "died"])
-def test_what_it_had_sent_counts_until_every_server_knows(how: str) -> None:
+def test_contributions_of_a_removed_worker_count_until_every_server_knows(how: str) -> None:
     stage = begin(sync="asp", servers=2)
     who = stage.who(1)
     for sequence in (1, 2):
@@ -140,7 +140,7 @@ def test_what_it_had_sent_counts_until_every_server_knows(how: str) -> None:
     assert stage.lead._progress.accounting.workers[1].contributions == 1, "not after"
 
 
-def test_what_it_says_when_it_wakes_is_not_listened_to() -> None:
+def test_messages_of_an_evicted_incarnation_are_ignored() -> None:
     stage = begin(sync="asp")
     ghost = stage.who(1)
     silence(stage, 0)
@@ -155,14 +155,14 @@ def test_what_it_says_when_it_wakes_is_not_listened_to() -> None:
         assert stage.tell(message) == []
 
 
-# -- nobody is left ------------------------------------------------------------------------------
+# -- no member is left ---------------------------------------------------------------------------
 
 
 def ended(effects: list[Effect]) -> str | None:
     return next((in_words(end.reason) for end in of(effects, fx.End)), None)
 
 
-def test_a_job_whose_only_worker_sleeps_waits_for_it() -> None:
+def test_a_job_waits_for_its_only_worker_after_an_eviction() -> None:
     stage = begin(workers=1, sync="asp")
     effects = silence(stage)
     assert sent(effects, m.Evicted) and ended(effects) is None
@@ -170,7 +170,7 @@ def test_a_job_whose_only_worker_sleeps_waits_for_it() -> None:
     assert sent(stage.knock("worker-0"), m.Admitted)
 
 
-def test_one_who_wakes_may_hang_up_before_it_knocks() -> None:
+def test_an_evicted_worker_may_close_its_link_before_it_rejoins() -> None:
     stage = begin(workers=1, sync="asp")
     silence(stage)
     assert ended(stage.closed("w0")) is None
@@ -179,7 +179,7 @@ def test_one_who_wakes_may_hang_up_before_it_knocks() -> None:
     assert ended(stage.tick(4.0)) is None
 
 
-def test_the_end_of_its_old_link_may_be_noticed_after_it_came_back() -> None:
+def test_the_end_of_the_old_link_may_be_noticed_after_the_rejoin() -> None:
     stage = begin(workers=1, sync="asp")
     before = stage.incarnations[0]
     silence(stage)
@@ -191,7 +191,7 @@ def test_the_end_of_its_old_link_may_be_noticed_after_it_came_back() -> None:
     assert ended(stage.tell(ev.LinkClosed("w0", "it died", stage.incarnations[0]))) is not None
 
 
-def test_one_who_died_in_its_sleep_is_not_waited_for_long() -> None:
+def test_an_evicted_worker_that_died_is_not_waited_for_long() -> None:
     stage = begin(workers=1, sync="asp")
     silence(stage)
     stage.closed("w0")
@@ -203,18 +203,18 @@ def test_without_respawn_a_deserted_job_ends_at_once() -> None:
     assert ended(begin(workers=1).closed("w0")) == "every worker left before the goal"
 
 
-def test_with_respawn_it_waits_for_the_next_worker() -> None:
+def test_with_respawn_a_deserted_job_waits_for_the_next_worker() -> None:
     stage = begin(workers=1, respawn=True, start_timeout_s=30.0)
     assert ended(stage.closed("w0")) is None
     assert stage.lead._removals.wake_ns == stage.now_ns + 30 * SECOND_NS
     assert ended(stage.tick(29.0)) is None
     assert sent(stage.knock("worker-0"), m.Admitted)
-    assert ended(stage.tick(5.0)) is None, "somebody came"
+    assert ended(stage.tick(5.0)) is None, "a worker has joined"
     stage.closed("w0")
     assert ended(stage.tick(30.1)) == "every worker left before the goal"
 
 
-# -- the links of one that does not wake ----------------------------------------------------------
+# -- the links of an evicted worker ---------------------------------------------------------------
 
 
 def test_the_links_of_an_evicted_worker_are_freed_when_it_does_not_wake() -> None:
@@ -270,7 +270,7 @@ COMPUTED = ev.Computed(0, 8.0, (0.1,), None, 0, 0, 0, ())
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:1"])
 @pytest.mark.parametrize("after", [COMPUTED, ev.Exhausted(), ev.Enrolling(5)])
-def test_the_evicted_rejoins_when_the_users_code_lets_go_of_the_parameters(
+def test_an_evicted_worker_rejoins_when_the_users_code_has_finished_its_step(
     sync: str, after: object
 ) -> None:
     made = worker(sync)
@@ -282,7 +282,7 @@ def test_the_evicted_rejoins_when_the_users_code_lets_go_of_the_parameters(
     assert in_words(made.why().reason) == "this worker joins again: it was silent for 6.0 s"
 
 
-def test_the_evicted_that_waits_rejoins_at_once() -> None:
+def test_an_evicted_worker_that_waits_rejoins_at_once() -> None:
     made = worker()
     made.handle(COMPUTED, 2)
     made.handle(COMPUTED, 2)  # under asp the second waits for what the first has asked for
@@ -291,13 +291,13 @@ def test_the_evicted_that_waits_rejoins_at_once() -> None:
     assert of(effects, fx.Expect) == [fx.Expect(None)], "what is on its way must not land"
 
 
-def test_the_eviction_of_an_earlier_incarnation_is_none() -> None:
+def test_the_eviction_of_an_earlier_incarnation_is_ignored() -> None:
     made = worker()
     assert made.handle(m.Evicted(worker=3, incarnation=2, reason=SILENT), 2) == []
     assert of(list(made.handle(COMPUTED, 3)), fx.Rejoin) == []
 
 
-def test_it_attaches_and_enrols_again_by_itself() -> None:
+def test_a_worker_that_rejoins_attaches_and_enrols_by_itself() -> None:
     made = worker()
     made.handle(ev.Enrolling(64), 2)
     made.handle(m.Evicted(**WHO, reason=SILENT), 3)
@@ -313,7 +313,7 @@ def test_it_attaches_and_enrols_again_by_itself() -> None:
     assert (enrol.incarnation, enrol.points) == (9, 64)
 
 
-def test_what_was_read_before_it_rejoined_is_nothing_to_it() -> None:
+def test_messages_from_before_the_rejoin_are_ignored() -> None:
     made = worker("ssp:1")
     made.handle(COMPUTED, 2)
     made.handle(m.Evicted(**WHO, reason=SILENT), 3)
@@ -330,7 +330,7 @@ def test_what_was_read_before_it_rejoined_is_nothing_to_it() -> None:
     assert not made.stopping
 
 
-def test_it_beats_as_the_job_says() -> None:
+def test_a_worker_beats_as_often_as_the_job_says() -> None:
     made = worker()
     first_ns = made.wake_at()
     assert first_ns == 1 + SECOND_NS // 2
@@ -340,7 +340,7 @@ def test_it_beats_as_the_job_says() -> None:
     assert made.wake_at() == first_ns + SECOND_NS // 2
 
 
-def test_a_lost_servers_link_is_first_answered_by_waiting_for_the_leads_word() -> None:
+def test_a_worker_that_loses_a_server_waits_for_the_lead_first() -> None:
     made = worker()
     assert of(list(made.handle(ev.LinkClosed("s0", "reset"), 2)), fx.Fail) == []
     (fail,) = of(list(made.handle(m.Stop(reason=refused("server s0 died")), 3)), fx.Fail)
@@ -348,7 +348,7 @@ def test_a_lost_servers_link_is_first_answered_by_waiting_for_the_leads_word() -
 
 
 @pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
-def test_and_it_joins_again_when_the_lead_says_nothing() -> None:
+def test_a_worker_that_loses_a_server_rejoins_when_the_lead_is_silent() -> None:
     made = worker("bsp")
     made.handle(COMPUTED, 2)
     made.handle(ev.LinkClosed("s0", "reset"), 2)
@@ -359,7 +359,7 @@ def test_and_it_joins_again_when_the_lead_says_nothing() -> None:
 
 
 @pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
-def test_a_worker_that_loses_the_lead_joins_again_at_once() -> None:
+def test_a_worker_that_loses_the_lead_rejoins_at_once() -> None:
     made = worker("bsp")
     made.handle(COMPUTED, 2)
     (rejoin,) = of(list(made.handle(ev.LinkClosed("lead", "reset"), 2)), fx.Rejoin)

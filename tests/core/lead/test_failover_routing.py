@@ -25,7 +25,7 @@ few_configurations = pytest.mark.parametrize(
 
 
 class Company(Stage):
-    """A lead whose servers follow every route and learn what they are told to."""
+    """A lead with servers that apply all routes and learn the slices that they are told to."""
 
     def __init__(self, servers: int, slices: int, replicas: int, sync: str = "asp") -> None:
         self.alive = set(range(servers))

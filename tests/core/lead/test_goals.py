@@ -26,7 +26,7 @@ def test_without_a_goal_a_job_never_ends() -> None:
     assert job.reached(10**18) is None
 
 
-def test_rounds_and_passes() -> None:
+def test_a_job_ends_after_its_rounds_or_passes() -> None:
     job = goals(rounds=10, epochs=3)
     job.folded(9, 2)
     assert job.reached(0) is None
@@ -53,7 +53,7 @@ def test_accuracy_is_the_mean_of_the_last_reports() -> None:
     )
 
 
-def test_who_left_has_no_say() -> None:
+def test_reports_of_a_worker_that_left_do_not_count() -> None:
     job = goals(target_accuracy=0.9)
     job.reported(0, {"accuracy": 0.1})
     job.reported(1, {"accuracy": 0.95})
@@ -64,7 +64,7 @@ def test_who_left_has_no_say() -> None:
     assert job.reached(0) is None
 
 
-def test_the_objective() -> None:
+def test_a_job_ends_when_the_objective_reaches_its_target() -> None:
     job = goals(target_objective=0.5)
     for objective in (None, 0.6, float("nan")):
         job.measured(objective)

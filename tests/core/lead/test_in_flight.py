@@ -1,9 +1,9 @@
-"""Whose window is full, and since when."""
+"""Which workers have a full window, and since when."""
 
 from polyrhythm.core.lead.contributions import InFlight
 
 
-def test_a_window_is_full_from_its_last_place_on() -> None:
+def test_a_window_is_full_when_its_last_place_is_used() -> None:
     in_flight = InFlight(2)
     in_flight.sent(1, 4, 1, 10)
     assert in_flight.full() is None
@@ -15,7 +15,7 @@ def test_a_window_is_full_from_its_last_place_on() -> None:
     assert in_flight.full() is None
 
 
-def test_the_first_that_is_full_counts_and_who_is_gone_does_not() -> None:
+def test_full_windows_are_reported_since_the_first_and_without_removed_workers() -> None:
     in_flight = InFlight(1)
     in_flight.sent(1, 4, 1, 10)
     in_flight.sent(2, 5, 1, 15)

@@ -1,4 +1,4 @@
-"""The lead: who is in, when rounds open and close, what it says to whom, how a job ends."""
+"""The lead: admission, the opening, rounds, data, and the end of a job."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def refusal(effects: list, link: str) -> str:
     return in_words(message.reason)
 
 
-def test_a_taken_name_is_refused_and_its_holder_unharmed() -> None:
+def test_a_taken_name_is_refused_and_its_first_worker_stays() -> None:
     stage = Stage(workers=2)
     stage.knock("anna")
     reason = refusal(stage.knock("anna"), "link-anna")
@@ -31,7 +31,7 @@ def test_a_taken_name_is_refused_and_its_holder_unharmed() -> None:
     assert len(stage.lead.view) == 1
 
 
-def test_a_name_is_free_again_when_its_holder_is_gone() -> None:
+def test_a_name_is_free_again_when_its_worker_has_left() -> None:
     stage = Stage(workers=2)
     stage.knock("anna")
     first = stage.incarnations[0]
@@ -57,7 +57,7 @@ def test_servers_are_refused_for_the_same_reasons() -> None:
     assert "s1 is in this job already" in refusal(stage.server(1), "link-s1")
 
 
-def test_servers_that_leave_their_number_open_get_one_from_the_top() -> None:
+def test_servers_without_a_number_get_the_highest_free_one() -> None:
     lead = LeadMachine(m.JobSpec(job="j", servers=3))
     hello = {"job": "", "address": ADDRESS, "identity": ""}
 
@@ -102,8 +102,8 @@ def test_an_empty_data_set_is_refused() -> None:
     assert "empty" in refusal(stage.tell(m.Enrol(**stage.who(0), points=0)), "w0")
 
 
-def test_ghosts_are_not_listened_to() -> None:
-    """What an earlier incarnation says, or said before it died, changes nothing."""
+def test_messages_of_other_incarnations_are_ignored() -> None:
+    """A message of an earlier incarnation changes nothing, even if it was sent before its death."""
     stage = Stage(workers=1).begin()
     ghost = {"worker": 0, "incarnation": stage.incarnations[0] + 7}
     for message in (
@@ -188,7 +188,7 @@ def test_first_members_pull_because_a_push_could_overtake_their_routing() -> Non
     assert release.pushed
 
 
-def test_after_the_start_timeout_round_1_opens_with_those_present() -> None:
+def test_after_the_start_timeout_round_1_opens_with_the_present_workers() -> None:
     stage = Stage(workers=3, start_timeout_s=60.0)
     stage.knock("anna")
     assert stage.lead.wake_at() == stage.now_ns + 60 * SECOND_NS
@@ -225,8 +225,8 @@ def test_when_the_seeder_dies_another_one_seeds() -> None:
     assert stage.why == "waiting for w1 to send the initial parameters"
 
 
-def test_what_the_dead_seeder_left_is_not_counted() -> None:
-    """What it sent is on its way still, and servers answer it and the lead's new order in turn."""
+def test_seeds_of_a_dead_seeder_are_not_counted() -> None:
+    """Its seeds are still on their way: servers answer them and the lead's new order in turn."""
     stage = Stage(workers=2, servers=2)
     for number, name in enumerate(("anna", "bert", "cleo")):
         stage.knock(name)
@@ -261,7 +261,7 @@ def test_seeders_may_die_one_after_the_other() -> None:
     assert (routing.worker, routing.seed, routing.routing) == (3, True, 3)
 
 
-def test_when_the_seeder_dies_alone_the_next_to_come_seeds() -> None:
+def test_the_next_worker_seeds_when_the_only_one_died_seeding() -> None:
     stage = Stage(workers=1)
     stage.knock("anna")
     stage.attach(0)
@@ -273,7 +273,7 @@ def test_when_the_seeder_dies_alone_the_next_to_come_seeds() -> None:
     assert routing.seed
 
 
-def test_a_seeder_that_dies_when_all_servers_are_seeded_has_done_its_part() -> None:
+def test_a_seeder_may_die_when_all_servers_are_seeded() -> None:
     stage = Stage(workers=2)
     stage.knock("anna")
     stage.attach(0)
@@ -296,7 +296,7 @@ def test_a_seeder_that_rejoins_does_not_overwrite_what_was_learned() -> None:
 # -- rounds --------------------------------------------------------------------------------------
 
 
-def test_a_contribution_counts_when_all_servers_and_its_trailer_came() -> None:
+def test_a_contribution_counts_when_all_reports_and_its_trailer_have_come() -> None:
     stage = Stage(workers=1, servers=2).begin()
     who = stage.who(0)
     assert (
@@ -316,10 +316,10 @@ def test_workers_are_released_when_all_servers_have_folded() -> None:
     assert [(r.worker, r.round, r.pushed, r.stop) for r in releases] == [
         (1, 1, True, False),
         (0, 1, True, False),
-    ], "who was waited for goes on first"
+    ], "the last to arrive is released first"
 
 
-def test_a_late_joiner_enters_at_the_next_fold() -> None:
+def test_a_worker_that_joins_late_enters_at_the_next_fold() -> None:
     stage = Stage(workers=1).begin()
     stage.knock("late")
     (routing,) = sent(stage.attach(1), m.Routing, "w1")
@@ -333,7 +333,7 @@ def test_a_late_joiner_enters_at_the_next_fold() -> None:
     assert sent(stage.contribute(1, 1, 2), m.Fold)
 
 
-def test_who_dies_and_comes_back_during_a_fold_enters_at_the_next() -> None:
+def test_a_worker_that_rejoins_during_a_fold_enters_at_the_next() -> None:
     """The servers do not know its new incarnation: they would not answer its pull."""
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)
@@ -347,7 +347,7 @@ def test_who_dies_and_comes_back_during_a_fold_enters_at_the_next() -> None:
     assert [release.worker for release in sent(stage.folded(2), m.Release)] == [0, 1]
 
 
-def test_who_attaches_while_the_first_version_is_on_its_way_enters_at_round_1() -> None:
+def test_a_worker_that_attaches_during_the_opening_enters_at_round_1() -> None:
     stage = Stage(workers=1)
     stage.knock("first")
     stage.attach(0)
@@ -361,20 +361,20 @@ def test_who_attaches_while_the_first_version_is_on_its_way_enters_at_round_1() 
     assert [release.worker for release in sent(stage.folded(1), m.Release)] == [0, 1]
 
 
-def test_a_dead_member_is_not_waited_for_from_that_moment() -> None:
+def test_a_round_does_not_wait_for_a_dead_member() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)
     (fold,) = sent(stage.closed("w1"), m.Fold)
     assert [member.worker for member in fold.members] == [0]
 
 
-def test_a_member_that_leaves_is_not_waited_for_either() -> None:
+def test_a_round_does_not_wait_for_a_member_that_left() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)
     assert sent(stage.tell(m.Leave(**stage.who(1))), m.Fold)
 
 
-def test_the_timer_folds_without_the_missing() -> None:
+def test_the_timer_folds_without_the_missing_workers() -> None:
     stage = Stage(workers=2, timer="5s").begin()
     stage.contribute(0, 1)
     assert stage.why == "round 1 waits for w1"
@@ -388,7 +388,7 @@ def test_the_timer_folds_without_the_missing() -> None:
     assert line.fields["reason"] == "timer"
 
 
-def test_the_late_whose_contribution_is_in_pulls_and_goes_on() -> None:
+def test_a_late_worker_whose_contribution_is_in_pulls_and_continues() -> None:
     stage = Stage(workers=2, timer="5s").begin()
     stage.contribute(0, 1)
     stage.tick(6.0)
@@ -397,7 +397,7 @@ def test_the_late_whose_contribution_is_in_pulls_and_goes_on() -> None:
     assert [(release.worker, release.pushed) for release in releases] == [(0, True), (1, False)]
 
 
-def test_abstaining_is_as_good_as_contributing_for_the_barrier() -> None:
+def test_the_barrier_does_not_wait_for_a_member_that_abstains() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)
     assert sent(stage.tell(m.Abstained(**stage.who(1), round=1)), m.Fold)
@@ -511,7 +511,7 @@ def test_a_dead_members_chunks_are_leased_again_at_the_fold() -> None:
     assert leased(stage.folded(1), 0) == mine | theirs
 
 
-def test_a_joiner_gets_its_share_at_the_fold() -> None:
+def test_a_new_member_gets_its_share_at_the_fold() -> None:
     stage = Stage(workers=1).begin()
     everything = leased(stage.tell(m.Enrol(**stage.who(0), points=64)), 0)
     stage.knock("late")
@@ -542,7 +542,7 @@ def test_points_count_with_their_contribution() -> None:
 # -- the end -------------------------------------------------------------------------------------
 
 
-def test_the_goal_by_rounds() -> None:
+def test_a_goal_in_rounds_ends_the_job() -> None:
     stage = Stage(workers=1, rounds=2).begin()
     stage.contribute(0, 1, 1)
     assert not sent(stage.folded(1), m.Release)[0].stop
@@ -556,7 +556,7 @@ def test_the_goal_by_rounds() -> None:
     assert stage.knock("too late") == []
 
 
-def test_the_goal_by_epochs() -> None:
+def test_a_goal_in_passes_ends_the_job() -> None:
     stage = Stage(workers=1, epochs=2).begin()
     (lease,) = sent(stage.tell(m.Enrol(**stage.who(0), points=20)), m.Leased)
     for epoch in (1, 2):
@@ -566,7 +566,7 @@ def test_the_goal_by_epochs() -> None:
         assert release.stop == (epoch == 2)
 
 
-def test_those_who_compute_at_the_end_are_told_to_pull_the_final_version() -> None:
+def test_workers_that_compute_at_the_end_must_pull_the_final_version() -> None:
     stage = Stage(workers=2, rounds=1, timer="5s").begin()
     stage.contribute(0, 1)
     stage.tick(6.0)
@@ -574,7 +574,7 @@ def test_those_who_compute_at_the_end_are_told_to_pull_the_final_version() -> No
     assert [(r.worker, r.pushed, r.stop) for r in releases] == [(0, True, True), (1, False, True)]
 
 
-def test_who_comes_too_late_is_refused_and_does_not_hold_up_the_end() -> None:
+def test_a_worker_that_joins_too_late_is_refused_and_does_not_delay_the_end() -> None:
     """The servers do not know it: it could never read the final version."""
     stage = Stage(workers=1, rounds=1).begin()
     stage.contribute(0, 1)
@@ -589,7 +589,7 @@ def test_who_comes_too_late_is_refused_and_does_not_hold_up_the_end() -> None:
     assert of(stage.tell(m.Leave(**stage.who(0))), fx.End)
 
 
-def test_a_knock_while_the_job_ends_is_refused() -> None:
+def test_a_hello_while_the_job_ends_is_refused() -> None:
     stage = Stage(workers=1, rounds=1).begin()
     stage.contribute(0, 1)
     stage.folded(1)
@@ -610,7 +610,7 @@ def test_the_death_of_a_server_ends_the_job_with_one_reason() -> None:
     assert stage.closed("s0") == [], "one reason is enough"
 
 
-def test_a_stop_at_once_reaches_everybody() -> None:
+def test_a_stop_at_once_reaches_every_process() -> None:
     stage = Stage(workers=2, servers=2).begin()
     effects = stage.tell(ev.StopAsked(at_once=True))
     (end,) = of(effects, fx.End)
@@ -618,14 +618,14 @@ def test_a_stop_at_once_reaches_everybody() -> None:
     assert {effect.to for effect in of(effects, fx.Send)} == {"w0", "w1", "s0", "s1"}
 
 
-def test_those_who_wait_at_the_door_are_told_of_the_end() -> None:
+def test_workers_that_wait_for_admission_are_told_of_the_end() -> None:
     lead = LeadMachine(m.JobSpec(job="j", servers=1))
     hello = m.WorkerHello(name="anna", job="j", identity="")
     lead.handle(ev.WorkerHelloReceived("link-1", hello), 0)
     assert "stopped" in refusal(list(lead.handle(ev.StopAsked(), 1)), "link-1")
 
 
-def test_a_job_that_everybody_left_has_failed() -> None:
+def test_a_job_fails_when_every_worker_leaves() -> None:
     stage = Stage(workers=1).begin()
     (end,) = of(stage.closed("w0"), fx.End)
     assert end.failed
@@ -643,7 +643,7 @@ def test_reports_go_to_the_journal() -> None:
 # -- why -----------------------------------------------------------------------------------------
 
 
-def test_why_in_every_phase() -> None:
+def test_why_names_the_reason_in_every_phase() -> None:
     stage = Stage(workers=2, servers=1)
     assert stage.why == "waiting for 2 more workers before round 1 opens"
     stage.knock("anna")
@@ -663,7 +663,7 @@ def test_why_in_every_phase() -> None:
     assert stage.why == "the servers fold round 1"
 
 
-def test_a_server_that_is_behind_is_named_and_no_worker() -> None:
+def test_why_names_a_late_server_and_not_the_workers() -> None:
     stage = Stage(workers=2, servers=2).begin()
     for worker in (0, 1):
         stage.tell(m.Trailer(**stage.who(worker), sequence=1, weight=2.0))
@@ -680,7 +680,7 @@ def test_a_server_that_is_behind_is_named_and_no_worker() -> None:
 
 
 @pytest.mark.parametrize(("on_error", "ends"), [("go-on", False), ("end", True)])
-def test_a_worker_whose_code_raised(on_error: str, ends: bool) -> None:
+def test_a_workers_exception_ends_the_job_if_asked(on_error: str, ends: bool) -> None:
     stage = Stage(workers=2, on_error=on_error).begin()
     effects = stage.tell(m.Leave(**stage.who(0), reason=failed("no"), failed=True))
     assert [(in_words(end.reason), end.failed) for end in of(effects, fx.End)] == (
@@ -688,7 +688,7 @@ def test_a_worker_whose_code_raised(on_error: str, ends: bool) -> None:
     )
 
 
-def test_who_has_nothing_to_contribute_is_noted_once() -> None:
+def test_a_worker_without_points_is_noted_once() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)
     effects = stage.tell(m.Abstained(**stage.who(1)))

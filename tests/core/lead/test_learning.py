@@ -1,4 +1,4 @@
-"""Does a job learn? Series of mean losses per pass, as healthy and broken jobs have shown them."""
+"""Judgements of learning, for series of mean losses per pass from healthy and broken jobs."""
 
 import random
 
@@ -52,7 +52,7 @@ def test_a_healthy_run_raises_no_alarm(name: str) -> None:
     assert not FAULTS & set(states(*losses, first=first))
 
 
-def test_noise_is_no_rise() -> None:
+def test_noise_does_not_count_as_a_rise() -> None:
     """The standard error is as large as that of a data set of a hundred points may be."""
     rng = random.Random(3)
     alarms = 0

@@ -1,4 +1,4 @@
-"""When the objective of a pass is measured, and what is compared with what."""
+"""When the objective of a pass is checked, and which values are compared."""
 
 import math
 import random
@@ -67,7 +67,7 @@ def test_objectives_are_weighted_by_points() -> None:
 
 
 def test_the_error_shrinks_with_the_points_and_not_with_the_contributions() -> None:
-    """The same losses of single points, handed in one by one or as means of batches."""
+    """The losses of single points are the same, given one by one or as means of batches."""
     rng = random.Random(1)
     losses = [rng.gauss(1.0, 0.5) for _ in range(10_000)]
     errors = []
@@ -82,7 +82,7 @@ def test_the_error_shrinks_with_the_points_and_not_with_the_contributions() -> N
     assert errors == pytest.approx([0.5 / math.sqrt(len(losses))] * 3, rel=0.2)
 
 
-def test_passes_that_are_caught_up_with_are_no_full_passes() -> None:
+def test_passes_that_others_catch_up_with_do_not_count_as_full_passes() -> None:
     """A slow worker dies, and others visit its few points of several passes quickly."""
     passes = Passes()
     one_pass(passes, 1, 1.0)
@@ -94,7 +94,7 @@ def test_passes_that_are_caught_up_with_are_no_full_passes() -> None:
     assert measured is not None and measured.change == 0.0, "100 points after the last check"
 
 
-def test_an_objective_that_is_not_finite_is_no_small_change() -> None:
+def test_an_objective_that_is_not_finite_is_not_a_small_change() -> None:
     passes = Passes()
     one_pass(passes, 1, 1.0)
     change = one_pass(passes, 2, 1.0, float("nan")).change
@@ -133,7 +133,7 @@ def test_probes_of_two_passes_may_be_too_close_to_be_compared() -> None:
 
 
 def test_a_probe_of_a_part_of_the_sample_is_not_compared() -> None:
-    """A worker died with its share."""
+    """A worker died, and its share of the sample is missing."""
     passes = Passes()
     passes.count(probe(2.0), POINTS)
     passes.folded(1, POINTS)
@@ -153,7 +153,7 @@ def test_half_a_pass_is_enough_for_a_last_check(points: int, due: bool) -> None:
 
 @given(st.data())
 def test_every_check_covers_a_full_pass_whoever_visits_the_points(data: st.DataObject) -> None:
-    """Workers of any speed that join and leave, against a plain list of all that was visited."""
+    """Compare with a plain list of all visits, for workers of any speed that join and leave."""
     plan = DataPlan(POINTS, 3, seed=0, epochs=None)
     members = [(worker, worker) for worker in range(3)]
     plan.share(members)

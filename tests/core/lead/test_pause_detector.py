@@ -1,4 +1,4 @@
-"""A lead that was away itself suspects nobody for that time."""
+"""A lead that was paused does not count that time as silence of its peers."""
 
 import pytest
 
@@ -12,7 +12,7 @@ BEAT_S = 0.5
 
 
 def beats(stage: Stage, *workers: int, times: int = 5) -> list[Effect]:
-    """These workers beat; the lead looks around, as it does as often."""
+    """These workers send heartbeats, and the lead is woken as often."""
     effects: list[Effect] = []
     for _ in range(times):
         stage.now_ns += round(BEAT_S * SECOND_NS)
@@ -23,7 +23,7 @@ def beats(stage: Stage, *workers: int, times: int = 5) -> list[Effect]:
 
 
 def burst(stage: Stage, *workers: int, times: int) -> list[Effect]:
-    """What was said while the lead was away is read at once."""
+    """Messages that came while the lead was paused are read at once."""
     effects: list[Effect] = []
     for _ in range(times):
         for worker in workers:
@@ -41,7 +41,7 @@ def away(effects: list[Effect]) -> list[float]:
     return [note.fields["seconds"] for note in of(effects, fx.Note) if note.what == "lead-paused"]
 
 
-def test_nobody_is_evicted_for_what_the_lead_missed() -> None:
+def test_no_worker_is_evicted_for_a_pause_of_the_lead() -> None:
     stage = begin()
     effects = stage.sleep(60.0)
     assert sent(effects, m.Evicted) == []
@@ -49,7 +49,7 @@ def test_nobody_is_evicted_for_what_the_lead_missed() -> None:
     assert away(stage.tick(0.0)) == [], "it is said once"
 
 
-def test_others_may_be_heard_first() -> None:
+def test_a_message_may_be_handled_before_the_tick_after_a_pause() -> None:
     stage = begin()
     stage.now_ns += 60 * SECOND_NS
     assert len(away(burst(stage, 0, times=1))) == 1
@@ -59,7 +59,7 @@ def test_others_may_be_heard_first() -> None:
     assert told.worker == 0, "it is not given the time twice"
 
 
-def test_who_stays_silent_afterwards_is_evicted() -> None:
+def test_a_worker_that_stays_silent_after_the_pause_is_evicted() -> None:
     stage = begin()
     stage.sleep(60.0)
     assert sent(beats(stage, 0, times=3), m.Evicted) == []
@@ -69,7 +69,7 @@ def test_who_stays_silent_afterwards_is_evicted() -> None:
 
 @pytest.mark.parametrize("away_s", [12, 60])
 @pytest.mark.parametrize("first", ["looks", "reads"])
-def test_what_it_missed_teaches_no_rhythm(away_s: int, first: str) -> None:
+def test_a_pause_does_not_change_the_rhythm_of_peers(away_s: int, first: str) -> None:
     """Neither one long gap, nor many short ones when all is read at once."""
     stage = begin()
     if first == "looks":
@@ -84,7 +84,7 @@ def test_what_it_missed_teaches_no_rhythm(away_s: int, first: str) -> None:
     assert note.fields["limit_s"] == pytest.approx(2.0, abs=0.3)
 
 
-def test_it_may_be_away_before_a_model_is_placed() -> None:
+def test_the_lead_may_be_paused_before_a_model_is_placed() -> None:
     stage = Stage(workers=2, heartbeat_s=BEAT_S, start_timeout_s=10.0)
     stage.knock("worker-0")
     beats(stage, 0)
@@ -97,7 +97,7 @@ def test_it_may_be_away_before_a_model_is_placed() -> None:
     assert stage.lead._rounds.open
 
 
-def test_one_who_hung_up_to_join_again_may_have_knocked_meanwhile() -> None:
+def test_a_pause_extends_the_time_for_a_rejoin() -> None:
     stage = Stage(workers=1, heartbeat_s=BEAT_S).begin()
     beats(stage, 0)
     assert sent(beats(stage, times=6), m.Evicted, "w0")
@@ -107,7 +107,7 @@ def test_one_who_hung_up_to_join_again_may_have_knocked_meanwhile() -> None:
     assert end.reason.code == "deserted"
 
 
-def test_servers_are_not_lost_either() -> None:
+def test_no_server_is_lost_for_a_pause_of_the_lead() -> None:
     stage = Stage(workers=1, servers=3, replicas=1, heartbeat_s=BEAT_S).begin()
     for _ in range(5):
         beats(stage, 0, times=1)
@@ -118,12 +118,14 @@ def test_servers_are_not_lost_either() -> None:
     assert [note.what for note in of(effects, fx.Note)] == ["lead-paused"]
 
 
-def test_without_the_rule_everybody_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_pause_detector_every_worker_is_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(PauseDetector, "paused_ns", lambda self, now_ns: 0)
     assert {told.worker for told in sent(begin().sleep(60.0), m.Evicted)} == {0, 1}
 
 
-def test_a_little_late_is_nothing() -> None:
+def test_a_short_delay_is_not_a_pause() -> None:
     detector = PauseDetector(BEAT_S)
     assert detector.paused_ns(10 * SECOND_NS) == 0, "it has not begun"
     detector.begin(10 * SECOND_NS)

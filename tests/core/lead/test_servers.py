@@ -16,7 +16,7 @@ BEAT_NS = 10**9
 
 
 class SeededServers:
-    """As many as asked for, and all of them have the parameters."""
+    """Servers of a job that have all parameters."""
 
     def __init__(self, servers: int, replicas: int = 0) -> None:
         job = m.JobSpec(job="j", servers=servers, replicas=replicas, heartbeat_s=BEAT_S)
@@ -47,7 +47,7 @@ def notes(effects: list) -> list[str]:
     return [note.what for note in of(effects, fx.Note)]
 
 
-def test_there_is_a_seat_for_as_many_as_the_job_has() -> None:
+def test_a_job_accepts_as_many_servers_as_it_has_seats() -> None:
     servers = SeededServers(2)
     effects = servers.outbox.begin()
     assert not servers.join(1) and not servers.join(-1)
@@ -56,7 +56,7 @@ def test_there_is_a_seat_for_as_many_as_the_job_has() -> None:
     assert "the job has its 2 server(s)" in in_words(full.reason)
 
 
-def test_replicas_take_over_from_one_who_is_lost() -> None:
+def test_replicas_take_over_from_a_lost_server() -> None:
     servers = SeededServers(3, replicas=1)
     effects = servers.outbox.begin()
     assert servers.servers.lose(1, ENDED, 5) is None
@@ -74,14 +74,14 @@ def test_without_replicas_the_job_cannot_go_on() -> None:
     assert fatal is not None and fatal.code == "server-died"
 
 
-def test_the_end_of_an_older_link_loses_nobody() -> None:
+def test_the_end_of_an_older_link_loses_no_server() -> None:
     servers = SeededServers(3, replicas=1)
     effects = servers.outbox.begin()
     assert servers.servers.link_ended(1, 99, "reset", 5) is None
     assert effects == [] and 1 in servers.routing.addresses
 
 
-def test_the_silent_is_lost_but_not_who_cannot_be_done_without() -> None:
+def test_a_silent_server_is_lost_unless_it_has_the_only_copy() -> None:
     servers = SeededServers(3, replicas=1)
     effects = servers.outbox.begin()
     wake_ns = servers.servers.suspicion.wake_ns

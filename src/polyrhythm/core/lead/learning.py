@@ -22,7 +22,8 @@ _OF_GAIN = 0.1
 _OF_LEVEL = 0.05
 _ERRORS = 3.0
 _MOST_NOISE = 0.5
-"""Losses that explode differ so much within a pass that the error alone would excuse any rise."""
+"""The limit of the noise, as a share of the first objective: exploding losses differ so much within a
+pass that their standard error would excuse any rise."""
 _BACK = 0.25
 """Within this share of the margin above the best, an objective is back at its best."""
 _STALLS = 3
@@ -92,7 +93,7 @@ class Finding:
 
 
 class Trend:
-    """The course of one objective from pass to pass. All its values are finite."""
+    """The values of one objective from pass to pass. All of them are finite."""
 
     def __init__(self) -> None:
         self.state = LearningState.FALLING
@@ -159,8 +160,8 @@ class Trend:
 
 
 class Learning:
-    """What is known of a job's learning. A contribution that is not finite is reported at once, and
-    is over after a full pass without one."""
+    """Judges the learning of a job. An objective that is not finite is reported at once; the finding
+    ends after a full pass without one."""
 
     def __init__(self) -> None:
         self._trend = Trend()
@@ -173,7 +174,7 @@ class Learning:
         self._opening = True
         self._said = LearningState.FALLING
 
-    # -- what it is told -----------------------------------------------------------------------
+    # -- measurements --------------------------------------------------------------------------
 
     def count(self, worker: int, objective: float, weight: float) -> None:
         """A contribution with this objective is complete."""
@@ -187,7 +188,7 @@ class Learning:
             self._first_weight += weight
 
     def folded(self) -> None:
-        """A round is over: the first one tells the objective before training."""
+        """A round is over: the first one gives the objective before training."""
         if self._opening and self._first_weight:
             self._opening = False
             first = self._first_sum / self._first_weight
@@ -205,7 +206,7 @@ class Learning:
     def left(self, worker: int) -> None:
         self._unfinished.discard(worker)
 
-    # -- what it finds -------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------
 
     @property
     def unfinished(self) -> bool:
@@ -227,7 +228,7 @@ class Learning:
         )
 
     def news(self) -> Finding | None:
-        """The finding, if its state has changed since it was last asked for."""
+        """The finding if its state has changed since the last call, else None."""
         finding = self.finding
         if finding.state is self._said:
             return None

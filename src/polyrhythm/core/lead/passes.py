@@ -16,7 +16,7 @@ _REST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RunningMean:
-    """A mean loss over so many points, and its standard error."""
+    """A mean loss over a number of points, and its standard error."""
 
     value: float
     error: float
@@ -44,7 +44,7 @@ class _Probed:
 
 
 class _Losses:
-    """The mean of weighted losses, and how much of it is chance.
+    """The mean of weighted losses, and its standard error.
 
     A loss is a mean over `weight` points, so the difference of two losses at the same parameters varies
     by the variance of one point's loss times `1 / weight + 1 / other weight`. Contributions that follow
@@ -71,7 +71,7 @@ class _Losses:
         return RunningMean(self._mean, self._error(), self._weight) if self._weight else None
 
     def _error(self) -> float:
-        """Few differences estimate it badly: it is wider then, about as Student's t is."""
+        """With few differences the estimate is poor, so it is widened, about as Student's t does."""
         if not self._pairs:
             return 0.0
         return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)
@@ -86,7 +86,7 @@ class Passes:
         """Points visited in the whole job, and at the last check."""
         self._last: RunningMean | None = None
         self._share = (0.0, 0)
-        """The probe sample in the open round: the sum of its losses, over how many points."""
+        """The probe sample in the open round: the sum of its losses, and the number of its points."""
         self._probed: _Probed | None = None
         """The last reading of the probe sample, if it was taken after the last check."""
         self._compared: _Probed | None = None
@@ -105,7 +105,7 @@ class Passes:
             )
 
     def folded(self, passes: int, data_set: int) -> PassObjective | None:
-        """Something was folded, after so many full passes over so many points. Returns the
+        """Contributions were folded, after `passes` full passes over `data_set` points. Returns the
         objective of the pass if a check is due."""
         self._close_probe()
         if passes <= self._checked or self._visited - self._since < data_set:
@@ -113,7 +113,7 @@ class Passes:
         return self._check(passes, data_set)
 
     def rest(self, passes: int, data_set: int) -> PassObjective | None:
-        """The job ends: a last check, if enough of a pass was visited since the one before."""
+        """The job ends. Returns a last objective if enough points were visited since the last check."""
         if not data_set or self._visited - self._since < _REST * data_set:
             return None
         self._close_probe()
@@ -135,8 +135,8 @@ class Passes:
         return PassObjective(passes, loss, change)
 
     def _probe_change(self, data_set: int) -> float | None:
-        """Two readings can be compared if they are a full pass apart and over equally many points:
-        a worker that died took its share of the sample with it."""
+        """The change between two readings of the probe sample. They are compared only if they are a full
+        pass apart and over equally many points: the share of a worker that died is missing."""
         now, before = self._probed, self._compared
         if now is None:
             return None

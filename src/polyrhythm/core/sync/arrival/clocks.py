@@ -36,12 +36,12 @@ class Clocks:
 
     def workers(self) -> list[int]:
         """All workers whose clock runs."""
-        return self._at.everybody()
+        return self._at.all_keys()
 
     def slowest(self) -> list[int]:
         """All workers whose clock is at the minimum."""
         least = self._at.least
-        return sorted(worker for worker in self._at.everybody() if self._at[worker] == least)
+        return sorted(worker for worker in self._at.all_keys() if self._at[worker] == least)
 
     def enter(self, workers: frozenset[int]) -> None:
         for worker in workers:
@@ -73,7 +73,7 @@ class Clocks:
         """Set all clocks to zero."""
         self._floor = 0
         self._resting = dict.fromkeys(self._resting, 0)
-        for worker in self._at.everybody():
+        for worker in self._at.all_keys():
             self._at.put(worker, 0)
 
     def _raise_floor(self) -> None:
