@@ -23,7 +23,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "primary-steps-in-full",
         "Without rounds the primary makes a full step of each contribution, not a P-th.",
-        "runtime:Primary.fold_slice",
+        "runtime:OnArrivalPrimary.fold_slice",
         "[step]",
         "[type(step)(step.weight, step.rate, per_round=step.per_round)]",
         "tests/learn/test_on_arrival.py::test_a_contribution_is_scaled_by_one_over_the_number_of_members[2-gradient]",
@@ -31,7 +31,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "carried-aggregate-is-lost",
         "Plain addition loses the contributions to a slice that is carried over and not folded.",
-        "runtime:Primary._carry_over",
+        "runtime:RoundsPrimary._carry_over",
         "if held.weight:\n    held.aggregate.copy_(before)",
         "pass",
         "tests/runtime/server/test_moving_slices.py::test_contributions_survive_a_second_fold_of_their_round[addition]",
@@ -66,9 +66,9 @@ RUNTIME: tuple[Mutant, ...] = (
         "step-is-computed-twice",
         "The primary's step and the one that it forwards are computed apart, and a view change in"
         " between makes them differ.",
-        "runtime:SliceStore._fold_slice",
-        "primary.fold_slice(part, latest, step)",
-        "primary.fold_slice(part, latest, self._stepping.step(step.weight, step.rate, step.clock))",
+        "runtime:OnArrivalSliceStore._add_slice",
+        "primary.fold_slice(part, step)",
+        "primary.fold_slice(part, self._stepping.step(step.weight, step.rate, step.clock))",
         "tests/tensors/test_replica_steps.py"
         "::test_primary_and_replica_stay_equal_if_the_view_changes_during_a_step",
     ),
@@ -161,7 +161,7 @@ RUNTIME: tuple[Mutant, ...] = (
     mutant(
         "surplus-memory-is-kept",
         "The memory that a slow reader needed is never given back.",
-        "runtime:SliceStore.unlease",
+        "runtime:OnArrivalSliceStore.unlease",
         "self.primary.slots.free(latest.surplus())",
         "[]",
         "tests/runtime/server/test_slice_store.py::test_slots_of_slow_readers_are_freed",

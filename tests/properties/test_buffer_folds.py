@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.primary import Primary
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import choose_slice_store
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,
@@ -69,8 +69,8 @@ class Server:
         def allocate(nbytes: int) -> Segment:
             return Segment(nbytes, shared=False)
 
-        self.copy = SliceStore(1, SPEC, routes, 1, job, allocate)
-        self.made = SliceStore(0, SPEC, routes, 1, job, allocate, tell=self._tell)
+        self.copy = choose_slice_store(job)(1, SPEC, routes, 1, job, allocate)
+        self.made = choose_slice_store(job)(0, SPEC, routes, 1, job, allocate, tell=self._tell)
         members = [MemberSpec(worker, 1, f"w{worker}") for worker in range(WORKERS)]
         for holdings in (self.made, self.copy):
             holdings.enlist(members)

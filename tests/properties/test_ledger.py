@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrhythm.core.server.ledger import MOST_PARTIAL, Ledger, Verdict
+from polyrhythm.core.server.ledger import (
+    MOST_PARTIAL,
+    Ledger,
+    OnArrivalLedger,
+    RoundsLedger,
+    Verdict,
+)
 from polyrhythm.wire.messages import Route, Row, Stamp
 
 SLICES = 3
@@ -33,7 +39,7 @@ def deliveries(draw) -> list[tuple[int, int, int]]:
 
 
 def check_once(order: list[tuple[int, int, int]]) -> None:
-    ledger = Ledger()
+    ledger = RoundsLedger()
     workers = {worker for worker, _, _ in order}
     ledger.enlist({worker: worker + 10 for worker in workers})
     added, complete = Counter(), Counter()
@@ -62,7 +68,7 @@ def test_slices_are_added_twice_if_duplicates_are_not_detected(monkeypatch) -> N
 
 
 def test_contributions_of_workers_outside_the_view_are_ignored() -> None:
-    ledger = Ledger()
+    ledger = RoundsLedger()
     assert ledger.judge(0, 1, 1, 0) is Verdict.STRANGER
     ledger.enlist({0: 2})
     assert ledger.judge(0, 1, 1, 0) is Verdict.STRANGER
@@ -70,7 +76,7 @@ def test_contributions_of_workers_outside_the_view_are_ignored() -> None:
 
 
 def test_a_contribution_counts_in_the_round_of_its_last_slice() -> None:
-    ledger = Ledger()
+    ledger = RoundsLedger()
     ledger.enlist({0: 1})
     assert ledger.add(0, 1, 1, 0, 2) is None
     ledger.close(1)
@@ -80,7 +86,7 @@ def test_a_contribution_counts_in_the_round_of_its_last_slice() -> None:
 def test_a_worker_that_joins_again_does_not_continue_its_old_contributions() -> None:
     """The first incarnation died between two slices. The first slice of the second one completes
     nothing."""
-    ledger = Ledger()
+    ledger = RoundsLedger()
     ledger.enlist({0: 1})
     assert ledger.add(0, 1, 1, 0, 2) is None
     ledger.enlist({0: 2})
@@ -93,7 +99,7 @@ def test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others
     """This server has folded round 1 of slice 0, and is promoted for slice 1, whose copy lacks
     round 1. Folding it again must not fold the later additions to slice 0, nor report them to
     servers that fetch."""
-    ledger = Ledger((0,), copying=True)
+    ledger = RoundsLedger((0,), replicated=True)
     ledger.begin(0, {0: Route(0), 1: Route(1, (0,))}, 1)
     ledger.enlist({0: 1})
     ledger.add(0, 1, 1, 0, 1)
@@ -106,7 +112,7 @@ def test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others
 
 
 def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() -> None:
-    ledger = Ledger(copying=True, rounds=False)
+    ledger = OnArrivalLedger(replicated=True)
     ledger.begin(0, {0: Route(1, (0,))}, 1)
     sent = Row(5, 1, 3)
     ledger.copied(Stamp(0, 0, 1), [sent])
@@ -119,7 +125,7 @@ def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() ->
 
 def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
     """The server may be empty, if it was started again before the first fold."""
-    ledger = Ledger(copying=True)
+    ledger = RoundsLedger(replicated=True)
     ledger.begin(0, {0: Route(0, (1,))}, 1)
     assert ledger.teach(1, [0], [Stamp(0, 0, 0)]) == {0: False}
     ledger.close(1)
@@ -128,7 +134,7 @@ def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
 
 def test_a_replica_ignores_steps_of_a_former_primary() -> None:
     """The primary of slice 4 was s0 and is s2 now; s1 has adopted the state of s2."""
-    ledger = Ledger(rounds=True, copying=True)
+    ledger = RoundsLedger(replicated=True)
     ledger.begin(1, {4: Route(0, (1, 2), (), 1)}, 1)
     assert ledger.may_copy(0, Stamp(4, 0, 1))
     ledger.copied(Stamp(4, 0, 1), ())
@@ -139,7 +145,7 @@ def test_a_replica_ignores_steps_of_a_former_primary() -> None:
 
 
 def test_partial_contributions_of_a_member_are_bounded_and_take_no_room_of_others() -> None:
-    ledger = Ledger()
+    ledger = RoundsLedger()
     ledger.enlist({0: 1, 1: 1})
     assert ledger.add(0, 1, 1, 0, SLICES) is None
     for sequence in range(1, 10 * MOST_PARTIAL):
@@ -150,7 +156,7 @@ def test_partial_contributions_of_a_member_are_bounded_and_take_no_room_of_other
 
 def test_partial_contributions_are_not_bounded_if_the_rule_is_switched_off(monkeypatch) -> None:
     monkeypatch.setattr(Ledger, "_make_room", lambda self, worker: None)
-    ledger = Ledger()
+    ledger = RoundsLedger()
     ledger.enlist({1: 1})
     for sequence in range(1, 1 + 10 * MOST_PARTIAL):
         ledger.add(1, 1, sequence, 0, SLICES)

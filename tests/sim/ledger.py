@@ -24,7 +24,13 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.core.worker.training import Training
 from polyrhythm.sim.model.link import Channel
-from polyrhythm.sim.server.slice_store import Given, Place, SimSliceStore
+from polyrhythm.sim.server.slice_store import (
+    Given,
+    Place,
+    SimOnArrivalSliceStore,
+    SimRoundsSliceStore,
+    SimSliceStore,
+)
 from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
 from tests.sim.staged_run import Run
 
@@ -206,9 +212,9 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         patch.setattr(Counting, "count", count_booked)
         patch.setattr(Contributions, "excuse", excuse_booked)
         patch.setattr(Channel, "send", send_again)
-        patch.setattr(
-            "polyrhythm.sim.server.node.SimSliceStore", type("Booked", (Blocks,), {"books": books})
-        )
+        for store in (SimRoundsSliceStore, SimOnArrivalSliceStore):
+            booked = type("Booked", (Blocks, store), {"books": books})
+            patch.setattr(f"polyrhythm.sim.server.node.{store.__name__}", booked)
         yield books
 
 

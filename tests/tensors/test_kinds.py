@@ -8,7 +8,7 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import choose_slice_store
 from polyrhythm.tensors.flat import FlatModel
 from polyrhythm.tensors.held import Held
 from polyrhythm.tensors.kinds import KINDS
@@ -74,7 +74,9 @@ def test_a_new_kind_needs_one_class_and_one_entry(
 ) -> None:
     monkeypatch.setitem(KINDS, "statistics", Statistics())
     job = JobSpec(job="j", kind="statistics", sync=sync)
-    store = SliceStore(0, SPEC, (Route(0),), 1, job, lambda n: Segment(n, shared=False))
+    store = choose_slice_store(job)(
+        0, SPEC, (Route(0),), 1, job, lambda n: Segment(n, shared=False)
+    )
     store.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 1, "bert")])
     store.seed(Seed(slice=0, routing=1), as_bytes(torch.zeros(LENGTH)))
     for worker, value in ((0, 3.0), (1, 5.0)):

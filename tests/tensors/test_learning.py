@@ -7,7 +7,7 @@ import torch
 
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.wire.messages import (
     Copy,
     JobSpec,
@@ -30,7 +30,7 @@ NUMBERS = torch.arange(16.0)
 
 def learner(routing: int) -> SliceStore:
     routes = (Route(0, (2,), (1,)),)
-    made = SliceStore(
+    made = choose_slice_store(JOB)(
         1, SPEC, routes, routing, JOB, lambda n: Segment(n, shared=False), fresh=False
     )
     made.follower.fetch((0,), routing)

@@ -9,7 +9,7 @@ import torch
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.primary import Primary
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import choose_slice_store
 from polyrhythm.tensors.kinds import updaters_for
 from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import (
@@ -48,7 +48,7 @@ class Pair:
         )
         made = JobSpec(job="j", servers=1, replicas=1, **job)
         self.primary, self.replica = (
-            SliceStore(
+            choose_slice_store(made)(
                 server,
                 spec,
                 (Route(0, (1,)),),

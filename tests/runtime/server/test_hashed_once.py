@@ -15,7 +15,7 @@ from polyrhythm.io.stream import StreamLink
 from polyrhythm.io.tcp import dial_tcp, listen_tcp, tcp_link
 from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.server.publishing import Publishing
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Buffer, Digest
 from polyrhythm.wire.frames import MEMBER, nbytes_of
@@ -94,7 +94,7 @@ def receive_all(links: Sequence[Link], count: int) -> list[dict[int, bytes]]:
 def holdings(*, replicas: int = 0, tell: Any = None, **job: Any) -> SliceStore:
     spec = m.JobSpec(job="j", workers=READERS, replicas=replicas, slice_nbytes=NBYTES, **job)
     route = m.Route(0, tuple(range(1, replicas + 1)))
-    made = SliceStore(
+    made = choose_slice_store(spec)(
         0,
         SPEC,
         [route] * SLICES,

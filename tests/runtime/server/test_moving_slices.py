@@ -14,7 +14,7 @@ import torch
 
 from polyrhythm.core.events import Repeated, StepCopied
 from polyrhythm.io.segments import Piece, Segment
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.wire.messages import (
     Contribution,
     Copy,
@@ -52,7 +52,7 @@ class Site:
         self.allocate: Callable[[int], Segment] = lambda nbytes: Segment(nbytes, shared=False)
         spec = JobSpec(job="j", servers=servers, replicas=1, slice_nbytes=4 * LENGTH, **job)
         self.servers = [
-            SliceStore(
+            choose_slice_store(spec)(
                 server,
                 SPEC,
                 routes,

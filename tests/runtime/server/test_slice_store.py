@@ -6,7 +6,11 @@ import torch
 from polyrhythm.core.events import Contributed, Repeated, SliceSeeded
 from polyrhythm.errors import LinkError, NotFinite
 from polyrhythm.io.segments import Segment
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import (
+    RoundsSliceStore,
+    SliceStore,
+    choose_slice_store,
+)
 from polyrhythm.wire.messages import (
     Contribution,
     JobSpec,
@@ -31,12 +35,13 @@ EPOCH = 2
 
 
 def holdings(**job: object) -> SliceStore:
-    made = SliceStore(
+    spec = JobSpec(**{"job": "j", "slice_nbytes": 64, **job})
+    made = choose_slice_store(spec)(
         0,
         SPEC,
         ROUTES,
         EPOCH,
-        JobSpec(**{"job": "j", "slice_nbytes": 64, **job}),
+        spec,
         lambda nbytes: Segment(nbytes, shared=False),
     )
     made.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 2, "bert")])
@@ -172,7 +177,7 @@ def test_the_rate_of_the_highest_clock_counts(order: tuple[int, int]) -> None:
 
 
 def test_bf16_travels_and_float32_is_kept() -> None:
-    made = SliceStore(
+    made = RoundsSliceStore(
         0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
         lambda nbytes: Segment(nbytes, shared=False),
     )  # fmt: skip
@@ -220,7 +225,7 @@ def test_a_slice_of_another_server_or_size_is_refused() -> None:
         made.add(Contribution(slice=99, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
         made.add(Contribution(slice=0, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
-    unseeded = SliceStore(
+    unseeded = RoundsSliceStore(
         *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
         lambda nbytes: Segment(nbytes, shared=False),
     )
@@ -240,7 +245,7 @@ def test_a_seed_after_seeding_is_refused() -> None:
 
 def test_the_first_seed_of_a_slice_counts() -> None:
     """Before training begins, a second one changes nothing and ends no link."""
-    made = SliceStore(
+    made = RoundsSliceStore(
         *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
         lambda nbytes: Segment(nbytes, shared=False),
     )
@@ -256,7 +261,7 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
     """torch raises in the middle of adding it, which would end the server."""
     tensor = TensorSpec("weight", (32,), dtype, 0, (1,))
     spec = ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.5},)))
-    made = SliceStore(
+    made = RoundsSliceStore(
         *(0, spec, (Route(0),), EPOCH, JobSpec(job="j")),
         lambda nbytes: Segment(nbytes, shared=False),
     )
@@ -271,7 +276,9 @@ def test_repetitions_are_recognised_by_the_number_of_the_slice() -> None:
     """This server holds slices 1 and 3 of four: their places here are 0 and 1."""
     routes = [Route(server) for server in (1, 0, 1, 0)]
     job = JobSpec(job="j", slice_nbytes=64)
-    made = SliceStore(0, SPEC, routes, EPOCH, job, lambda nbytes: Segment(nbytes, shared=False))
+    made = RoundsSliceStore(
+        0, SPEC, routes, EPOCH, job, lambda nbytes: Segment(nbytes, shared=False)
+    )
     made.enlist([MemberSpec(0, 1, "anna")])
     parts = [
         Contribution(worker=0, incarnation=1, sequence=1, slice=id_, weight=1.0, slices=2)

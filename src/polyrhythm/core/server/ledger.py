@@ -38,21 +38,16 @@ class _Arrival:
 
 
 class Ledger:
-    """The rows of one server's slices, and how many slices of each contribution have come.
+    """The rows of one server's slices, and how many slices of each contribution have come. A server
+    has a `RoundsLedger` or an `OnArrivalLedger`."""
 
-    `copying`: there are replicas, so the rows as of the last fold are kept beside the current ones.
-    `rounds`: the number of a slice's last step is its round."""
-
-    def __init__(
-        self, mine: Iterable[int] = (), *, copying: bool = False, rounds: bool = True
-    ) -> None:
+    def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
+        """`mine`: the slices that this server is the primary of. `replicated`: there are replicas."""
         self.round = 1
-        self._copying = copying
-        self._rounds = rounds
+        self._replicated = replicated
         self._members: dict[int, int] = {}
         self._mine = frozenset(mine)
         self._rows: dict[int, _Rows] = {}
-        self._folded: dict[int, _Rows] = {}
         self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
         self._rerouted = False
         self._primary_since: dict[int, int] = {}
@@ -155,15 +150,6 @@ class Ledger:
             count += row is not None and row[0] == incarnation and row[1] >= sequence
         return count
 
-    def close(self, round_: int) -> None:
-        """Round `round_` is folded: later contributions are in the next one. A slice that a primary
-        before this one had folded is not folded again, and its later contributions are not in it."""
-        self.round = round_ + 1
-        if self._copying:
-            for slice_ in [s for s in self._mine if self.number(s) < round_]:
-                self._folded[slice_] = dict(self._rows.get(slice_, {}))
-                self._stamps[slice_] = (self._primary_since.get(slice_, 0), round_)
-
     # -- primary and replicas ------------------------------------------------------------------
 
     def begin(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
@@ -173,14 +159,10 @@ class Ledger:
         self._fresh = set(routes) - self._mine
 
     def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
-        """Set the routes of the slices on `server`, whose ledger this is. Contributions to a slice that
-        were not folded are void if it gets another primary."""
-        mine = frozenset(slice_ for slice_, route in routes.items() if route.primary == server)
+        """Set the routes of the slices on `server`, whose ledger this is."""
+        mine = _led_by(server, routes)
         for slice_ in mine - self._mine:
             self._primary_since[slice_] = routes[slice_].since
-            self._folded[slice_] = dict(self._rows.get(slice_, {}))
-        for slice_ in self._mine - mine if self._rounds else ():
-            self._rows[slice_] = self._folded.pop(slice_, {})
         for slice_ in [s for s in self._stamps | self._rows if s not in routes]:
             self._drop(slice_)
         self._copiers = {
@@ -196,13 +178,11 @@ class Ledger:
         self._mine = mine
         self._rerouted = True
         self._arrivals.clear()
-        if self._rounds:  # contributions to slices that are behind are folded no later
-            self.round = 1 + max((self.number(slice_) for slice_ in mine), default=0)
 
     def _drop(self, slice_: int) -> None:
         """This server is no longer a holder of the slice."""
-        for book in (self._rows, self._folded, self._stamps):
-            book.pop(slice_, None)
+        self._rows.pop(slice_, None)
+        self._stamps.pop(slice_, None)
         self._fresh.discard(slice_)
 
     def copiers(self, slice_: int) -> set[int]:
@@ -220,11 +200,9 @@ class Ledger:
             for slice_ in slices
         }
 
-    def next_step(self, slice_: int) -> Stamp:
-        """Without rounds: the primary makes its next step."""
-        number = self._stamps.get(slice_, (0, 0))[1] + 1
+    def _make_step(self, slice_: int, number: int) -> None:
+        """The primary makes this step of a slice."""
         self._stamps[slice_] = (self._primary_since.get(slice_, 0), number)
-        return self.stamp(slice_)
 
     def stamp(self, slice_: int) -> Stamp:
         return Stamp(slice_, *self._stamps.get(slice_, (0, 0)))
@@ -234,8 +212,7 @@ class Ledger:
 
     def folded_rows(self, slice_: int) -> tuple[Row, ...]:
         """The rows of the contributions that are folded into the slice."""
-        rows = self._folded if self._rounds and slice_ in self._mine else self._rows
-        return tuple(Row(worker, *row) for worker, row in rows.get(slice_, {}).items())
+        return _as_tuple(self._rows.get(slice_, {}))
 
     def may_copy(self, server: int, stamp: Stamp) -> bool:
         """Whether a step comes from the slice's primary and follows the last one that was made here. So
@@ -330,3 +307,59 @@ class Ledger:
             return self.number(slice_) >= step.sequence
         row = self._rows.get(slice_, {}).get(step.worker, _NO_ROW)
         return row >= (step.incarnation, step.sequence)
+
+
+class RoundsLedger(Ledger):
+    """The ledger of a policy with rounds. The number of a slice's last step is its round, and the rows
+    as of the last fold are kept beside the current rows."""
+
+    def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
+        super().__init__(mine, replicated=replicated)
+        self._folded: dict[int, _Rows] = {}
+
+    def close(self, round_: int) -> None:
+        """Round `round_` is folded: later contributions are in the next one. A slice that a primary
+        before this one had folded is not folded again, and its later contributions are not in it."""
+        self.round = round_ + 1
+        if self._replicated:
+            for slice_ in [s for s in self._mine if self.number(s) < round_]:
+                self._folded[slice_] = dict(self._rows.get(slice_, {}))
+                self._make_step(slice_, round_)
+
+    def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
+        """Contributions to a slice that were not folded are void if it gets another primary. Those to
+        slices that are rounds behind count in the round of the slice that is furthest ahead."""
+        mine = _led_by(server, routes)
+        for slice_ in mine - self._mine:
+            self._folded[slice_] = dict(self._rows.get(slice_, {}))
+        for slice_ in self._mine - mine:
+            self._rows[slice_] = self._folded.pop(slice_, {})
+        super().reroute(server, routes, routing)
+        self.round = 1 + max((self.number(slice_) for slice_ in mine), default=0)
+
+    def _drop(self, slice_: int) -> None:
+        super()._drop(slice_)
+        self._folded.pop(slice_, None)
+
+    def folded_rows(self, slice_: int) -> tuple[Row, ...]:
+        if slice_ in self._mine:
+            return _as_tuple(self._folded.get(slice_, {}))
+        return super().folded_rows(slice_)
+
+
+class OnArrivalLedger(Ledger):
+    """The ledger of a policy that folds every contribution on arrival, as a step of its own."""
+
+    def next_step(self, slice_: int) -> Stamp:
+        """The primary makes its next step."""
+        self._make_step(slice_, self.number(slice_) + 1)
+        return self.stamp(slice_)
+
+
+def _led_by(server: int, routes: Mapping[int, Route]) -> frozenset[int]:
+    """The slices that `server` is the primary of."""
+    return frozenset(slice_ for slice_, route in routes.items() if route.primary == server)
+
+
+def _as_tuple(rows: _Rows) -> tuple[Row, ...]:
+    return tuple(Row(worker, *row) for worker, row in rows.items())

@@ -38,7 +38,7 @@ from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.publishing import Publishing
-from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_optimizer
@@ -72,6 +72,7 @@ class ServerNode:
         self._report = options.report
         self._heard_throttle = HeardThrottle()
         self._beats = Beats(self._peers)
+        self._store_type = choose_slice_store(job)
         self._store: SliceStore | None = None
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if lead:
@@ -246,7 +247,7 @@ class ServerNode:
     def _build(self, effect: fx.Build) -> None:
         if self._store is not None:  # the seeder died; no version of these has been published
             self._store.close()
-        self._store = SliceStore(
+        self._store = self._store_type(
             self._server,
             effect.spec,
             effect.routes,

@@ -12,7 +12,6 @@ import torch
 
 from polyrhythm.core.placement.slices import Layout, Slice
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import LinkError
 from polyrhythm.io.segments import Piece, Segment
 from polyrhythm.runtime.server.replica_memory import SliceState, adopt_state, export_state
@@ -55,6 +54,13 @@ class Coming:
 
 
 class Primary:
+    """A server has a `RoundsPrimary` or an `OnArrivalPrimary`."""
+
+    grows = False
+    """The next version grows in a slot of its own as contributions are added (plain addition)."""
+    _aggregates_in_slots = False
+    """Aggregates lie in slots, where readers or replicas can read them; `change` assigns them."""
+
     def __init__(
         self,
         slices: Sequence[Slice],
@@ -67,19 +73,10 @@ class Primary:
         self._job = job
         self._spec = spec
         self._allocate = allocate
-        rounds = traits_of(job.sync).rounds
-        self._grows = job.updater == "addition" and rounds
-        self._slot, self._fill = 0, 1 if self._grows else 0
+        self._slot = 0
+        """The slot that seeds are written to, and with rounds the current version."""
         self.slots = Slots((), (), allocate)
         self.slots.at(self._slot)
-        self.latest = None if rounds else SliceVersions(())
-        """Without rounds, the slot of each slice."""
-        self._aggregates: Slots | None = None
-        if job.replicas and rounds and not self._grows:  # replicas read them where they lie
-            self._aggregates = Slots((), (), allocate)
-            for number in range(_AGGREGATES):
-                self._aggregates.at(number)
-        self._changers = Changers()
         self.changed: dict[int, set[int]] = {}
         """Per slice of buffers, the parts that may differ from the seed: all parts of a slice that
         came with a state."""
@@ -110,12 +107,12 @@ class Primary:
         dtypes = [DTYPES[space.dtype] for space in spaces]
         wires = [wire_dtype(space, self._job.wire_dtype) for space in spaces]
         places = place_side_by_side(slices, wires, self._allocate) if slices else {}
-        apart = self._grows or self._aggregates is not None  # `change` gives them aggregates
         held = []
         for slice_, dtype, wire in zip(slices, dtypes, wires, strict=True):
             there = places[slice_.id].tensor
             parameters = there if wire == dtype else torch.zeros(slice_.length, dtype=dtype)
-            aggregate = torch.zeros(0 if apart else slice_.length, dtype=dtype)
+            length = 0 if self._aggregates_in_slots else slice_.length
+            aggregate = torch.zeros(length, dtype=dtype)
             held.append(Held(slice_, parameters, aggregate))
         updaters = updaters_for(self._layout, self._job, self._spec, held)
         parts = {}
@@ -165,25 +162,15 @@ class Primary:
         if not slices:
             del self._updaters[key]
         self.changed.pop(slice_, None)
-        self._changers.forget(held.slice)
 
     def _place(self, coming: Coming) -> list[Segment]:
-        """Put the slices that come into every slot, and open their aggregates."""
+        """Put the slices that come into every slot."""
         wires = [part.wire for part in self._parts.values()]
-        first = self._slot
-        if self.latest is not None:
-            nbytes = sum(part.nbytes for part in self._parts.values())
-            first = self.latest.hold(self.ids, nbytes)
-        freed = self.slots.change(self.slices, wires, {first: coming.places})
-        if self._aggregates is not None:
-            dtypes = [held.parameters.dtype for held in self.held]
-            freed += self._aggregates.change(self.slices, dtypes, {})
-        for id_, part in coming.parts.items():
-            if self._grows:
-                part.held.aggregate = self.slots.at(self._fill).tensors[self.index[id_]]
-            elif self._aggregates is not None:
-                part.held.aggregate = self._aggregates.at(part.turn).tensors[self.index[id_]]
-        return freed
+        return self.slots.change(self.slices, wires, {self._first_slot(): coming.places})
+
+    def _first_slot(self) -> int:
+        """The slot that holds the first version of slices that come."""
+        raise NotImplementedError
 
     # -- contributions -------------------------------------------------------------------------
 
@@ -229,52 +216,74 @@ class Primary:
         if message.sequence >= held.clock:
             held.clock, held.rate = message.sequence, message.rate
 
-    # -- folds ---------------------------------------------------------------------------------
+    # -- for replicas --------------------------------------------------------------------------
 
-    def buffer_step(
-        self, part: PrimarySlice, data: memoryview, message: Contribution, members: frozenset[int]
-    ) -> memoryview | None:
-        """Without rounds: add a contribution to a slice of buffers. Returns the step that this makes,
-        here and on the replicas; empty if it changed no buffer, None if the slice has no buffers.
-        `members`: the workers that share a step; if there are none, every change counts in full."""
-        held, updater = part.held, part.updater
-        if not updater.takes_parts:
-            return None
-        self.add(part, self.incoming(part, data, message.parts), message)
-        scales = self._changers.scales(held, message.worker, message.parts, members)
-        if not held.weight:
-            return memoryview(b"")
-        updater.settle(held, scales)
-        return held.aggregate.view(torch.uint8).numpy().data
+    def pieces_of(self, slice_: int, slot: Slot, parts: tuple[int, ...]) -> list[Piece]:
+        """These parts of a slice, as they lie in a slot."""
+        part, whole = self._parts[slice_], slot.pieces[self.index[slice_]]
+        assert whole.segment is not None
+        item = part.wire.itemsize
+        ends = [part.held.slice.parts[number] for number in parts]
+        return [
+            whole.segment.piece(whole.offset + first * item, (end - first) * item)
+            for first, end in ends
+        ]
 
-    def fold_slice(self, part: PrimarySlice, latest: SliceVersions, step: SliceStep) -> None:
-        """Without rounds: fold the contribution that was just added."""
-        held = part.held
-        if not held.weight:
-            return  # buffers that stay as they are
-        number, index = latest.target(held.slice.id), self.index[held.slice.id]
-        slot = self.slots.at(number)
-        slot.rewrite(index)
-        place = slot.tensors[index]
-        part.updater.fold([held], [held.parameters if part.converts else place], [step])
-        if part.converts:
-            place.copy_(held.parameters)
-        else:
-            held.parameters = place
-        held.empty()
-        latest.folded(held.slice.id, number)
+    def export(self, slice_: int) -> SliceState:
+        part = self._parts[slice_]
+        return export_state(part.held, part.updater)
+
+    def close(self) -> list[Segment]:
+        return self.slots.close()
+
+
+class RoundsPrimary(Primary):
+    """With rounds, every slice has an aggregate, and a fold makes the next version of all of them."""
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        layout: Layout,
+        job: JobSpec,
+        spec: ModelSpec,
+        allocate: Allocate,
+    ) -> None:
+        self.grows = job.updater == "addition"
+        self._fill = 1 if self.grows else 0
+        self._aggregates: Slots | None = None
+        if job.replicas and not self.grows:  # replicas read aggregates where they lie
+            self._aggregates = Slots((), (), allocate)
+            for number in range(_AGGREGATES):
+                self._aggregates.at(number)
+        self._aggregates_in_slots = self.grows or self._aggregates is not None
+        super().__init__(slices, layout, job, spec, allocate)
+
+    def _first_slot(self) -> int:
+        return self._slot
+
+    def _place(self, coming: Coming) -> list[Segment]:
+        freed = super()._place(coming)
+        if self._aggregates is not None:
+            dtypes = [held.parameters.dtype for held in self.held]
+            freed += self._aggregates.change(self.slices, dtypes, {})
+        for id_, part in coming.parts.items():
+            if self.grows:
+                part.held.aggregate = self.slots.at(self._fill).tensors[self.index[id_]]
+            elif self._aggregates is not None:
+                part.held.aggregate = self._aggregates.at(part.turn).tensors[self.index[id_]]
+        return freed
 
     def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
         """Make these steps, by slice, into the slot of this number. Slices without a step are carried
         over. `fill`: the slot in which plain addition grows the next version."""
         target = self.slots.at(number)
-        if not self._grows:  # otherwise the slot was opened when its aggregate began to grow
+        if not self.grows:  # otherwise the slot was opened when its aggregate began to grow
             target.rewrite_all()
         for updater, slices in self._updaters.values():
             due = [held for held in slices if held.slice.id in steps]
             made = [steps[held.slice.id] for held in due]
             updater.fold(due, [self._target(held, target) for held in due], made)
-        if self._grows:
+        if self.grows:
             self.slots.at(fill).rewrite_all()
         for index, part in enumerate(self._parts.values()):
             if part.held.slice.id in steps:
@@ -295,7 +304,7 @@ class Primary:
             target.tensors[index].copy_(held.parameters)
         else:
             held.parameters = target.tensors[index]
-        if self._grows:
+        if self.grows:
             held.aggregate = self.slots.at(fill).tensors[index]
         elif self._aggregates is not None:
             part.turn = (part.turn + 1) % _AGGREGATES
@@ -308,15 +317,13 @@ class Primary:
         """Copy a slice that was not folded into the new version; its aggregate goes on growing. The
         other aggregate may still be read by replicas that have not confirmed its fold."""
         held = part.held
-        if self._grows:  # it grows in the slot that its parameters are copied into
+        if self.grows:  # it grows in the slot that its parameters are copied into
             before, held.aggregate = held.aggregate, self.slots.at(fill).tensors[index]
             if held.weight:
                 held.aggregate.copy_(before)
         place = target.tensors[index].copy_(held.parameters)
         if not part.converts:
             held.parameters = place
-
-    # -- for replicas --------------------------------------------------------------------------
 
     def settle(self, held: Held, *, forwarded: bool) -> None:
         """Make the aggregate the step that a fold makes, here and on every replica. `forwarded`:
@@ -331,24 +338,66 @@ class Primary:
             return self.slots.at(number).pieces[self.index[id_]]
         return self._aggregates.at(self._parts[id_].turn).pieces[self.index[id_]]
 
-    def pieces_of(self, slice_: int, slot: Slot, parts: tuple[int, ...]) -> list[Piece]:
-        """These parts of a slice, as they lie in a slot."""
-        part, whole = self._parts[slice_], slot.pieces[self.index[slice_]]
-        assert whole.segment is not None
-        item = part.wire.itemsize
-        ends = [part.held.slice.parts[number] for number in parts]
-        return [
-            whole.segment.piece(whole.offset + first * item, (end - first) * item)
-            for first, end in ends
-        ]
-
-    def export(self, slice_: int) -> SliceState:
-        part = self._parts[slice_]
-        return export_state(part.held, part.updater)
-
     def close(self) -> list[Segment]:
         aggregates = [] if self._aggregates is None else self._aggregates.close()
-        return [*self.slots.close(), *aggregates]
+        return [*super().close(), *aggregates]
+
+
+class OnArrivalPrimary(Primary):
+    """Without rounds, every contribution to a slice is folded at once, into a slot of that slice."""
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        layout: Layout,
+        job: JobSpec,
+        spec: ModelSpec,
+        allocate: Allocate,
+    ) -> None:
+        self.latest = SliceVersions(())
+        """The slot of each slice, and the leases of its readers."""
+        self._changers = Changers()
+        super().__init__(slices, layout, job, spec, allocate)
+
+    def _first_slot(self) -> int:
+        return self.latest.hold(self.ids, sum(part.nbytes for part in self._parts.values()))
+
+    def _give_up(self, slice_: int) -> None:
+        super()._give_up(slice_)
+        self._changers.forget(self._parts[slice_].held.slice)
+
+    def buffer_step(
+        self, part: PrimarySlice, data: memoryview, message: Contribution, members: frozenset[int]
+    ) -> memoryview | None:
+        """Add a contribution to a slice of buffers. Returns the step that this makes, here and on the
+        replicas; empty if it changed no buffer, None if the slice has no buffers.
+        `members`: the workers that share a step; if there are none, every change counts in full."""
+        held, updater = part.held, part.updater
+        if not updater.takes_parts:
+            return None
+        self.add(part, self.incoming(part, data, message.parts), message)
+        scales = self._changers.scales(held, message.worker, message.parts, members)
+        if not held.weight:
+            return memoryview(b"")
+        updater.settle(held, scales)
+        return held.aggregate.view(torch.uint8).numpy().data
+
+    def fold_slice(self, part: PrimarySlice, step: SliceStep) -> None:
+        """Fold the contribution that was just added."""
+        held = part.held
+        if not held.weight:
+            return  # buffers that stay as they are
+        number, index = self.latest.target(held.slice.id), self.index[held.slice.id]
+        slot = self.slots.at(number)
+        slot.rewrite(index)
+        place = slot.tensors[index]
+        part.updater.fold([held], [held.parameters if part.converts else place], [step])
+        if part.converts:
+            place.copy_(held.parameters)
+        else:
+            held.parameters = place
+        held.empty()
+        self.latest.folded(held.slice.id, number)
 
 
 def check_size(data: memoryview, slice_: int, nbytes: int) -> None:

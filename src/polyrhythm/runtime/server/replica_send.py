@@ -66,12 +66,12 @@ class ReplicaSender:
                 self._tell(peer, copy, (piece,))
 
     def forward(
-        self, message: Contribution, data: memoryview, step: SliceStep, routing: int
+        self, message: Contribution, data: memoryview, step: SliceStep, stamp: Stamp, routing: int
     ) -> memoryview:
-        """Without rounds: let every copier make the step that folds this contribution. Returns the
-        bytes that it is made of everywhere: the sender may write on its own memory meanwhile."""
+        """Send the step that folds this contribution to every replica; for policies without rounds.
+        Returns a copy of the bytes: the step is made from it here too, because the worker may write
+        on its own memory meanwhile."""
         with self._ledger_lock:
-            stamp = self._ledger.next_step(message.slice)
             copiers = sorted(self._ledger.copiers(message.slice))
         payload = memoryview(bytearray(data)) if copiers else data
         copy = Copy(

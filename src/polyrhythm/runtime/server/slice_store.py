@@ -10,7 +10,7 @@ Locks are taken in this order: slices by number, the fold lock, the ledger's loc
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 import torch
@@ -19,14 +19,18 @@ from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.core.server import ledger_events
-from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.ledger import Ledger, OnArrivalLedger, RoundsLedger, Verdict
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.locks import SliceLocks
-from polyrhythm.runtime.server.primary import Primary, PrimarySlice
+from polyrhythm.runtime.server.primary import (
+    OnArrivalPrimary,
+    Primary,
+    PrimarySlice,
+    RoundsPrimary,
+)
 from polyrhythm.runtime.server.replica_apply import Put, ReplicaApply
 from polyrhythm.runtime.server.replica_memory import ReplicaMemory
 from polyrhythm.runtime.server.replica_send import ReplicaSender, Tell
@@ -49,6 +53,11 @@ _Told = TypeVar("_Told", bound=Event)
 
 
 class SliceStore:
+    """`choose_slice_store` says which of the two subclasses a job needs."""
+
+    _ledger_type: type[Ledger]
+    _primary_type: type[Primary]
+
     def __init__(
         self,
         server: int,
@@ -70,8 +79,7 @@ class SliceStore:
         self._routing = routing
         self.routes = routes
         self._put = put
-        self._copying = job.replicas > 0
-        self._rounds = traits_of(job.sync).rounds
+        self._replicated = job.replicas > 0
         self._locks = SliceLocks(len(self._layout.slices))
         self._fold_lock = threading.Lock()
         self._ledger_lock = threading.Lock()
@@ -81,11 +89,11 @@ class SliceStore:
         """The workers that share a step where contributions are folded one by one."""
         kept = ledger_events.kept_by(server, routes)
         mine = self._mine(routes)
-        self.ledger = Ledger((s.id for s in mine), copying=self._copying, rounds=self._rounds)
-        if self._copying:
+        self.ledger = self._ledger_type((s.id for s in mine), replicated=self._replicated)
+        if self._replicated:
             (self.ledger.begin if fresh else self.ledger.reroute)(server, kept, routing)
-        grows = job.updater == "addition" and self._rounds
-        copies = ReplicaMemory(self._layout, job, spec, grows=grows)
+        self.primary = self._primary_type(mine, self._layout, job, spec, allocate)
+        copies = ReplicaMemory(self._layout, job, spec, grows=self.primary.grows)
         copies.hold(kept.keys() - {s.id for s in mine}, {})
         self.follower = ReplicaApply(
             server, copies, self.ledger, self._ledger_lock, self._locks, put
@@ -93,7 +101,6 @@ class SliceStore:
         if fresh:
             self.ledger.await_seeds(kept)
         self._replicas = ReplicaSender(server, self.ledger, self._ledger_lock, tell)
-        self.primary = Primary(mine, self._layout, job, spec, allocate)
 
     def _mine(self, routes: Sequence[Route]) -> tuple[Slice, ...]:
         return tuple(s for s in self._layout.slices if routes[s.id].primary == self._server)
@@ -148,7 +155,7 @@ class SliceStore:
                 f" least {LEAST_WEIGHT}"
             )
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
-        with self._adding(message.slice):
+        with self._lock(message.slice):
             primary = self.primary
             part = primary.find(message.slice)
             if part is None and message.routing >= self._routing:
@@ -175,10 +182,7 @@ class SliceStore:
         self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
     ) -> Contributed | None:
         """Add a slice that was checked; an event if its contribution is complete here."""
-        if self.primary.latest is None:
-            self.primary.add(part, incoming, message)
-        else:
-            self._fold_slice(part, self.primary.latest, message, data)
+        self._add_slice(part, incoming, message, data)
         whose = message.worker, message.incarnation, message.sequence
         with self._ledger_lock:
             round_ = self.ledger.add(*whose, message.slice, message.slices)
@@ -186,33 +190,17 @@ class SliceStore:
                 return None
             return self._said(Contributed(*whose, round_, message.pull, message.pulled))
 
-    def _fold_slice(
-        self, part: PrimarySlice, latest: SliceVersions, message: Contribution, data: memoryview
-    ) -> None:
-        """Without rounds: a contribution is a step of its own, here and on every replica."""
-        primary = self.primary
-        step = self._stepping.step(message.weight, message.rate, message.sequence)
-        if message.pulled >= 0:  # before the fold, which then needs no spare for that reader
-            latest.release(message.worker, message.pulled)
-        buffers = primary.buffer_step(part, data, message, self._sharers)
-        if buffers is not None:  # the numbers contain the scale of each part already
-            data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
-        if self._copying:
-            data = self._replicas.forward(message, data, step, self._routing)
-        if buffers is None:
-            primary.add(part, primary.incoming(part, data), message)
-        primary.fold_slice(part, latest, step)
+    def _lock(self, slice_: int) -> AbstractContextManager[object]:
+        """The locks under which a slice is added to."""
+        raise NotImplementedError
 
-    @contextmanager
-    def _adding(self, slice_: int) -> Iterator[None]:
-        """The locks under which a slice is added to. Without rounds one updater makes the steps of
-        all slices, one after the other."""
-        with self._locks.of(slice_):
-            if self._rounds:
-                yield
-            else:
-                with self._fold_lock:
-                    yield
+    def _add_slice(
+        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+    ) -> None:
+        raise NotImplementedError
+
+    def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
+        raise AssertionError("slices are folded as they come, and no round is folded")
 
     def _said(self, event: _Told) -> _Told:
         self._put(event)
@@ -233,51 +221,14 @@ class SliceStore:
             }
 
     def lease(self, worker: int, ticket: int) -> list[int]:
-        """Without rounds: the slot of each slice as it is now, leased to this worker."""
-        with self._fold_lock:
-            assert self.primary.latest is not None
-            return list(self.primary.latest.lease(worker, ticket))
+        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
 
     def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
-        """This worker has read what it got with `ticket`; the memory that is surplus now."""
-        with self._fold_lock:
-            latest = self.primary.latest
-            assert latest is not None
-            latest.release(worker, ticket)
-            return self.primary.slots.free(latest.surplus())
+        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
 
     def freeze(self) -> None:
         with self._fold_lock:
             self._frozen = True
-
-    # -- folds ---------------------------------------------------------------------------------
-
-    def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
-        """Fold every aggregate into `slot`; the largest weight folded. A slice that was folded in
-        this round by the primary before is only carried over. `share`: how much of a full step it is."""
-        primary = self.primary
-        with self._locks.all_of(primary.ids):
-            weight = max((held.weight for held in primary.held), default=0.0)
-            behind = self._behind(primary, round_)
-            with self._ledger_lock:
-                self.ledger.close(round_)
-            steps = {held.slice.id: self._step_of(primary, held, share) for held in behind}
-            for held in behind if self._copying else ():
-                id_ = held.slice.id
-                piece = primary.aggregate_piece(held, slot)
-                self._replicas.fold_too(id_, steps[id_], piece, self.routes[id_], self._routing)
-            primary.fold(slot, fill, steps)
-        return weight
-
-    def _step_of(self, primary: Primary, held: Held, share: float) -> SliceStep:
-        primary.settle(held, forwarded=self._copying)
-        return self._stepping.step(held.weight, held.rate, held.clock, share)
-
-    def _behind(self, primary: Primary, round_: int) -> Sequence[Held]:
-        if not self._copying:
-            return primary.held
-        with self._ledger_lock:
-            return [held for held in primary.held if self.ledger.number(held.slice.id) < round_]
 
     # -- routes --------------------------------------------------------------------------------
 
@@ -315,3 +266,98 @@ class SliceStore:
 
     def close(self) -> None:
         self.primary.close()
+
+
+class RoundsSliceStore(SliceStore):
+    """Contributions are added to aggregates; a fold makes the next version of all slices."""
+
+    ledger: RoundsLedger
+    primary: RoundsPrimary
+    _ledger_type = RoundsLedger
+    _primary_type = RoundsPrimary
+
+    def _lock(self, slice_: int) -> AbstractContextManager[object]:
+        return self._locks.of(slice_)
+
+    def _add_slice(
+        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+    ) -> None:
+        self.primary.add(part, incoming, message)
+
+    def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
+        """Fold every aggregate into `slot`; the largest weight folded. A slice that was folded in
+        this round by the primary before is only carried over. `share`: how much of a full step it is."""
+        primary = self.primary
+        with self._locks.all_of(primary.ids):
+            weight = max((held.weight for held in primary.held), default=0.0)
+            behind = self._behind(primary, round_)
+            with self._ledger_lock:
+                self.ledger.close(round_)
+            steps = {held.slice.id: self._step_of(primary, held, share) for held in behind}
+            for held in behind if self._replicated else ():
+                id_ = held.slice.id
+                piece = primary.aggregate_piece(held, slot)
+                self._replicas.fold_too(id_, steps[id_], piece, self.routes[id_], self._routing)
+            primary.fold(slot, fill, steps)
+        return weight
+
+    def _step_of(self, primary: RoundsPrimary, held: Held, share: float) -> SliceStep:
+        primary.settle(held, forwarded=self._replicated)
+        return self._stepping.step(held.weight, held.rate, held.clock, share)
+
+    def _behind(self, primary: RoundsPrimary, round_: int) -> Sequence[Held]:
+        if not self._replicated:
+            return primary.held
+        with self._ledger_lock:
+            return [held for held in primary.held if self.ledger.number(held.slice.id) < round_]
+
+
+class OnArrivalSliceStore(SliceStore):
+    """Every contribution to a slice is folded as it comes, as a step of its own."""
+
+    ledger: OnArrivalLedger
+    primary: OnArrivalPrimary
+    _ledger_type = OnArrivalLedger
+    _primary_type = OnArrivalPrimary
+
+    @contextmanager
+    def _lock(self, slice_: int) -> Iterator[None]:
+        """One updater makes the steps of all slices, one after the other."""
+        with self._locks.of(slice_), self._fold_lock:
+            yield
+
+    def _add_slice(
+        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+    ) -> None:
+        """Make the step of a contribution, here and on every replica."""
+        primary = self.primary
+        step = self._stepping.step(message.weight, message.rate, message.sequence)
+        if message.pulled >= 0:  # before the fold, which then needs no spare for that reader
+            primary.latest.release(message.worker, message.pulled)
+        buffers = primary.buffer_step(part, data, message, self._sharers)
+        if buffers is not None:  # the numbers contain the scale of each part already
+            data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
+        if self._replicated:
+            with self._ledger_lock:
+                stamp = self.ledger.next_step(message.slice)
+            data = self._replicas.forward(message, data, step, stamp, self._routing)
+        if buffers is None:
+            primary.add(part, primary.incoming(part, data), message)
+        primary.fold_slice(part, step)
+
+    def lease(self, worker: int, ticket: int) -> list[int]:
+        """The slot of each slice as it is now, leased to this worker."""
+        with self._fold_lock:
+            return list(self.primary.latest.lease(worker, ticket))
+
+    def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
+        """This worker has read what it got with `ticket`; the memory that is surplus now."""
+        with self._fold_lock:
+            latest = self.primary.latest
+            latest.release(worker, ticket)
+            return self.primary.slots.free(latest.surplus())
+
+
+def choose_slice_store(job: JobSpec) -> type[SliceStore]:
+    """The slice store of a server, by the job's policy."""
+    return RoundsSliceStore if traits_of(job.sync).rounds else OnArrivalSliceStore

@@ -29,7 +29,13 @@ from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
 from polyrhythm.sim.server.links import SimServerLinks
 from polyrhythm.sim.server.publishing import SimPublishing
-from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
+from polyrhythm.sim.server.slice_store import (
+    CarriedCopy,
+    CarriedState,
+    SimOnArrivalSliceStore,
+    SimRoundsSliceStore,
+    SimSliceStore,
+)
 from polyrhythm.wire import messages as m
 
 
@@ -68,16 +74,18 @@ class ServerProcess(Process):
         self._leads = journal is not None
         self._objective = objective
         self._witness = witness
-        self._rounds = traits_of(job.sync).rounds
         me = m.ServerHello(
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
         self._heard_throttle = HeardThrottle()
         self._mesh = SimServerLinks(self, me, journal, lambda spec: dial(self, spec))
         self._adding: SimAdding
-        if self._rounds:
+        self._store_type: type[SimSliceStore]
+        if traits_of(job.sync).rounds:
+            self._store_type = SimRoundsSliceStore
             self._adding = SimRoundsAdding(clock, self._add, self._fold, fold_ns_per_byte)
         else:
+            self._store_type = SimOnArrivalSliceStore
             self._adding = SimOnArrivalAdding(clock, self._fold_slice, fold_ns_per_byte)
         self._publishing = SimPublishing(
             self, server, self._mesh, self._placed, self._slept_through
@@ -251,13 +259,12 @@ class ServerProcess(Process):
             self._mesh.hang_up(f"{self.name} ended: {in_words(effect.reason)}")
 
     def _build(self, effect: fx.Build) -> None:
-        self.memory = SimSliceStore(
+        self.memory = self._store_type(
             self._server,
             slice_sizes(effect.spec, self._job),
             effect.routes,
             effect.routing,
             Stepping(self._job),
-            rounds=self._rounds,
             keep=self._witness is not None,
             fresh=effect.fresh,
         )

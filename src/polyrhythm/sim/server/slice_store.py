@@ -22,7 +22,7 @@ from polyrhythm.core.events import (
 )
 from polyrhythm.core.server import ledger_events
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.ledger import Ledger, OnArrivalLedger, RoundsLedger, Verdict
 from polyrhythm.core.server.replication import fold_step
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.errors import InvariantBroken, LinkError
@@ -61,6 +61,10 @@ class CarriedState(State, frozen=True, kw_only=True):
 
 
 class SimSliceStore:
+    """A server has a `SimRoundsSliceStore` or a `SimOnArrivalSliceStore`."""
+
+    _ledger_type: type[Ledger]
+
     def __init__(
         self,
         server: int,
@@ -69,7 +73,6 @@ class SimSliceStore:
         routing: int,
         stepping: Stepping,
         *,
-        rounds: bool,
         keep: bool,
         fresh: bool = True,
     ) -> None:
@@ -84,37 +87,37 @@ class SimSliceStore:
         self._sizes = sizes
         self._routing = routing
         self._stepping = stepping
-        self._rounds = rounds
         self._keep = keep
-        self._copying = any(len(route.holders) > 1 for route in routes)
+        self._replicated = any(len(route.holders) > 1 for route in routes)
         mine = [s for s, route in kept.items() if route.primary == server]
-        self._ledger = Ledger(mine, copying=self._copying, rounds=rounds)
-        if self._copying or not fresh:
+        self._ledger = self._ledger_type(mine, replicated=self._replicated)
+        if self._replicated or not fresh:
             (self._ledger.begin if fresh else self._ledger.reroute)(server, kept, routing)
         self._frozen = False
         self._aggregate: dict[int, float] = {}
         self._added: dict[int, list[Given]] = {}
         self._stamps: dict[Place, int] = {}
         self._writes = 0
-        self._slot = 0
-        """With rounds, the slot of the current version."""
-        self._latest = None if rounds else SliceVersions(())
         self._moves: Counter[int] = Counter()
         """Per slice, how often it changed its role here: it lies in new memory then."""
         self.copies: list[tuple[int, CarriedCopy]] = []
         """What must go to replicas now."""
+        self._open_slots()
         self._hold(mine, kept)
 
     def _hold(self, mine: Sequence[int], kept: Mapping[int, Route]) -> None:
         self.slices = {slice_: self._sizes[slice_] for slice_ in mine}
         """Per slice that this server is the primary of, its bytes as they travel."""
         self.nbytes = sum(self.slices.values())
-        first = self._slot
-        if self._latest is not None:
-            first = self._latest.hold(mine, self.nbytes)
-        self._first = first
+        self._first = self._first_slot()
         """The slot in which slices begin that came with these routes."""
         self._keep_books(kept)
+
+    def _open_slots(self) -> None:
+        raise NotImplementedError
+
+    def _first_slot(self) -> int:
+        raise NotImplementedError
 
     def _keep_books(self, kept: Mapping[int, Route]) -> None:
         for slice_ in kept:
@@ -155,27 +158,15 @@ class SimSliceStore:
         self._aggregate[slice_] += message.weight
         if self._keep:
             self._added[slice_].append((worker, incarnation, sequence))
-        if self._latest is not None:
-            self._fold_at_once(self._latest, message)
+        self._added_slice(message)
         round_ = self._ledger.add(worker, incarnation, sequence, slice_, message.slices)
         if round_ is None:
             return None
         asked = (message.pull, message.pulled)
         return Contributed(worker, incarnation, sequence, round_, *asked)
 
-    def _fold_at_once(self, latest: SliceVersions, message: Contribution) -> None:
-        slice_ = message.slice
-        step = self._stepping.step(message.weight, message.rate, message.sequence)
-        if self._copying:
-            given = (message.worker, message.incarnation, message.sequence)
-            cargo = tuple(self._added[slice_])
-            stamp = self._ledger.next_step(slice_)
-            self._copy_step(slice_, stamp, step, (Row(*given),), given, cargo)
-        if message.pulled >= 0:
-            latest.release(message.worker, message.pulled)
-        slot = latest.target(slice_)
-        self._fold_slice(slice_, slot, step)
-        latest.folded(slice_, slot)
+    def _added_slice(self, message: Contribution) -> None:
+        """A slice was added to its aggregate."""
 
     def nbytes_of(self, slice_: int, routing: int) -> int:
         nbytes = self.slices.get(slice_)
@@ -189,23 +180,7 @@ class SimSliceStore:
     # -- folds ---------------------------------------------------------------------------------
 
     def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
-        """Fold every aggregate into `slot`; the largest weight folded. `share`: how much of a full
-        step it is."""
-        self._slot = slot
-        weight = max(self._aggregate.values(), default=0.0)
-        behind = [s for s in self.slices if not self._copying or self._ledger.number(s) < round_]
-        steps = {s: self._stepping.step(self._aggregate[s], None, -1, share) for s in behind}
-        cargos = {s: tuple(self._added[s]) for s in behind}
-        for slice_ in self.slices:
-            if slice_ in steps:
-                self._fold_slice(slice_, slot, steps[slice_])
-            else:
-                self._write(slice_, slot)
-        self._ledger.close(round_)
-        for slice_, step in steps.items() if self._copying else ():
-            rows, stamp = self._ledger.folded_rows(slice_), self._ledger.stamp(slice_)
-            self._copy_step(slice_, stamp, step, rows, None, cargos[slice_])
-        return weight
+        raise AssertionError("slices are folded as they come, and no round is folded")
 
     def _fold_slice(self, slice_: int, slot: int, step: SliceStep) -> None:
         self._write(slice_, slot)
@@ -280,7 +255,7 @@ class SimSliceStore:
         """Be the primary, a copy or nobody of each slice, as these routes say."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = [s for s, route in kept.items() if route.primary == self._server]
-        self._copying = True
+        self._replicated = True
         self._routing = routing
         self._ledger.reroute(self._server, kept, routing)
         for slice_ in self.contents.keys() - (self.slices.keys() & set(mine)):
@@ -333,16 +308,10 @@ class SimSliceStore:
     # -- readers -------------------------------------------------------------------------------
 
     def lease(self, worker: int, ticket: int) -> tuple[int, ...]:
-        """Without rounds: the slot of each slice as it is now, leased to this worker."""
-        assert self._latest is not None
-        return self._latest.lease(worker, ticket)
+        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
 
     def unlease(self, worker: int, ticket: int | None) -> None:
-        assert self._latest is not None
-        self._latest.release(worker, ticket)
-        self.free(self._latest.surplus())
-        if self._keep:
-            self._latest.check()
+        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
 
     def free(self, slots: Sequence[int]) -> None:
         """Free these slots of all slices."""
@@ -360,3 +329,70 @@ class SimSliceStore:
     def stamps(self, places: Sequence[Place]) -> list[Any]:
         """What lies in these places now."""
         return [self._stamps.get(place, _NOTHING) for place in places]
+
+
+class SimRoundsSliceStore(SimSliceStore):
+    _ledger: RoundsLedger
+    _ledger_type = RoundsLedger
+
+    def _open_slots(self) -> None:
+        self._slot = 0
+        """The slot of the current version."""
+
+    def _first_slot(self) -> int:
+        return self._slot
+
+    def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
+        """Fold every aggregate into `slot`; the largest weight folded. `share`: how much of a full
+        step it is."""
+        self._slot = slot
+        weight = max(self._aggregate.values(), default=0.0)
+        behind = [s for s in self.slices if not self._replicated or self._ledger.number(s) < round_]
+        steps = {s: self._stepping.step(self._aggregate[s], None, -1, share) for s in behind}
+        cargos = {s: tuple(self._added[s]) for s in behind}
+        for slice_ in self.slices:
+            if slice_ in steps:
+                self._fold_slice(slice_, slot, steps[slice_])
+            else:
+                self._write(slice_, slot)
+        self._ledger.close(round_)
+        for slice_, step in steps.items() if self._replicated else ():
+            rows, stamp = self._ledger.folded_rows(slice_), self._ledger.stamp(slice_)
+            self._copy_step(slice_, stamp, step, rows, None, cargos[slice_])
+        return weight
+
+
+class SimOnArrivalSliceStore(SimSliceStore):
+    _ledger: OnArrivalLedger
+    _ledger_type = OnArrivalLedger
+
+    def _open_slots(self) -> None:
+        self._latest = SliceVersions(())
+
+    def _first_slot(self) -> int:
+        return self._latest.hold(tuple(self.slices), self.nbytes)
+
+    def _added_slice(self, message: Contribution) -> None:
+        """Fold the slice at once."""
+        slice_ = message.slice
+        step = self._stepping.step(message.weight, message.rate, message.sequence)
+        if self._replicated:
+            given = (message.worker, message.incarnation, message.sequence)
+            cargo = tuple(self._added[slice_])
+            stamp = self._ledger.next_step(slice_)
+            self._copy_step(slice_, stamp, step, (Row(*given),), given, cargo)
+        if message.pulled >= 0:
+            self._latest.release(message.worker, message.pulled)
+        slot = self._latest.target(slice_)
+        self._fold_slice(slice_, slot, step)
+        self._latest.folded(slice_, slot)
+
+    def lease(self, worker: int, ticket: int) -> tuple[int, ...]:
+        """The slot of each slice as it is now, leased to this worker."""
+        return self._latest.lease(worker, ticket)
+
+    def unlease(self, worker: int, ticket: int | None) -> None:
+        self._latest.release(worker, ticket)
+        self.free(self._latest.surplus())
+        if self._keep:
+            self._latest.check()
