@@ -1,4 +1,4 @@
-# Every target sets up the virtual environment if there is none: `make run` works on a fresh clone.
+# Every target sets up the virtual environment if there is none, so `make run` works in a fresh clone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

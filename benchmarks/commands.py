@@ -1,4 +1,4 @@
-"""Commands that benchmarks measure: what each printed last, or why it failed."""
+"""Run the commands that benchmarks measure, and read their results."""
 
 import json
 import subprocess
@@ -11,7 +11,8 @@ from benchmarks import readme
 
 
 def call(command: list[str], timeout_s: float) -> dict[str, Any]:
-    """What the command printed last, as JSON, or why it failed."""
+    """Run a command. Returns the last line that it printed, which is JSON, or the reason of its
+    failure as `failed`."""
     try:
         done = subprocess.run(
             command,
@@ -29,7 +30,7 @@ def call(command: list[str], timeout_s: float) -> dict[str, Any]:
 
 
 def train(*words: str, timeout_s: float) -> dict[str, Any]:
-    """What `polyrhythm train` says of a run, and the run's journal."""
+    """Run `polyrhythm train`. Returns its JSON result, with the lines of the run's journal."""
     with tempfile.TemporaryDirectory() as folder:
         command = [str(Path(sys.executable).parent / "polyrhythm"), "train", *words]
         told = call([*command, "--runs-dir", folder, "--json"], timeout_s)

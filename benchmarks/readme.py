@@ -1,4 +1,4 @@
-"""Tables in documents: each stands between markers, and its benchmark writes it there."""
+"""Writes the tables of benchmarks into documents, between two markers."""
 
 from pathlib import Path
 

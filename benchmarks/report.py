@@ -1,4 +1,4 @@
-"""What every benchmark says: on which machine, how far it is, and its numbers at the end."""
+"""The output of every benchmark: the machine, the progress, and the numbers at the end."""
 
 import argparse
 import json
@@ -10,11 +10,13 @@ from typing import Any
 from polyrhythm.io.cores import usable_cores
 
 _STOLEN = 7
-"""Which of a core's times the host gave to other machines (proc_stat(5))."""
+"""The field of /proc/stat with the time that the host gave to other virtual machines
+(proc_stat(5))."""
 
 
 def _core_times(stat: Path = Path("/proc/stat")) -> tuple[int, int]:
-    """(what was stolen, all) since the machine began; zeros where nobody says so."""
+    """(stolen time, total time) of all cores since the machine started; zeros where /proc/stat
+    does not say."""
     if not stat.exists():
         return 0, 0
     times = [int(part) for part in stat.read_text().splitlines()[0].split()[1:9]]
@@ -25,8 +27,8 @@ _BEGAN = _core_times()
 
 
 def machine(*, anew: bool = True) -> str:
-    """Where this was measured. Cores that others have been given meanwhile explain most surprises.
-    `anew`: all of it was measured since this program began."""
+    """The machine, and the share of its time that the host gave to other virtual machines, which
+    explains most odd results. `anew`: all figures were measured since this program began."""
     stolen, everything = (now - then for now, then in zip(_core_times(), _BEGAN, strict=True))
     here = f"{platform.machine()}, {usable_cores()} cores"
     if anew and everything:
@@ -35,19 +37,19 @@ def machine(*, anew: bool = True) -> str:
 
 
 def say(line: str) -> None:
-    """How far it is, beside the result."""
+    """Report progress on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def at_least_one(text: str) -> int:
-    """For a flag that says how often."""
+    """The type of a flag that is a number of repetitions."""
     if (times := int(text)) < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return times
 
 
 def give(result: dict[str, Any], table: str, file: Path | None) -> None:
-    """Print the table, and write all numbers to the file if there is one."""
+    """Print the table, and write all numbers to `file` as JSON if it is given."""
     if file is not None:
         file.write_text(json.dumps(result, indent=1))
     print(table)

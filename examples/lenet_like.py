@@ -12,7 +12,7 @@ DEFAULTS = {"epochs": 3}
 
 
 def make_data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Stripes that run one of four ways, under noise; every worker makes the same ones."""
+    """Images of stripes in one of four directions, with noise. Every worker makes the same images."""
     generator = torch.Generator().manual_seed(0)
     rows, columns = torch.meshgrid(torch.arange(12.0), torch.arange(12.0), indexing="ij")
     stripes = torch.stack([rows, columns, rows + columns, rows - columns]).mul(1.5).sin()

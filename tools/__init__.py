@@ -1,1 +1,1 @@
-"""What keeps the repository's own files in step."""
+"""Programs that check this repository or make some of its files."""

@@ -1,6 +1,6 @@
 """`docs/cli.md` from the program itself: `python -m tools.cli_docs` writes it, `--check` compares.
 
-Help is made as plain text of one width, so that the page depends on no terminal.
+The help texts are plain text of a fixed width, so that the page does not depend on the terminal.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Switch on one fault after the other, and see which test finds it.
+"""Apply one fault after the other, and check that a test finds it.
 
     python -m tools.mutants                  # as `make mutants`: all of them
     python -m tools.mutants NAME ...         # these only; part of a name is enough
@@ -37,23 +37,23 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "polyrhythm"
 TEST_TIMEOUT_S = 60.0
 _PATIENCE_S = 600.0
-"""For all tests of one mutant, and for each of those that run without any."""
+"""The time limit for all tests of one mutant, and for each test that runs without a mutant."""
 _WARM = (
     *("pytest", "_pytest.junitxml", "_pytest.unittest", "pdb", "tomllib", "pytest_timeout"),
     *("hypothesis", "_hypothesis_pytestplugin", "hypothesis.strategies", "hypothesis.stateful"),
     *("numpy", "torch", "torch.utils.data", "torch._dynamo", "msgspec", "typer", "rich"),
 )
-"""Imported once, before processes are forked: none of these is mutated."""
+"""Modules that are imported once, before processes are forked. No mutant changes them."""
 _IMPORTED_BEFORE = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 
 
 @dataclass
 class Outcome:
-    """What one pytest process found."""
+    """The result of one pytest process."""
 
     seconds: float = 0.0
     exit_code: int | None = None
-    """None: it did not end in order."""
+    """None: the process crashed or was stopped."""
     passed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """Why it says nothing about a mutant."""
+        """Why this result does not tell whether the mutant was killed; None if it does."""
         if self.exit_code is None:
             return "its process was stopped, or crashed"
         if self.exit_code not in (0, 1):
@@ -72,7 +72,7 @@ class Outcome:
 
 
 class _Watch:
-    """A plugin that writes down how every test ended."""
+    """A pytest plugin that records the result of every test."""
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
@@ -110,7 +110,7 @@ def _become_pytest(
     output: int,
     result: int,
 ) -> None:
-    """In the child: nothing of this must return to the caller."""
+    """Run the tests in the forked child, and exit. This function never returns."""
     try:
         os.setsid()
         os.dup2(output, 1)
@@ -128,7 +128,7 @@ def _become_pytest(
                 *("-o", "addopts=", "-q", "--strict-markers"),
                 *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 *("--timeout", str(timeout_s), "--timeout-method", "signal", "--tb", "short"),
-                # Rewritten assertions say more when a test fails; a mutant is meant to fail.
+                # Rewriting assertions is slow, and its longer messages are not needed for a mutant.
                 *(() if to_the_end else ("-x", "--assert", "plain")),
                 *("-W", _IMPORTED_BEFORE),
                 *tests,
@@ -137,7 +137,7 @@ def _become_pytest(
         )
         found = sys.modules.get("polyrhythm")
         if path is not None and found is not None:
-            assert Path(found.__file__ or "").is_relative_to(path), "it tested another package"
+            assert Path(found.__file__ or "").is_relative_to(path), "another package was tested"
         told = {k: getattr(outcome, k) for k in ("exit_code", "passed", "failed", "skipped")}
         os.write(result, json.dumps(told).encode())
     except BaseException:
@@ -149,7 +149,8 @@ def _become_pytest(
 
 
 def _await(pid: int, result: int, patience_s: float) -> Outcome:
-    """What the child says, within so many seconds; it and its process group are gone after that."""
+    """Read the result of the child until it ends or the time is over, then kill its process
+    group."""
     told = b""
     until_s = time.monotonic() + patience_s
     while select.select([result], [], [], max(0.0, until_s - time.monotonic()))[0]:
@@ -168,10 +169,10 @@ def _await(pid: int, result: int, patience_s: float) -> Outcome:
 class Verdict:
     mutant: Mutant
     killer: str | None
-    """The test that failed."""
+    """The test that failed; None if all passed."""
     seconds: float
     fault: str | None = None
-    """Why nothing can be said."""
+    """Why it is unknown whether the mutant was killed."""
     output: str = ""
 
     @property
@@ -193,7 +194,7 @@ def judge(mutant: Mutant, timeout_s: float) -> Verdict:
 
 
 def verify_tests(mutants: Iterable[Mutant], timeout_s: float) -> str | None:
-    """What is wrong with the named tests without any mutant."""
+    """Run the named tests without a mutant, and report those that fail; None if all pass."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     outcome = run_tests(tests, None, timeout_s, to_the_end=True)
     if outcome.fault is None and not outcome.failed:
@@ -204,7 +205,7 @@ def verify_tests(mutants: Iterable[Mutant], timeout_s: float) -> str | None:
 
 
 def chosen(mutants: Sequence[Mutant], words: Sequence[str], *, slow: bool) -> list[Mutant]:
-    """Those whose name contains one of the words; all, if there are none."""
+    """The mutants whose name contains one of the words; all if there are no words."""
     found = [m for m in mutants if not words or any(word in m.name for word in words)]
     return [m for m in found if slow or not m.slow]
 
@@ -276,7 +277,7 @@ def main(
 
 
 def _sum_up(verdicts: Sequence[Verdict]) -> int:
-    """Say what was found; the exit code."""
+    """Print a summary, and return the exit code."""
     unknown = [verdict.mutant.name for verdict in verdicts if verdict.fault is not None]
     survived = [v.mutant.name for v in verdicts if v.fault is None and v.killer is None]
     print(f"{len(verdicts)} mutants, {len(verdicts) - len(survived) - len(unknown)} killed")

@@ -1,11 +1,11 @@
-"""The newcomer's path: what README.md and docs/guide.md tell people to type is typed.
+"""Run the commands of README.md and docs/guide.md as a new user would.
 
     python -m tools.newcomer            # as `make newcomer`: in a fresh clone, from `make run` on
     python -m tools.newcomer --here     # with the polyrhythm that is installed here; make is left out
 
 Every fenced block of `sh` is run as printed, by bash, in the order of the page; the first command
 that fails ends it. The README is followed in a clone of the last commit, the guide in an empty folder.
-A block below the line `<!-- newcomer: not run, BECAUSE -->` is passed over. Blocks know nothing of
+A block below the line `<!-- newcomer: not run, BECAUSE -->` is skipped. Blocks know nothing of
 each other but the files that they leave.
 """
 
@@ -36,11 +36,11 @@ class Block:
     line: int
     text: str
     not_run: str | None
-    """Why it is passed over."""
+    """The reason for skipping this block; None if the block is run."""
 
     @property
     def lines(self) -> list[str]:
-        """Its commands, continued lines joined, without comments."""
+        """The commands of the block: continued lines are joined, and comments removed."""
         whole = self.text.replace("\\\n", " ")
         stripped = (re.sub(r"(^|\s)#.*", "", line).strip() for line in whole.splitlines())
         return [line for line in stripped if line]
@@ -54,7 +54,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def run(block: Block, folder: Path, path: str) -> int:
-    """Run it where the newcomer would be; everything that it started ends with it."""
+    """Run the block in `folder`, and end every process that it has started."""
     process = subprocess.Popen(
         ["bash", "-e", "-o", "pipefail", "-c", block.text],
         cwd=folder,
@@ -71,7 +71,7 @@ def run(block: Block, folder: Path, path: str) -> int:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # nothing was left running
+            pass  # no process is left
         process.wait()
 
 

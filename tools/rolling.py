@@ -2,8 +2,8 @@
 
     python -m tools.rolling docs/pictures/rolling.svg [--job digits] [--sync bsp] [--servers 4]
 
-A server is killed, the engine starts it again, it learns its slices; when every slice has all of its
-copies again, the next one is killed.
+A server is killed, the engine starts it again, and it fetches its slices. The next server is killed
+when every slice has all of its copies again.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from xml.sax.saxutils import escape
 CLI = Path(sys.executable).with_name("polyrhythm")
 DEADLINE_S = 300.0
 CALM_ROUNDS = 100
-"""Before the first server is killed, between two, and after the last."""
+"""Rounds before the first kill, between two kills, and after the last one."""
 TCP_LISTENS = "0A"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 300, 70, 34, 20, 46
 OBJECTIVE, GONE, TEXT = "#4269d0", "#ff725c", "#6e7781"
@@ -61,12 +61,12 @@ class Job:
         )
 
     def lines(self) -> list[Line]:
-        """Those that were written whole."""
+        """The complete lines of the journal."""
         text = self._journal.read_text() if self._journal.exists() else ""
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def servers(self) -> list[int]:
-        """Who listens, oldest first."""
+        """The processes that listen on a port, oldest first: these are the servers."""
         table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         inodes = {f"socket:[{fields[9]}]" for fields in table if fields[3] == TCP_LISTENS}
         return [
@@ -108,7 +108,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def roll(args: argparse.Namespace) -> list[Line]:
-    """The journal of a job whose servers were restarted in turn."""
+    """Run a job, restart its servers in turn, and return the lines of its journal."""
     with tempfile.TemporaryDirectory() as folder:
         job = Job(Path(folder), args)
         try:
@@ -170,7 +170,8 @@ def draw(lines: list[Line], title: str) -> str:
 
 
 def _absences(lines: Iterable[Line]) -> Iterable[tuple[str, float, float]]:
-    """Who was lost, when, and when the last copy of a slice was there again after it was back."""
+    """For each lost server: its number, when it was lost, and when every slice had all copies
+    again."""
     gone: tuple[int, float] | None = None
     back = False
     for line in lines:

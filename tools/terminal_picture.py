@@ -1,4 +1,4 @@
-"""A picture of a command in a terminal, as it really went:
+"""Run a command in a terminal and draw its output:
 
     python -m tools.terminal_picture docs/pictures/run.svg --title 'make run' -- polyrhythm train
 
@@ -29,8 +29,8 @@ _TIMEOUT_S = 300.0
 
 
 class Screen:
-    """Lines as a terminal would show them, colours left in. It knows what rich's live tables use:
-    up, erase line, carriage return; it does not wrap lines."""
+    """The lines that a terminal would show, with colours. It supports the control sequences of
+    rich's live tables (up, erase line, carriage return), and does not wrap lines."""
 
     def __init__(self) -> None:
         self.lines = [""]
@@ -64,7 +64,7 @@ class Screen:
 
 
 def record(command: list[str], columns: int, rows: int, at_s: float | None) -> list[str]:
-    """What stands on the screen at the end, or at `at_s`."""
+    """Run the command, and return the lines on the screen at the end, or after `at_s` seconds."""
     terminal, inside = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     environ = {**os.environ, "TERM": "xterm-256color"}
@@ -79,7 +79,7 @@ def record(command: list[str], columns: int, rows: int, at_s: float | None) -> l
             break
         try:
             pending += os.read(terminal, 65536)
-        except OSError:  # the other side is closed: the command has ended
+        except OSError:  # the command has ended and closed its end
             break
         whole, _, part = pending.rpartition(b"\n")
         screen.feed(whole.decode(errors="replace") + ("\n" if whole else ""))

@@ -1,7 +1,7 @@
 """Pictures of the sync policies: `python -m tools.timelines` draws docs/pictures/sync-*.svg.
 
-Each is a simulated run of three workers whose steps take 100, 200 and 300 ms: the very machines that
-run a real job, watched while they compute and while they wait.
+Each picture shows a simulated run of three workers whose steps take 100, 200 and 300 ms. The
+simulation runs the same machines as a real job.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from polyrhythm.sim.simulation import Simulation
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 POLICIES = {"bsp": "bsp", "ssp": "ssp:2", "ssp-restart": "ssp-restart:3", "asp": "asp"}
-"""A picture's name, and what `--sync` is given for it."""
+"""The name of each picture, and its value of `--sync`."""
 STEPS_MS = (100, 200, 300)
 SHOWN_S = 2.4
 _SCENARIO = """
@@ -40,13 +40,14 @@ _COMPUTING, _WAITING, _TEXT = "#4269d0", "#e5484d", "#6e7781"
 
 
 class Watched(Clock):
-    """A clock that looks at the workers whenever something has happened."""
+    """A clock that records what the workers do after every event."""
 
     def __init__(self) -> None:
         super().__init__()
         self.simulation: Simulation | None = None
         self.spans: dict[str, list[tuple[Phase, int]]] = {}
-        """Per worker, what it does and since when; a step that follows another is one of its own."""
+        """Per worker: its current activity and when that began. Two steps in a row are two
+        activities."""
         self._steps: dict[str, int] = {}
 
     def at(self, when_ns: int, do: Callable[[Any], None], what: Any = None) -> None:
@@ -68,7 +69,8 @@ class Watched(Clock):
 
 
 def watch(sync: str) -> dict[str, list[tuple[Phase, float, float]]]:
-    """What each worker did, from when to when, in seconds since the first step began."""
+    """Simulate a job. Returns the activities of each worker with their beginning and end, in
+    seconds since the first step began."""
     workers = "".join(_WORKER.format(step=step) for step in STEPS_MS)
     scenario = parse_scenario(_SCENARIO.format(sync=sync) + workers, "timeline")
     clock = Watched()

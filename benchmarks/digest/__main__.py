@@ -29,7 +29,7 @@ FEW_CORES = 2
 
 
 def rounds_of(nbytes: int) -> tuple[int, int]:
-    """(rounds, warm-up): a few seconds of measuring."""
+    """(rounds, warm-up rounds), for a few seconds of measuring."""
     rounds = max(20, min(2000, int(3e9 / nbytes)))
     return rounds, max(3, rounds // 10)
 
@@ -58,7 +58,7 @@ def compare(nbytes: int, servers: int, repeat: int) -> dict[str, list[float]]:
 
 
 def asked_for(size: str, cores: int) -> float | None:
-    """The least ratio of xxh3 to none, where one is asked for."""
+    """The least ratio of xxh3 to none that is required; None where there is no requirement."""
     if size not in ASKED_FOR:
         return None
     return ASKED_OF_TWO if cores <= FEW_CORES else ASKED_OF_MANY_CORES

@@ -1,4 +1,4 @@
-"""Who exchanges fastest on this machine: us, Ray's actor parameter server, gloo, the bare loops.
+"""Compare the rounds per second of polyrhythm, a Ray parameter server, gloo and bare loops.
 
     python -m benchmarks.exchange [--repeat 5] [--sizes 102MB,4MB,0.1MB] [--json out.json] [--readme]
 
@@ -50,7 +50,7 @@ FLOORS: list[tuple[str, str, str, tuple[float, float, float]]] = [
 
 
 def _rounds(nbytes: int) -> tuple[int, int]:
-    """(rounds, warm-up): a second or two of measuring for the faster systems."""
+    """(rounds, warm-up rounds), for a second or two of measuring with the faster systems."""
     rounds = max(20, min(1500, int(1.6e9 / nbytes)))
     return rounds, max(3, rounds // 10)
 

@@ -62,14 +62,14 @@ def member(rank: int, workers: int, nbytes: int, port: int, orders: Connection) 
 
 
 class Group:
-    """The parent's view of the W processes."""
+    """The W processes, as the parent controls them."""
 
     def __init__(self, workers: int, connections: list[Connection]) -> None:
         self.connections = connections
         self.stretch = int(96 / math.log2(max(workers, 2)))  # W ** stretch is at most 2 ** 96
 
     def measure(self, rounds: int) -> float:
-        """Runs the rounds, which check their own result, and returns the rounds per second."""
+        """Run the rounds, which check their own result. Returns the rounds per second."""
         elapsed = 0.0
         for first in range(0, rounds, self.stretch):
             for connection in self.connections:
@@ -84,7 +84,7 @@ class Group:
 
 @contextlib.contextmanager
 def group(nbytes: int, workers: int) -> Iterator[Group]:
-    """W processes joined over loopback, none of which is left afterwards."""
+    """Start W processes that are connected over loopback, and end all of them afterwards."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a free port
     context = mp.get_context("spawn")

@@ -91,7 +91,7 @@ class Exchange:
         self.done = 0
 
     def measure(self, rounds: int) -> float:
-        """Runs the rounds, checks their result, and returns the rounds per second."""
+        """Run the rounds and check their result. Returns the rounds per second."""
         ray.wait([self.weights], fetch_local=False)
         started = time.perf_counter()
         pending = []
@@ -116,7 +116,7 @@ class Exchange:
 
 @contextlib.contextmanager
 def cluster(nbytes: int, workers: int, documented: bool) -> Iterator[None]:
-    """A Ray of this program's own, of which nothing is left afterwards."""
+    """Start Ray for this program alone, and stop it afterwards; no files or processes remain."""
     folder = tempfile.mkdtemp(prefix="ray-peer-")
     try:
         ray.init(

@@ -1,1 +1,1 @@
-"""What replicas cost, and how long a lost server is felt."""
+"""What replicas cost, and how long a lost server delays the workers."""

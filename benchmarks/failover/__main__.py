@@ -1,10 +1,12 @@
-"""What replicas cost, and how long a lost server is felt.
+"""What replicas cost, and how long a lost server delays the workers.
 
     python -m benchmarks.failover [--repeat 10] [--only kill|stop|rounds] [--json out.json]
 
-Four workers whose steps take 10 ms, three servers, one copy of every slice. A server is killed, or
-stopped; what counts is the time from then until every worker has ended the step that it had to wait
-in. Rounds of `bench exchange` at 102 MB with two servers, one copy over none, in turns. Medians.
+Two measurements, each reported as a median. Delay: a job has four workers with steps of 10 ms,
+three servers, and one replica of every slice. One server is killed or stopped. The delay is the
+time from the signal until every worker has ended its longest step since then. Cost: rounds per
+second of `bench exchange` at 102 MB with two servers, with one replica divided by without, measured
+in turns.
 """
 
 import argparse
@@ -26,7 +28,7 @@ CLI = Path(sys.executable).with_name("polyrhythm")
 STEPS = Path(__file__).parents[1] / "membership" / "steps.py"
 WORKERS = [f"worker-{number}" for number in range(4)]
 SETTLED = 300
-"""Steps of every worker before anything befalls a server: by then the lead knows its heartbeats."""
+"""Steps of every worker before the signal: by then the lead knows the rhythm of heartbeats."""
 RECOVERED = 50
 DEADLINE_S = 120.0
 TCP_LISTENS = "0A"
@@ -37,7 +39,7 @@ def until(done: Callable[[], Any]) -> Any:
     until_s = time.monotonic() + DEADLINE_S
     while not (found := done()):
         if time.monotonic() > until_s:
-            raise TimeoutError(f"nothing came of it within {DEADLINE_S:.0f} s")
+            raise TimeoutError(f"the job did not get that far within {DEADLINE_S:.0f} s")
         time.sleep(0.01)
     return found
 
@@ -49,7 +51,8 @@ def steps_of(folder: Path, name: str) -> list[int]:
 
 @contextlib.contextmanager
 def running(sync: str, link: str) -> Iterator[tuple[Path, list[int]]]:
-    """A job in full swing: its folder, and its servers, the lead's first."""
+    """A running job whose workers have made their first steps: its folder, and the process ids
+    of its servers, with the lead's server first."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         flags = ["--workers", "4", "--servers", "3", "--replicas", "1", "--min-step", "10ms"]
@@ -68,8 +71,8 @@ def running(sync: str, link: str) -> Iterator[tuple[Path, list[int]]]:
             process.wait(30)
 
 
-def seconds_felt(number: signal.Signals, sync: str, link: str) -> float:
-    """From the signal until every worker has ended the longest step that it was in since then."""
+def seconds_of_delay(number: signal.Signals, sync: str, link: str) -> float:
+    """The seconds from the signal until every worker has ended its longest step since then."""
     with running(sync, link) as (folder, servers):
         hit_ns = time.monotonic_ns()
         os.kill(servers[1], number)
@@ -93,7 +96,8 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _listening(pids: list[int]) -> list[int]:
-    """Servers, by their number: they listen, and are started in order."""
+    """The processes that listen on a port, which are the servers, in the order in which they
+    were started."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {f"socket:[{fields[9]}]" for fields in lines if fields[3] == TCP_LISTENS}
     return [
@@ -124,8 +128,8 @@ def main() -> None:
     args = parser.parse_args()
     measures: dict[str, dict[str, Callable[[], float]]] = {
         what: {
-            f"{said} of a server, {sync}: seconds felt (wanted {WANTED[what]:g})": (
-                lambda number=number, sync=sync: seconds_felt(number, sync, "auto")
+            f"{said} of a server, {sync}: seconds of delay (wanted {WANTED[what]:g})": (
+                lambda number=number, sync=sync: seconds_of_delay(number, sync, "auto")
             )
             for sync in ("bsp", "asp")
         }

@@ -1,1 +1,1 @@
-"""What unequal company costs: slow members, deaths, silence, and joining."""
+"""What slow, dead, silent and joining workers cost the others."""

@@ -1,13 +1,14 @@
-"""What unequal company costs: slow members, deaths, silence, and joining.
+"""What slow, dead, silent and joining workers cost the others.
 
     python -m benchmarks.membership [--repeat 3] [--seconds 10] [--servers 1] [--shares]
 
-Four workers whose steps take 10 ms, one of them four times as long. Contributions per second are
-shown as a share of what the policy could reach: 325 under asp, 100 under ssp:8 and bsp, where the
-slow one sets the pace. They are counted by the journal, after a warm-up: a process's first steps take
-longer, and four times that on the slow one. `--shares` leaves it at that. A death costs the others the
-longest pause between two of their steps around it; steps of 10 ms and the respawned are left as they
-are. Medians of `--repeat`, one after the other.
+A job has four workers with steps of 10 ms; one of them is four times slower. Contributions per
+second are shown as a share of the number that the policy could reach: 325 under asp, and 100 under
+ssp:8 and bsp, where the slow worker sets the pace. They are counted from the journal after a
+warm-up, because the first steps of a process take longer. With `--shares` only these are measured.
+The cost of a death is the longest pause between two steps of the other workers after it. The 10 ms
+of a step are not subtracted, and the killed worker is started again. All figures are medians of
+`--repeat` runs.
 """
 
 import argparse
@@ -34,11 +35,11 @@ REACHABLE = {"asp": 325.0, "ssp:8": 100.0, "bsp": 100.0}
 STAGE = ("--workers", "4", "--threads", "1", "--min-step", "10ms", "--timer", "off")
 WARM_UP_S = 3.0
 _LEAST_LINES = 3
-"""Of the journal, about one per second."""
+"""The least number of journal lines after the warm-up. The journal gets about one per second."""
 SETTLED = 300
-"""Steps of every worker before anything befalls them: by then the lead knows their heartbeats."""
+"""Steps of every worker before the signal: by then the lead knows the rhythm of heartbeats."""
 RECOVERED = 50
-"""Steps of every other after that."""
+"""Steps of every other worker after the signal."""
 DEADLINE_S = 120.0
 
 
@@ -57,7 +58,8 @@ def contributions_per_s(job: str, sync: str, servers: int, seconds: float) -> fl
 
 
 def settled_rate(lines: Sequence[dict[str, Any]]) -> float:
-    """Contributions per second after the warm-up. Each line counts what came since the last."""
+    """Contributions per second after the warm-up. Each line has the contributions since the line
+    before."""
     settled = [n for n, line in enumerate(lines) if line["at_s"] >= lines[0]["at_s"] + WARM_UP_S]
     if len(settled) < _LEAST_LINES:
         raise SystemExit("the run was over before its steps had settled: give more --seconds")
@@ -66,7 +68,7 @@ def settled_rate(lines: Sequence[dict[str, Any]]) -> float:
     return float(counted / (lines[-1]["at_s"] - lines[first]["at_s"]))
 
 
-class Company:
+class Workers:
     """The workers of a running job, seen through the files that they write."""
 
     def __init__(self, folder: Path) -> None:
@@ -84,18 +86,18 @@ class Company:
         until_s = time.monotonic() + DEADLINE_S
         while not done():
             if time.monotonic() > until_s:
-                raise TimeoutError(f"nothing came of it within {DEADLINE_S:.0f} s")
+                raise TimeoutError(f"the job did not get that far within {DEADLINE_S:.0f} s")
             time.sleep(0.01)
 
     def hit(self, name: str, number: signal.Signals) -> int:
-        """When it was hit."""
+        """Send a signal to a worker, and return the time of the signal."""
         pid = int((self.folder / f"{name}.pid").read_text())
         now_ns = time.monotonic_ns()
         os.kill(pid, number)
         return now_ns
 
     def longest_pause_s(self, names: Sequence[str], since_ns: int) -> float:
-        """The longest that any of them went without a step, since then."""
+        """The longest time between two steps of any of these workers, from `since_ns` on."""
         pauses = []
         for name in names:
             before = [ns for ns in self.steps_of(name) if ns <= since_ns][-1:]
@@ -111,8 +113,8 @@ class Company:
 
 
 @contextlib.contextmanager
-def running(sync: str) -> Iterator[Company]:
-    """A job in full swing."""
+def running(sync: str) -> Iterator[Workers]:
+    """A running job whose workers have made their first steps."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--sync", sync, "--max-seconds", "600", "--name", "run", "--quiet")
         process = subprocess.Popen(
@@ -122,39 +124,39 @@ def running(sync: str) -> Iterator[Company]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            company = Company(Path(folder))
-            company.await_steps([f"worker-{n}" for n in range(4)], SETTLED)
-            yield company
+            workers = Workers(Path(folder))
+            workers.await_steps([f"worker-{n}" for n in range(4)], SETTLED)
+            yield workers
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(30)
 
 
 def cost_of(number: signal.Signals, sync: str) -> float:
-    """What it costs the others that one is hit by this signal."""
+    """The longest pause of the other workers after one worker gets this signal."""
     others = ["worker-0", "worker-2", "worker-3"]
-    with running(sync) as company:
-        hit_ns = company.hit("worker-1", number)
+    with running(sync) as workers:
+        hit_ns = workers.hit("worker-1", number)
 
         def settled() -> bool:
-            done = [[ns for ns in company.steps_of(name) if ns > hit_ns] for name in others]
+            done = [[ns for ns in workers.steps_of(name) if ns > hit_ns] for name in others]
             return all(len(steps) >= RECOVERED for steps in done)
 
-        company.until(settled)
-        return company.longest_pause_s(others, hit_ns)
+        workers.until(settled)
+        return workers.longest_pause_s(others, hit_ns)
 
 
 def seconds_to_join(sync: str) -> float:
-    with running(sync) as company:
+    with running(sync) as workers:
         began_ns = time.monotonic_ns()
         guest = subprocess.Popen(
-            [CLI, "worker", "--connect", company.address(), "--name", "guest"],
-            cwd=company.folder,
+            [CLI, "worker", "--connect", workers.address(), "--name", "guest"],
+            cwd=workers.folder,
             stderr=subprocess.DEVNULL,
         )
         try:
-            company.await_steps(["guest"], 1)
-            return (company.steps_of("guest")[0] - began_ns) / 1e9
+            workers.await_steps(["guest"], 1)
+            return (workers.steps_of("guest")[0] - began_ns) / 1e9
         finally:
             guest.kill()
             guest.wait()
@@ -163,9 +165,9 @@ def seconds_to_join(sync: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each throughput run")
-    parser.add_argument("--servers", type=int, default=1, help="of each throughput run")
-    parser.add_argument("--shares", action="store_true", help="throughput alone")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each throughput run")
+    parser.add_argument("--servers", type=int, default=1, help="for each throughput run")
+    parser.add_argument("--shares", action="store_true", help="measure throughput only")
     parser.add_argument("--json", type=Path, help="write all numbers here too")
     args = parser.parse_args()
     job = "mnist-lr" if find(known("mnist"), places(None, os.environ)) is not None else "digits"

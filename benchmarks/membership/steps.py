@@ -1,4 +1,5 @@
-"""A job that does next to nothing, and writes down when each of its steps ended."""
+"""A job whose steps compute almost nothing. Each worker writes the time at which each step ended
+to a file."""
 
 import os
 import time

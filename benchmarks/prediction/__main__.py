@@ -1,12 +1,12 @@
-"""What the simulator foretells of each policy from a recorded run of each other, against what is so.
+"""Compare simulated and real runs of each policy, simulated from a recording of each other policy.
 
     python -m benchmarks.prediction [--seconds 8] [--json out.json] [--document]
 
 Every policy is run once with real processes: four workers, one of them 4x slower, steps of 10 ms
-(`benchmarks/stragglers/task.py`), kind local, because that is what all of them can fold. From each
-of these runs each policy is simulated (`polyrhythm simulate --from-run`). Utilisation is the share of
-all workers' time that was computing (PSP's Eq. 14). `--document` writes the table between the markers
-in docs/simulation.md.
+(`benchmarks/stragglers/task.py`), with the kind `local`, which all of them support. Each policy
+is then simulated from the recording of each run (`polyrhythm simulate --from-run`). Utilisation is
+the share of all workers' time that was spent on computing (PSP's Eq. 14). `--document` writes the
+table between the markers in docs/simulation.md.
 """
 
 import argparse

@@ -40,7 +40,7 @@ POLICIES = (
 JOBS = ("digits", "mnist-lr", "mnist-cnn", "fashion-mnist-lenet")
 WORKERS = 3
 MARGINS = {"digits": 0.02}
-"""How far below plain torch a mean may be, where that is not the usual margin."""
+"""The margins, in accuracy below plain torch, of the jobs that do not have the usual margin."""
 USUAL_MARGIN = 0.01
 LIMIT_S = 1800.0
 
@@ -71,7 +71,7 @@ def accuracy_of(run: Run) -> float:
 
 
 def find_data(jobs: Iterable[str]) -> list[str]:
-    """The jobs that there is data for."""
+    """The jobs whose data is found."""
     places = (os.environ.get("POLYRHYTHM_DATA"), str(readme.ROOT.parent / "shared" / "data"))
     found = []
     for job in jobs:
@@ -96,8 +96,9 @@ def _module(job: str) -> str:
 def measure(
     jobs: Sequence[str], policies: Sequence[str], seeds: int, at_once: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Per job and policy (plain torch under an empty name), the accuracy of every seed. All seeds of
-    one policy are not run in a row: a disturbance hits several policies alike."""
+    """The accuracy of every seed by job and policy; the empty name stands for plain torch. The
+    seeds of one policy do not run in a row, so that a disturbance of the machine affects several
+    policies."""
     runs = [
         Run(job, policy, seed)
         for job in jobs

@@ -20,7 +20,7 @@ from polyrhythm.learn.load import JOBS
 
 
 def train(job: str, workers: int, seed: int, *, passes: int | None = None) -> float:
-    """Train one model alone: the accuracy on the test set at the end."""
+    """Train one model in this process, and return its accuracy on the test set."""
     module = importlib.import_module(JOBS[job])
     if hasattr(module, "load"):
         images = module.load()

@@ -6,8 +6,9 @@
 `bsp` and under `asp` with momentum that decays once per round (the default) and once per
 contribution, at the job's own rate and at four times it, with equal workers and with one that is 4x
 slower. All runs make the same number of passes. Steps are padded, so that all workers together use
-at most about half of the cores: what differs is staleness, and not who gets a core. `--docs` writes
-the table and the curves to docs/staleness.md.
+at most about half of the cores: the runs then differ in staleness, and not in
+the share of the cores that a worker gets. `--docs` writes the table and the curves to
+docs/staleness.md.
 """
 
 import argparse
@@ -34,7 +35,7 @@ POLICIES = {
 RATES = (1, 4)
 SPEEDS = ("equal", "one 4x slower")
 _STEP_CORES_S = 0.003
-"""Processor time of a step with its exchange, on the slowest machine that this was measured on."""
+"""The processor time of a step with its exchange, on the slowest machine that was measured."""
 _LIMIT_S = 300.0
 PICTURES = readme.ROOT / "docs" / "pictures"
 
@@ -49,7 +50,8 @@ class Setting:
 
 
 def step_ms(workers: int, at_once: int, cores: int) -> int:
-    """How long a step is padded to: all workers together use at most about half of the cores."""
+    """The time to which a step is padded: all workers together use at most about half of the
+    cores."""
     return max(10, round(1000 * workers * at_once * _STEP_CORES_S / (0.5 * cores)))
 
 
@@ -116,8 +118,8 @@ def _mean(runs: list[dict[str, Any]]) -> str:
 
 
 def draw(results: dict[Setting, list[dict[str, Any]]], job: str) -> str:
-    """The objective over the points visited, with the most workers, at four times the rate: the mean
-    policy's own first seed."""
+    """A picture of the objective over the points visited, for the largest number of workers and
+    the highest rate. Each policy shows its first seed."""
     workers = max(setting.workers for setting in results if setting.job == job)
     curves = {
         policy: [(points / 1000, min(value, 3.0)) for points, value in runs[0]["curve"]]

@@ -1,4 +1,4 @@
-"""One of four workers is four times slower: who is how soon at 92%, and what do the others do?
+"""Compare the time to 92% accuracy when one of four workers is four times slower.
 
     python -m benchmarks.stragglers [--reps 5] [--rate 2e-3 --batch 512] [--json out.json] [--readme]
     python -m benchmarks.stragglers --rates [--reps 3] [--docs]
@@ -6,12 +6,14 @@
 All of our policies, Ray's synchronous and asynchronous parameter server and DDP train `mnist-lr`
 (`digits`, where no MNIST is found: $POLYRHYTHM_DATA, or ../shared/data) under the same conditions:
 see `task.py`. All systems run once, then all of them again, `--reps` times, so that a noisy minute
-hits all alike; medians are reported. Time counts from the first step to the evaluation that found
-the target reached; contributions per second over that time, and batches: a contribution of `psp` or
-`fsp` is several of them, or a part of one. `--readme` writes the table between the
-markers in README.md and draws docs/pictures/stragglers.svg. `--rates` compares those that apply
-gradients one by one with those that average them at several rates and batch sizes; `--docs` writes
-that table to docs/stragglers.md. Needs the extra `bench` (Ray).
+affects all of them; medians are reported. Time counts from the first step to the evaluation that
+reached the target. Contributions and batches per second are means over that time; they differ
+because a contribution of `psp` or `fsp` has several batches, or a part of one.
+
+`--readme` writes the table between the markers in README.md and draws docs/pictures/stragglers.svg.
+`--rates` runs the systems at several learning rates and batch sizes, because systems that average
+gradients allow a higher rate than systems that apply them one by one; `--docs` writes that table to
+docs/stragglers.md. Needs the extra `bench` (Ray).
 """
 
 import argparse
@@ -29,26 +31,26 @@ from benchmarks.stragglers.picture import draw
 from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, Numbers
 
 POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp", "fsp", "fsp --kind gradient")
-"""What `--sync` is given. A policy that needs more flags has them after a space."""
+"""Values of `--sync`, with further flags after a space."""
 PEERS = {
     "Ray, synchronous": ["ray_peer", "sync"],
     "Ray, asynchronous": ["ray_peer", "async"],
     "torch DDP (gloo)": ["ddp_peer"],
 }
 RATES = ((2e-3, 512), (5e-3, 512), (1e-2, 512), (5e-3, 64))
-"""Rate and batch size; the last are the job's own."""
+"""Learning rates and batch sizes; the last pair is the job's default."""
 TARGET = 0.92
 LIMIT_S = 90.0
-"""Training time after which a system has not reached the target."""
+"""A run that trains for longer has not reached the target."""
 START_S = 60.0
-"""What starting and ending may take on top."""
+"""The time allowed for starting and ending, in addition to training."""
 _SHOWN = "The same as bars: seconds to the target, and batches computed per second"
 _RATES = ("contributions_per_s", "batches_per_s")
 PICTURE = readme.ROOT / "docs" / "pictures" / "stragglers.svg"
 
 
 def find_data() -> str:
-    """The job that there is data for; $POLYRHYTHM_DATA points at it from now on."""
+    """The job whose data is found. Sets $POLYRHYTHM_DATA to its folder."""
     for place in (os.environ.get("POLYRHYTHM_DATA"), str(readme.ROOT.parent / "shared" / "data")):
         if place and (Path(place) / "mnist").is_dir():
             os.environ["POLYRHYTHM_DATA"] = place
@@ -110,7 +112,7 @@ def measure(
 
 
 def called(policy: str) -> str:
-    """The kind is said where it is not the usual one."""
+    """The name of a policy in the table, with its kind if that is not the default."""
     sync, *flags = policy.split()
     return f"{sync}, {flags[-1]}" if flags else sync
 
@@ -127,7 +129,8 @@ def _kept(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _medians(runs: list[dict[str, Any]]) -> dict[str, float | None]:
-    """A run that failed or did not reach the target took for ever."""
+    """The medians of several runs. A run that failed or did not reach the target counts as
+    infinitely long."""
     seconds = statistics.median(
         math.inf
         if run.get("failed") or run["seconds_to_target"] is None
@@ -163,8 +166,9 @@ def table(result: dict[str, Any]) -> str:
 
 
 def rates_table(results: list[dict[str, Any]]) -> str:
-    """Who averages gradients can bear a higher rate: how much sooner depends on it."""
-    first, last = results[0], results[-1]  # which has what was taken from all of them
+    """The table of seconds to the target by learning rate and batch size, relative to the first
+    system."""
+    first, last = results[0], results[-1]  # the last result has the stolen time of all runs
     names = list(first["medians"])
     rows = [
         f"`{first['job']}`, {WORKERS} workers, one of them 4x slower, steps of 10 ms, medians of"

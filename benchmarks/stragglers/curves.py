@@ -10,7 +10,7 @@ _ROW, _BAR = 18, 13
 
 
 def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]], unit: str = "s") -> str:
-    """The objective of each policy over seconds of training, or over another unit."""
+    """Curves of each policy's objective over seconds of training, or over another unit."""
     points = [point for curve in curves.values() for point in curve]
     longest = max((at_s for at_s, _ in points), default=1.0) or 1.0
     highest = max((value for _, value in points), default=1.0) or 1.0
@@ -30,7 +30,7 @@ def draw_curves(curves: Mapping[str, Sequence[tuple[float, float]]], unit: str =
 
 
 def draw_bars(seconds: Mapping[str, Mapping[str, float | None]], limit_s: float) -> str:
-    """Seconds to the target of each policy, one group for each company of workers."""
+    """Bars of each policy's seconds to the target, in one group per setting."""
     longest = max(
         (value for group in seconds.values() for value in group.values() if value is not None),
         default=limit_s,

@@ -1,6 +1,6 @@
 """DistributedDataParallel on gloo: every process steps the same optimizer on the mean gradient.
 
-A hook stands where DDP sends its bucket of gradients: when it is called the backward pass is over,
+A hook replaces the sending of DDP's bucket of gradients. When it is called the backward pass is over,
 so it takes the rest of the step's time and then lets DDP's own all-reduce go. (A model this small is
 one bucket.) The optimizer's step, like our servers' fold, comes on top of the padded time.
 """

@@ -107,7 +107,7 @@ def train_apart(server: Any, workers: list[Any], task: Task, until_s: float) -> 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[None]:
-    """A Ray of this program's own, of which nothing is left afterwards."""
+    """Start Ray for this program alone, and stop it afterwards; no files or processes remain."""
     folder = tempfile.mkdtemp(prefix="ray-peer-")
     try:
         ray.init(

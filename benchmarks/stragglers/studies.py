@@ -1,4 +1,4 @@
-"""How the policies do as machines get more unequal: PSP's Table 2 and Figs. 6 and 8, FSP's Fig. 9.
+"""Compare the policies on machines of unequal speed: PSP's Table 2, Figs. 6 and 8, FSP's Fig. 9.
 
     python -m benchmarks.stragglers.studies speeds-3|speeds-6|skew|slow [--reps 1] [--docs]
 
@@ -7,7 +7,7 @@ and 8 times slower. `slow`: 1, 2 and 3 of four workers are four times slower. St
 is `mnist-lr` (`digits`, where no MNIST is found); a run ends at 92%. All policies run once, then all of
 them again. `--docs` writes the table between this study's markers in docs/stragglers.md and draws its
 picture. Seconds are medians; utilisation is PSP's Eq. 14, and `possible` is the share of the batches
-that the machines could make if nobody ever waited and nothing but computing took time.
+that the machines could make if no worker ever waited and only computing took time.
 """
 
 import argparse
@@ -32,16 +32,16 @@ from polyrhythm.observe.state import fold
 TARGET = 0.92
 LIMIT_S = 30.0
 STEPS_PER_S = 100
-"""Of a worker that is not slow."""
+"""The steps per second of a worker that is not slow."""
 BASELINES = ("bsp", "asp", "ssp-restart:8", "psp", "fsp", "fsp --kind gradient")
-"""PSP's four, its reading of SSP, and FSP with both kinds."""
+"""The four policies that PSP compares, its reading of SSP, and FSP with both kinds."""
 OURS = ("bsp", "psp", "fsp")
 DOCS = readme.ROOT / "docs" / "stragglers.md"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A company of workers: how many times longer each one's steps take."""
+    """The speeds of the workers: the factor by which each worker's steps are longer."""
 
     name: str
     factors: tuple[int, ...]
@@ -130,7 +130,7 @@ def told(run: dict[str, Any]) -> str:
 
 
 def middle(runs: list[dict[str, Any]], key: str) -> float | None:
-    """The median; None if most runs have none (they failed, or did not arrive)."""
+    """The median; None if most runs failed or did not reach the target."""
     values = sorted(float("inf") if run.get(key) is None else float(run[key]) for run in runs)
     found = statistics.median_high(values)
     return None if found == float("inf") else found
@@ -168,7 +168,7 @@ def _percent(value: float | None) -> str:
 
 
 def picture(result: dict[str, Any]) -> str:
-    """Curves of the objective where there is one company of workers, bars where there are several."""
+    """Curves of the objective if the study has one setting, bars if it has several."""
     if len(result["runs"]) == 1:
         (policies,) = result["runs"].values()
         return draw_curves({policy: runs[0].get("curve", []) for policy, runs in policies.items()})

@@ -1,11 +1,11 @@
-"""The task that all systems are given, so that none has an easier one.
+"""The training task that all compared systems get.
 
-The model, the optimizer, the data and the test are those of our own job, the rate and the batch size
-are said (`Numbers`). A step's
-computing (forward and backward) is padded by the product's own `Pacer`: 10 ms, four times that on
-the last worker. Worker 0 evaluates the model on the whole test set by the product's own timetable,
-between two steps, outside what is padded; the target is reached when it says so. Peers leave that
-moment in a file, because none of them has a word for it.
+The model, the optimizer, the data and the test are those of our own job; `Numbers` sets the
+learning rate and the batch size. The product's own `Pacer` pads the forward and backward pass of a
+step to 10 ms, and to four times that on the last worker. Worker 0 evaluates the model on the whole
+test set between two steps, at the times that the product itself would choose; this time is not
+padded. The target is reached when such an evaluation reaches it. Peers write that time to a file,
+because they have no means of their own to report it.
 """
 
 import importlib
@@ -30,17 +30,17 @@ WORKERS = 4
 MIN_STEP = "10ms"
 SLOW = f"{WORKERS - 1}=4x"
 MOST_PER_S = (WORKERS - 1) * 100 + 25
-"""Batches a second if nobody ever waited and nothing but computing took time."""
+"""Batches per second if no worker ever waited and only computing took time."""
 
 
 _USUAL: dict[str, tuple[float | None, int | None]] = {"mnist-lr": (2e-3, 512)}
-"""Rate and batch size, where they are not the job's own."""
+"""Learning rates and batch sizes of jobs for which the defaults are not used."""
 
 
 @dataclass(frozen=True)
 class Numbers:
     rate: float | None
-    """None: the job's own."""
+    """None: the default of the job."""
     batch_size: int
 
     @classmethod
@@ -51,13 +51,13 @@ class Numbers:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """As `polyrhythm train` is told."""
+        """The flags for `polyrhythm train`."""
         rate = () if self.rate is None else ("--set", f"rate={self.rate}")
         return (*rate, "--set", f"batch={self.batch_size}")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """As peers are told."""
+        """The arguments for a peer."""
         rate = () if self.rate is None else ("--rate", str(self.rate))
         return (*rate, "--batch", str(self.batch_size))
 
@@ -68,7 +68,7 @@ class Task:
     seed: int
     target: float
     verdict: Path
-    """Where worker 0 leaves word of the target."""
+    """The file to which worker 0 writes when the target was reached."""
     numbers: Numbers
 
     @property
@@ -94,7 +94,8 @@ class Task:
         return Pacer(staging.of(f"worker-{rank}"))
 
     def batches(self, images: Images, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """This worker's share of the points, reshuffled every pass, for ever."""
+        """Endless batches of this worker's share of the points, which is shuffled again in every
+        pass."""
         generator = torch.Generator().manual_seed(self.seed)
         share = torch.randperm(len(images.train_y), generator=generator)[rank::WORKERS]
         while True:
@@ -105,7 +106,7 @@ class Task:
 
 
 class Evaluator:
-    """Worker 0's second duty."""
+    """Evaluates the model between the steps of worker 0, and records when the target is reached."""
 
     def __init__(self, task: Task, model: nn.Module, images: Images) -> None:
         self._task = task
@@ -127,7 +128,7 @@ class Evaluator:
 
 
 def answer(task: Task, began_ns: int, contributions: int) -> str:
-    """What a peer prints: the same words as `polyrhythm train --json`."""
+    """The line that a peer prints, with the same fields as `polyrhythm train --json`."""
     seconds = (time.monotonic_ns() - began_ns) / 1e9
     reached = json.loads(task.verdict.read_text()) if task.verdict.exists() else None
     return json.dumps(

@@ -1,7 +1,8 @@
-"""Every policy and kind learns what one process learns: `digits`, its own number of passes, one seed.
+"""Every policy and kind reaches the accuracy of one process: `digits`, with its own number of
+passes and one seed.
 
-With one seed and 360 test images chance is worth a point or two, so 4 points are allowed here;
-`python -m benchmarks.quality` takes three seeds, every job and the real margins.
+The accuracy varies by one or two points by chance with one seed and 360 test images, so the margin
+is 4 points here. `python -m benchmarks.quality` uses three seeds, every job and the real margins.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""What a benchmark says of the machine."""
+"""The machine as a benchmark reports it."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from benchmarks import report
 
 
-def test_what_others_took_of_the_cores_is_said(
+def test_the_report_shows_the_stolen_time_of_the_cores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stat = tmp_path / "stat"
@@ -19,7 +19,7 @@ def test_what_others_took_of_the_cores_is_said(
     assert re.search(r"cores, 25% of their time taken by others$", report.machine())
 
 
-def test_where_nobody_says_so_nothing_is_said(
+def test_the_report_omits_the_stolen_time_if_it_is_unknown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert report._core_times(tmp_path / "none") == (0, 0)

@@ -1,4 +1,4 @@
-"""What the stragglers benchmark makes of its runs."""
+"""The tables and pictures that the stragglers benchmark makes from its runs."""
 
 import json
 from pathlib import Path
@@ -23,13 +23,13 @@ FAILED = {"failed": "it was not done"}
         ([FAILED], (None, None, None)),
     ],
 )
-def test_who_does_not_arrive_took_for_ever(
+def test_a_run_that_misses_the_target_counts_as_infinitely_long(
     runs: list[dict[str, Any]], medians: tuple[float | None, ...]
 ) -> None:
     assert tuple(_medians(runs).values()) == medians
 
 
-def test_table_and_picture_name_everybody() -> None:
+def test_table_and_picture_name_every_system() -> None:
     result = {
         "job": "digits",
         "batch": 32,
@@ -56,7 +56,7 @@ def test_every_worker_has_its_own_points(tmp_path: Path) -> None:
     assert json.loads(answer(task, 0, 7))["seconds_to_target"] is None
 
 
-def test_numbers_are_told_to_all_alike() -> None:
+def test_all_systems_get_the_same_rate_and_batch_size() -> None:
     own = Numbers.of("digits")
     assert own.rate is None and own.flags[1] == f"batch={own.batch_size}"
     said = Numbers.of("mnist-lr", 0.25, 7)
@@ -64,7 +64,7 @@ def test_numbers_are_told_to_all_alike() -> None:
     assert said.words == ("--rate", "0.25", "--batch", "7")
 
 
-def test_rates_are_compared_with_the_first_system() -> None:
+def test_the_table_of_rates_compares_every_system_with_the_first() -> None:
     medians = {"a": _medians([REACHED]), "b": {**_medians([REACHED]), "seconds_to_target": 10.0}}
     result = {
         "job": "digits",

@@ -1,4 +1,4 @@
-"""What the studies of unequal machines make of their runs."""
+"""The tables and pictures that the studies of unequal machines make from their runs."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def result(*settings: str) -> dict[str, Any]:
     return {"study": "skew", "machine": "a machine", "job": "digits", "reps": 1, "runs": runs}
 
 
-def test_settings_say_who_is_slow_and_what_is_possible() -> None:
+def test_a_setting_names_the_slow_workers_and_the_highest_rate() -> None:
     setting = Setting("1:2:4", (1, 2, 4))
     assert setting.flags == ["--slow", "1=2x", "--slow", "2=4x"]
     assert setting.most_per_s == pytest.approx(175)
@@ -36,7 +36,7 @@ def test_the_studies_are_those_of_the_papers() -> None:
     ("runs", "seconds"),
     [([GOOD], 4.0), ([GOOD, GOOD, LATE], 4.0), ([GOOD, LATE, FAILED], None), ([FAILED], None)],
 )
-def test_who_does_not_arrive_took_for_ever(
+def test_a_run_that_misses_the_target_counts_as_infinitely_long(
     runs: list[dict[str, Any]], seconds: float | None
 ) -> None:
     assert middle(runs, "seconds") == seconds
@@ -49,7 +49,7 @@ def test_the_table_has_its_command_and_every_repetition() -> None:
     assert "| 2x | psp | over 30 | over 30 | - | - | - |" in text
 
 
-def test_one_company_has_curves_and_several_have_bars() -> None:
+def test_a_study_with_one_setting_has_curves_and_with_several_has_bars() -> None:
     assert "polyline" in picture(result("2x")) and "rect" not in picture(result("2x"))
     bars = picture(result("2x", "4x"))
     assert "rect" in bars and "over 30 s" in bars

@@ -1,4 +1,4 @@
-"""Commands are called in this process; runs are folders written by hand."""
+"""Runs commands in this process, on folders of runs that the tests write."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """`polyrhythm ARGS` in an empty folder, with no terminal."""
+    """Run `polyrhythm ARGS` in an empty folder, without a terminal."""
     monkeypatch.chdir(tmp_path)
 
     def run(*args: object, env: dict[str, str] | None = None) -> Result:

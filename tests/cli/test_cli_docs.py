@@ -1,4 +1,4 @@
-"""`docs/cli.md` says what the program says."""
+"""`docs/cli.md` has the help texts of the program."""
 
 import os
 import subprocess
@@ -9,7 +9,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:
-    """Made with the versions of constraints.txt; run `make docs` after changing a flag."""
+    """The page is made with the versions of constraints.txt. Run `make docs` after you change a
+    flag."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.cli_docs", "--check"],
         cwd=ROOT,

@@ -22,7 +22,9 @@ def shown(call: Call, *args: object, **env: str) -> dict[str, tuple[Any, str]]:
     return settings(call("train", "--show-config", "--json", *args, env=env))
 
 
-def test_the_order_of_sources(call: Call, tmp_path: Path) -> None:
+def test_flags_come_before_the_environment_and_that_before_the_file(
+    call: Call, tmp_path: Path
+) -> None:
     (tmp_path / "polyrhythm.toml").write_text('workers = 4\nservers = 5\nkind = "local"\n')
     found = shown(call, "--workers", 6, POLYRHYTHM_WORKERS="7", POLYRHYTHM_SERVERS="8")
     assert found["workers"] == (6, "command line")
@@ -44,7 +46,7 @@ def test_every_flag_can_be_in_the_file_under_its_own_name(call: Call, tmp_path: 
     assert found["set"] == (["a=1", "b=x y"], str(path))
 
 
-def test_lists_and_switches_in_the_environment(call: Call, tmp_path: Path) -> None:
+def test_lists_and_switches_can_be_set_in_the_environment(call: Call, tmp_path: Path) -> None:
     (tmp_path / "polyrhythm.toml").write_text("in-place = true\n")
     found = shown(call, POLYRHYTHM_SET="a=1 b=2", POLYRHYTHM_IN_PLACE="0")
     assert found["set"] == (["a=1", "b=2"], "POLYRHYTHM_SET")
@@ -81,7 +83,7 @@ def test_a_missing_configuration_file_is_refused(call: Call) -> None:
     assert isinstance(error, UsageError) and "cannot read none.toml" in str(error)
 
 
-def test_a_faulty_variable_is_named(call: Call) -> None:
+def test_the_error_names_a_faulty_environment_variable(call: Call) -> None:
     error = call("train", env={"POLYRHYTHM_WORKERS": "many"}).exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("POLYRHYTHM_WORKERS: 'workers' is wrong: ")

@@ -1,4 +1,4 @@
-"""What the pages tell people to type can be typed, and what they link to is there."""
+"""The commands and links in the documents are valid."""
 
 import re
 import shlex
@@ -25,7 +25,7 @@ COMMANDS = [
 
 
 def parse(words: list[str]) -> None:
-    """As the program would, without doing anything."""
+    """Parse the command as the program would, without running it."""
     command: Any = get_command(app)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]

@@ -1,4 +1,4 @@
-"""The command by its other name."""
+"""The command can be started as `python -m polyrhythm`."""
 
 import subprocess
 import sys

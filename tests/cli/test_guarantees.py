@@ -53,11 +53,11 @@ sys.exit(pytest.main(args, [Collector()]))
 
 @dataclass
 class Shown:
-    """What is stated of a row, or what its tests have."""
+    """What a row states, or what its tests cover."""
 
     policies: set[str] = field(default_factory=set)
     tortured: set[str] = field(default_factory=set)
-    """Policies that are tested in `make torture` only."""
+    """Policies that only `make torture` tests."""
     k: set[int] = field(default_factory=set)
     tests: set[str] = field(default_factory=set)
 
@@ -97,7 +97,8 @@ def marked() -> dict[str, Shown]:
 
 @pytest.mark.timeout(300)
 def test_every_row_is_asserted_by_the_tests_that_carry_its_marker() -> None:
-    """Under the policies and k that it states, and no others; and every marker names a row."""
+    """The tests of a row cover exactly the policies and the k that the row states, and every
+    marker names a row."""
     rows, tests = stated(), marked()
     assert rows.keys() == tests.keys()
     for name, row in rows.items():

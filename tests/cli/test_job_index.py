@@ -1,4 +1,5 @@
-"""The index of a user's jobs on this host: what is found, and which folders and files are not used."""
+"""The index of a user's jobs on this host: which jobs it finds, and which folders and files it
+ignores."""
 
 import os
 import stat
@@ -20,7 +21,7 @@ AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a fold
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A user without any job."""
+    """A user who runs no job."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("POLYRHYTHM_SECRET", raising=False)
@@ -70,7 +71,7 @@ def test_only_the_user_can_read_the_folder_and_its_entries(environ: dict[str, st
 
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o777])
 def test_a_folder_that_others_can_enter_is_not_used(environ: dict[str, str], mode: int) -> None:
-    """Another one is, in place of it."""
+    """The next folder is used instead."""
     index = Index(environ)
     with index.registered(entry()):
         folder_of(environ).chmod(mode)
@@ -80,7 +81,9 @@ def test_a_folder_that_others_can_enter_is_not_used(environ: dict[str, str], mod
             assert (found := index.find("127.0.0.1", 4000)) and found.job == "k"
 
 
-def test_a_folder_behind_a_link_is_not_used(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_folder_behind_a_symbolic_link_is_not_used(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     target = tmp_path / "elsewhere"
     target.mkdir(mode=0o700)
     folder_of(environ).parent.mkdir(parents=True)
@@ -120,7 +123,7 @@ def test_the_entry_of_a_killed_job_is_removed_by_the_next_job(environ: dict[str,
 
 
 def test_the_entry_of_a_killed_job_does_not_hide_a_running_job(environ: dict[str, str]) -> None:
-    """The entry that is left names the very address, and the other one every address."""
+    """The left entry names the same address, and the running job listens on every address."""
     index = Index(environ)
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -159,7 +162,7 @@ def test_the_secret_is_found_through_the_index(environ: dict[str, str], tmp_path
 def test_a_file_comes_before_the_environment_and_that_before_the_index(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The environment is cleaned of the secret in any case: a job may start processes."""
+    """The secret is removed from the environment in any case, because a job may start processes."""
     for name in ("indexed", "named"):
         create_secret(tmp_path / name)
     mine = msgspec.structs.replace(entry(), secret_file=str(tmp_path / "indexed"))
@@ -184,7 +187,7 @@ def test_an_empty_variable_is_an_error(
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o620, 0o660])
-def test_a_secret_file_of_others_is_not_read(tmp_path: Path, mode: int) -> None:
+def test_a_secret_file_that_others_can_access_is_refused(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "secret"
     create_secret(file)
     file.chmod(mode)
@@ -193,8 +196,8 @@ def test_a_secret_file_of_others_is_not_read(tmp_path: Path, mode: int) -> None:
 
 
 @AS_ROOT
-def test_a_secret_file_that_belongs_to_another_user_is_not_read(tmp_path: Path) -> None:
-    """Its owner can read and change it, whatever its mode."""
+def test_a_secret_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    """The owner can read and change the file, whatever its mode is."""
     file = tmp_path / "secret"
     create_secret(file)
     os.chown(file, 65534, -1)
@@ -203,7 +206,8 @@ def test_a_secret_file_that_belongs_to_another_user_is_not_read(tmp_path: Path) 
 
 
 def test_a_pipe_in_place_of_a_secret_file_is_refused_without_waiting(tmp_path: Path) -> None:
-    """In a process of its own, because a process that waits for a writer cannot end the test."""
+    """The secret is read in another process, because a process that waits for a writer cannot
+    end the test."""
     pipe = tmp_path / "secret"
     os.mkfifo(pipe, 0o600)
     code = (

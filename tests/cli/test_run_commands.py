@@ -1,4 +1,4 @@
-"""`status`, `why`, `story` and `runs`, from a run's folder alone."""
+"""The commands `status`, `why`, `story` and `runs` read a run's folder alone."""
 
 import json
 import os
@@ -46,13 +46,13 @@ ENDED = {
 
 @pytest.fixture
 def running(write_run: Write) -> Path:
-    """A run that waits, and lives as long as this process."""
+    """A run that waits for a worker, and counts as running while this process lives."""
     path = write_run("now", [LISTENING, *LINES, WAITING], name="digits", rounds=60)
     runs.write_process(path)
     return path
 
 
-def test_status_of_a_running_job(call: Call, running: Path) -> None:
+def test_status_shows_a_running_job(call: Call, running: Path) -> None:
     text = call("status").stdout
     assert text.startswith("now: running\n")
     assert "round 30" in text and "objective 0.5000" in text and "left" in text
@@ -61,14 +61,14 @@ def test_status_of_a_running_job(call: Call, running: Path) -> None:
     assert text.endswith("others may join: polyrhythm worker --connect 127.0.0.1:7000\n")
 
 
-def test_status_as_json(call: Call, running: Path) -> None:
+def test_status_prints_json(call: Call, running: Path) -> None:
     status = json.loads(call("status", "now", "--json").stdout)
     assert (status["run"], status["is"], status["rounds"]) == ("now", "running", 30)
     assert status["members"][0]["shares"] == [0.25, 0.75, 0.0]
     assert status["waiting"]["missing"] == ["worker-1"]
 
 
-def test_why(call: Call, running: Path) -> None:
+def test_why_names_the_worker_that_is_waited_for(call: Call, running: Path) -> None:
     said = call("why").stdout.splitlines()
     assert said[0] == "round 31 waits for worker-1"
     keys = ["missing", "waiting", "since", "until", "rule"]
@@ -78,19 +78,19 @@ def test_why(call: Call, running: Path) -> None:
     assert (answer["is"], answer["since_s"], answer["until_s"]) == ("running", 4.5, 1009.0)
 
 
-def test_a_run_that_is_over_waits_for_nothing(call: Call, write_run: Write) -> None:
+def test_an_ended_run_waits_for_nothing(call: Call, write_run: Write) -> None:
     write_run("over", [*LINES, WAITING, ENDED])
     assert call("why").stdout == "ended: the job reached its goal: 30 rounds\n"
 
 
-def test_a_killed_run(call: Call, write_run: Write) -> None:
+def test_a_killed_run_is_reported_as_killed(call: Call, write_run: Write) -> None:
     write_run("killed", [*LINES, WAITING])
     assert call("status").stdout.startswith("killed: ended without a word: ")
     assert call("why").stdout.startswith("ended without a word: ")
     assert call("story").stdout.splitlines()[-1].startswith("   9.0 s  ended without a word: ")
 
 
-def test_the_story_of_a_run_and_of_a_worker(call: Call, write_run: Write) -> None:
+def test_story_tells_of_a_run_and_of_one_worker(call: Call, write_run: Write) -> None:
     write_run("over", [*LINES, ENDED])
     assert call("story", "over").stdout.splitlines() == [
         "   0.1 s  worker-0 joined; 1 worker now",
@@ -108,7 +108,7 @@ def test_the_story_of_a_run_and_of_a_worker(call: Call, write_run: Write) -> Non
     assert told == {"run": "over", "story": by_number.splitlines()}
 
 
-def test_the_list_of_runs(call: Call, write_run: Write, running: Path) -> None:
+def test_runs_lists_all_runs(call: Call, write_run: Write, running: Path) -> None:
     older = write_run("older", [*LINES, ENDED], name="mine.py")
     os.utime(older / "job.json", ns=(1, 1))
     rows = call("runs").stdout.splitlines()
@@ -156,7 +156,7 @@ RISING = {
 }
 
 
-def test_a_run_that_does_not_learn(call: Call, write_run: Write) -> None:
+def test_status_and_why_warn_of_a_run_that_does_not_learn(call: Call, write_run: Write) -> None:
     path = write_run("bad", [*LINES, RISING], name="digits", sync="asp")
     runs.write_process(path)
     said = "the objective rises: 2.1 in pass 4, 0.4 in pass 2"
@@ -169,7 +169,9 @@ def test_a_run_that_does_not_learn(call: Call, write_run: Write) -> None:
     assert json.loads(call("status", "--json").stdout)["learning"]["state"] == "rising"
 
 
-def test_a_run_that_ended_with_a_bad_model(call: Call, write_run: Write) -> None:
+def test_status_and_why_report_a_run_that_ended_with_a_bad_model(
+    call: Call, write_run: Write
+) -> None:
     write_run("bad", [*LINES, RISING, ENDED], name="digits")
     text = call("why").stdout
     words = "the job reached its goal: 30 rounds, but its model has diverged"

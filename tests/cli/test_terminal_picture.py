@@ -1,4 +1,4 @@
-"""A picture shows what a terminal would: what was overwritten is gone."""
+"""A picture shows the lines of a terminal after its control sequences were applied."""
 
 import sys
 
@@ -23,6 +23,6 @@ def test_a_command_is_run_in_a_terminal() -> None:
     assert "\x1b" not in svg
 
 
-def test_there_is_no_picture_of_a_command_that_failed() -> None:
+def test_a_command_that_fails_gives_no_picture() -> None:
     with pytest.raises(SystemExit, match="the command failed"):
         record(["sh", "-c", "echo oh no; exit 3"], 40, 10, None)

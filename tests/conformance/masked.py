@@ -1,4 +1,4 @@
-"""A carrier that changes every byte on its way, in records of its own: what TLS would ask of a link."""
+"""A carrier that changes every byte and sends its own records, as TLS does."""
 
 import socket
 import struct
@@ -15,7 +15,8 @@ _MASK = bytes(255 - value for value in range(256))
 
 
 class MaskedCarrier(ByteCarrier):
-    """Sends records of at most 16 KiB, each with its length in front and every byte inverted."""
+    """Sends records of at most 16 KiB. A record begins with its length, and all of its bytes are
+    inverted."""
 
     kind = "masked"
 
@@ -31,7 +32,7 @@ class MaskedCarrier(ByteCarrier):
         return bool(self._plain) or self._whole()
 
     def _whole(self) -> bool:
-        """Whether a whole record has come."""
+        """Whether a whole record has arrived."""
         if len(self._received) < _LENGTH.size:
             return False
         return len(self._received) >= _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
@@ -52,7 +53,7 @@ class MaskedCarrier(ByteCarrier):
         return nbytes
 
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
-        """A record that has begun to leave is finished first, as a TLS stream asks for."""
+        """Finish a record that is partly written first, as a TLS stream requires."""
         if not self._unsent:
             text = b""
             for buffer in buffers:

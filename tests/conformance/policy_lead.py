@@ -1,7 +1,7 @@
-"""A lead reduced to what a sync policy sees of it: it sends events, and checks every decision.
+"""A lead reduced to its interface with sync policies: it sends events, and checks every decision.
 
-`ModelLead` keeps its own record of what each worker does. It obeys the policy's decisions as the real
-lead does, and raises `Violation` when a decision breaks a rule that holds for every policy.
+`ModelLead` keeps its own record of what each worker does. It obeys the policy's decisions as the
+real lead does, and raises `Violation` when a decision breaks a rule that holds for every policy.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,12 @@ MS = 10**6
 STEPS_NS = (0, 1 * MS, 40 * MS, 3_000 * MS, 200_000 * MS)
 """The time between two actions."""
 _PATIENCE = 24
-"""So many rounds of contributions or wake-ups must be enough to release every worker that waits."""
+"""The number of rounds of contributions or wake-ups that must suffice to release every waiting
+worker."""
 
 
 class Violation(AssertionError):
-    """A policy broke a rule of the seam."""
+    """A policy broke a rule of the interface."""
 
 
 class State(Enum):
@@ -31,13 +32,13 @@ class State(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     RESTING = "resting"
-    """It abstained where there are no rounds, so it waits for nothing."""
+    """The worker abstained under a policy without rounds, so it waits for nothing."""
 
 
 class Action(Enum):
     CONTRIBUTE = 0
     CONTRIBUTE_AGAIN = 1
-    """The same as CONTRIBUTE, so that contributions are frequent."""
+    """A second code for CONTRIBUTE, so that contributions are frequent."""
     ABSTAIN = 2
     JOIN = 3
     LEAVE = 4
@@ -57,7 +58,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the policy, and its answer as text (NaN equals itself there)."""
+    """One call of the policy, and its answer as text, in which NaN equals NaN."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -65,7 +66,7 @@ class Call:
 
 
 def drive(entry: PolicyEntry, job: JobSpec, members: int, codes: list[int], ending: Ending) -> None:
-    """Send the events that `codes` stand for, end the job as told, and replay all of it."""
+    """Send the events of `codes`, end the job, and replay all calls."""
     lead = ModelLead(entry, job)
     lead.begin(members)
     for code in codes:
@@ -75,7 +76,8 @@ def drive(entry: PolicyEntry, job: JobSpec, members: int, codes: list[int], endi
 
 
 def replay(entry: PolicyEntry, job: JobSpec, calls: list[Call]) -> None:
-    """A fresh policy must answer the same, and `why` must not change later answers."""
+    """Check that a new policy gives the same answers, and that `why` does not change later
+    answers."""
     for skipped in ("", "why"):
         policy = entry.build(job)
         for call in calls:
@@ -238,8 +240,8 @@ class ModelLead:
         self.tell(sync.MemberContributed(worker, round_, self._trailer(worker, pick)))
 
     def _round_of(self, worker: int, pick: int) -> int:
-        """The round that servers counted a contribution in. The lead may hear of the contribution when
-        that round is being folded, or is folded already."""
+        """The round in which servers counted a contribution. When the lead hears of the
+        contribution, that round may be in a fold or be folded already."""
         open_round = self.folded + (1 if self.folding is None else 2)
         early = pick % 4 == 0
         return max(self.version[worker] + 1, open_round - 1) if early else open_round
@@ -296,7 +298,8 @@ class ModelLead:
                 self._release_all(leave=False)
 
     def _release_all(self, *, leave: bool) -> None:
-        """Every worker that waits must be released if all others contribute, or if all others leave."""
+        """Check that every waiting worker is released if all others contribute, and if all
+        others leave."""
         self.released = set()
         owed = self._in(State.WAITING, State.JOINING)
         for _ in range(_PATIENCE):
@@ -341,7 +344,7 @@ class ModelLead:
 def _check_reason(reason: Reason) -> None:
     if not isinstance(reason, Reason) or not reason.code:
         raise Violation(f"{reason!r} has no code")
-    msgspec.json.encode(reason)  # it travels and is written into the journal
+    msgspec.json.encode(reason)  # reasons are sent to workers and written to the journal
 
 
 def _names(workers: set[int]) -> str:

@@ -1,4 +1,5 @@
-"""One suite over every engine: the same requests give the same outcome, by the protocol alone."""
+"""One suite over every engine: the same requests give the same outcome. It uses only the
+protocol."""
 
 from pathlib import Path
 
@@ -56,6 +57,6 @@ def test_an_engine_reports_a_worker_whose_code_raises(engine: str, tmp_path: Pat
     assert "ValueError: worker-1 was asked to fail" in outcome.worker_failures["worker-1"]
 
 
-def test_an_unknown_engine_is_refused_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_engine_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="choose one of local, inline"):
         choose_engine("cluster")

@@ -1,4 +1,4 @@
-"""The example in `docs/architecture.md` is a complete policy: nothing else must change to use it."""
+"""The example in `docs/architecture.md` is a complete policy: it works without any other change."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> PolicyEntry:
-    """The policy of the page, in the registry."""
+    """The registry with the policy of the page."""
     section = PAGE.read_text().partition("## Adding a policy")[2]
     code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert code is not None
@@ -27,7 +27,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> PolicyEntry:
     return entry
 
 
-def test_the_example_keeps_the_rules_of_the_seam(example: PolicyEntry) -> None:
+def test_the_example_keeps_the_rules_of_all_policies(example: PolicyEntry) -> None:
     hunt(example, job_of({"sync": "patient:1", "timer": "5s"}), SEARCH)
 
 

@@ -31,7 +31,8 @@ MIB = 1024 * 1024
 
 @dataclass
 class Pair:
-    """The two ends of a link; `here` sends and `there` receives, unless a test says otherwise."""
+    """The two ends of a link. `here` sends and `there` receives, except where a test does
+    otherwise."""
 
     kind: str
     here: Any
@@ -101,7 +102,7 @@ def received(link: Link) -> bytes:
 
 
 class Reader(threading.Thread):
-    """Receives so many messages, away from the test."""
+    """Receives a number of messages on another thread."""
 
     def __init__(self, link: Link, count: int) -> None:
         super().__init__(daemon=True)
@@ -120,7 +121,7 @@ class Reader(threading.Thread):
         return self.got
 
 
-# -- what every link does ------------------------------------------------------------------------
+# -- every link ----------------------------------------------------------------------------------
 
 
 def test_messages_arrive_in_order_and_both_ways(pair: Pair) -> None:
@@ -133,7 +134,7 @@ def test_messages_arrive_in_order_and_both_ways(pair: Pair) -> None:
 
 @pytest.mark.parametrize("nbytes", [1, 1000, 2 * MIB])
 @pytest.mark.parametrize("shared", [True, False])
-def test_payloads_are_equal(pair: Pair, nbytes: int, shared: bool) -> None:
+def test_payloads_arrive_unchanged(pair: Pair, nbytes: int, shared: bool) -> None:
     data = os.urandom(nbytes)
     reader = Reader(pair.there, 2)
     pair.here.send(part(), (piece_of(data, shared=shared, room=64),))
@@ -148,7 +149,7 @@ def test_memory_without_a_segment_is_sent(pair: Pair) -> None:
     assert reader.finish() == [(part(), b"bare"), (part(1), b"two parts")]
 
 
-def test_an_empty_payload_is_no_payload_or_an_empty_one(pair: Pair) -> None:
+def test_an_empty_payload_arrives_as_none_or_empty(pair: Pair) -> None:
     pair.here.send(part(), (piece_of(b"", shared=True),))
     message, payload = pair.there.receive()
     assert message == part()
@@ -156,7 +157,8 @@ def test_an_empty_payload_is_no_payload_or_an_empty_one(pair: Pair) -> None:
 
 
 def test_sending_never_blocks_while_the_peer_does_not_read(pair: Pair) -> None:
-    """More than any socket buffer takes; whoever sends is this thread, which would hang."""
+    """The payloads are larger than any socket buffer. If sending blocked, this thread would
+    hang."""
     data = os.urandom(MIB)
     piece = piece_of(data)
     for number in range(40):
@@ -174,7 +176,7 @@ def test_sending_many_small_frames_does_not_block(pair: Pair) -> None:
     assert [message.sequence for message, _ in got] == list(range(20_000))
 
 
-def test_by_reference_means_that_later_writes_are_seen(pair: Pair) -> None:
+def test_the_reader_of_a_reference_sees_later_writes(pair: Pair) -> None:
     piece = piece_of(b"before")
     pair.here.send(part(), (piece,))
     _, payload = pair.there.receive()
@@ -208,7 +210,7 @@ def test_over_tcp_done_is_called_after_the_bytes_were_written() -> None:
     pair.agree(Digest.NONE)
     done = threading.Event()
     pair.here.send(part(), (memoryview(bytes(32 * MIB)),), done=done.set)
-    assert not done.is_set(), "nobody has read, and no socket buffer is that large"
+    assert not done.is_set(), "the peer has not read, and no socket buffer is that large"
     Reader(pair.there, 1).finish()
     assert done.wait(10)
     disconnect(pair)
@@ -230,7 +232,7 @@ def test_unflushed_frames_are_sent_by_a_flush(pair: Pair) -> None:
     assert pair.there.receive()[0] == part(1)
 
 
-def test_closing_is_noticed_at_both_ends(pair: Pair) -> None:
+def test_both_ends_notice_that_a_link_is_closed(pair: Pair) -> None:
     pair.here.send(m.Leave(reason=failed("bye")))
     pair.here.close()
     assert pair.there.receive()[0] == m.Leave(reason=failed("bye"))
@@ -263,7 +265,7 @@ def test_sending_on_a_closed_link_does_nothing(pair: Pair) -> None:
     pair.here.close()
 
 
-def test_what_is_sent_before_closing_arrives(pair: Pair) -> None:
+def test_messages_sent_before_closing_arrive(pair: Pair) -> None:
     data = os.urandom(3 * MIB)
     reader = Reader(pair.there, 1)
     pair.here.send(part(), (piece_of(data),))
@@ -333,7 +335,7 @@ def test_the_end_of_a_link_amid_a_frame_is_reported(stream: Pair) -> None:
         stream.there.receive()
 
 
-def test_bytes_land_in_their_final_place(stream: Pair) -> None:
+def test_payloads_are_received_into_their_final_memory(stream: Pair) -> None:
     stream.agree(Digest.XXH3)
     place = bytearray(3 * MIB)
     stream.there.land_with(lambda message, nbytes: memoryview(place)[MIB:])
@@ -356,7 +358,7 @@ def test_frames_that_were_read_together_are_all_received(stream: Pair) -> None:
     assert [message.sequence for message in (first, *rest)] == list(range(5))
 
 
-def test_receive_ready_returns_nothing_if_nothing_came(stream: Pair) -> None:
+def test_receive_ready_returns_nothing_if_nothing_has_arrived(stream: Pair) -> None:
     assert list(stream.there.receive_ready()) == []
 
 
@@ -373,7 +375,7 @@ def test_a_dead_peer_does_not_harm_the_sender(stream: Pair) -> None:
 
 
 def test_a_carrier_that_changes_every_byte_carries_a_link() -> None:
-    """Every byte of a link passes through `Carrier.read` and `Carrier.write`, and none beside them."""
+    """Every byte of a link passes through `Carrier.read` and `Carrier.write`."""
     pair = connect("masked")
     pair.agree(Digest.XXH3)
     data = os.urandom(100_000)
@@ -404,7 +406,7 @@ def test_messages_that_the_carrier_holds_back_are_received_without_a_poller() ->
 
 
 def offer(pair: Pair, fd: int | None, nbytes: int) -> None:
-    """Offer a segment by hand, as a peer might that is not ours."""
+    """Offer a segment with frames that an ordinary link would not send."""
     message = m.SegmentOffered(segment=7, nbytes=nbytes)
     frame = encode(message, digest=Digest.XXH3, timestamp_ns=0)
     fds = [] if fd is None else [fd]
@@ -434,7 +436,7 @@ def test_a_descriptor_without_memory_is_refused(local: Pair) -> None:
         local.there.receive()
 
 
-def test_a_segment_smaller_than_it_says_is_refused(local: Pair) -> None:
+def test_a_segment_smaller_than_its_stated_size_is_refused(local: Pair) -> None:
     segment = Segment(100, shared=True)
     assert segment.fd is not None
     offer(local, segment.fd, 2**40)
@@ -460,7 +462,7 @@ def test_a_reference_out_of_bounds_is_refused(local: Pair, offset: int, nbytes: 
         local.there.receive()
 
 
-def test_a_reference_to_nothing_offered_is_refused(local: Pair) -> None:
+def test_a_reference_to_a_segment_that_was_not_offered_is_refused(local: Pair) -> None:
     refer(local, 0, 1, segment=99)
     with pytest.raises(LinkError, match="outside the memory it offered"):
         local.there.receive()
@@ -513,7 +515,7 @@ def test_a_segment_that_is_closed_before_its_frame_is_sent_still_arrives(local: 
     local.here.send(part(), (mine,), flush=False)
     mine.segment.close()
     other = piece_of(b"else")
-    assert other.segment.fd == number, "the number must be in use again, or this shows nothing"
+    assert other.segment.fd == number, "the test needs the number to be in use again"
     local.here.flush()
     assert received(local.there) == b"mine"
 
@@ -525,8 +527,8 @@ def test_a_descriptor_whose_frame_is_never_sent_is_closed() -> None:
     pair.agree(Digest.NONE)
     segment = Segment(1000, shared=True)
     disconnect(Pair(pair.kind, pair.there, pair.there))
-    pair.here.send(part(), (segment.piece(0, 10),))  # the socket takes no more
-    pair.here.send(part(), (Segment(10, shared=True).piece(0, 10),))  # neither does the link
+    pair.here.send(part(), (segment.piece(0, 10),))  # the write fails
+    pair.here.send(part(), (Segment(10, shared=True).piece(0, 10),))  # a broken link drops it
     segment.close()
     disconnect(pair)
     del segment, pair
@@ -535,7 +537,7 @@ def test_a_descriptor_whose_frame_is_never_sent_is_closed() -> None:
 
 
 def test_no_descriptor_is_left_when_links_and_segments_are_closed() -> None:
-    """Descriptors go with the last view of a segment, and with the link that mapped it."""
+    """Descriptors are closed with the last view of a segment, and with the link that mapped it."""
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     pair = connect("local")

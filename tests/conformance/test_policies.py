@@ -70,7 +70,7 @@ def test_the_entry_and_the_policy_declare_the_same_traits(
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_a_policy_keeps_the_rules_of_the_seam(name: str, options: dict[str, Any]) -> None:
+def test_a_policy_keeps_the_rules_of_all_policies(name: str, options: dict[str, Any]) -> None:
     hunt(POLICIES[name], job_of(options), SEARCH)
 
 
@@ -85,7 +85,7 @@ def hunt(entry: PolicyEntry, job: JobSpec, config: settings) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)
-def test_every_reason_of_a_policy_has_words(name: str, options: dict[str, Any]) -> None:
+def test_every_reason_of_a_policy_has_a_text(name: str, options: dict[str, Any]) -> None:
     @given(MEMBERS, EVENTS)
     @settings(max_examples=10)
     def search(members: int, codes: list[int]) -> None:
@@ -124,7 +124,7 @@ class Wrapped:
 
 
 class Noting(Wrapped):
-    """It notes the codes of all reasons."""
+    """Records the codes of all reasons."""
 
     def __init__(self, policy: SyncPolicy, seen: set[str]) -> None:
         super().__init__(policy)
@@ -191,7 +191,7 @@ class DecidesTooEarly(Wrapped):
 
 
 class ReleasesJoinersAtOnce(DecidesTooEarly):
-    """The same, but only after the first round has opened."""
+    """It does the same, but only after the first round has opened."""
 
     opened = False
 
@@ -224,21 +224,21 @@ class ReleasesTwice(Wrapped):
 
 
 class HidesItsWakeUps(Wrapped):
-    """Its timer fires, but it does not ask to be woken for it."""
+    """Its timer fires, but it does not ask for a wake-up."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return msgspec.structs.replace(super().on(event, now_ns), wake_at=None)
 
 
 class NeverSleeps(Wrapped):
-    """It wants to be woken at once, again and again."""
+    """It asks for an immediate wake-up again and again."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return msgspec.structs.replace(super().on(event, now_ns), wake_at=now_ns)
 
 
 class WakesForNobody(Wrapped):
-    """It wants to be woken every second, whether or not there are members."""
+    """It asks for a wake-up every second, even if there are no members."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return msgspec.structs.replace(super().on(event, now_ns), wake_at=now_ns + 10**9)
@@ -295,28 +295,28 @@ class GivesNoReason(Wrapped):
 
 
 class PlansWithoutSayingSo(Wrapped):
-    """It plans steps, and does not declare that."""
+    """It plans steps, and does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(steps=3)
 
 
 class TimesWithoutSayingSo(Wrapped):
-    """Its rounds end by time, and it does not declare that."""
+    """Its rounds end by time, and it does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(interval_ns=10**6)
 
 
 class GathersWithoutSayingSo(Wrapped):
-    """It tells workers how many points to gather, and does not declare that."""
+    """It tells workers how many points to gather, and does not declare this trait."""
 
     def terms(self, worker: int) -> sync.RoundTerms:
         return sync.RoundTerms(points=32)
 
 
 class PausesWithoutSayingSo(Wrapped):
-    """It calls all contributions when a worker asks, and does not declare that."""
+    """It calls for all contributions when a worker asks, and does not declare this trait."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         pause = isinstance(event, sync.Asked)
@@ -327,7 +327,7 @@ class PausesWithoutSayingSo(Wrapped):
 class Broken:
     policy: Callable[[SyncPolicy], SyncPolicy]
     found: str
-    """What the suite says of it."""
+    """The violation that the suite must report."""
     sync: str = "bsp"
     timer: str = "off"
 
@@ -362,7 +362,7 @@ BROKEN = [
 HUNT = settings(
     max_examples=400, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
 )
-"""For broken policies: the first violation is enough, so do not make it small."""
+"""Settings for broken policies: the first violation is enough, so do not shrink it."""
 
 
 @pytest.mark.parametrize(

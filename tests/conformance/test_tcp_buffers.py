@@ -1,4 +1,4 @@
-"""The options of a TCP socket: its buffers, and when the kernel ends it."""
+"""The options of a TCP socket: its buffers, and when the kernel ends its connection."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ def sizes(sock: socket.socket) -> set[int]:
     }
 
 
-def test_within_a_machine_they_are_bounded() -> None:
+def test_buffers_are_limited_within_a_machine() -> None:
     with listen_tcp("127.0.0.1", 0) as listener:
         link = dial_tcp("127.0.0.1", listener.getsockname()[1], "there")
         with socket.socket(fileno=os.dup(link.fileno())) as same:
@@ -24,15 +24,15 @@ def test_within_a_machine_they_are_bounded() -> None:
         link.dispose()
 
 
-def test_between_machines_they_are_left_alone() -> None:
+def test_buffers_keep_their_defaults_between_machines() -> None:
     sock = Mock(spec=socket.socket)
     sock.getsockname.return_value = ("10.0.0.5", 7000)
     bound_buffers(sock)
     sock.setsockopt.assert_not_called()
 
 
-def test_a_peer_whose_machine_is_gone_is_noticed_but_not_within_a_minute() -> None:
-    """The user timeout also ends links to processes that are merely stopped."""
+def test_the_kernel_ends_a_link_to_a_lost_machine_after_a_minute_at_the_earliest() -> None:
+    """A shorter user timeout would also end links to processes that are only stopped."""
     with listen_tcp("127.0.0.1", 0) as listener:
         link = dial_tcp("127.0.0.1", listener.getsockname()[1], "there")
         with socket.socket(fileno=os.dup(link.fileno())) as same:

@@ -1,4 +1,5 @@
-"""One suite over every updater: a fold is what plain torch would do, in place or into a spare."""
+"""One suite over every updater: a fold equals the step of plain torch, in place and into a spare
+buffer."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +25,8 @@ OPTIONS = {
 
 @dataclass
 class Case:
-    """An updater, and what it must do: (parameters, [(contribution, weight)], rates) -> new."""
+    """An updater, and its reference: (parameters, [(contribution, weight)], rates) -> new
+    parameters."""
 
     name: str
     make: Callable[[list[Held]], Updater]
@@ -46,7 +48,7 @@ def mean(parts: list[tuple[torch.Tensor, float]]) -> torch.Tensor:
 
 
 def one_by_one(rule: Callable[[torch.Tensor, list], torch.Tensor]) -> Callable:
-    """A reference without state, slice by slice; a slice that got nothing stays."""
+    """A reference without state, applied slice by slice; a slice without contributions stays."""
 
     def begin(parameters: list[torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
         state = [parameter.clone() for parameter in parameters]
@@ -63,7 +65,7 @@ def one_by_one(rule: Callable[[torch.Tensor, list], torch.Tensor]) -> Callable:
 
 
 def plain_torch(name: str) -> Callable:
-    """The reference: an ordinary optimizer over whole tensors, not fused and not grouped."""
+    """The reference of an optimizer: torch's own over whole tensors, not fused and not grouped."""
 
     def begin(parameters: list[torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
         params = [torch.nn.Parameter(parameter.clone()) for parameter in parameters]
@@ -109,7 +111,8 @@ CASES = [
 
 
 class Server:
-    """Slices and an updater, folded as holdings do it: in place, or into a spare buffer."""
+    """Slices and an updater, folded as the slice store does it: in place, or into a spare
+    buffer."""
 
     def __init__(self, case: Case, seed: int = 0) -> None:
         self.case = case
@@ -136,7 +139,8 @@ class Server:
         spare: bool,
         rates: tuple[float, ...] = RATES,
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """`weights` of the contributions that each slice gets; (what came out, what should)."""
+        """Fold one round with these weights per slice. Returns the result and the expected
+        result."""
         given: list[list[tuple[torch.Tensor, float]]] = []
         for held, mine in zip(self.held, weights, strict=True):
             parts = [(self.numbers(held.slice.length), weight) for weight in mine]
@@ -152,7 +156,8 @@ class Server:
         kept = [held.parameters for held in self.held]
         steps = [SliceStep(held.weight, held.rate or 0.0) for held in self.held]
         self.updater.fold(self.held, target, steps)
-        if isinstance(self.updater, Addition):  # what it grew is the next version, as it lies
+        # The aggregate of an addition becomes the next version, without a copy.
+        if isinstance(self.updater, Addition):
             target = [
                 held.aggregate.clone() if held.weight else place
                 for held, place in zip(self.held, target, strict=True)
@@ -190,8 +195,8 @@ def test_in_place_and_spare_may_alternate(case: Case) -> None:
 
 @cases
 @pytest.mark.parametrize("spare", [False, True], ids=["in place", "spare"])
-def test_slices_without_weight_stay_as_they_are(case: Case, spare: bool) -> None:
-    """A worker died while it pushed: this round has nothing for the second slice."""
+def test_slices_without_weight_stay_unchanged(case: Case, spare: bool) -> None:
+    """A worker died while it pushed, so this round has nothing for the second slice."""
     server = Server(case)
     check(server.round([[2.0], [4.0], [1.0]], spare=spare))
     before = server.held[1].parameters.clone()
@@ -218,7 +223,7 @@ def test_a_round_without_any_contribution_changes_nothing(case: Case) -> None:
 
 
 @cases
-def test_rates_of_a_scheduler_count_per_group(case: Case) -> None:
+def test_each_group_uses_its_own_rate_of_a_scheduler(case: Case) -> None:
     server = Server(case)
     for step in range(1, 5):
         check(server.round([[2.0, 1.0]] * 3, spare=False, rates=(0.1 / step, 0.3 / step)))

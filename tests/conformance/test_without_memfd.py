@@ -1,4 +1,5 @@
-"""TCP keeps working where memfd does not exist, and `--link` chooses by where the other side is."""
+"""TCP works where memfd does not exist, and `--link` chooses the link by the location of the
+peer."""
 
 import uuid
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def _no_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def address() -> Iterator[m.Address]:
-    """Where a server of this host listens, both ways."""
+    """The address of a server on this host that listens on TCP and on a local socket."""
     name = f"polyrhythm-test-{uuid.uuid4().hex}"
     tcp, unix = listen_tcp("127.0.0.1", 0), local.listen_local(name)
     host, port = tcp.getsockname()
@@ -96,7 +97,7 @@ def test_local_is_refused_without_memfd() -> None:
 @pytest.mark.parametrize(
     ("choice", "kind"), [("auto", "local"), ("local", "local"), ("tcp", "tcp")]
 )
-def test_on_one_host_the_choice_decides(address: m.Address, choice: str, kind: str) -> None:
+def test_on_one_host_the_flag_chooses_the_link(address: m.Address, choice: str, kind: str) -> None:
     link = SocketDialer(choice).dial(address, "s0")
     assert link.kind == kind
     close(link)
@@ -116,7 +117,7 @@ def test_an_unknown_link_is_refused() -> None:
         SocketDialer("rdma")
 
 
-def test_nobody_there_is_said_so() -> None:
+def test_a_peer_that_does_not_listen_gives_a_clear_error() -> None:
     with listen_tcp("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
     with pytest.raises(LinkError, match=f"could not reach s0 at {host}:{port}"):
@@ -125,7 +126,7 @@ def test_nobody_there_is_said_so() -> None:
         local.dial_local("polyrhythm-test-nobody", "s0")
 
 
-def test_a_taken_port_is_said_so() -> None:
+def test_a_port_in_use_gives_a_clear_error() -> None:
     with listen_tcp("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
         with pytest.raises(LinkError, match="a free --port or 0 for any"):

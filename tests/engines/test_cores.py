@@ -1,4 +1,4 @@
-"""Cores are shared by workers, and each server has one."""
+"""Each server gets one core, and the workers share the others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the processes of a machine find in their environment."""
+"""The environment variables of the processes of a job."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_variables_that_the_user_has_set_are_kept(monkeypatch: pytest.MonkeyPatc
 
 
 def test_idle_threads_of_a_standalone_server_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told before torch comes with its OpenMP, which reads that once."""
+    """The variable is set before torch is imported, because OpenMP reads it only once."""
     program = [sys.executable, "-m", "polyrhythm", "server", "--connect", "127.0.0.1:1"]
     monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
     monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)

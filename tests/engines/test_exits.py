@@ -1,4 +1,4 @@
-"""The reports of the fork server come in order, and none waits for a later one."""
+"""The reports of the fork server arrive in order, and none waits for a later one."""
 
 import socket
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def ends() -> Iterator[Ends]:
         yield fork_server, Exits(engine, lambda: "killed by SIGKILL")
 
 
-def test_an_exit_that_came_with_a_start_is_at_hand(ends: Ends) -> None:
+def test_an_exit_that_arrives_together_with_a_start_is_reported(ends: Ends) -> None:
     fork_server, exits = ends
     fork_server.sendall(pack_line(Exit(started=8)) + pack_line(Exit(exited=7, status=-9)))
     assert exits.next().started == 8

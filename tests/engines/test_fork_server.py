@@ -1,4 +1,5 @@
-"""The fork server ends without output when the engine is gone, whatever the engine had not read."""
+"""The fork server ends without output when the engine ends, even if the engine has not read all
+reports."""
 
 import os
 import socket
@@ -9,7 +10,7 @@ from polyrhythm.engines.requests import ChildRequest, pack_line
 from polyrhythm.wire.messages import JobSpec
 
 
-def test_the_fork_server_ends_quietly_if_the_engine_ends_before_it_reads() -> None:
+def test_the_fork_server_ends_without_output_if_its_reports_are_not_read() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     fork_server = subprocess.Popen(
         [sys.executable, "-m", "polyrhythm.engines.fork_server", str(there.fileno())],
@@ -24,7 +25,7 @@ def test_the_fork_server_ends_quietly_if_the_engine_ends_before_it_reads() -> No
         socket.send_fds(here, [pack_line(request)], [theirs.fileno()])
         control.close()
         theirs.close()
-    here.recv(1, socket.MSG_PEEK)  # it has started one, and nobody reads that
+    here.recv(1, socket.MSG_PEEK)  # the report of the started process is never read
     here.close()
     _, said = fork_server.communicate(timeout=60)
     assert fork_server.returncode == 0

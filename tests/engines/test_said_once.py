@@ -1,4 +1,5 @@
-"""Workers that fail shortly before the job does are reported in one line with its end."""
+"""The failures of workers shortly before the job fails are reported in one line together with
+the end of the job."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a process may use, not what the machine has."""
+"""The number of cores that a process may use, which can be smaller than that of the machine."""
 
 import os
 import subprocess

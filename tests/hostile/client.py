@@ -1,5 +1,8 @@
-"""How a hostile party reaches a server. Everything that hostile tests send goes through `dial` and
-`enter`, so that a step that the handshake gains is added here alone."""
+"""A client with which hostile tests reach a server.
+
+The tests send everything through `dial` and `enter`, so that a new step of the handshake is added
+only here.
+"""
 
 import socket
 from collections.abc import Callable
@@ -22,8 +25,8 @@ TIMEOUT_S = 30.0
 
 
 class Wire:
-    """One link of a hostile party: frames in, raw bytes out. `secret` is None where the party does
-    not know the job's secret, or where the link needs none."""
+    """One link of a hostile peer, which can send any bytes. `secret` is None if the peer does
+    not know the job's secret, or if the link needs none."""
 
     def __init__(self, link: StreamLink, sock: socket.socket, secret: Secret | None = None) -> None:
         self.link = link
@@ -33,7 +36,7 @@ class Wire:
         self.open = True
 
     def send(self, data: bytes) -> bool:
-        """False if the other side has ended the link."""
+        """Send bytes; False if the other end has closed the link."""
         try:
             self._sock.sendall(data)
         except OSError:
@@ -41,7 +44,7 @@ class Wire:
         return self.open
 
     def introduce(self, hello: Hello) -> bool:
-        """Say hello, prove what must be proven, and take the greeting; False if that is refused."""
+        """Perform the handshake; False if it is refused."""
         try:
             introduce(self.link, hello, self._secret)
         except PolyrhythmError:
@@ -49,7 +52,7 @@ class Wire:
         return self.open
 
     def enter(self, hello: Hello) -> m.Admitted | None:
-        """Introduce this end and wait to be admitted; None if that is refused."""
+        """Send a hello and wait for admission; None if it is refused."""
         if not self.introduce(hello):
             return None
         with suppress(PolyrhythmError):
@@ -59,14 +62,15 @@ class Wire:
         return None
 
     def challenge(self) -> m.Challenge | None:
-        """The answer to a hello; None if the other side has ended the link."""
+        """The answer to a hello; None if the other end has closed the link."""
         with suppress(PolyrhythmError):
             message, _ = self.link.receive()
             return message if isinstance(message, m.Challenge) else None
         return None
 
     def await_end(self) -> str | None:
-        """Say no more, and read until the other side ends the link: the reason that it gave."""
+        """Stop sending, and read until the other end closes the link. Returns the reason that it
+        sent."""
         reason = None
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
@@ -84,11 +88,11 @@ class Wire:
 
 def dial_port(port: int, secret: Secret | None = None) -> Wire:
     sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-    return Wire(tcp_link(sock, ""), sock, secret)  # whatever name the server proves will do
+    return Wire(tcp_link(sock, ""), sock, secret)  # any server may answer
 
 
 def dial_node(welcome: Callable[[Link], None]) -> Wire:
-    """A link to a node of this process: bytes over a socket pair, which needs no secret."""
+    """A link to a node of this process: a socket pair, which needs no secret."""
     ours, theirs = socket.socketpair()
     welcome(local_link(theirs, "link"))
     return Wire(local_link(ours, "server"), ours)

@@ -28,7 +28,7 @@ _LONG_TEXTS = ("x" * 1_001, "\x00" * 3_000, "名" * 20_000)
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Any, bool]]:
-    """Per field its type, and whether it must be given."""
+    """The type of each field, and whether it has no default."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {f.name: (hints[f.name], f.required) for f in msgspec.structs.fields(kind)}
 
@@ -40,7 +40,7 @@ class Inputs:
     # -- messages with odd values --------------------------------------------------------------
 
     def message(self, kind: type[m.Message], **fields: Any) -> m.Message:
-        """One that the decoder may accept: each field has the right type, and any value."""
+        """A message that the decoder may accept: each field has the right type, and any value."""
         made: dict[str, Any] = {}
         for name, (hint, required) in _fields(kind).items():
             if name in fields:
@@ -91,10 +91,10 @@ class Inputs:
             return rng.randbytes(rng.choice((0, 1, 31, 32, 32, 32, 33, 5_000)))
         return None
 
-    # -- heads that no message has -------------------------------------------------------------
+    # -- heads of no valid message -------------------------------------------------------------
 
     def head(self, kind: type[m.Message]) -> bytes:
-        """The head of a frame: of an odd message, or with fields that do not belong there."""
+        """The head of a frame: that of an odd message, or one with fields that no message has."""
         rng = self.rng
         fields = list(msgspec.msgpack.decode(m.encode_head(self.message(kind))))
         match rng.randrange(7):
@@ -115,9 +115,8 @@ class Inputs:
             case 4:
                 return rng.randbytes(rng.choice((0, 1, 30, 900)))
             case 5:
-                return (
-                    b"\xdd" + rng.randbytes(4) + rng.randbytes(20)
-                )  # an array that claims a length
+                # an array that is shorter than its stated length
+                return b"\xdd" + rng.randbytes(4) + rng.randbytes(20)
         return msgspec.msgpack.encode(fields)
 
     def _anything(self) -> Any:
@@ -146,13 +145,13 @@ class Inputs:
         *,
         hello: bool = False,
     ) -> bytes:
-        """`hello`: with the layout that frames have until the handshake is over."""
+        """A whole frame. `hello`: it has the layout of frames during the handshake."""
         return b"".join(frames.encode(message, payload, digest, 5, hello=hello))
 
     def odd_frame(
         self, kind: type[m.Message], digest: Digest = Digest.XXH3, *, hello: bool = False
     ) -> bytes:
-        """A whole frame, whose checksums are right, with a head that no message has."""
+        """A whole frame with valid checksums, whose head is not that of a valid message."""
         return self.with_head(kind, self.head(kind), self.payload(), digest, hello=hello)
 
     def with_head(
@@ -174,7 +173,7 @@ class Inputs:
         return [rng.randbytes(rng.choice((1, 8, 20, 64, 256, 5_000)))]
 
     def damaged(self, data: bytes) -> bytes:
-        """Bytes flipped, left out, put in, or repeated."""
+        """Change, remove, insert or repeat some bytes."""
         rng, made = self.rng, bytearray(data)
         for _ in range(rng.choice((1, 1, 2, 8))):
             at = rng.randrange(len(made) or 1)

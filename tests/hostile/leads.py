@@ -1,8 +1,8 @@
-"""A lead with honest members and servers around it, and one party that says anything.
+"""A lead with honest members and servers, and one hostile peer that sends any message.
 
-The honest ones answer what the lead tells them, so that rounds go on while the hostile one speaks.
-What the hostile one says is checked as the runtime checks it: it must pass the decoder and speak in
-its own name.
+The honest peers answer the lead, so that rounds go on meanwhile. The messages of the hostile peer
+pass the same checks as in the runtime: the decoder must accept them, and they must name this peer
+as their sender.
 """
 
 import random
@@ -48,7 +48,7 @@ ADDRESS = m.Address("host", 1, "", "")
 
 
 class HostileLead:
-    """`role`: who is hostile: "stranger", "member" or "server"."""
+    """`role`: what the hostile peer is: "stranger", "member" or "server"."""
 
     def __init__(self, rng: random.Random, role: str, policy: str) -> None:
         self.inputs, self.rng = Inputs(rng), rng
@@ -160,7 +160,7 @@ class HostileLead:
         ]
 
     def _arrive(self, trailer: m.Trailer) -> None:
-        """The hostile member has sent the slices of its contribution too."""
+        """The slices of the hostile member's contribution arrive too."""
         if trailer.sequence > self._sequences.get(2, 0):
             self._sequences[2] = trailer.sequence
         who = {"worker": 2, "incarnation": trailer.incarnation, "sequence": trailer.sequence}
@@ -168,16 +168,17 @@ class HostileLead:
         self._due += [m.Arrived(**reported, server=server) for server in range(SERVERS)]
 
     def go_on(self, messages: int) -> None:
-        """Let the honest ones say so much."""
+        """Let the honest peers send this many messages."""
         for _ in range(messages):
             if not self._due or self.ended:
                 break
             self.tell(self._due.popleft())
 
-    # -- the hostile one -----------------------------------------------------------------------
+    # -- the hostile peer ----------------------------------------------------------------------
 
     def attack(self) -> tuple[bytes, type[m.Message]]:
-        """The head of a message of the hostile one, mostly in its own name, and its type."""
+        """The type and the head of a message of the hostile peer, which mostly names itself as
+        the sender."""
         rng, inputs = self.rng, self.inputs
         if self.role == "member":
             kinds = [kind for kind in _KINDS if sender(kind_of(kind, worker=2)) == "w2"]
@@ -210,7 +211,8 @@ class HostileLead:
         return m.encode_head(inputs.message(kind, **fields)), kind
 
     def strike(self, head: bytes, kind: type[m.Message]) -> bool:
-        """Hand a message to the lead as the runtime does; False if it was refused before."""
+        """Hand a message to the lead as the runtime does; False if the checks before it refuse
+        the message."""
         try:
             message = m.DECODERS[m.EVENT_TYPES[kind]].decode(head)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -234,4 +236,5 @@ _KINDS = (
     *(m.Attach, m.Enrol, m.Trailer, m.Trailer, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave),
     *(m.Alive, m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable),
 )
-"""What the lead takes; trailers more often, because they hold most numbers."""
+"""The message types that the lead accepts. Trailers are more frequent, because they have most
+numbers."""

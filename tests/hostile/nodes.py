@@ -22,7 +22,7 @@ _PACE_S = 0.005
 
 
 class Site:
-    """`failures`: what a thread of a node has raised. It must stay empty."""
+    """`failures`: the exceptions of the nodes' threads. It must stay empty."""
 
     def __init__(self, sync: str = "asp", servers: int = 2, replicas: int = 1) -> None:
         self.job = m.JobSpec(
@@ -76,7 +76,7 @@ class Site:
             node.close()
 
     def trains_on(self) -> None:
-        """The honest worker makes steps; fails if the job has stopped."""
+        """Let the honest worker make steps; fails if the job has stopped."""
         wanted, tries = self.steps + 3, 0
         while self.steps < wanted:
             tries += 1
@@ -94,7 +94,7 @@ class Site:
 
 
 class Session:
-    """One hostile link: it may enter as a worker or a server, and then says anything."""
+    """One hostile link. Its peer may join as a worker or a server, and then sends anything."""
 
     def __init__(self, site: Site, rng: random.Random, number: int) -> None:
         self.site, self.rng, self.inputs = site, rng, Inputs(rng)
@@ -104,12 +104,12 @@ class Session:
         self.me: dict[str, Any] = {}
         self.greeted = False
         self._lead: Wire | None = None
-        """A member's link to the lead, while it talks to another server."""
+        """Keep a member's link to the lead open while it sends to another server."""
         self.sent: list[bytes] = []
         self.number = number
 
     def run(self, most: int) -> int:
-        """Send up to so many inputs; how many were sent."""
+        """Send at most this many inputs, and return how many were sent."""
         if self.role != "stranger":
             self._enter()
         for _ in range(self.rng.randrange(1, min(most, _PER_LINK) + 1)):
@@ -147,14 +147,14 @@ class Session:
         self.greeted = True
 
     def _join(self, name: str) -> tuple[int, int]:
-        """Become a member at the lead: a server that does not lead reads nobody else."""
+        """Join as a member at the lead, because the other servers read only from members."""
         self._lead = dial_node(self.site.servers[0].welcome)
         admitted = self._lead.enter(hello_of(name, self.site.job.job))
         assert admitted is not None, f"{name} was not admitted"
         return admitted.worker, admitted.incarnation
 
     def data(self) -> bytes:
-        """What follows the handshake has the layout of later frames, or now and then the other."""
+        """Frames after the handshake, mostly with the layout that belongs there."""
         rng, inputs = self.rng, self.inputs
         kind = rng.choice(KINDS)
         choice = rng.random()

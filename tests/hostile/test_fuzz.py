@@ -1,8 +1,8 @@
-"""Hostile inputs by the thousand, in this process: none of them ends more than its own link.
+"""Thousands of hostile inputs in this process: each may end its own link, and nothing else.
 
-20,000 inputs as a rule; POLYRHYTHM_FUZZ gives another number and POLYRHYTHM_FUZZ_SEED another seed
-(`make torture` sends 1,000,000). What fails is printed with the seed that shows it again. A part of the
-inputs goes over real ports (`test_fuzz_ports.py`).
+The tests send 20,000 inputs. POLYRHYTHM_FUZZ sets another number, and POLYRHYTHM_FUZZ_SEED another
+seed (`make torture` sends 1,000,000). A failure is printed with the seed that repeats it. Some of
+the inputs go over real ports (`test_fuzz_ports.py`).
 """
 
 import gc
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.timeout(120 + INPUTS // 100)
 
 
 def decode(data: bytes, limits: frames.Limits, digest: Digest, *, hello: bool = False) -> None:
-    """Feed a decoder as a link does; only a FrameError may come of it."""
+    """Feed a decoder as a link does; it may raise nothing but FrameError."""
     decoder = Decoder(digest, limits, hello=hello)
     try:
         while data:
@@ -76,7 +76,7 @@ def test_a_decoder_refuses_or_accepts_and_raises_nothing_else(group: int) -> Non
 def test_the_fuzzer_finds_a_decoder_that_does_not_catch_deep_nesting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As the decoder was: a RecursionError came out of it, and ended the job."""
+    """An earlier decoder raised RecursionError here, which ended the job."""
 
     class Uncaught(Exception): ...
 
@@ -105,8 +105,8 @@ class _Decoding:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("role", ["member", "server"])
 def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
-    """Every type of message of a member or a server, with wrong identities and values. The honest
-    members go on meanwhile."""
+    """Send every type of message as a member and as a server, with wrong identities and values.
+    The honest members go on meanwhile."""
     lots = max(1, TO_LEADS // (2 * len(POLICIES) * _PER_LEAD))
     accepted = 0
     for lot in range(lots):
@@ -122,7 +122,7 @@ def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
                 raise AssertionError(
                     f"input {number} of seed {seed!r}, a {kind.__name__}: {head!r}"
                 ) from error
-            if target.ended:  # a server may end a job
+            if target.ended:  # a server may end the job
                 target = HostileLead(rng, role, policy)
     assert accepted > 5 * lots, "most inputs were refused before the lead saw them"
 
@@ -132,7 +132,7 @@ def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
 
 @pytest.fixture
 def resources() -> Iterator[None]:
-    """Threads, descriptors and memory are afterwards as they were before."""
+    """Check that the process has as many threads, descriptors and bytes of memory as before."""
     gc.collect()
     threads, descriptors = threading.active_count(), _descriptors()
     yield
@@ -156,13 +156,13 @@ def _resident_kb() -> int:
 @pytest.mark.usefixtures("resources")
 @pytest.mark.parametrize("sync", ["asp", "bsp", "fsp"])
 def test_no_link_breaks_a_server(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers, members and servers that say anything, over links to a job of this process whose
-    honest worker trains on."""
+    """Strangers, members and servers send anything to a job of this process, whose honest worker
+    goes on training."""
     torch.set_num_threads(1)
     site, sent, number, before_kb = Site(sync), 0, 0, 0
     try:
         site.trains_on()
-        # Peers that the lead has not named are refused soon, so that none is waited for.
+        # Links that the lead has not named end soon, so that no test waits for them.
         monkeypatch.setattr(admission, "WAIT_NS", 10**7)
         while sent < TO_NODES // 3:
             number += 1

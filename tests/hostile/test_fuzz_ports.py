@@ -1,7 +1,9 @@
-"""Hostile inputs over the real ports of a running job: it reaches its goal, and keeps nothing of them.
+"""Hostile inputs over the real ports of a running job: the job reaches its goal, and uses no more
+memory, threads or descriptors.
 
 2% of all inputs (`test_fuzz.py`) go over TCP links: before the hello, between hello and proof, with
-and after a wrong proof, and after the proof of a party that knows the secret, as worker or as server.
+and after a wrong proof, and after the proof of a peer that knows the secret, as worker or as
+server.
 """
 
 import os
@@ -76,7 +78,8 @@ def resident_kb(pid: int) -> int:
 
 
 class Attack:
-    """One link; `sent` is how many inputs it carried. `leads`: to the server that runs the lead."""
+    """One link. `sent` is the number of inputs that it carried. `leads`: it goes to the server
+    that runs the lead."""
 
     STAGES = ("silent", "unproven", "wrong", "worker", "worker", "worker", "server")
 
@@ -87,7 +90,7 @@ class Attack:
         self.wire = dial_port(port, target.secret if knows else None)
         self.me: dict[str, int] = {}
         self.lead: Wire | None = None
-        """A member's link to the lead, while it talks to another server."""
+        """Keep a member's link to the lead open while it sends to another server."""
         self.sent = 0
         self.greeted = False
 
@@ -96,7 +99,8 @@ class Attack:
         for _ in range(self.rng.randrange(1, 1 + min(10, most))):
             if not self._send(self._input()):
                 break
-        if self.stage != "server" or self.leads:  # elsewhere its link may wait unread for the lead
+        # Another server may not read the link before the lead names its peer.
+        if self.stage != "server" or self.leads:
             self.wire.await_end()
         self.wire.close()
         if self.lead is not None:
@@ -144,7 +148,7 @@ class Attack:
         self._send(self.inputs.frame(proof, hello=True))
 
     def _say_hello(self) -> Hello:
-        """Mostly in the name of a worker or server that the job has."""
+        """A hello, mostly with the name of a worker or server of the job."""
         rng = self.rng
         number, incarnation = rng.randrange(3), rng.randrange(4)
         hello: Hello = hello_of(f"worker-{number}", "", worker=number, incarnation=incarnation)
@@ -196,7 +200,9 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
                     f"link {number} of seed {SEED} ended a process: {job.stderr()}"
                 )
 
-    send(OVER_PORTS // 4)  # what a process keeps once, such as threads of torch, it has by then
+    send(
+        OVER_PORTS // 4
+    )  # by then the process has what it allocates once, such as the threads of torch
     before = [(threads(pid), descriptors(pid), resident_kb(pid)) for pid in servers]
     send(OVER_PORTS)
     for pid, (some_threads, some_descriptors, some_kb) in zip(servers, before, strict=True):
@@ -213,7 +219,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
 
 
 def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: Command) -> None:
-    """As it was reported: one frame of a stranger ended the job."""
+    """A stranger sends one such frame. An earlier version ended the job."""
     nested = b"\x91" * 50_000 + b"\xc0"
     fields = m.encode_head(hello_of("stranger", ""))
     head = b"\xdc" + (fields[2] + 256 * fields[1] + 1).to_bytes(2, "big") + fields[3:] + nested

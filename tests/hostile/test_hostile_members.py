@@ -1,4 +1,5 @@
-"""A member cannot harm the job with names, reasons, numbers or models. Each rule is also turned off."""
+"""A member cannot harm the job with names, reasons, numbers or models. Each rule is also
+switched off, to show that its test can fail."""
 
 import random
 import sys
@@ -56,7 +57,7 @@ def test_two_reports_that_overflow_end_the_lead_when_they_are_not_refused() -> N
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e101])
-def test_a_measure_that_is_not_finite_is_left_out_and_the_worker_says_so_once(
+def test_a_worker_omits_a_measure_that_is_not_finite_and_reports_that_once(
     value: float, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def main(worker: Worker) -> None:
@@ -75,7 +76,7 @@ def test_a_measure_that_is_not_finite_is_left_out_and_the_worker_says_so_once(
 
 
 def train(policy: str, value: float) -> Stage:
-    """Rounds in which every number that a trailer carries unchecked is this one."""
+    """Run rounds in which every number of a trailer that is not checked has this value."""
     goal = {"target_change": 1e-9, "target_objective": -1e300}
     stage = Stage(workers=2, **POLICIES[policy], **goal).begin()
     for worker in range(2):
@@ -161,7 +162,7 @@ def test_reasons_are_not_cut_when_the_rule_is_turned_off(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("length", [0, 999, 1_000, 1_001, 60_000])
-def test_plain_reasons(length: int) -> None:
+def test_reasons_are_shown_as_plain_text(length: int) -> None:
     for character in ("x", "\x00", "\U0001f600"):
         made = plain(character * length)
         assert len(made) <= MOST_REASON and made.isprintable()

@@ -1,4 +1,5 @@
-"""The matrix in docs/security.md names tests that exist; and another user's process is refused."""
+"""The matrix in docs/security.md names existing tests; and the processes of other users are
+refused."""
 
 import ast
 import os
@@ -35,7 +36,7 @@ def test_every_party_has_a_column_and_every_cell_an_answer() -> None:
 
 
 def test_every_no_has_a_test() -> None:
-    """Its own, or that of the party in the same row that it refers to."""
+    """The cell names a test, or refers to another party in the same row."""
     for what, *cells in rows()[2:]:
         by_party = dict(zip(_PARTIES, cells, strict=True))
         for party, cell in by_party.items():
@@ -54,7 +55,8 @@ def test_every_test_that_the_matrix_names_exists() -> None:
 
 
 def test_a_local_socket_refuses_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says which user is at the other end; this process says which one it is itself."""
+    """The user at the other end is what the kernel reports; this process compares it with its
+    own user."""
     ours, theirs = socket.socketpair()
     try:
         assert same_user(theirs)
@@ -67,7 +69,7 @@ def test_a_local_socket_refuses_another_user(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("peer", ["s2", "w2"])
-def test_a_server_that_speaks_in_the_name_of_another_is_refused(peer: str) -> None:
+def test_a_server_that_sends_in_the_name_of_another_is_refused(peer: str) -> None:
     ours, theirs = socket.socketpair()
     link = local.local_link(theirs, peer)
     try:

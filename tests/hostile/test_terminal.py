@@ -1,7 +1,7 @@
-"""Whatever a name or a reason holds, a terminal shows it as text.
+"""A terminal shows names and reasons as text, whatever they contain.
 
-The lead refuses such names, so that journals of this version hold none; `status`, `story` and `why`
-read journals of any version.
+The lead refuses such names, so journals of this version have none. But `status`, `story` and `why`
+also read journals of other versions.
 """
 
 import io
@@ -43,7 +43,7 @@ def journal_of(name: str) -> list[dict[str, object]]:
 
 
 def harmless(text: str) -> bool:
-    """It holds no control character but the end of a line."""
+    """Check that the output has no control character except line ends."""
     return all(c.isprintable() or c == "\n" for c in text)
 
 

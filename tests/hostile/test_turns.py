@@ -1,4 +1,5 @@
-"""A member that floods a server with messages delays the others by one turn, and fills no queue."""
+"""A member that floods a server with messages delays the others by one turn at most, and fills
+no queue."""
 
 import socket
 import threading
@@ -33,7 +34,7 @@ def member_link(sock: socket.socket, peer: str) -> StreamLink:
 
 @dataclass
 class Counting:
-    """A machine that keeps its events."""
+    """A machine that records its events."""
 
     handled: list[str] = field(default_factory=list)
 
@@ -51,7 +52,7 @@ class Counting:
 
 
 class Server:
-    """Reads two links: one of a member whose flood never ends, one of an honest member."""
+    """Reads two links: that of a member whose flood never ends, and that of an honest member."""
 
     def __init__(self, *, threads: bool) -> None:
         self.flooding, self._theirs = socket.socketpair()
@@ -74,7 +75,7 @@ class Server:
             self.driver.put("machine", "flood")
             if self.taken == ENOUGH:
                 self.over.set()
-            elif self.taken < ENOUGH:  # so that there is always more to read
+            elif self.taken < ENOUGH:  # there is always more to read
                 self.flooding.sendall(ALIVE)
         else:
             self.driver.put("machine", "honest")
@@ -103,7 +104,7 @@ class Server:
 
 @pytest.fixture
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link reads a few frames per call, so that a small flood has no end for it."""
+    """Let links read few frames per call, so that a small flood seems endless to them."""
     monkeypatch.setattr(frames, "_STAGING_NBYTES", 4 * len(ALIVE))
 
 
@@ -152,7 +153,7 @@ Busy = tuple[Driver, threading.Event]
 
 @pytest.mark.parametrize("threads", [False, True], ids=["poller", "thread"])
 def test_a_flood_waits_until_the_machines_have_handled_it(busy: Busy, threads: bool) -> None:
-    """While a machine is busy elsewhere, one turn of a link is queued for it, and no more."""
+    """While a machine is busy, one turn of a link is queued for it, and no more."""
     assert most_queued(*busy, threads=threads) <= FRAMES_PER_TURN
 
 
@@ -165,7 +166,7 @@ def test_a_flood_does_not_wait_when_turns_are_unlimited(
 
 
 def most_queued(driver: Driver, go_on: threading.Event, *, threads: bool) -> int:
-    """How many messages of a flood are queued before its link has to wait."""
+    """The number of messages of a flood that are queued before its link has to wait."""
     ours, theirs = socket.socketpair()
     link = member_link(theirs, "flood")
     taken = 0

@@ -63,7 +63,7 @@ ACCESS: tuple[Mutant, ...] = (
         "wire:Opener.answer",
         "self._expects and challenge.name != self._expects",
         "False",
-        f"{_PROOF}::test_another_server_of_the_job_cannot_answer_in_place_of_the_one_that_was_dialled",
+        f"{_PROOF}::test_another_server_of_the_job_cannot_answer_for_the_dialled_one",
     ),
     mutant(
         "tcp-needs-no-proof",
@@ -99,7 +99,7 @@ ACCESS: tuple[Mutant, ...] = (
         "io:read_secret",
         "status.st_mode & _OTHERS",
         "False",
-        f"{_INDEX}::test_a_secret_file_of_others_is_not_read",
+        f"{_INDEX}::test_a_secret_file_that_others_can_access_is_refused",
     ),
     mutant(
         "secret-file-that-another-user-owns",
@@ -107,7 +107,7 @@ ACCESS: tuple[Mutant, ...] = (
         "io:read_secret",
         "status.st_uid not in (os.getuid(), _ROOT)",
         "False",
-        f"{_INDEX}::test_a_secret_file_that_belongs_to_another_user_is_not_read",
+        f"{_INDEX}::test_a_secret_file_of_another_user_is_refused",
     ),
     mutant(
         "index-folder-of-others",

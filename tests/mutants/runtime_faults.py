@@ -298,6 +298,6 @@ RUNTIME: tuple[Mutant, ...] = (
         "wire:Decoder._finish",
         "hasher.digest()",
         "self._expected",
-        "tests/wire/test_frames.py::test_a_damaged_payload_names_the_digest",
+        "tests/wire/test_frames.py::test_the_error_for_a_damaged_payload_names_the_digest",
     ),
 )

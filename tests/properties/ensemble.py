@@ -435,7 +435,7 @@ class Ensemble:
         kind, *what = queue.popleft()
         getattr(self, f"_take_{kind}")(queue, *what)
 
-    # -- what arrives -----------------------------------------------------------------------------
+    # -- deliveries -------------------------------------------------------------------------------
 
     def _take_lead(self, queue: Any, event: Any) -> None:
         self._lead(event)
@@ -673,7 +673,7 @@ class Ensemble:
             match effect:
                 case fx.Send(to, message) if to == LEAD:
                     self.put((life.link, LEAD), "lead", message)
-                case fx.Beat(message):  # at once: who is awake is not late here
+                case fx.Beat(message):  # at once: a worker that is awake is never late here
                     self._lead(message)
                 case fx.Send(to, message):
                     self.put((life.link, int(to[1:])), "server", int(to[1:]), message)
@@ -735,7 +735,7 @@ class Ensemble:
         if stop and not self.rounds:
             self._check_final(life)
         elif life.last is not None and not self.rounds and not self.job.read_ahead:
-            for store in self.stores.values():  # once frozen, it may have come too late
+            for store in self.stores.values():  # but it may have come too late for a frozen server
                 for slice_ in () if self._flow(store.server).frozen else store.slices:
                     assert life.last in life.buffer[slice_].given, (
                         f"{life.name} goes on without its last contribution in slice {slice_}"
@@ -755,7 +755,7 @@ class Ensemble:
             life.doing = "enrolling"
             self._worker(life, ev.Enrolling(self.points))
             return
-        if self.job.in_place:  # there is no copy: what is read is the server's slot, still
+        if self.job.in_place:  # without a copy, the worker still reads the server's slot
             for slice_, (server, slot) in life.reads.items():
                 life.buffer[slice_] = self.stores[server].slots[slot][slice_]
         versions = self._versions(life)
@@ -828,7 +828,9 @@ class Ensemble:
         goal = self.end is not None and not self.end.failed
         if self.points and self.job.epochs is not None and goal:
             times = Counter(point for given in self.counted for point in self.visits[given])
-            assert times == dict.fromkeys(range(self.points), self.job.epochs), "not every point"
+            assert times == dict.fromkeys(range(self.points), self.job.epochs), (
+                "a point was not visited"
+            )
 
     def check_folds(self) -> None:
         if not self.rounds:

@@ -19,7 +19,7 @@ from polyrhythm.observe.reasons import in_words
 
 SECOND_NS = 10**9
 SEARCH = settings(max_examples=2000, phases=[Phase.generate], report_multiple_bugs=False)
-"""For rules that are switched off: the first violation is enough, so do not make it small."""
+"""Settings for rules that are switched off: the first violation is enough, so do not shrink it."""
 
 
 class Barrier(RuleBasedStateMachine):

@@ -48,7 +48,7 @@ def follow(routing: Routing) -> None:
 )
 @example(
     servers=4, replicas=1, happenings=[("die", 1), ("learn", 1), ("die", 0), ("hear", 0)]
-)  # by the time it is heard, more is to be learned
+)  # when it arrives, there may be more to fetch
 def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
     servers: int, replicas: int, happenings: list[tuple[str, int]]
 ) -> None:

@@ -60,14 +60,14 @@ class StandsStill(MinimumTracker[int]):
 
 
 class Remembers(MinimumTracker[int]):
-    """What was dropped still counts."""
+    """A tracker in which dropped entries still count."""
 
     def drop(self, key: int) -> None:
         self._at.pop(key, None)
 
 
 @pytest.mark.parametrize("mutant", [StandsStill, Remembers])
-def test_they_differ_with_a_rule_switched_off(mutant: type[MinimumTracker]) -> None:
+def test_wrong_trackers_differ_from_the_dict(mutant: type[MinimumTracker]) -> None:
     machine = type("Mutant", (Twins,), {"slowest_class": mutant})
     with pytest.raises((AssertionError, KeyError)):
         run_state_machine_as_test(machine, settings=HUNT)

@@ -192,7 +192,7 @@ class Churn(RuleBasedStateMachine):
             for number, chunk in enumerate(self.plan.chunks)
             for at in range(chunk.passes * chunk.points + chunk.cursor)
         }
-        assert counted == set(self.visited), "the counted points are not the visited ones"
+        assert counted == set(self.visited), "the counted points differ from the visited points"
 
 
 SEARCH = settings(stateful_step_count=40)

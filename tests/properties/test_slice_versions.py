@@ -244,7 +244,9 @@ def test_surplus_versions_are_freed(machine: type[Frugal]) -> None:
     ("mutant", "message"),
     [(FreesLeased, "freed what is needed"), (KeepsAll, "surplus memory stays")],
 )
-def test_surplus_versions_with_a_rule_switched_off(mutant: type[Versions], message: str) -> None:
+def test_surplus_versions_stay_with_a_rule_switched_off(
+    mutant: type[Versions], message: str
+) -> None:
     machine = type("Mutant", (RotatingFrugal,), {"versions_class": mutant})
     with pytest.raises(AssertionError, match=message):
         run_state_machine_as_test(machine, settings=HUNT)

@@ -28,7 +28,7 @@ SEARCH = settings(stateful_step_count=40)
 HUNT = settings(
     SEARCH, max_examples=1000, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False
 )
-"""For rules that are switched off: the first violation is enough, so do not make it small."""
+"""Settings for rules that are switched off: the first violation is enough, so do not shrink it."""
 
 
 class Gate(RuleBasedStateMachine):

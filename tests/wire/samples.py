@@ -1,4 +1,5 @@
-"""One message of every type, no field at its default, and a way to feed a decoder."""
+"""One message of every type, in which no field has its default; and a function that feeds a
+decoder."""
 
 from collections.abc import Iterable
 
@@ -146,7 +147,7 @@ def joined(buffers: Iterable[object]) -> bytes:
 def feed(
     decoder: Decoder, data: bytes, chunks: Iterable[int] = ()
 ) -> list[tuple[m.Message, bytes | None, int, int]]:
-    """Let `data` land in pieces of these sizes, then the rest; every frame that came out."""
+    """Feed `data` to a decoder in pieces of these sizes, then the rest. Returns all frames."""
     frames = []
     sizes = iter(chunks)
     at = 0

@@ -1,4 +1,4 @@
-"""The digests of frames: names, lengths, and that parts count as if joined."""
+"""The digests of frames: their names, their lengths, and the digest of several parts."""
 
 import hashlib
 
@@ -29,6 +29,6 @@ def test_digests_are_found_by_name(digest: Digest) -> None:
     assert Digest.named(digest.name.lower()) is digest
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_digest_names_the_known_ones() -> None:
     with pytest.raises(FrameError, match="'md5': choose one of none, xxh3, sha1, blake2b"):
         Digest.named("md5")

@@ -1,4 +1,5 @@
-"""One frame: its layout, its limits, where its bytes land, and what it refuses."""
+"""One frame: its layout, its limits, the memory that its bytes are received into, and the frames
+that are refused."""
 
 import itertools
 import struct
@@ -31,7 +32,7 @@ PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)
 
 
 def header(event: int, head: int, body: int, digest: Digest = Digest.NONE) -> bytes:
-    """A header with a right checksum that claims whatever we like."""
+    """A header with a valid checksum and any values."""
     fixed = struct.pack("<8sBBHIQQI", PREAMBLE, event, 0, 0, head, body, 0, 0)
     fixed += bytes(2 * digest.nbytes)
     return fixed + struct.pack("<I", zlib.crc32(fixed))
@@ -59,7 +60,7 @@ def test_head_and_payload_have_a_digest_each_which_the_checksum_covers(digest: D
 
 
 def protocol_1(message: m.Message) -> bytes:
-    """A frame without payload, as the first version of the protocol laid it out."""
+    """A frame without payload in the layout of the first version of the protocol."""
     head = m.encode_head(message)
     fixed = struct.pack(
         "<8sBBHIQQI",
@@ -121,7 +122,7 @@ def test_a_frame_without_payload_is_one_buffer() -> None:
 
 @pytest.mark.parametrize("digest", DIGESTS)
 @pytest.mark.parametrize("payload", [[], [b"tensor bytes"], [b"two", bytearray(b"parts"), b""]])
-def test_round_trip(digest: Digest, payload: list[bytes]) -> None:
+def test_a_frame_round_trips(digest: Digest, payload: list[bytes]) -> None:
     frame = encode(PART, payload, digest=digest, timestamp_ns=77, flags=FLAG_REFERENCE)
     (got,) = feed(decoder(digest), joined(frame))
     assert got == (PART, joined(payload) if payload else None, FLAG_REFERENCE, 77)
@@ -154,10 +155,10 @@ def test_every_message_has_its_own_event_type() -> None:
     assert set(m.DECODERS) == {int(event) for event in m.EVENT_TYPES.values()}
 
 
-# -- where bytes land ----------------------------------------------------------------------------
+# -- received memory -----------------------------------------------------------------------------
 
 
-def test_bytes_land_where_the_callback_says() -> None:
+def test_payloads_are_received_into_the_memory_that_the_callback_returns() -> None:
     place, asked = bytearray(100), []
 
     def land(message: m.Message, nbytes: int) -> memoryview:
@@ -186,7 +187,7 @@ def test_large_payloads_are_received_in_place_and_not_staged() -> None:
 
 
 class Sizes:
-    """A hasher that notes how much it is given at a time."""
+    """A hasher that records the sizes of its inputs."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -229,7 +230,7 @@ def test_a_payload_without_a_place_is_received_into_the_decoders_buffer() -> Non
     assert got[1] == b"abc"
 
 
-def test_references_never_land_in_a_tensor() -> None:
+def test_references_are_never_written_to_a_tensor() -> None:
     receiver = decoder()
 
     def land(message: m.Message, nbytes: int) -> memoryview:
@@ -241,7 +242,7 @@ def test_references_never_land_in_a_tensor() -> None:
     assert got[1] == b"ref"
 
 
-def test_a_damaged_head_is_refused_before_it_says_where_to_land() -> None:
+def test_a_damaged_head_is_refused_before_memory_is_chosen_for_its_payload() -> None:
     frame = bytearray(joined(encode(PART, [b"x" * 9], digest=Digest.NONE, timestamp_ns=0)))
     frame[header_nbytes(Digest.NONE) + 3] ^= 1
     receiver = decoder(Digest.NONE)
@@ -281,7 +282,7 @@ def test_other_protocols_are_refused(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("limits", [STRANGER, MEMBER])
-def test_a_payload_that_claims_2_to_the_60_bytes_is_refused(limits: Limits) -> None:
+def test_a_payload_with_a_stated_length_of_2_to_the_60_bytes_is_refused(limits: Limits) -> None:
     with pytest.raises(FrameError, match=f"payload of {2**60 - 10} bytes"):
         feed(decoder(Digest.NONE, limits), header(m.EVENT_TYPES[m.Contribution], 10, 2**60))
 
@@ -297,7 +298,7 @@ def test_a_head_longer_than_its_body_is_refused() -> None:
         feed(decoder(Digest.NONE), header(m.EVENT_TYPES[m.Alive], 11, 10))
 
 
-def test_a_payload_at_the_limit_is_taken_and_above_it_refused() -> None:
+def test_a_payload_at_the_limit_is_accepted_and_above_it_refused() -> None:
     limits = Limits(1024, 8)
     (got,) = feed(
         decoder(Digest.XXH3, limits),
@@ -345,14 +346,15 @@ def test_another_digest_than_agreed_is_refused() -> None:
 
 
 @pytest.mark.parametrize("digest", [Digest.XXH3, Digest.SHA1, Digest.BLAKE2B])
-def test_a_damaged_payload_names_the_digest(digest: Digest) -> None:
+def test_the_error_for_a_damaged_payload_names_the_digest(digest: Digest) -> None:
     frame = joined(encode(PART, [b"abc"], digest=digest, timestamp_ns=0))
     with pytest.raises(FrameError, match=f"{digest.name.lower()} digest"):
         feed(decoder(digest), frame[:-1] + b"d")
 
 
 def test_a_name_that_is_not_text_is_refused() -> None:
-    """Checksums are right, the head is not: whoever sends that must not end the one who reads it."""
+    """The checksums are valid and the head is not: such a frame must not end the process that
+    reads it."""
     head = m.encode_head(m.WorkerHello(name="abc", job="j", identity="")).replace(
         b"abc", b"\xff\xfe\xfd"
     )
@@ -369,7 +371,7 @@ def test_a_name_that_is_not_text_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("kind", "words"), [(m.Report, "a Report"), (m.Admitted, "an Admitted")])
-def test_a_frame_that_cannot_be_read_is_named_by_its_message(
+def test_the_error_for_an_unreadable_frame_names_its_message_type(
     kind: type[m.Message], words: str
 ) -> None:
     assert m.frame_of(m.EVENT_TYPES[kind]) == f"{words} frame"

@@ -1,4 +1,5 @@
-"""The handshake: both ends prove that they know the secret, and every field that names them counts."""
+"""The handshake: both ends prove that they know the secret, and the proofs cover every field
+that names the ends."""
 
 import dataclasses
 from typing import Any
@@ -50,7 +51,7 @@ def test_the_hello_is_not_handed_out_before_the_proof() -> None:
 
 
 def test_an_acceptor_that_does_not_know_the_secret_gets_no_proof() -> None:
-    """So that a process that took the port learns nothing it could use."""
+    """A process that took the port of a dead server could forward the handshake to a live one."""
     with pytest.raises(LinkError, match="does not know the secret"):
         Opener(SECRET, WORKER).answer(challenge_to(far(OTHER), WORKER))
 
@@ -94,7 +95,7 @@ def test_a_proof_of_an_earlier_link_is_refused() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_hello_that_was_changed_on_its_way_is_refused(change: dict[str, Any]) -> None:
-    """Both proofs cover it: the opener notices first."""
+    """Both proofs cover the hello; the opener notices the change first."""
     changed = msgspec.structs.replace(WORKER, **change)
     acceptor = far()
     challenge = challenge_to(acceptor, changed)
@@ -102,7 +103,7 @@ def test_a_hello_that_was_changed_on_its_way_is_refused(change: dict[str, Any]) 
         Opener(SECRET, WORKER).answer(challenge)
 
 
-def test_a_proof_counts_for_the_role_in_which_it_was_made() -> None:
+def test_a_proof_is_valid_only_for_the_role_in_which_it_was_made() -> None:
     as_worker = m.WorkerHello(name="s2", job="j", identity="i", nonce=NEAR)
     acceptor = far()
     challenge_to(acceptor, as_worker)
@@ -119,13 +120,13 @@ def test_a_challenge_that_was_changed_on_its_way_is_refused(change: dict[str, An
         Opener(SECRET, WORKER).answer(challenge)
 
 
-def test_another_server_of_the_job_cannot_answer_in_place_of_the_one_that_was_dialled() -> None:
-    """A process that took a dead server's port could pass the handshake on to a live one."""
+def test_another_server_of_the_job_cannot_answer_for_the_dialled_one() -> None:
+    """A process that took the port of a dead server could forward the handshake to a live one."""
     with pytest.raises(LinkError, match="it is s1 and not s2"):
         Opener(SECRET, WORKER, "s2").answer(challenge_to(far(), WORKER))
 
 
-def test_an_opener_that_names_no_job_takes_the_one_that_is_there() -> None:
+def test_an_opener_that_names_no_job_accepts_any_job() -> None:
     hello = msgspec.structs.replace(WORKER, job="")
     acceptor = far()
     acceptor.take(Opener(SECRET, hello).answer(challenge_to(acceptor, hello)))
@@ -137,15 +138,15 @@ def test_a_hello_without_a_nonce_is_refused_where_there_is_a_secret() -> None:
         far().take(msgspec.structs.replace(WORKER, nonce=b""))
 
 
-def test_another_version_is_told_so_before_anything_else() -> None:
-    """Its hello has neither a nonce nor a proof to offer."""
+def test_the_version_is_checked_before_the_proof() -> None:
+    """The hello of an older version has neither a nonce nor a proof."""
     old = msgspec.structs.replace(WORKER, protocol=m.PROTOCOL + 1, nonce=b"")
     with pytest.raises(FrameError, match="install the same version"):
         far().take(old)
 
 
 def test_the_hello_of_an_older_version_can_still_be_read() -> None:
-    """It ends before the nonce."""
+    """The hello of an older version ends before the nonce."""
     fields = msgspec.msgpack.decode(m.encode_head(WORKER))
     older = msgspec.msgpack.encode(fields[:-1])
     decoded = m.DECODERS[m.EVENT_TYPES[m.WorkerHello]].decode(older)

@@ -1,4 +1,4 @@
-"""The lead's heartbeats in the runtime: they come while the lead is busy, and fill no link."""
+"""The lead's heartbeats in the runtime: a busy lead sends them, and they fill no link."""
 
 from polyrhythm.engines.inline import Hub
 from polyrhythm.io.memory import MemoryLink, memory_pair
@@ -22,7 +22,7 @@ def test_a_busy_lead_still_sends_heartbeats() -> None:
         assert (greeting.heartbeat_s, greeting.lead_timeout_s) == (0.02, 7.0)
         while not isinstance(link.receive()[0], m.Admitted):
             pass
-        with lead._driver._running:  # as while it makes room for a large model
+        with lead._driver._running:  # as when it allocates memory for a large model
             beats = [link.receive()[0] for _ in range(3)]
         assert beats == [m.Alive(term=1)] * 3
     finally:
@@ -50,7 +50,8 @@ def test_a_peer_that_does_not_read_gets_few_heartbeats() -> None:
 
 
 def test_a_peer_that_waits_for_the_job_to_begin_gets_all_heartbeats() -> None:
-    """It does not beat before it is admitted, so it cannot say how many it has read."""
+    """A worker sends no heartbeats before it is admitted, so it cannot report how many it has
+    read."""
     peers = Peers()
     _, there = pair(peers)
     beats = Beats(peers)

@@ -1,4 +1,4 @@
-"""Which link of a peer counts, and which machines learn that one has ended."""
+"""Which link of a peer is used, and which machines learn of the end of a link."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def test_only_a_later_incarnation_takes_the_place_of_a_link(second: int, stays: 
     peers = Peers()
     before, after = link_of("w1", 3), link_of("w1", second)
     assert peers.add(before) is None
-    assert peers.add(after) is (after if stays else before), "the one that is in the way"
+    assert peers.add(after) is (after if stays else before), "add returns the link to close"
     assert peers.get("w1") is (before if stays else after)
 
 
@@ -49,7 +49,7 @@ class Ears:
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(leads: bool) -> None:
-    """The lead removes the member, and the server ends the leases of what it was reading."""
+    """The lead removes the member, and the server ends the member's leases."""
     machines = {"s0": Ears(), **({fx.LEAD: Ears()} if leads else {})}
     driver, peers = Driver(machines, lambda name, effect: None), Peers()
     address = m.Address("memory", 0, "", "")

@@ -140,7 +140,7 @@ class WorkerLinks:
             self._poller.remove(link)
             lead = self._peers.get(fx.LEAD)
             if lead is not None and lead is not link and lead.pollable is not None:
-                self._ready(lead.pollable)  # the lead may have sent already why servers go
+                self._ready(lead.pollable)  # the lead may have sent the reason already
             self._run()  # messages before the end may contain the order to rejoin over a new link
             self._end_link(link, fault)
         self._run()
