@@ -1,1 +1,2 @@
-"""What users write and pick: the torch loop and the jobs."""
+"""The user's side: the worker and optimizer that a training loop uses, data sets, and built-in
+jobs."""

@@ -1,4 +1,4 @@
-"""How long a job trains by default: read from its source, without importing torch."""
+"""A job's default settings, such as its epochs: read from the source, without importing torch."""
 
 import ast
 import importlib.util
@@ -10,7 +10,7 @@ from polyrhythm.learn.load import JOBS
 
 
 def defaults_of(job: str) -> dict[str, Any]:
-    """The module's `DEFAULTS`, which must be a literal; empty if it has none."""
+    """Return the module's `DEFAULTS`, which must be a literal; empty if it has none."""
     path = Path(job)
     if job in JOBS:
         spec = importlib.util.find_spec(JOBS[job])

@@ -1,4 +1,5 @@
-"""A torch model and its optimizer as a spec: names, shapes, dtypes, groups, numbers. No pickle."""
+"""Describe a torch model and its optimizer as a spec: names, shapes, dtypes, groups, numbers. No
+pickle."""
 
 from typing import Any
 
@@ -15,7 +16,7 @@ from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, TensorSpe
 def describe(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str
 ) -> tuple[ModelSpec, list[torch.Tensor]]:
-    """The spec, and its tensors in the same order. Tied weights occur once."""
+    """Return the spec and its tensors in the same order. Tied weights occur once."""
     groups = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)
@@ -53,7 +54,8 @@ def describe(
 
 
 def _has_stepped(state: dict[str, Any]) -> bool:
-    """Adagrad creates its state in its constructor, with no step counted."""
+    """Whether the optimizer has made a step. Adagrad creates its state in its constructor, with a
+    step count of zero."""
     return float(state.get("step", 1)) > 0
 
 

@@ -31,7 +31,7 @@ class Visits(Protocol):
 
     @property
     def everything(self) -> int:
-        """All points of this worker's lease; 0 if that is not known."""
+        """All points of this worker's lease; 0 if the number is not known."""
 
     def drop(self) -> None:
         """Forget the points: they will never be counted."""
@@ -75,13 +75,15 @@ class Exchange(torch.optim.Optimizer):
         self._micro_ns = 0
         self._gathered = 0.0
         self._on_its_way = False
-        """Training through: the last contribution has not come back as a version yet."""
+        """Under a policy that trains through: the version of the last contribution has not arrived
+        yet."""
         self._objective: list[tuple[float, float]] = []
         """Per step since the last contribution: the user's loss, and the number of its points."""
         self._stepped = 0.0
         """The points from the last contribution to the last step."""
         self._fresh: tuple[float | None, int, int] = NOT_PROBED
-        """Rounds by the clock, kind local: the loss before the first local step of this round."""
+        """With rounds that end by the clock and kind local: the loss before the first local step of
+        this round."""
         self._points: float | None = None
         self.probe: Probe | None = None
         super().__init__(inner.param_groups, inner.defaults)
@@ -106,11 +108,11 @@ class Exchange(torch.optim.Optimizer):
         objective: torch.Tensor | float | None = None,
         points: float | None = None,
     ) -> Any:
-        """Contribute the gradients (or, kind local, take a local step and contribute every
-        `--local-steps`-th time) and go on with the parameters that come back.
+        """Contribute the gradients and continue with the parameters that come back. With kind
+        local, take a local step, and contribute after every `--local-steps` steps.
 
-        `objective` is the loss to show and to journal; `points` is the weight of this step where
-        the batches did not come from `worker.batches`. Gradients are consumed.
+        `objective` is the loss to show and to journal; `points` is the weight of this step if the
+        batches did not come from `worker.batches`. The gradients are cleared.
         """
         result = closure() if closure is not None else None
         if self._node.stopped:
@@ -144,7 +146,8 @@ class Exchange(torch.optim.Optimizer):
             self._contribute()
         self._drop_gradients()
         if self._node.stopped:
-            self.settle()  # training through: the final version may have come aside meanwhile
+            # while training through, the final version may have arrived aside in the meantime
+            self.settle()
         return result
 
     def _shorten_step(self) -> None:
@@ -159,7 +162,7 @@ class Exchange(torch.optim.Optimizer):
                         parameter.grad.mul_(share)
 
     def _visited(self) -> float:
-        """Points since the last contribution."""
+        """Return the points since the last contribution."""
         return self._points if self._points is not None else self._visits.points
 
     def _standing(self) -> Standing:
@@ -172,7 +175,7 @@ class Exchange(torch.optim.Optimizer):
         )
 
     def next_points(self) -> int:
-        """How many points the next batch has."""
+        """Return the number of points of the next batch."""
         return self.cadence.next_points(self._standing(), self._node.terms)
 
     def _due(self) -> Due:
@@ -186,7 +189,7 @@ class Exchange(torch.optim.Optimizer):
         return due
 
     def _abandons(self) -> bool:
-        """Whether the step that was just computed is left out because it took too long. Only points
+        """Whether to abandon the step that was just computed because it took too long. Only points
         that came from `worker.batches` can be visited again."""
         if self._points is not None:
             return False
@@ -202,7 +205,8 @@ class Exchange(torch.optim.Optimizer):
         self._node.look()
 
     def _end_micro_batch(self) -> None:
-        """Rounds end by the clock: gather, measure, and see whether the barrier was called."""
+        """End a micro-batch of a round that ends by the clock: gather the gradients, measure the
+        time, and look whether the lead has called the barrier."""
         points = self._visited() - self._gathered
         self._gathered += points
         self._kind.gather(self._flat, points or 1.0)
@@ -212,8 +216,8 @@ class Exchange(torch.optim.Optimizer):
         self._node.look()
 
     def _look(self) -> None:
-        """Training through: if the version has come, go on from it. An evicted worker does not train
-        until it has a version, because its steps would not count."""
+        """While training through: if the version has arrived, continue from it. An evicted worker
+        does not train until it has a version, because its steps would not count."""
         if self._node.look():
             self._rebase()
         elif self._node.displaced:
@@ -230,22 +234,21 @@ class Exchange(torch.optim.Optimizer):
             self._pacer.exclude_time(took_ns)
 
     def _forget_steps(self) -> None:
-        """The steps since the last contribution will never be counted."""
+        """Forget the steps since the last contribution: they will never be counted."""
         self._step, self._points = 0, None
         self._objective.clear()
         self._stepped = 0.0
         self._visits.drop()
 
     def _drop_steps(self) -> None:
-        """The job has stopped, and the parameters at hand are final: contribute nothing more, and
-        leave them as they are."""
+        """Drop the steps since the last contribution: the job has stopped, and the parameters at
+        hand are final."""
         self.settle()
         self._forget_steps()
         self._drop_gradients()
 
     def settle(self) -> None:
-        """Nothing is left to train on: if a version is still to come, wait for it, unless this
-        worker was told to leave."""
+        """Wait for the version of a contribution in flight, unless this worker was told to leave."""
         if self._on_its_way:
             took_ns = self._node.await_version()
             if self._pacer is not None:
@@ -260,18 +263,18 @@ class Exchange(torch.optim.Optimizer):
 
     @property
     def pending(self) -> bool:
-        """Steps were taken that no contribution has counted."""
+        """Whether steps were taken that no contribution has counted."""
         return self._step > 0
 
     def exclude_time(self, nanoseconds: int) -> None:
-        """Do not count this time as computing: the user's code did something else."""
+        """Do not count this time as computing: the user's code did other work."""
         self._node.exclude_time(nanoseconds)
         if self._pacer is not None:
             self._pacer.exclude_time(nanoseconds)
 
     def contribute_rest(self) -> None:
-        """There are no more points: contribute those since the last contribution. A worker that was
-        told to leave does not wait for a version first."""
+        """No points are left: contribute those since the last contribution. A worker that was told
+        to leave does not wait for a version first."""
         if self._node.stopped:
             self._drop_steps()
             return
@@ -323,22 +326,23 @@ class Exchange(torch.optim.Optimizer):
         self.begin_round()
 
     def _mean_objective(self) -> float | None:
-        """The mean loss over the points of all steps since the last contribution; begin at zero."""
+        """Return the mean loss over the points of all steps since the last contribution, and reset
+        it."""
         losses, self._objective = self._objective, []
         self._stepped = 0.0
         points = sum(count for _, count in losses)
         return sum(loss * count for loss, count in losses) / points if losses else None
 
     def take_version(self) -> None:
-        """The worker has waited without contributing, and new parameters may have come: count its
-        changes from those."""
+        """Count changes from the parameters at hand: the worker has waited without contributing,
+        and new parameters may have arrived."""
         self._kind.remember(self._flat)
         self.resume_pace()
 
     def _probed(self) -> tuple[float | None, int, int]:
-        """The objective on the parameters with which this round began: on the probe sample or, where
-        the job has none and local steps follow, on the points before the first of them. The mean
-        loss of the round would not show what averaging the workers' models costs."""
+        """The objective on the parameters with which this round began: on the probe sample or, if
+        the job has none and local steps follow, on the points of the first of them, before it.
+        The mean loss of the round would not show what averaging the workers' models costs."""
         fresh, self._fresh = self._fresh, NOT_PROBED
         if self.probe is not None:
             return self.probe.result()
@@ -350,7 +354,8 @@ class Exchange(torch.optim.Optimizer):
             self._pacer.resume(self._node.resumed_ns)
 
     def begin_round(self) -> None:
-        """The parameters are here: evaluate the probe sample if that was asked for."""
+        """A round begins with these parameters: evaluate the probe sample if the policy asks for
+        it."""
         self._micro_ns = 0
         self._gathered = 0.0
         if self.probe is not None and self._node.terms.probe[1]:
@@ -358,8 +363,8 @@ class Exchange(torch.optim.Optimizer):
         self._node.begin_interval()
 
     def _check_numbers(self) -> None:
-        """Only learning rates travel: another option that changes here would not change on the
-        servers."""
+        """Refuse a changed option of the optimizer. Only learning rates are sent, so any other
+        change would not reach the servers."""
         if not self._kind.steps_on_servers:
             return
         for numbers, group in zip(self._numbers, self.param_groups, strict=True):
@@ -371,7 +376,8 @@ class Exchange(torch.optim.Optimizer):
                     )
 
     def _check_frozen(self) -> None:
-        """Parameters that were frozen travel with the buffers: servers would not optimize them."""
+        """Refuse a parameter that was frozen when it was attached and is trained now: the servers
+        treat it as a buffer and would not optimize it."""
         thawed = sum(parameter.requires_grad for parameter in self._frozen)
         if thawed:
             raise UsageError(
@@ -380,7 +386,8 @@ class Exchange(torch.optim.Optimizer):
             )
 
     def _check_seats(self) -> None:
-        """The model must still hold the tensors that were attached: new ones would not be trained."""
+        """Refuse a model that no longer holds the attached tensors: new tensors would not be
+        trained."""
         for table, key, tensor in self._seats:
             if table.get(key) is not tensor:
                 raise UsageError(

@@ -24,7 +24,7 @@ HIDDEN = {"exchange"}
 
 
 def check_job(job: str) -> None:
-    """Refuse a job that cannot work, without running it."""
+    """Refuse a job that cannot be run, without running it."""
     if job in JOBS:
         return
     if not job.endswith(".py"):

@@ -1,7 +1,8 @@
-"""The points a worker visits: leased chunks, in an order that is reshuffled every pass.
+"""The points that a worker visits: leased chunks, in an order that is reshuffled every pass.
 
-Points are dealt to chunks by a seeded permutation, so that a file sorted by label does not break
-independence. ChunkProgress is what a contribution will commit when it counts.
+Points are assigned to chunks by a seeded permutation, so that the chunks of a file that is sorted
+by label have all labels. A contribution carries the ChunkProgress of its points, which is committed
+when the contribution is counted.
 """
 
 import numpy as np
@@ -26,7 +27,7 @@ class Points:
         """This worker's position in every chunk it has visited, leased to it now or not."""
         self._lease: Leased | None = None
         self._before: dict[int, tuple[int, int]] = {}
-        """Where the chunks of the last `next` were before it."""
+        """The positions in the chunks of the last `next`, before it."""
         self._ranks: tuple[int, int, Indices] | None = None
         self._last_shuffled: tuple[ChunkLease, int, Indices] | None = None
         self.take(lease)
@@ -49,9 +50,9 @@ class Points:
         return anew
 
     def next(self, count: int) -> tuple[Indices, tuple[ChunkProgress, ...]]:
-        """A batch of about `count` points of one pass, and the progress they make. It has
-        fewer points at the end of a pass, a few more where too small a batch would be left, and none
-        after the last pass."""
+        """Return a batch of about `count` points of one pass, and the progress they make. The batch
+        has fewer points at the end of a pass, a few more if the remainder would be too small for a
+        batch, and none after the last pass."""
         if not self._at:
             return np.empty(0, np.int64), ()
         this_pass = min(passes for passes, _ in self._at.values())
@@ -89,7 +90,8 @@ class Points:
         self._before = {}
 
     def _order(self, this_pass: int) -> list[int]:
-        """The chunk that was begun comes first, then the rest in this pass's order."""
+        """Order the chunks of this pass: a chunk that was already begun first, then the others in
+        this pass's order."""
         rank = self._rank(this_pass, max(self._at) + 1)
         return sorted(self._at, key=lambda number: (self._at[number][1] == 0, rank[number]))
 
@@ -100,7 +102,8 @@ class Points:
         return self._ranks[2]
 
     def _shuffled(self, chunk: ChunkLease, passes: int) -> Indices:
-        """A chunk is visited in several batches, mostly one after the other."""
+        """The points of a chunk in this pass's order; cached, because a chunk is mostly visited in
+        consecutive batches."""
         last = self._last_shuffled
         if last is None or last[0] != chunk or last[1] != passes:
             rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))

@@ -1,7 +1,7 @@
-"""The objective on a fixed sample, by which FSP chooses its interval.
+"""The objective on a fixed sample, from which FSP chooses its interval.
 
-*f is the mean loss over a fixed, seeded probe sample, each worker evaluating its share, forward
-only; its time is counted apart.*
+*f is the mean loss over a fixed, seeded probe sample. Each worker evaluates its share with a
+forward pass only; the time is counted separately.*
 """
 
 import time
@@ -16,7 +16,8 @@ NOT_PROBED: tuple[float | None, int, int] = (None, 0, 0)
 
 
 class Probe:
-    """`fetch` makes a batch of indices; `loss_of` is the mean loss of a batch."""
+    """Evaluates this worker's share of the sample. `fetch` makes a batch of indices; `loss_of`
+    returns the mean loss of a batch."""
 
     def __init__(
         self,
@@ -47,6 +48,6 @@ class Probe:
         return took_ns
 
     def result(self) -> tuple[float | None, int, int]:
-        """The last evaluation, returned once: mean loss, points, nanoseconds."""
+        """Return the last evaluation once: mean loss, points, nanoseconds."""
         result, self._result = self._result, NOT_PROBED
         return result

@@ -45,7 +45,7 @@ class Stage:
     min_step_ns: int = 0
     factor: float = 1.0
     changes: tuple[tuple[int, float], ...] = ()
-    """(since when, slowness factor), in order of time: a machine whose speed changes."""
+    """(begin, slowness factor), in order of time: a machine whose speed changes."""
     stall_ns: int = 0
     stall_points: int = 1
     tenant: bool = False
@@ -58,9 +58,10 @@ class Stage:
         visited: float = 0,
         share: float = 1.0,
     ) -> int:
-        """How much longer a step must take that took `computed_ns` and visited `points`.
+        """Return how much longer a step must take that took `computed_ns` and visited `points`.
         `elapsed_ns` is this worker's training time, `visited` its points before this step, and
-        `share` how much of a full step this is: a micro-batch is a part of one."""
+        `share` the length of this step as a share of a full step (a micro-batch is a part of
+        one)."""
         factor = self.factor
         for since_ns, later in self.changes:
             if elapsed_ns >= since_ns:
@@ -70,7 +71,8 @@ class Stage:
         return max(0, round(whole_ns) - computed_ns)
 
     def amended(self, flags: Mapping[str, str]) -> "Stage":
-        """This stage changed by flags for this worker alone, such as {"slow": "4x"}."""
+        """Return this stage, changed by the flags of this worker's own command, such as {"slow":
+        "4x"}."""
         stage = self
         for flag, text in flags.items():
             stage = _amend(stage, flag, text, text, _SHAPES)
@@ -119,7 +121,7 @@ class Staging:
         return self.fold_pauses_ns.get(server, 0) / 1e9
 
     def of(self, name: str) -> Stage:
-        """The stage of the worker with this name; `worker-3` is number 3."""
+        """Return the stage of the worker with this name; `worker-3` has the number 3."""
         match = _NAME.fullmatch(name)
         return self.stages.get(int(match[1]), self.everybody) if match else self.everybody
 
@@ -144,7 +146,8 @@ class Pacer:
         """How much too long the last pause was; the next one is shorter by that."""
 
     def pace(self, points: float) -> None:
-        """A step is computed, with `points` visited since `resume`: sleep for the rest of its time."""
+        """End a step that visited `points` since `resume`: sleep until the step is as long as the
+        stage says."""
         now_ns = time.monotonic_ns()
         new = points - self._counted
         pad_ns = self._stage.pad_ns(
@@ -163,13 +166,14 @@ class Pacer:
         self._since_ns += nanoseconds
 
     def resume(self, since_ns: int) -> None:
-        """The exchange is over, and this worker has computed since `since_ns`."""
+        """Begin the next step: the exchange is over, and this worker has computed since
+        `since_ns`."""
         self._counted = 0.0
         self._since_ns = since_ns
 
 
 def _sleep_until(until_ns: int) -> None:
-    """Stand for computing: nothing is waited for."""
+    """Sleep in place of computing; no event ends this sleep early."""
     rest_ns = until_ns - _SPIN_NS - time.monotonic_ns()
     if rest_ns > 0:
         time.sleep(rest_ns / 1e9)
@@ -181,7 +185,7 @@ def _sleep_until(until_ns: int) -> None:
 
 
 def _worker_of(flag: str, item: str) -> tuple[int, str]:
-    """The worker that an item names, and the rest of the item: 60s:3=4x gives (3, 60s:4x)."""
+    """Split an item into the worker that it names and the rest: 60s:3=4x gives (3, 60s:4x)."""
     match = _ITEM.fullmatch(item.strip())
     shape = _SHAPES_OF_WORKERS[flag]
     if match is None or (match["at"] is not None) != (flag == "slow-at"):
@@ -217,7 +221,7 @@ def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, s
 
 
 def _fold_pause(item: str, servers: int | None) -> tuple[int, int]:
-    """The server that an item names, and the pause added to its folds."""
+    """Split an item into the server that it names and the pause added to its folds."""
     match = _OF_A_SERVER.fullmatch(item.strip())
     try:
         if match is None:

@@ -1,7 +1,7 @@
 """A second tenant beside a worker (FSP's *Natural*): a process that keeps one core busy.
 
-It ends with its worker, however that ends, because its standard input is closed then. It imports nothing
-of this package, so that it starts at once and takes little memory.
+The tenant ends whenever its worker ends, because its standard input is closed then. It imports
+nothing of this package, so that it starts at once and takes little memory.
 """
 
 import contextlib
@@ -38,5 +38,6 @@ def _keep_busy() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, and ends both
+    # Ctrl-C is meant for the worker, whose end also ends the tenant
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_busy()

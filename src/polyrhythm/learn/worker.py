@@ -1,4 +1,4 @@
-"""What a job's `main(worker)` is handed: an ordinary torch loop needs no more than this."""
+"""The worker that a job's `main(worker)` gets: all that an ordinary torch loop needs."""
 
 import os
 import sys
@@ -27,11 +27,12 @@ from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire.messages import MOST_NUMBER, ChunkProgress, JobSpec
 
 _EVALUATOR = "worker-0"
-"""One worker evaluates for all: the first, whose name is the same after a restart."""
+"""One worker evaluates for all workers: the first, whose name is the same after a restart."""
 
 
 class _Visits:
-    """The points visited since the last contribution, and the lease under which the first was."""
+    """The points visited since the last contribution, and the lease under which the first was
+    visited."""
 
     def __init__(self) -> None:
         self.points = 0.0
@@ -64,7 +65,7 @@ class _Visits:
 
     @property
     def pending(self) -> bool:
-        """Points were visited that no contribution has counted."""
+        """Whether points were visited that no contribution has counted."""
         return self.points > 0
 
     def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
@@ -77,7 +78,7 @@ class Worker:
     """This worker of a running job."""
 
     def __init__(self, node: WorkerNode, job: JobSpec, stage: Stage | None = None) -> None:
-        """`stage`: how this worker is slowed down, in place of what the job says."""
+        """`stage`: how this worker is slowed down, in place of the job's own staging."""
         self._node = node
         self._job = job
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
@@ -103,13 +104,13 @@ class Worker:
 
     @property
     def options(self) -> dict[str, str]:
-        """What the command line gave with `--set NAME=VALUE`."""
+        """The options given on the command line with `--set NAME=VALUE`."""
         return dict(self._job.options)
 
     @property
     def stopped(self) -> bool:
-        """The job has reached its goal, and the parameters at hand are the final ones; or this
-        worker was told to leave."""
+        """Whether the training loop must end: the job has reached its goal and the parameters at
+        hand are final, or this worker was told to leave."""
         return self._node.stopped or self._node.asked
 
     @property
@@ -119,19 +120,20 @@ class Worker:
 
     @property
     def incarnation(self) -> int:
-        """The number of this worker's incarnation: another one after it was evicted and joined again."""
+        """The number of this worker's incarnation; it changes when the worker is evicted and joins
+        again."""
         return self._node.incarnation
 
     @property
     def acknowledged(self) -> int:
-        """How many contributions of this incarnation every server has in its parameters for certain.
-        Later ones may be there too. Contributions of an earlier incarnation that were not acknowledged
-        by its end are dropped."""
+        """How many contributions of this incarnation are certainly in the parameters of every
+        server. Later ones may be in them too. Contributions of an earlier incarnation that were not
+        acknowledged when it ended are dropped."""
         return self._node.acknowledged
 
     def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Exchange:
-        """Join the job with this model: its parameters become the job's, and the optimizer that
-        comes back exchanges them. The first worker's model and numbers count; others must match."""
+        """Join the job with this model and return the optimizer that exchanges its parameters. The
+        first worker's model and numbers count; those of other workers must match."""
         if self._attached:
             raise UsageError("attach() was called twice: a worker trains one model")
         self._attached = True
@@ -147,9 +149,9 @@ class Worker:
         dataset: Dataset[Any] | Sequence[torch.Tensor],
         loss_of: Callable[[Any], torch.Tensor],
     ) -> None:
-        """Say how the objective is evaluated: `loss_of(batch)` is the mean loss of a batch of this
-        data set under the model as it is. FSP asks for it when it looks for its interval, on a
-        sample that the workers share; without it, it uses what `step(objective=…)` says."""
+        """Define how the objective is evaluated: `loss_of(batch)` returns the mean loss of the
+        current model on a batch of this data set. FSP uses it to find its interval, on a sample
+        that the workers share. Without it, FSP uses the values of `step(objective=…)`."""
         if self._exchange is None:
             raise UsageError("call worker.attach() before worker.probe()")
         sample, seed = self._job.probe_points, self._job.seed
@@ -205,19 +207,20 @@ class Worker:
             self._exchange.contribute_rest()
 
     def data(self, name: str) -> Path:
-        """The folder of a data set that is known by name (`polyrhythm data list`), from
-        `--data-dir` or wherever else it is found; a small one is fetched if it is nowhere."""
+        """Return the folder of a data set of the catalogue (`polyrhythm data list`), from
+        `--data-dir` or another place where it is found. A small set that is not found is
+        fetched."""
         return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
-        """The buffers that contributions leave from, a tensor per flat space each. With rounds and
-        without a timer the first two are used in turn. A gradient that already lies there is sent
-        without a copy."""
+        """The buffers from which contributions are sent, each with one tensor per flat space. With
+        rounds and without a timer the first two are used in turn. A gradient that already lies
+        there is sent without a copy."""
         return self._node.push_buffers()
 
     def report(self, **metrics: float) -> None:
-        """Put measures of this worker, such as accuracy, into the journal and the summary. One that is
-        not a finite number is left out, with a line that says so the first time."""
+        """Put measures of this worker, such as accuracy, into the journal and the summary. A
+        measure that is not a finite number is left out, with a warning the first time."""
         measured = {name: float(value) for name, value in metrics.items()}
         finite = {name: value for name, value in measured.items() if abs(value) <= MOST_NUMBER}
         for name in sorted(measured.keys() - finite.keys() - self._left_out):
@@ -228,15 +231,15 @@ class Worker:
             self._node.report(finite)
 
     def evaluate(self, **measures: Callable[[], float]) -> None:
-        """Call this after every step: now and then worker-0 takes these measures and reports them,
-        as `--target-accuracy` needs it. On other workers it does nothing. The time that it takes, at
-        most a tenth of the worker's time, does not count as computing."""
+        """Evaluate these measures now and then and report them, as `--target-accuracy` needs. Call
+        it after every step: worker-0 evaluates, other workers do nothing. The time of an
+        evaluation, at most a tenth of the worker's time, does not count as computing."""
         began_ns = time.monotonic_ns()
         if self.name != _EVALUATOR or self.stopped or not self._evaluations.due(began_ns):
             return
         exchange = self._exchange
         if exchange is not None and exchange.traits.timed and exchange.pending:
-            return  # the other workers would wait, if it took longer than the rest of the interval
+            return  # the other workers would wait if it took longer than the rest of the interval
         self.report(**{name: measure() for name, measure in measures.items()})
         now_ns = time.monotonic_ns()
         self._evaluations.done(began_ns, now_ns)

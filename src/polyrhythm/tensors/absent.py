@@ -1,8 +1,9 @@
-"""A parameter without a gradient stays as it is, decay and momentum or not, as torch means it.
+"""A parameter without a gradient does not change, whatever decay and momentum it has, as in torch.
 
-What travels is numbers, and None is no number. So where a worker has no gradient it lays -0.0, the
-one number that changes no sum it is added to: it stays only where nobody had a gradient. (0.0 would
-not do: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in every element is taken for none.
+A contribution consists of numbers and cannot hold None. A worker without a gradient for a parameter
+therefore sends -0.0, the one number that changes no sum it is added to: the sum is -0.0 only if no
+worker had a gradient. (0.0 would not do: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in every
+element is treated as absent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,15 +17,15 @@ from polyrhythm.core.placement.slices import Slice
 
 NO_GRADIENT = -0.0
 Parts = tuple[tuple[int, int], ...]
-"""Tensors, or their ends, inside a slice: (first, end)."""
+"""The ranges (first, end) of tensors, or of their ends, inside a slice."""
 
 _BITS = {2: (torch.int16, -(1 << 15)), 4: (torch.int32, -(1 << 31)), 8: (torch.int64, -(1 << 63))}
-"""By the size of a number: its bits as an integer, and -0.0 read that way."""
+"""By the size of a number: the integer type with the same size, and the value of -0.0 in it."""
 
 
 class Absences:
-    """Finds what nobody had a gradient for. A fold looks at the first number of every tensor, and
-    at the rest only where that is -0.0."""
+    """Finds the tensors for which no worker had a gradient. A fold looks at the first number of
+    every tensor, and at the others only if the first is -0.0."""
 
     def __init__(self, slices: Iterable[Slice]) -> None:
         self._firsts = {
@@ -35,7 +36,7 @@ class Absences:
         no other memory gets the same address."""
 
     def absorb(self, other: "Absences") -> None:
-        """Look after the slices of `other` too."""
+        """Take over the slices of `other`."""
         self._firsts |= other._firsts
         self._bits |= other._bits
 
@@ -63,7 +64,8 @@ class Absences:
 def keep(
     optimizer: torch.optim.Optimizer, absent: Mapping[torch.nn.Parameter, Parts]
 ) -> Iterator[None]:
-    """These parts are after the optimizer's steps what they were before, and so is their state."""
+    """Restore these parts, and their optimizer state, after the optimizer's steps in this
+    context."""
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
     fresh: list[torch.nn.Parameter] = []
     for parameter, parts in absent.items():
@@ -75,7 +77,7 @@ def keep(
     yield
     for there, before in saved:
         there.copy_(before)
-    for parameter in fresh:  # its state begins at zero, and decay alone has moved it from there
+    for parameter in fresh:  # its state begins at zero, and only decay has changed it
         if any(group.get("weight_decay") for group in optimizer.param_groups):
             for tensor in _state(optimizer, parameter):
                 for first, end in absent[parameter]:
@@ -83,7 +85,8 @@ def keep(
 
 
 def _state(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> list[torch.Tensor]:
-    """Its state, element by element: not the count of steps, which is the whole slice's."""
+    """The elementwise tensors of a parameter's state. The count of steps is not among them: it is
+    that of the whole slice."""
     return [
         value
         for value in optimizer.state.get(parameter, {}).values()

@@ -1,9 +1,9 @@
-"""How buffers are folded: each one over the workers that changed it.
+"""How buffers are folded: each over the workers that changed it.
 
-A worker sends the parts of a slice (the buffers in it, or their ends) that it has changed, and no
-others. *A part that no worker changed stays bit for bit what it is, so that a mask of minus infinity
-or a placeholder of NaN does no harm; the mean of a part is taken over the weight of its own changes.*
-`settle` turns an aggregate into the step that the fold makes, and that replicas make too.
+A worker sends only the parts of a slice (the buffers in it, or their ends) that it has changed. *A
+part that no worker changed keeps its bits, so that a mask of minus infinity or a placeholder of NaN
+does no harm; the mean of a part is taken over the weight of its own changes.* `settle` turns an
+aggregate into the step of the fold, which replicas make too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +17,13 @@ from polyrhythm.tensors.held import Held, State
 from polyrhythm.wire.messages import SliceStep
 
 Parts = tuple[int, ...] | None
-"""Which parts of a slice a contribution has, side by side; None: the slice is whole."""
+"""The numbers of a slice's parts that a contribution has, side by side; None: it has the whole
+slice."""
 
 
 def parts_length(slice_: Slice, parts: tuple[int, ...]) -> int | None:
-    """How many elements these parts have; None if they are not parts of the slice, in order."""
+    """Return how many elements these parts have; None if they are not parts of the slice in
+    order."""
     known = slice_.parts
     if any(not 0 <= part < len(known) for part in parts) or sorted(set(parts)) != list(parts):
         return None
@@ -31,7 +33,7 @@ def parts_length(slice_: Slice, parts: tuple[int, ...]) -> int | None:
 def pieces_of(
     slice_: Slice, incoming: torch.Tensor, parts: Parts
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Each part that came, by its number."""
+    """Yield each part of `incoming` with its number."""
     if parts is None:
         for part, (first, end) in enumerate(slice_.parts):
             yield part, incoming[first:end]
@@ -69,8 +71,8 @@ class Buffers:
         *,
         forwarded: bool = False,
     ) -> None:
-        """Divide each part by its own weight, once. `scales`: per part, the share of a full step where
-        contributions are folded one by one."""
+        """Divide each part by its own weight, once. `scales`: for each part, the share of a full
+        step if contributions are folded one by one."""
         if not held.part_weights:
             return
         averaged = held.aggregate.is_floating_point()
@@ -89,7 +91,8 @@ class Buffers:
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        """Of a step only its weight counts, none or some: `settle` has scaled each part."""
+        """Fold each slice. `settle` has scaled the parts, so the weight of a step only says whether
+        there is a step."""
         for held, place, step in zip(slices, target, steps, strict=True):
             self.settle(held)
             if not step.weight:
@@ -125,14 +128,15 @@ class Changers:
         """Per slice and part, the workers whose last contribution did not change it."""
 
     def forget(self, slice_: Slice) -> None:
-        """The slice has moved to another server."""
+        """Forget a slice that has moved to another server."""
         for part in range(len(slice_.parts)):
             self._idle.pop((slice_.id, part), None)
 
     def scales(
         self, held: Held, worker: int, parts: Parts, members: frozenset[int]
     ) -> dict[int, float]:
-        """Note what this worker's contribution changes; per part that it changes, the scale."""
+        """Note which parts this worker's contribution changes, and return the scale of each of
+        them."""
         count = len(held.slice.parts)
         changed = range(count) if parts is None else parts
         found = {}

@@ -1,9 +1,9 @@
 """A worker's buffers: which of them it has changed since the last version, and by how much.
 
-*A buffer is constant as long as its bits are those of the version that the worker began from. What is
-constant is not sent: the servers have it from the seed.* Every contribution asks anew, so a buffer
-that begins to change late is sent from then on. Bits and not values are compared, because NaN does
-not equal itself, and because minus infinity less minus infinity is NaN.
+*A buffer is constant as long as its bits are those of the version that the worker began from.
+Constant buffers are not sent: the servers have them from the seed.* Every contribution compares
+anew, so a buffer that begins to change late is sent from then on. Bits and not values are compared,
+because NaN does not equal itself, and because minus infinity less minus infinity is NaN.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class _Buffer:
     place: TensorPlace
     parts: list[tuple[int, int, int, int]]
-    """Where it lies in slices: the slice, the number of the part there, and its first and last
-    element counted from the beginning of the buffer."""
+    """Its ranges in slices: the slice, the number of the part there, and its first and last element
+    counted from the beginning of the buffer."""
 
 
 class BufferChanges:
-    """`flat` and `here` are the spaces that the model computes on and that versions land in; they are
-    the same unless the model is `aside`."""
+    """`flat` holds the spaces that the model computes on, `here` those in which versions land. They
+    are the same unless versions land aside."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class BufferChanges:
         self._here = {index: here[index] for index in spaces}
         self._base = {index: flat[index].clone() for index in spaces}
         self._left = {index: flat[index].clone() for index in spaces} if aside else {}
-        """What the buffers were when the last contribution left."""
+        """The values of the buffers when the last contribution was sent."""
         self._all = [
             _Buffer(place, self._parts_of(place))
             for place in layout.places
@@ -65,14 +65,16 @@ class BufferChanges:
         return found
 
     def remember(self) -> None:
-        """The version that the worker goes on with is here."""
+        """Take the buffers as they are now as the base of changes: the worker continues with a new
+        version."""
         for index, base in self._base.items():
             base.copy_(self._flat[index])
 
     def land(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
-        """A version has these parts of the slice, and the others as the version before had them."""
+        """Land a version that has these parts of the slice; the other parts are as in the previous
+        version."""
         here = self._here[slice_.space][slice_.offset : slice_.offset + slice_.length]
-        if not self._left:  # aside the version before lies there still
+        if not self._left:  # aside, the previous version is still there
             here.copy_(self._base[slice_.space][slice_.offset : slice_.offset + slice_.length])
         length = parts_length(slice_, parts)
         if length is None or length * here.element_size() != len(data):
@@ -85,8 +87,8 @@ class BufferChanges:
             here[first:end].copy_(piece)
 
     def fill(self, push: Sequence[torch.Tensor]) -> None:
-        """Lay the buffers that were changed into the push buffers: of each slice the changed parts
-        side by side, floating-point numbers as their change, integers as they are."""
+        """Write the changed buffers into the push buffers: the changed parts of each slice side by
+        side, floating-point numbers as their change, integers as their value."""
         numbers: dict[int, list[int]] = {slice_: [] for slice_ in self._slices}
         ends = {slice_.id: slice_.offset for slice_ in self._slices.values()}
         for buffer in self._all:
@@ -110,13 +112,13 @@ class BufferChanges:
             left.copy_(self._flat[index])
 
     def set_apart(self) -> None:
-        """What left is on its way, and is not sent again."""
+        """Count changes from the last contribution: it is in flight and must not be sent again."""
         for index, left in self._left.items():
             self._base[index].copy_(left)
 
     def rebase(self) -> None:
-        """Move to the version that landed aside, and keep what has changed since the last
-        contribution left."""
+        """Move to the version that landed aside, and keep the changes since the last contribution
+        was sent."""
         for buffer in self._all:
             now, left, here = (
                 self._of(spaces, buffer) for spaces in (self._flat, self._left, self._here)
@@ -147,6 +149,6 @@ def _change(now: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     if not now.is_floating_point():
         return now
     change = now - base
-    if not all_finite(change):  # elements of infinity or NaN that stay as they are
+    if not all_finite(change):  # elements that stay infinite or NaN
         change[_bits(now) == _bits(base)] = 0
     return change

@@ -1,9 +1,9 @@
-"""Copies of large buffers, past the cache.
+"""Copies of large buffers that bypass the cache.
 
-What is copied for somebody else to read, or for a pass over the whole model, is evicted before it is
-used again; storing it without first reading it into the cache makes such a copy half again as fast.
-The C library does that above a size of its own choosing, which children of the local engine lower
-(`engines/environment.py`).
+A copy that another process reads, or that is made in a pass over the whole model, is evicted from
+the cache before it is used again. Storing it without first reading it into the cache makes the copy
+one and a half times as fast. The C library does this above a threshold, which the local engine
+lowers for its child processes (`engines/environment.py`).
 """
 
 import ctypes
@@ -18,7 +18,7 @@ _memmove.restype = ctypes.c_void_p
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """`target.copy_(source)`; both are flat where they are large."""
+    """Do `target.copy_(source)`. Large tensors must be flat."""
     nbytes = target.numel() * target.element_size()
     if (
         nbytes >= _LARGE_NBYTES
@@ -33,5 +33,5 @@ def copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def copy_all(target: torch.Tensor, source: torch.Tensor) -> None:
-    """`target.copy_(source)` of two flat tensors of one dtype and length, whatever their size."""
+    """Do `target.copy_(source)` for two flat tensors of one dtype and length, of any size."""
     _memmove(target.data_ptr(), source.data_ptr(), source.numel() * source.element_size())

@@ -1,4 +1,4 @@
-"""Names of dtypes on the wire, and torch's own."""
+"""Names of dtypes on the wire, and the torch dtypes that they stand for."""
 
 import warnings
 
@@ -22,19 +22,21 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def wire_dtype(space: Space, wire: str) -> torch.dtype:
-    """What a space's slices travel as: bf16 is for float32 parameters only, never for buffers."""
+    """Return the dtype in which a space's slices are sent. bf16 is for float32 parameters only,
+    never for buffers."""
     if wire == "bf16" and space.dtype == "float32" and not space.buffers:
         return torch.bfloat16
     return DTYPES[space.dtype]
 
 
 def tensor_over(memory: memoryview, dtype: torch.dtype) -> torch.Tensor:
-    """The memory itself as a flat tensor. The tensor keeps the memoryview, and so its owner, alive."""
+    """Return this memory as a flat tensor, without a copy. The tensor keeps the memoryview, and so
+    its owner, alive."""
     return torch.frombuffer(memory, dtype=dtype)
 
 
 with warnings.catch_warnings():
-    # torch warns once per process of memory that is sealed against writing. That is what we want
-    # of a peer's segment, so the one warning is spent here, before any thread runs.
+    # torch warns once per process of memory that is sealed against writing. A peer's segment is
+    # sealed on purpose, so the one warning is triggered here, before any thread runs.
     warnings.simplefilter("ignore")
     torch.frombuffer(memoryview(b"\0"), dtype=torch.uint8)

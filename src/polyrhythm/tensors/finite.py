@@ -1,5 +1,5 @@
-"""Is every element finite? A sum is quick and right unless it overflows; then we look closely. Of few
-elements the largest and the smallest say it."""
+"""Test whether every element is finite. A sum is quick and right unless it overflows; then every
+element is tested. For few elements the maximum and the minimum are tested."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 FEW = 32768
-"""Up to so many elements it is the call that costs, and numpy's is the lighter one."""
+"""Up to this many elements the call itself dominates, and numpy's is cheaper."""
 _NUMPY = (torch.float32, torch.float64)
 Numbers = npt.NDArray[np.floating[Any]]
 
@@ -24,7 +24,8 @@ def all_finite(tensor: torch.Tensor) -> bool:
 
 
 def numbers_of(tensor: torch.Tensor) -> Numbers | None:
-    """The same memory, if these are few and numpy knows their dtype."""
+    """Return the tensor's memory as a numpy array, if it has few elements of a dtype that numpy
+    knows."""
     if tensor.numel() > FEW or tensor.dtype not in _NUMPY:
         return None
     numbers: Numbers = tensor.detach().numpy()
@@ -32,7 +33,7 @@ def numbers_of(tensor: torch.Tensor) -> Numbers | None:
 
 
 def few_finite(numbers: Numbers) -> bool:
-    """NaN is both the largest and the smallest."""
+    """Whether maximum and minimum are finite. NaN in any element makes both NaN."""
     return not numbers.size or (
         math.isfinite(np.maximum.reduce(numbers, None))
         and math.isfinite(np.minimum.reduce(numbers, None))

@@ -1,7 +1,9 @@
-"""A worker's model as flat buffers: parameters are views into them, contributions are filled there.
+"""A worker's model as flat buffers: parameters are views into them, and contributions are filled
+from them.
 
-`parameters` of a space is the worker's own memory, into which pulls are copied; `push` buffers are
-what servers read, two of them in turn, because one belongs to the servers until acknowledged.
+`parameters` of a space is the worker's own memory, into which pulls are copied. `push` buffers are
+read by servers. Two are used in turn, because a buffer belongs to the servers until they have
+acknowledged it.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +25,8 @@ _HOT = 1 << 19
 
 
 class FlatModel:
-    """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: what
-    arrives is kept apart until `adopt` or `rebase`, because the parameters are in use meanwhile."""
+    """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: versions
+    that arrive are kept apart until `adopt` or `rebase`, because the parameters are in use."""
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class FlatModel:
         self.aside = aside
         self._memory, self._flat = _allocate(layout)
         self._here = self._flat
-        """Where what arrives lands."""
+        """The spaces in which arriving versions land."""
         if aside:
             self._memory, self._here = _allocate(layout)
         self._base: dict[int, torch.Tensor] = {}
@@ -56,7 +58,8 @@ class FlatModel:
         self._bytes = [self.memory_of(slice_) for slice_ in layout.slices]
         self._gradient_views: dict[int, list[torch.Tensor]] = {}
         self._numbers: dict[int, Numbers | None] = {}
-        """Push buffers by where they lie. They are kept, so that nothing else can come to lie there."""
+        """Push buffers as numpy arrays, by address. The arrays keep the memory alive, so that no
+        other memory gets the same address."""
         self._few = [space.length <= FEW for space in layout.spaces]
         self._trained = [
             (index, self._tensors[index], place, self._few[place.space])
@@ -72,7 +75,7 @@ class FlatModel:
     # -- what arrives --------------------------------------------------------------------------
 
     def memory_of(self, slice_: Slice) -> memoryview | None:
-        """Where the bytes of a slice belong, if they travel as they are kept."""
+        """The memory for a slice's bytes, if the slice is sent in the dtype in which it is kept."""
         item = self._flat[slice_.space].element_size()
         if self._wires[slice_.space].itemsize != item:
             return None
@@ -84,13 +87,13 @@ class FlatModel:
         """Copy a slice that arrived elsewhere into its place."""
         memory = self._bytes[slice_.id]
         if memory is not None and len(memory) == len(data) <= _FEW_NBYTES:
-            memory[:] = data  # a tensor over it would cost more than the copy
+            memory[:] = data  # for a small slice, making a tensor would cost more than the copy
         else:
             copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
     def land_parts(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
-        """Copy these parts of a slice of buffers into their places. The other parts are constant,
-        and are what they were in the version before."""
+        """Copy these parts of a slice of buffers to their places. The other parts are constant and
+        are the same as in the previous version."""
         if not self.layout.spaces[slice_.space].buffers:
             raise LinkError(f"slice {slice_.id} holds parameters, and came in parts")
         self._buffers.land(slice_, parts, data)
@@ -99,8 +102,8 @@ class FlatModel:
         return self._flat[slice_.space][slice_.offset : slice_.offset + slice_.length]
 
     def read_in_place(self, memory: memoryview) -> None:
-        """Point the parameters at a version's own memory, spaces side by side, which is sealed
-        against writing. Buffers are copied: forward passes write into them."""
+        """Point the parameters at a version's own memory (its spaces side by side), which is sealed
+        against writing. Buffers are copied, because forward passes write to them."""
         end = 0
         for index, space in enumerate(self.layout.spaces):
             there = tensor_over(memory[end : end + space.nbytes], DTYPES[space.dtype])
@@ -114,7 +117,7 @@ class FlatModel:
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
 
     def adopt(self) -> None:
-        """Take what arrived aside as it is; from now on changes are counted from there."""
+        """Take the version that arrived aside as it is, and count changes from it."""
         for index, (flat, here) in enumerate(zip(self._flat, self._here, strict=True)):
             flat.copy_(here)
             if index in self._base:
@@ -122,8 +125,8 @@ class FlatModel:
         self._buffers.remember()
 
     def rebase(self, sent: Sequence[torch.Tensor]) -> None:
-        """Move to what arrived aside, keeping what was learned since `sent` left:
-        local <- new + (local - sent), base <- new. What the wire rounded away is kept too."""
+        """Move to the version that arrived aside, and keep what was learned since `sent` was sent:
+        local <- new + (local - sent), base <- new. Rounding errors of the wire are kept too."""
         for index, space in enumerate(self.layout.spaces):
             if not space.length or space.buffers:
                 continue
@@ -133,14 +136,15 @@ class FlatModel:
         self._buffers.rebase()
 
     def set_apart(self, sent: Sequence[torch.Tensor]) -> None:
-        """Count changes from where `sent` led: it is on its way, and is not to be sent again."""
+        """Count changes from the parameters in `sent`, which is in flight and must not be sent
+        again."""
         for index, space in enumerate(self.layout.spaces):
             if space.length and not space.buffers:
                 self._base[index].add_(sent[index])
         self._buffers.set_apart()
 
     def remember(self, *, parameters: bool) -> None:
-        """Keep buffers, and parameters if asked, as they are now: the base of changes."""
+        """Take buffers, and parameters if asked, as they are now as the base of changes."""
         self._buffers.remember()
         for index, space in enumerate(self.layout.spaces):
             if not space.length or space.buffers or not parameters:
@@ -161,11 +165,11 @@ class FlatModel:
                 )
 
     def seed(self, slice_: Slice) -> torch.Tensor:
-        """The slice's current parameters, as they travel."""
+        """Return the slice's current parameters in the dtype of the wire."""
         return self._part(slice_).to(self._wires[slice_.space]).contiguous()
 
     def fill_gradients(self, push: Sequence[torch.Tensor]) -> None:
-        """Lay the gradients, and the change of buffers, into a push buffer per space."""
+        """Write the gradients and the changes of buffers into the push buffers, one per space."""
         views = self._views_of(push)
         for index, tensor, place, few in self._trained:
             gradient, view = tensor.grad, views[index]
@@ -180,7 +184,7 @@ class FlatModel:
         self._buffers.fill(push)
 
     def gather(self, points: float) -> None:
-        """Add the gradients of a micro-batch of so many points to those gathered before."""
+        """Add the gradients of a micro-batch of this many points to those gathered before."""
         if self._sums is None:
             self._sums = [torch.full_like(flat, NO_GRADIENT) for flat in self._flat]
         views = self._views_of(self._sums)
@@ -189,8 +193,8 @@ class FlatModel:
                 view.add_(tensor.grad.detach(), alpha=points)
 
     def fill_gathered(self, push: Sequence[torch.Tensor], points: float) -> None:
-        """Lay the mean of what was gathered over so many points into the push buffers, and begin
-        to gather anew."""
+        """Write the mean of the gathered gradients over this many points into the push buffers, and
+        reset the sums."""
         assert self._sums is not None
         for index, space in enumerate(self.layout.spaces):
             if not space.buffers and space.length:
@@ -201,14 +205,14 @@ class FlatModel:
         self._buffers.fill(push)
 
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Each tensor's place in these push buffers, made once."""
-        key = max(tensor.data_ptr() for tensor in push)  # an empty one lies at 0
+        """Return each tensor's view of these push buffers; the views are made once."""
+        key = max(tensor.data_ptr() for tensor in push)  # an empty tensor has the address 0
         if key not in self._gradient_views:
             self._gradient_views[key] = [_view(push[place.space], place) for place in self._places]
         return self._gradient_views[key]
 
     def fill_changes(self, push: Sequence[torch.Tensor]) -> None:
-        """Lay how far parameters and buffers have moved from the base into the push buffers."""
+        """Write the changes of parameters and buffers since the base into the push buffers."""
         for index, space in enumerate(self.layout.spaces):
             if not space.buffers:
                 change = push[index]
@@ -221,7 +225,7 @@ class FlatModel:
 
     @property
     def changed(self) -> dict[int, tuple[int, ...]]:
-        """Per slice of buffers, the parts that the contribution filled last has."""
+        """Per slice of buffers, the parts that the last filled contribution has."""
         return self._buffers.changed
 
     def _finite(self, change: torch.Tensor) -> bool:
@@ -240,7 +244,7 @@ class FlatModel:
     def push_buffers(
         self, allocate: Callable[[int], memoryview]
     ) -> tuple[list[memoryview], list[torch.Tensor]]:
-        """Memory for one contribution, a buffer per space, in the dtype that travels."""
+        """Allocate memory for one contribution: a buffer per space, in the dtype of the wire."""
         memory, tensors = [], []
         for space, wire in zip(self.layout.spaces, self._wires, strict=True):
             memory.append(allocate(space.length * wire.itemsize))
@@ -248,7 +252,7 @@ class FlatModel:
         return memory, tensors
 
     def wire_range(self, slice_: Slice) -> tuple[int, int]:
-        """(offset, nbytes) of a slice in its space's push buffer."""
+        """Return (offset, nbytes) of a slice in its space's push buffer."""
         item = self._wires[slice_.space].itemsize
         return slice_.offset * item, slice_.length * item
 
@@ -265,7 +269,8 @@ def _allocate(layout: Layout) -> tuple[list[memoryview], list[torch.Tensor]]:
 
 
 def _in_order(layout: Layout, count: int) -> list[TensorPlace]:
-    """The layout groups tensors by space; the model has them in the spec's order."""
+    """Return the places in the spec's order, which is the model's; the layout groups them by
+    space."""
     assert count == len(layout.places)
     return sorted(layout.places, key=lambda place: place.index)
 
@@ -278,7 +283,8 @@ def _view(flat: torch.Tensor, place: TensorPlace) -> torch.Tensor:
 def _lay(
     push: torch.Tensor, view: torch.Tensor, place: TensorPlace, gradient: torch.Tensor
 ) -> None:
-    """Into its place, if it does not lie there already. Nothing leaves before all was found finite."""
+    """Copy a gradient to its place in the push buffer, unless it lies there already. Raise
+    NotFinite if it is not finite, so that nothing of it is sent."""
     if gradient.data_ptr() == view.data_ptr():
         finite = all_finite(view)
     elif place.length > _HOT and _as_it_is(push, place, gradient):
@@ -291,12 +297,14 @@ def _lay(
 
 
 def _as_it_is(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
-    """Its bytes are those that travel."""
+    """Whether the gradient has the dtype and strides of the wire, so that its bytes can be
+    copied."""
     return gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
 
 
 def _lay_hot(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
-    """In pieces that stay in the cache between the check and the copy: whether all are finite."""
+    """Copy in pieces that stay in the cache between check and copy. Return whether all elements are
+    finite."""
     flat = push[place.offset : place.offset + place.length]
     source = gradient.as_strided((place.length,), (1,))
     for at in range(0, place.length, _HOT):

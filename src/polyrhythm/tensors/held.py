@@ -1,4 +1,4 @@
-"""A slice as a server holds it: its parameters, and what was added to them and not folded yet."""
+"""A slice on a server: its parameters, and the aggregate that is not folded yet."""
 
 from dataclasses import dataclass, field
 
@@ -23,6 +23,6 @@ class Held:
     """Buffers only: the weight that was added to each part. Parts that no worker changed are absent."""
 
     def empty(self) -> None:
-        """The aggregate was folded."""
+        """Reset the aggregate after it was folded."""
         self.weight, self.rate, self.clock = 0.0, None, -1
         self.part_weights.clear()

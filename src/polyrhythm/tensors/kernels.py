@@ -1,9 +1,9 @@
 """The fused kernels of torch's optimizers, called directly.
 
-What `step()` does around its kernel takes several times as long as the kernel itself when a model is
-small, and longer still when a server has slept since the last fold. *A kernel does what `step()` of
-the same optimizer would do; for the first step of a state, for another optimizer, and where torch does
-not have the kernel, it is `step()` that is called.*
+For a small model, the code around the kernel in `step()` takes several times as long as the kernel
+itself, and longer still if a server has slept since the last fold. *A kernel does what `step()` of
+the same optimizer would do. `step()` itself is called for the first step of a state, for an
+optimizer without a kernel here, and if torch does not have the kernel.*
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,9 @@ Kernel = Callable[
     ],
     bool,
 ]
-"""Of a group, with the states of its parameters: a step of these parameters by these gradients, which
-are divided by a scale if there is one. False if `step()` is to do it, and nothing was done."""
+"""Make a step of these parameters of a group, with their states and gradients; the gradients are
+divided by a scale if one is given. Return False, having done nothing, if `step()` must be
+called."""
 
 
 def kernel_of(optimizer: torch.optim.Optimizer) -> Kernel | None:

@@ -26,17 +26,18 @@ class Kind(Protocol):
     """Servers run the optimizer. Otherwise the worker does, between contributions."""
 
     def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
-        """The updater that adds up and folds contributions to these slices of parameters."""
+        """Return the updater that adds up and folds contributions to these slices of parameters."""
 
     def remember(self, model: FlatModel) -> None:
-        """A worker has a version: keep what the next contribution is counted from."""
+        """A worker has a new version: keep what the next contribution is counted from."""
 
     def gather(self, model: FlatModel, points: float) -> None:
-        """A micro-batch of this many points has ended and the contribution goes on."""
+        """Take the gradients of a micro-batch of this many points into a contribution that goes
+        on."""
 
     def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
-        """Lay a contribution into the push buffers. `gathered`: the points of the micro-batches that it
-        is made of; None: it is made of the gradients as they are."""
+        """Write a contribution into the push buffers. `gathered`: the points of the micro-batches
+        that it is made of; None: it is made of the current gradients."""
 
 
 class Gradient:
@@ -70,7 +71,7 @@ class Local:
         model.remember(parameters=True)
 
     def gather(self, model: FlatModel, points: float) -> None:
-        """The changes are in the parameters already."""
+        """Do nothing: the changes are already in the parameters."""
 
     def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
         model.fill_changes(push)
@@ -82,7 +83,8 @@ KINDS: dict[str, Kind] = {"gradient": Gradient(), "local": Local()}
 def updaters_for(
     layout: Layout, job: JobSpec, spec: ModelSpec, held: Sequence[Held]
 ) -> dict[bool, tuple[Updater, list[Held]]]:
-    """The updater of the parameters (False) and that of the buffers (True), each with its slices."""
+    """Return the updaters of the parameters (False) and of the buffers (True), each with its
+    slices."""
     parameters = [h for h in held if not layout.spaces[h.slice.space].buffers]
     buffers = [h for h in held if layout.spaces[h.slice.space].buffers]
     found: dict[bool, tuple[Updater, list[Held]]] = {}

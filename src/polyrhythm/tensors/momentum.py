@@ -22,13 +22,13 @@ import torch
 
 Group = dict[str, Any]
 Settle = Callable[[Group, int, dict[str, Any], torch.Tensor, torch.Tensor], None]
-"""Of a group and the number of steps in a round: correct the state of a parameter whose step was just
-made with this mean gradient."""
+"""Correct the state of a parameter whose step was just made with this mean gradient; given its
+group and the number of steps in a round."""
 
 
 def settle_for(optimizer: torch.optim.Optimizer) -> Settle | None:
-    """How the momentum of this optimizer is corrected; None if it has none, or none that is known:
-    RMSprop's adds scaled gradients and stays as it is."""
+    """Return the function that corrects this optimizer's momentum; None if it has no momentum, or
+    none that can be corrected: RMSprop's adds scaled gradients and stays as it is."""
     if isinstance(optimizer, torch.optim.SGD):
         return _sgd if any(group["momentum"] for group in optimizer.param_groups) else None
     return _first_moment if isinstance(optimizer, _WITH_A_FIRST_MOMENT) else None
@@ -81,8 +81,8 @@ def _add(
     gradient: torch.Tensor,
     factor: float,
 ) -> None:
-    """Add what the step took as its gradient: to maximize is to turn it round, and decay that is not
-    decoupled is a part of it."""
+    """Add the gradient as the step used it: negated if the optimizer maximizes, and with the decay
+    if that is not decoupled."""
     momentum.add_(gradient, alpha=-factor if group["maximize"] else factor)
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):
         momentum.add_(parameter, alpha=factor * group["weight_decay"])

@@ -1,6 +1,6 @@
-"""A torch optimizer by name and numbers: what may travel, and what a server can run.
+"""Torch optimizers by name and numbers: which ones can be sent, and which ones a server can run.
 
-A server sees slices, not tensors, so only elementwise optimizers can be right there.
+A server sees slices and not tensors, so only elementwise optimizers give right results there.
 """
 
 import inspect
@@ -28,7 +28,7 @@ ELEMENTWISE = (
 )
 _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 _FUSED_DTYPES = (torch.float32, torch.float64)
-"""Of half precision torch's fused SGD leaves most elements as they are (pytorch issue 191763)."""
+"""torch's fused SGD leaves most elements of half precision unchanged (pytorch issue 191763)."""
 _REASONS = {
     "LBFGS": "it searches along a line with the whole gradient at once",
     "Adafactor": "it factors each matrix into rows and columns",
@@ -39,13 +39,14 @@ _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
 def load_optimizers() -> None:
-    """Import what the first optimizer of a process would import: hundreds of modules of torch, which
-    take seconds. A process does this before it joins a job, because it is silent meanwhile."""
+    """Import the modules that the first optimizer of a process would import: hundreds of torch's,
+    which takes seconds. A process does this before it joins a job, because it sends no heartbeat
+    meanwhile."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer) -> OptimizerSpec:
-    """The optimizer as a spec, or a refusal that says why it cannot run on slices."""
+    """Return the optimizer as a spec, or raise an error that says why it cannot run on slices."""
     name = type(optimizer).__name__
     if name not in ELEMENTWISE or type(optimizer) is not getattr(torch.optim, name):
         reason = _REASONS.get(name, "it is not one of torch's elementwise optimizers")
@@ -76,7 +77,8 @@ def _number(value: Any) -> Any:
 def build_optimizer(
     spec: OptimizerSpec, groups: dict[int, list[torch.nn.Parameter]], *, fused: bool
 ) -> torch.optim.Optimizer:
-    """One optimizer with one parameter per slice (an optimizer per slice is six times slower)."""
+    """Build one optimizer with one parameter per slice (one optimizer per slice is six times
+    slower)."""
     kind = getattr(torch.optim, spec.name)
     known = inspect.signature(kind).parameters
     param_groups = []
@@ -94,7 +96,8 @@ def build_optimizer(
 
 
 def check_optimizer(spec: OptimizerSpec) -> None:
-    """Refuse what a peer sent and torch cannot build, before a server builds its slices with it."""
+    """Refuse an optimizer from a peer that torch cannot build, before a server allocates its
+    slices."""
     if spec.name not in ELEMENTWISE:
         raise UsageError(f"there is no optimizer {plain(spec.name)!r} that runs on slices")
     groups = {number: [torch.nn.Parameter(torch.zeros(1))] for number in range(len(spec.groups))}
@@ -107,8 +110,9 @@ def check_optimizer(spec: OptimizerSpec) -> None:
 
 
 def can_fuse(spec: OptimizerSpec, dtypes: Iterable[torch.dtype]) -> bool:
-    """Whether torch can fuse the steps of a model whose parameters have these dtypes. *One answer for
-    the whole model*: a replica updates each slice alone, and must not fuse what its primary does not."""
+    """Whether torch can fuse the steps of a model whose parameters have these dtypes. *There is one
+    answer for the whole model*: a replica updates each slice alone, and must fuse exactly if its
+    primary does."""
     return spec.name in _FUSED and all(dtype in _FUSED_DTYPES for dtype in dtypes)
 
 
@@ -117,8 +121,9 @@ def _required(spec: OptimizerSpec) -> dict[str, Any]:
 
 
 def _start_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
-    """SGD takes its first gradient as momentum; zero gives the same without dampening, and stays
-    right for a slice whose first contribution comes later than the others'."""
+    """Begin SGD's momentum at zero. torch takes the first gradient as momentum; zero gives the same
+    without dampening, and is right for a slice whose first contribution comes later than the
+    others'."""
     if not isinstance(optimizer, torch.optim.SGD):
         return
     for group in optimizer.param_groups:

@@ -1,6 +1,7 @@
-"""How many threads torch uses for what one thread of ours asks of it.
+"""The number of torch threads that one of our threads uses.
 
-Each thread of ours that works in parallel keeps a team of torch's for itself: that must be few.
+Each of our threads that does parallel work has a team of torch threads of its own, so the teams
+must be small.
 """
 
 import contextlib
@@ -10,15 +11,16 @@ import torch
 
 
 def work_with(count: int) -> None:
-    """On this thread, from now on. torch gives every thread the process's number when the thread
-    first has parallel work, whatever it asked for before; so that is had first."""
+    """Use this many torch threads on this thread from now on. torch sets the process's number when
+    a thread first does parallel work, and would override ours; `get_num_threads` makes torch do
+    that first."""
     torch.get_num_threads()
     torch.set_num_threads(count)
 
 
 @contextlib.contextmanager
 def working_with(count: int) -> Iterator[None]:
-    """For a while; then as before."""
+    """Use this many torch threads within this context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -26,10 +26,10 @@ class Updater(Protocol):
     """How contributions to a slice are added up, and what a fold does with the sum."""
 
     takes_parts: ClassVar[bool]
-    """A contribution may hold only some parts of a slice. Where it is folded by itself, replicas get
-    the step that it makes, and not the contribution."""
+    """A contribution may hold only some parts of a slice. If it is folded on arrival, replicas get
+    the resulting step instead of the contribution."""
     writes_on_aggregate: ClassVar[bool]
-    """A fold may write on the aggregate, so a replica works on a copy of what it was sent."""
+    """A fold may write to the aggregate, so a replica works on a copy of what it was sent."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -43,22 +43,22 @@ class Updater(Protocol):
         *,
         forwarded: bool = False,
     ) -> None:
-        """Make the aggregate the step of the fold that follows, if it is not that already. `scales`:
-        per part, the share of a full step. `forwarded`: replicas read the aggregate where it lies, so
-        the fold must not write on it."""
+        """Turn the aggregate into the step of the fold that follows, if that was not done yet.
+        `scales`: for each part, the share of a full step. `forwarded`: replicas read the aggregate
+        in place, so the fold must not write to it."""
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        """Make a step with each slice's aggregate and leave the new parameters in its `target`, which
-        is the slice's own memory if the current version has no readers. Nothing but the step, the
-        aggregate and the updater's own state decides the result."""
+        """Make a step with each slice's aggregate and write the new parameters to its `target`,
+        which is the slice's own memory if the current version has no readers. The result depends
+        only on the step, the aggregate and the updater's own state."""
 
     def export(self, held: Held) -> State:
-        """A copy of everything that the updater keeps for this slice, by name."""
+        """Return a copy of the state that the updater keeps for this slice, by name."""
 
     def adopt(self, held: Held, state: State) -> None:
-        """Keep these tensors, which the caller gives away, for this slice."""
+        """Keep these tensors as the state of this slice. The caller gives them away."""
 
     def absorb(self, other: Self) -> None:
         """Take over the slices of another updater of the same kind, with their state."""
@@ -68,7 +68,7 @@ class Updater(Protocol):
 
 
 class Stateless:
-    """An updater that keeps nothing between folds, and whose aggregates are steps as they are."""
+    """An updater that keeps no state between folds, and whose aggregates are steps as they are."""
 
     takes_parts: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = False
@@ -96,7 +96,8 @@ class Stateless:
 
 
 def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
-    """The first contribution of a round overwrites, so that nothing needs to be zeroed."""
+    """Add with a weight. The first contribution of a round overwrites, so that nothing needs to be
+    zeroed."""
     if held.weight:
         held.aggregate.add_(incoming, alpha=weight)
     elif incoming.dtype == held.aggregate.dtype:
@@ -106,7 +107,7 @@ def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
 
 
 def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
-    """Readers still hold the current version: the new one begins as its copy."""
+    """Begin the new version as a copy of the current one, which readers still hold."""
     for held, place in zip(slices, target, strict=True):
         if place.data_ptr() != held.parameters.data_ptr():
             copy_all(place, held.parameters)
@@ -132,8 +133,8 @@ class Mean(Stateless):
 
 
 class Addition(Stateless):
-    """Plain addition, as parameter servers are measured with. The aggregate grows beside the
-    current version and becomes the next one, so that a fold moves nothing."""
+    """Plain addition, with which parameter servers are measured. The aggregate grows beside the
+    current version and becomes the next one, so a fold copies nothing."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -152,7 +153,7 @@ class Addition(Stateless):
 
 
 class Sum(Stateless):
-    """Plain addition where contributions are folded one by one."""
+    """Plain addition for contributions that are folded one by one."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -210,8 +211,8 @@ class Optimizer:
         *,
         forwarded: bool = False,
     ) -> None:
-        """Divide by the weight before replicas read the aggregate: a fold that has to divide may write
-        on it."""
+        """Divide by the weight before replicas read the aggregate: a fold that has to divide may
+        write to it."""
         if forwarded and held.weight:
             held.aggregate.div_(held.weight)
             held.weight = 1.0
@@ -244,7 +245,7 @@ class Optimizer:
                 self._settle_momentum(self._settle, step.per_round, part)
 
     def _settle_momentum(self, settle: Settle, per_round: int, part: list[Held]) -> None:
-        """The step has left the mean gradient in the aggregate."""
+        """Correct the momentum. The step has left the mean gradient in the aggregate."""
         with torch.no_grad():
             for held in part:
                 parameter, group = self._params[held.slice.id], self._groups[held.slice.group]
@@ -252,19 +253,21 @@ class Optimizer:
                 settle(group, per_round, state, parameter, held.aggregate)
 
     def _step(self, weight: float, part: list[Held]) -> None:
-        scale = None if weight == 1.0 else self._scale  # without one the gradients are only read
+        # without a scale the kernel only reads the gradients
+        scale = None if weight == 1.0 else self._scale
         if self._fused and scale is not None:
             self._scale_number[()] = weight
         if self._step_directly(scale, part):
             return
-        state = self._optimizer.state  # torch's SGD takes all with momentum, or all without
+        state = self._optimizer.state  # torch's SGD uses momentum for all parameters or for none
         begun = [held for held in part if state.get(self._params[held.slice.id])]
         for alike in (begun, [held for held in part if held not in begun]):
             if alike:
                 self._step_by_torch(weight, scale, alike)
 
     def _step_directly(self, scale: torch.Tensor | None, part: list[Held]) -> bool:
-        """One group at a time is what a kernel does; False if it was not done."""
+        """Call the kernel directly, one group at a time. Return False if `step()` must be
+        called."""
         group = part[0].slice.group
         if self._kernel is None or any(held.slice.group != group for held in part):
             return False
@@ -285,7 +288,7 @@ class Optimizer:
                 held.aggregate.div_(weight)
             gradient = held.aggregate
             if not self._fused and self._settle is not None:
-                # torch writes Nesterov's look ahead into it, and `settle` needs the gradient itself
+                # torch writes Nesterov's look-ahead into it, and `settle` needs the gradient itself
                 gradient = gradient.clone()
             self._params[held.slice.id].grad = gradient
         with torch.no_grad():
@@ -329,8 +332,9 @@ class Optimizer:
 def _passes(
     due: Sequence[tuple[Held, SliceStep]],
 ) -> list[tuple[SliceStep, dict[int, float], list[Held]]]:
-    """Usually one pass. Slices whose steps are not alike, or of one group with different rates, need
-    an optimizer step each: the rate is one value per group, all else one value per optimizer step."""
+    """Split the steps into passes, usually one. Slices with different steps, or of one group with
+    different rates, need an optimizer step each: a rate is one value per group, and the other
+    options one value per optimizer step."""
     passes: list[tuple[SliceStep, dict[int, float], list[Held]]] = []
     for held, step in due:
         group = held.slice.group

@@ -1,1 +1,1 @@
-"""Public data sets: which are known, where they are looked for, and how they are fetched and read."""
+"""Public data sets: the catalogue, and how sets are found, fetched and read."""

@@ -1,7 +1,7 @@
-"""The data sets that are known by name: their files, sizes, checksums and where they come from.
+"""The catalogue of data sets: their files, sizes, checksums and download addresses.
 
 A set lies in a folder of its own name, in one of its forms. The first form is the one that is
-fetched; the others are smaller copies that serve as well where somebody has put them.
+fetched. The others are smaller copies, which are used if a user has put them there.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,13 @@ class File:
     nbytes: int
     sha256: str
     unpacked_sha256: str = ""
-    """Of what a .gz holds: distributions pack the same content again, with other headers."""
+    """The checksum of the uncompressed content of a .gz file: distributions compress the same
+    content again, with other headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way in which a set can lie in its folder: complete where all of these are there."""
+    """One form in which a set can lie in its folder. It is complete if all its files are there."""
 
     what: str
     files: tuple[File, ...]
@@ -28,7 +29,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What is downloaded where the files do not come one by one."""
+    """The archive to download, for sets whose files cannot be downloaded one by one."""
 
     file: File
     inside: str
@@ -40,7 +41,7 @@ class DataSet:
     name: str
     what: str
     addresses: tuple[str, ...]
-    """Folders that hold the same bytes, tried in turn."""
+    """Folders that hold the same bytes; they are tried in turn."""
     forms: tuple[Form, ...]
     archive: Archive | None = None
 
@@ -54,7 +55,7 @@ class DataSet:
 
 
 def known(name: str) -> DataSet:
-    """The set of this name, or a refusal that lists the names."""
+    """Return the set of this name, or raise an error that lists the known names."""
     try:
         return SETS[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Whether a file is the one that the catalogue means."""
+"""Verify a file against its checksum in the catalogue."""
 
 import gzip
 import hashlib
@@ -12,7 +12,8 @@ CHUNK_NBYTES = 1 << 20
 
 
 def is_right(path: Path, file: File) -> bool:
-    """By the bytes, or by what they unpack to where somebody packed them anew."""
+    """Whether the file has the right checksum, or unpacks to the right content (some distributions
+    compress files again)."""
     with path.open("rb") as stream:
         if _digest(stream) == file.sha256:
             return True

@@ -1,7 +1,7 @@
-"""Downloads: into a folder that nobody reads from, verified there, and only then put in place.
+"""Download data sets: into a hidden folder, verified there, and only then moved to their place.
 
-A failed or interrupted download leaves nothing that could be taken for a data set. Several
-processes may want the same set at once: one fetches, the others wait and find it there.
+A failed or interrupted download leaves nothing that could be mistaken for a data set. If several
+processes need the same set at once, one fetches it and the others wait for it.
 """
 
 import contextlib
@@ -25,16 +25,17 @@ from polyrhythm.learn.data.checksums import CHUNK_NBYTES, is_right
 from polyrhythm.learn.data.places import find, home, nowhere, places
 
 Progress = Callable[[File, int], None]
-"""Told of each file how many bytes of it have come."""
+"""Called with a file and the number of its bytes that have arrived."""
 
 UNASKED_NBYTES = 256 * 10**6
-"""A job that needs a set fetches it by itself up to this size; beyond, somebody must ask."""
+"""A job fetches a set that it needs by itself up to this size; a larger set needs `polyrhythm data
+fetch`."""
 
 _TIMEOUT_S = 30.0
 
 
 def silent(file: File, done_nbytes: int) -> None:
-    """Progress that nobody looks at."""
+    """A `Progress` that shows nothing."""
 
 
 def obtain(
@@ -44,7 +45,8 @@ def obtain(
     progress: Progress = silent,
     addresses: Sequence[str] | None = None,
 ) -> Path:
-    """The set's folder, from wherever it is found; fetched if it is nowhere and not large."""
+    """Return the set's folder from the first place that holds it. Fetch the set if no place does
+    and it is not large."""
     where = places(data_dir, environ)
     found = find(dataset, where)
     if found is not None:
@@ -64,7 +66,8 @@ def fetch(
     progress: Progress = silent,
     addresses: Sequence[str] | None = None,
 ) -> Path:
-    """Make `into`/NAME hold the set's complete form; files that are there and right stay."""
+    """Make the folder `into`/NAME hold the set's complete form. Files that are there and right
+    stay."""
     folder = into / dataset.name
     try:
         with _alone(into):
@@ -82,7 +85,7 @@ def _is_there(path: Path, file: File) -> bool:
 
 @contextlib.contextmanager
 def _alone(into: Path) -> Iterator[None]:
-    """Nobody else fetches into this place meanwhile."""
+    """Hold a lock that keeps other processes from fetching into this folder."""
     into.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -99,7 +102,8 @@ def _download(
     progress: Progress,
     addresses: Sequence[str],
 ) -> None:
-    """What a killed process may have left is of no use, and goes first."""
+    """Download the set into the hidden folder. First remove what a killed process may have left
+    there."""
     part = folder.with_name(f".{dataset.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -150,7 +154,7 @@ def _get(address: str, file: File, target: Path, progress: Progress) -> None:
 
 
 def _receive(answer: IO[bytes], out: IO[bytes], file: File, progress: Progress) -> str:
-    """Copy at most one byte more than expected: enough for the checksum to be wrong."""
+    """Copy at most one byte more than expected: that is enough for the checksum to be wrong."""
     digest, done = hashlib.sha256(), 0
     progress(file, 0)
     while done <= file.nbytes:
@@ -165,7 +169,7 @@ def _receive(answer: IO[bytes], out: IO[bytes], file: File, progress: Progress) 
 
 
 def _unpack(archive: Archive, wanted: Sequence[File], part: Path) -> None:
-    """Only the files that are wanted, by their names in the archive, each verified."""
+    """Unpack only the files of the set, by their names in the archive, and verify each."""
     path = part / archive.file.name
     with _open(path) as extract:
         for file in wanted:
@@ -178,7 +182,7 @@ def _unpack(archive: Archive, wanted: Sequence[File], part: Path) -> None:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """A .zip or a .tar.gz as a function from a name in it to its bytes."""
+    """Open a .zip or .tar.gz file, and return a function from a member's name to its bytes."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as packed:
             yield packed.open

@@ -1,4 +1,4 @@
-"""Reading image sets from their files into tensors, as bytes: a batch becomes numbers when used."""
+"""Read image sets into tensors of bytes. A batch is converted to floating point when it is used."""
 
 import gzip
 import math
@@ -31,7 +31,7 @@ class Images:
 
 
 def read_mnist(folder: Path) -> Images:
-    """The four idx files of MNIST, or of a set that took its shape."""
+    """Read the four idx files of MNIST, or of a set with the same format."""
     return _images(
         _read_idx(folder / "train-images-idx3-ubyte.gz")[:, None],
         _read_idx(folder / "train-labels-idx1-ubyte.gz"),
@@ -41,8 +41,8 @@ def read_mnist(folder: Path) -> Images:
 
 
 def read_cifar10(folder: Path) -> Images:
-    """The binary version, or the exact part of it in one file. (The Python version is a pickle,
-    which could run anything: it is not read.)"""
+    """Read CIFAR-10 in the binary version, or a part of it from one file. The Python version is not
+    read: it is a pickle, and unpickling can run any code."""
     if (folder / CIFAR_TEST).is_file():
         train_x, train_y = _read_batches([folder / name for name in CIFAR_TRAIN])
         return _images(train_x, train_y, *_read_batches([folder / CIFAR_TEST]))
@@ -56,7 +56,8 @@ def read_cifar10(folder: Path) -> Images:
 
 
 def _read_idx(path: Path) -> Bytes:
-    """Two zero bytes, the type, the number of dimensions, each dimension in 32 bits, the data."""
+    """Read an idx file: two zero bytes, the type, the number of dimensions, each dimension as a
+    32-bit integer, and then the data."""
     try:
         data = bytearray(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, zlib.error) as error:
@@ -73,7 +74,7 @@ def _read_idx(path: Path) -> Bytes:
 
 
 def _read_batches(paths: list[Path]) -> tuple[Bytes, Bytes]:
-    """Records of a label and the three planes of an image."""
+    """Read records of one label and the three colour planes of an image."""
     record = 1 + math.prod(_CIFAR_SHAPE)
     parts = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Where a data set is looked for, in this order, and what is said when it is nowhere."""
+"""Where a data set is searched, in which order, and the error if it is not found."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ DATA_DIR = "data_dir"
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A folder of data sets, and how people name it. None: it was not given."""
+    """A folder of data sets, and its name in messages. None: the folder was not given."""
 
     label: str
     path: Path | None
     ours: bool = True
-    """A fetched set may be put there."""
+    """Whether a fetched set may be put there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Found:
 
 
 def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[DataFolder, ...]:
-    """All places, given or not, first choice first."""
+    """Return all places, given or not, in the order in which they are searched."""
     named = environ.get(VARIABLE)
     return (
         DataFolder("--data-dir", Path(data_dir).expanduser() if data_dir else None),
@@ -41,7 +41,7 @@ def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[Dat
 
 
 def _cache(environ: Mapping[str, str]) -> Path:
-    """XDG's cache; a relative path there is to be ignored, says the specification."""
+    """Return XDG's cache folder. Its specification says that a relative path is ignored."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():
         base = Path(environ.get("HOME") or Path.home()) / ".cache"
@@ -49,7 +49,7 @@ def _cache(environ: Mapping[str, str]) -> Path:
 
 
 def find(dataset: DataSet, where: Sequence[DataFolder]) -> Found | None:
-    """The first place that holds one of the set's forms, the complete one before the others."""
+    """Return the first place that holds one of the set's forms; the complete form is preferred."""
     for place in where:
         if place.path is None:
             continue
@@ -61,7 +61,7 @@ def find(dataset: DataSet, where: Sequence[DataFolder]) -> Found | None:
 
 
 def home(where: Sequence[DataFolder]) -> Path:
-    """Where a fetched set is put: the first place that was given."""
+    """Return the folder for fetched sets: the first place that was given."""
     return next(place.path for place in where if place.ours and place.path is not None)
 
 

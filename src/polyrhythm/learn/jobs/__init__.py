@@ -1,1 +1,1 @@
-"""Jobs that come with the product. Each is a module with `main(worker)` and its defaults."""
+"""The built-in jobs. Each is a module with `main(worker)` and `DEFAULTS`."""

@@ -1,7 +1,8 @@
-"""Photographs by VGG-11 with BatchNorm, 9.2 million parameters.
+"""CIFAR-10 photographs with VGG-11 and BatchNorm: 9.2 million parameters.
 
-A step of 64 images takes 0.6 to 0.9 s on one core (of the machine that the README measures on), so a
-pass is about ten minutes of one core, shared by the workers; the 10,000 test images take half a minute.
+A step of 64 images takes 0.6 to 0.9 s on one core (of the machine that the README measures on), so
+a pass takes about ten minutes of one core, divided among the workers. The 10,000 test images take
+half a minute.
 """
 
 import torch
@@ -12,9 +13,10 @@ from polyrhythm.learn.worker import Worker
 
 DEFAULTS = {"epochs": 10, "data": ["cifar10"]}
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
-"""Channels of the convolutions; each stage ends by halving the image."""
+"""Channels of the convolutions; each stage ends with a layer that halves the image."""
 _EVALUATED = 500
-"""Of the test images, as long as it trains: more would keep everybody waiting."""
+"""How many of the test images are used while training: more would keep the other workers
+waiting."""
 
 
 def build() -> nn.Module:

@@ -19,8 +19,8 @@ _TRAIN = 1_437
 
 
 def find() -> Path:
-    """The file within scikit-learn's package: to import all of that takes a second, and more than its
-    file is not wanted."""
+    """Find the data file in scikit-learn's package without importing the package, which takes a
+    second."""
     package = find_spec("sklearn")
     for place in (package.submodule_search_locations or ()) if package is not None else ():
         path = Path(place) / "datasets" / "data" / "digits.csv.gz"

@@ -1,7 +1,8 @@
-"""What `polyrhythm bench exchange` runs: every worker pushes and pulls N bytes a round, no computing.
+"""The job of `polyrhythm bench exchange`: every worker pushes and pulls N bytes a round and
+computes nothing.
 
-It goes the way of any job; only the updater differs (plain addition, as peers are measured with).
-The final sum is checked element by element.
+It runs as any other job, except that its updater is plain addition, with which other parameter
+servers are measured too. The final sum is checked element by element.
 """
 
 import time

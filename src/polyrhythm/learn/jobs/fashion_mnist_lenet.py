@@ -1,4 +1,5 @@
-"""Clothes by LeNet-5: the network of 1998 with ReLU and maxima in the place of its sigmoids."""
+"""Fashion-MNIST clothes with LeNet-5: the network of 1998, with ReLU and max-pooling in place of
+its sigmoids and averages."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""What the jobs on images share: pixels as numbers, the training loop, and the test at its end."""
+"""The common part of the image jobs: normalised pixels, the training loop, and the final test."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +15,9 @@ _READERS = {"mnist": read_mnist, "fashion-mnist": read_mnist, "cifar10": read_ci
 
 
 class Pixels(nn.Module):
-    """Bytes as numbers: 0 to 1, less the mean, by the deviation. It is the first layer, so that
-    images stay bytes until then, and training and testing cannot differ."""
+    """Convert bytes to numbers from 0 to 1 and normalise them by mean and deviation. This is the
+    first layer of a model, so that images stay bytes until then and training and testing cannot
+    differ."""
 
     def __init__(self, mean: float = 0.0, deviation: float = 1.0) -> None:
         super().__init__()
@@ -28,7 +29,7 @@ class Pixels(nn.Module):
 
 
 def read_images(data_set: str, folder: Path) -> Images:
-    """A set that is known by name, from its folder."""
+    """Read a data set of the catalogue from its folder."""
     return _READERS[data_set](folder)
 
 
@@ -40,7 +41,7 @@ def train_on(
     batch_size: int = 64,
     evaluated: int | None = None,
 ) -> None:
-    """Train on a set that is known by name."""
+    """Train on a data set of the catalogue."""
     images = read_images(data_set, worker.data(data_set))
     torch.manual_seed(worker.seed)
     model = build()
@@ -55,8 +56,8 @@ def train(
     batch_size: int,
     evaluated: int | None = None,
 ) -> None:
-    """Train until the job ends, and report the accuracy on the test images now and then, on the
-    first `evaluated` of them if so said, and on all at the end."""
+    """Train until the job ends. Report the accuracy on the test images now and then (on the first
+    `evaluated` of them if given), and on all of them at the end."""
     rate = said_rate(worker.options)
     if rate is not None:
         for group in optimizer.param_groups:
@@ -75,7 +76,7 @@ def train(
 
 
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    """The share of images whose most likely class is the right one."""
+    """Return the share of images whose most likely class is the right one."""
     training = model.training
     model.eval()
     right = 0

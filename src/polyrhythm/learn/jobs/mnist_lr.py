@@ -1,4 +1,4 @@
-"""Handwritten digits by logistic regression: 7,850 parameters, 92 of 100 right within seconds."""
+"""MNIST digits with logistic regression: 7,850 parameters, 92% right within seconds."""
 
 import torch
 from torch import nn

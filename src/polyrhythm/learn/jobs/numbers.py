@@ -1,4 +1,5 @@
-"""What `--set` may say of a built-in job: `rate=0.01` and `batch=128` take the place of its own."""
+"""Options of the built-in jobs: `--set rate=0.01` and `--set batch=128` replace a job's own
+numbers."""
 
 from collections.abc import Callable, Mapping
 from math import inf
@@ -11,7 +12,7 @@ Number = TypeVar("Number", int, float)
 
 
 def said_rate(options: Mapping[str, str]) -> float | None:
-    """None: nothing was said."""
+    """Return the rate given with `--set`; None if none was given."""
     return _positive(options, _RATE, float, "a number above 0, such as 0.01")
 
 

@@ -1,1 +1,1 @@
-"""What the simulator assumes about links, machines and data."""
+"""The simulator's models of links, machines and data."""

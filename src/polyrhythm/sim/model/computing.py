@@ -1,6 +1,5 @@
-"""When the steps end that a simulated worker computes: as planned, earlier if it looks up, later if its
-process was stopped meanwhile.
-"""
+"""The times at which a simulated worker's steps end: as planned, earlier if a message interrupts
+them, later if the process was stopped."""
 
 from collections.abc import Callable
 
@@ -10,7 +9,7 @@ from polyrhythm.sim.process import Process
 
 class Computing:
     def __init__(self, process: Process, ended: Callable[[int, int], None]) -> None:
-        """`ended` is called with the number of steps taken and the time of one."""
+        """`ended` is called with the number of steps taken and the time of one step."""
         self.on = False
         self._process = process
         self._clock = process.clock
@@ -32,7 +31,7 @@ class Computing:
         self._clock.at(self._stretch.end_ns(step), self._end, self._call)
 
     def look_up(self) -> None:
-        """Interrupt the stretch after the step that is being computed: a message has come."""
+        """A message has arrived: interrupt the stretch after the step that is being computed."""
         step = self._stretch.current(self._clock.now_ns)
         if not self._process.frozen and step < self._returns_after:
             self._return_after(step)
@@ -47,7 +46,8 @@ class Computing:
         self._frozen_ns = self._clock.now_ns
 
     def thaw(self) -> int:
-        """Go on, and return for how long the process was stopped in the middle of its steps."""
+        """Continue after the process was stopped, and return how long it was stopped during its
+        steps."""
         if not self.on:
             return 0
         stopped_ns = self._clock.now_ns - self._frozen_ns

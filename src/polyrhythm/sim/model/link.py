@@ -1,10 +1,10 @@
-"""A modelled link: two channels, each of which keeps its order and takes time.
+"""A modelled link: two channels, each of which takes time and keeps the order of messages.
 
-*A message leaves when everything before it has left and its bytes have passed; it arrives a delay
-later, and never before one that was sent earlier. A word without a payload that must wait for the link
-leaves with what it waits for: they are one batch, and read at once. Loss costs a time-out and never a
-message. Of what a process sent before it died, what had left still arrives; then the other side sees
-the link end.*
+*A message leaves when everything before it has left and its bytes have passed. It arrives a delay
+later, and never before an earlier message. A message without a payload that must wait for the link
+leaves together with the message before it: they form one batch and are read at once. A lost packet
+costs a time-out but never loses a message. If a process dies, the messages that had left still
+arrive; then the other side sees the link end.*
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from polyrhythm.sim.scenario import LinkTable
 from polyrhythm.wire.messages import Message
 
 HEAD_NBYTES = 128
-"""A frame without its payload, roughly."""
+"""The approximate size of a frame without its payload."""
 
 
 class Receiver(Protocol):
@@ -27,7 +27,7 @@ class Receiver(Protocol):
 
 
 class Channel:
-    """From one process to `receiver`, which knows the sender as `peer`."""
+    """One direction of a link: to `receiver`, which knows the sender as `peer`."""
 
     back: "Channel"
     """The same link in the other direction."""
@@ -37,7 +37,7 @@ class Channel:
     ) -> None:
         self.peer = peer
         self.incarnation = 0
-        """The peer's, where it is a worker that the lead has admitted."""
+        """The peer's incarnation, if the peer is a worker that the lead has admitted."""
         self.ns_per_byte = 1e9 / table.bandwidth
         self._clock = clock
         self._rng = rng
@@ -46,21 +46,21 @@ class Channel:
         self._timeout_ns = int(table.timeout)
         self._receiver = receiver
         self._in_flight: deque[tuple[int, int]] = deque()
-        """Where messages can be lost: when each leaves, and when it arrives."""
+        """On a link with loss: when each message leaves and when it arrives."""
         self._head_ns = int(HEAD_NBYTES * self.ns_per_byte)
         self._free_ns = 0
         self._last_ns = 0
         self._until_ns: float = inf
-        """What would arrive after this had not left when its sender died."""
+        """Messages that would arrive later than this had not left when their sender died."""
         self._open = True
         self.heard = True
-        """Nobody has hung up at the receiver's end."""
+        """False once the receiver's end of the link is closed."""
         self._batch: list[Message] = []
-        """What arrives last."""
+        """The batch that arrives last."""
         self._deliver_next = self._deliver
 
     def send(self, message: Message, payload_nbytes: int = 0) -> int:
-        """Returns when the message will have left."""
+        """Send a message and return when it will have left."""
         now_ns = self._clock.now_ns
         if not self._open:
             return now_ns
@@ -83,7 +83,7 @@ class Channel:
         return left_ns
 
     def _lose(self, left_ns: int, arrives_ns: int) -> int:
-        """When a message arrives that may be lost."""
+        """Return when a message arrives, with a time-out for each time that it is lost."""
         while self._rng.random() < self._loss:
             arrives_ns += self._timeout_ns
         arrives_ns = max(arrives_ns, self._last_ns + 1)
@@ -99,11 +99,12 @@ class Channel:
             self._receiver.receive(self, batch)
 
     def hang_up(self, reason: str) -> None:
-        """The sender closes the link: what it sent still arrives, and it hears nothing more."""
+        """Close the link at the sender: messages that it has sent still arrive, but it receives
+        none any more."""
         self._end(self._free_ns, reason)
 
     def break_off(self, reason: str) -> None:
-        """The sender is no more."""
+        """The sender has died: only messages that have left arrive."""
         now_ns = self._clock.now_ns
         if self._loss:
             left = [arrives_ns for left_ns, arrives_ns in self._in_flight if left_ns <= now_ns]
@@ -113,7 +114,7 @@ class Channel:
         self._end(now_ns, reason)
 
     def cut(self, reason: str) -> None:
-        """The link breaks: what is in flight is lost, and both sides see it end."""
+        """Break the link: messages in flight are lost, and both sides see the link end."""
         for channel in (self, self.back):
             if channel._open:
                 channel._open = False
@@ -143,7 +144,8 @@ def link(
     far: Receiver,
     names: tuple[str, str],
 ) -> Channel:
-    """The channel from `near` to `far`; `names`: what each of them is called at the other end."""
+    """Return the channel from `near` to `far`. `names`: the name of each process at the other
+    end."""
     out = Channel(clock, rng, table, far, names[0])
     out.back = Channel(clock, rng, table, near, names[1])
     out.back.back = out

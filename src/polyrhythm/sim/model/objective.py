@@ -1,9 +1,9 @@
-"""A stand-in for learning: an objective that falls with the points that were folded.
+"""A stand-in for learning: an objective that falls with the number of folded points.
 
-*`w` points folded at once are worth `w / (1 + w / at_once)` points: many gradients at one place say
-less than few at each of many places. The objective halves every `halving` points' worth.* So longer
-rounds gain less per second of work, which is what FSP's interval weighs against the barrier's cost.
-There is nothing else in it: no noise, and no difference between workers' points.
+*`w` points folded at once count as `w / (1 + w / at_once)` points, because many gradients at the
+same parameters tell less than few gradients at each of many. The objective halves every `halving`
+points.* So longer rounds gain less per second of work; FSP's interval balances this against the
+cost of the barrier. The model has no noise, and all workers' points are alike.
 """
 
 from polyrhythm.sim.scenario import ObjectiveTable
@@ -17,8 +17,8 @@ class Objective:
         self._folded = 0.0
 
     def folded(self, total: float) -> None:
-        """So many points are in the parameters by now, the new ones at once. A copy that is behind
-        its primary tells nothing new."""
+        """Note how many points are in the parameters now; the new ones were folded at once. A
+        replica that is behind its primary changes nothing."""
         if total <= self._folded:
             return
         new, self._folded = total - self._folded, total

@@ -1,8 +1,8 @@
-"""How long a worker's steps take: how that varies, and when its machine is slower.
+"""How long a worker's steps take: their noise, and the times at which its machine is slower.
 
-Steps are timed in stretches: several steps in a row, of which only the total time matters. The noise of
-single steps averages out within a stretch, as on a real machine. The machine's slowness is that at the
-begin of the stretch.
+Steps are timed in stretches: several steps in a row, of which only the total time matters. The
+noise of single steps averages out within a stretch, as on a real machine. A whole stretch has the
+slowness of the machine at its beginning.
 """
 
 from math import ceil, sqrt
@@ -16,7 +16,7 @@ _LEAST = 0.1
 
 class Pace:
     def __init__(self, table: WorkersTable, began_ns: int, rng: Random) -> None:
-        """`began_ns`: when the scenario's time is zero."""
+        """`began_ns`: the simulated time at which the scenario begins."""
         self.slowness = 1.0
         self.handling_ns = int(table.handling)
         self._table = table
@@ -24,8 +24,8 @@ class Pace:
         self._rng = rng
 
     def stretch_ns(self, steps: float, points: float, visited: float, now_ns: int) -> int:
-        """The time of `steps` steps over `points` points that begin now; `visited`: the points before
-        them."""
+        """Return the time of `steps` steps over `points` points that begin now. `visited`: the
+        points before them."""
         table = self._table
         took_ns = steps * table.step * self.slowness
         if table.slows or table.tenant is not None:
@@ -53,7 +53,7 @@ class Pace:
         return factor
 
     def _varied(self, steps: float) -> float:
-        """The mean time of this many steps, as a multiple of the usual time."""
+        """Return the mean time of this many steps, as a multiple of the usual time."""
         table, rng = self._table, self._rng
         if table.step_noise:
             return max(_LEAST, rng.gauss(1.0, table.step_noise / sqrt(steps)))

@@ -1,7 +1,9 @@
-"""The points a worker visits: the cursor through leased chunks, without the points themselves.
+"""The points that a simulated worker visits: a cursor through leased chunks, without the points
+themselves.
 
-Chunks and the points in them are not shuffled here, because no simulated worker looks at them. The open
-chunk nearly always has enough points, so it is kept apart from the others.
+The order of chunks and of their points is not shuffled here, because a simulated worker does not
+use their values. The open chunk nearly always has enough points, so its position is kept in
+attributes of its own.
 """
 
 from polyrhythm.core.batches import take
@@ -18,7 +20,7 @@ class SimPoints:
         """How many points are leased."""
         self._lease: Leased | None = None
         self._lengths: dict[int, int] = {}
-        """Per chunk that is leased, its points."""
+        """The number of points of each leased chunk."""
         self._at: dict[int, tuple[int, int]] = {}
         """This worker's position in every chunk it has visited, leased to it now or not."""
         self._left: list[int] = []
@@ -30,9 +32,9 @@ class SimPoints:
         """The position in the open chunk; `_told`: the position at the last `collect`."""
 
     def take(self, lease: Leased) -> bool:
-        """A new lease: a chunk begins where the lease says, or further on if this worker has been
-        further and that is still on its way. After an eviction the worker is somebody new, who has
-        been nowhere: True."""
+        """Take a new lease. A chunk begins where the lease says, or further on if contributions of
+        this worker that are in flight are further. True if the worker was evicted and joined again:
+        the points it visited before do not count."""
         if lease is self._lease:
             return False
         self._close()
@@ -50,7 +52,7 @@ class SimPoints:
         return anew
 
     def left(self, count: int) -> int:
-        """How many points `visit` would visit where `count` are wanted."""
+        """Return how many points `visit(count)` would visit."""
         if self._cursor + count + self.least <= self._length:
             return count
         if self._open == _NONE and not self._left:
@@ -63,8 +65,9 @@ class SimPoints:
         return found
 
     def visit(self, count: int) -> int:
-        """About `count` points of one pass: fewer at its end, a few more where less than a batch
-        would be left of a chunk. 0: none are left."""
+        """Visit about `count` points of one pass and return their number: fewer at the end of the
+        pass, a few more if the remainder of a chunk would be too small for a batch, and 0 if none
+        are left."""
         if self._cursor + count + self.least <= self._length:
             self._cursor += count
             return count
@@ -79,7 +82,7 @@ class SimPoints:
         return visited
 
     def collect(self) -> tuple[ChunkProgress, ...]:
-        """The position in every chunk that was visited since the last `collect`."""
+        """Return the position in every chunk that was visited since the last `collect`."""
         if self._cursor != self._told:
             self._told = self._cursor
             self._moved[self._open] = (self._passes, self._cursor)
@@ -87,7 +90,7 @@ class SimPoints:
         return tuple([ChunkProgress(number, *at) for number, at in moved.items()])
 
     def _open_next(self, *, begin: bool) -> bool:
-        """`begin`: another pass if this one is over."""
+        """Open the next chunk if none is open. `begin`: begin another pass if this one is over."""
         if self._open != _NONE:
             return True
         if not self._left and not (begin and self._begin_pass()):
@@ -106,7 +109,8 @@ class SimPoints:
         self._cursor = self._length = self._told = 0
 
     def _begin_pass(self) -> bool:
-        """The chunk that was begun comes first (the last of the list), then the rest."""
+        """Begin the pass with the chunk that was already begun (it is last in the list), then the
+        others."""
         leased = {number: self._at[number] for number in self._lengths}
         this_pass = min(leased.values(), default=(0, 0))[0]
         epochs = None if self._lease is None else self._lease.epochs

@@ -1,4 +1,4 @@
-"""How many bytes each slice of a model is, as it travels."""
+"""The number of bytes of each slice of a model on the wire."""
 
 from polyrhythm.core.placement.slices import lay_out
 from polyrhythm.wire.messages import JobSpec, ModelSpec
