@@ -1,4 +1,4 @@
-"""Tests of real processes: all of them carry the marker, and a job file that trains for long."""
+"""Mark all tests of this folder as tests of real processes; provide a job that trains for long."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cutting a link from outside: neither end is asked, and both processes live on.
+"""Cut a link from outside: neither process takes part, and both live on.
 
 A duplicate of the socket is fetched from the process that has it (`pidfd_getfd`) and shut down.
 """
@@ -41,7 +41,7 @@ def _sockets(pid: int) -> Iterator[list[socket.socket]]:
 
 
 def cut(here: int, there: int) -> int:
-    """Cut every link between two processes; how many that were."""
+    """Cut every link between two processes; return how many there were."""
     count = 0
     with _sockets(here) as mine, _sockets(there) as theirs:
         names = {_name(sock, sock.getsockname) for sock in theirs} - {None}

@@ -1,4 +1,4 @@
-"""A peer of a job, frame by frame: as far as the handshake, or through it with the job's secret."""
+"""A peer that connects to a job and sends frames one by one, with or without the job's secret."""
 
 import secrets
 import socket
@@ -21,7 +21,7 @@ def secret_of(run_dir: Path) -> Secret:
 
 
 def frame(message: m.Message, *, hello: bool = True) -> bytes:
-    """`hello`: with the layout that frames have until the handshake is over."""
+    """Encode a message. `hello`: use the layout that frames have during the handshake."""
     return b"".join(encode(message, timestamp_ns=time.time_ns(), hello=hello))
 
 
@@ -47,7 +47,7 @@ class Peer:
         self.sock.sendall(b"".join(frame(message, hello=not self._proven) for message in messages))
 
     def receive(self) -> m.Message | None:
-        """The next message; None when the other end has closed the link."""
+        """Return the next message; None when the other end has closed the link."""
         while (received := self._decoder.next()) is None:
             try:
                 nbytes = self.sock.recv_into(self._decoder.target())
@@ -61,14 +61,14 @@ class Peer:
         return received.message
 
     def rest(self) -> list[m.Message]:
-        """Everything until the link ends, which it must by itself."""
+        """Return all messages until the other end closes the link, which it must do."""
         found = []
         while (message := self.receive()) is not None:
             found.append(message)
         return found
 
     def prove(self, hello: Hello, secret: Secret) -> None:
-        """Hello, challenge, proof, whatever the challenge says."""
+        """Send a hello and prove the secret, without checking the challenge."""
         hello = with_nonce(hello)
         self.send(hello)
         challenge = self.receive()

@@ -24,7 +24,7 @@ def main(worker):
 
 
 class Machines:
-    """Commands on hosts, each with a file for what it says; none outlives the test."""
+    """Commands on hosts, each with files for its output; all are killed at the end of the test."""
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd
@@ -58,7 +58,7 @@ class Machines:
 
 
 def begin(machines: Machines, host: Host, *flags: object) -> str:
-    """A job that waits for a server and for workers; where it does."""
+    """Start a job that waits for a server and for workers; return its address."""
     counts = ("--servers", 2, "--local-servers", 1, "--local-workers", 0, "--rounds", ROUNDS)
     open_to_all = ("--host", host.address, "--port", 7000, "--insecure", "--name", "run")
     machines.start("train", host, "train", "job.py", *counts, *open_to_all, *flags)

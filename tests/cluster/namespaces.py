@@ -1,6 +1,6 @@
-"""Machines made of network namespaces: a switch, and hosts with one address each behind it.
+"""Hosts made of network namespaces: a switch, and hosts with one address each behind it.
 
-Everything lies in namespaces that were made here; they take their interfaces with them when they go.
+All interfaces are in namespaces that are made here, and are deleted with them.
 """
 
 import subprocess
@@ -34,18 +34,18 @@ class Host:
         return start(*args, cwd=cwd, stdout=stdout, stderr=stderr, network=self.namespace)
 
     def shape(self, rate: str) -> None:
-        """Let no more than this through, either way."""
+        """Limit the rate in both directions."""
         for namespace, device in ((self.namespace, "eth0"), (self._switch, self._port)):
             tbf = ["root", "tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
             command = ["tc", "-n", namespace, "qdisc", "add", "dev", device, *tbf]
             subprocess.run(command, capture_output=True, timeout=20, check=True)
 
     def cut(self) -> None:
-        """Let nothing through any more; no process is told."""
+        """Drop all packets from now on; no link ends."""
         _ip("link", "set", self._port, "down", of=self._switch)
 
     def sent_nbytes(self) -> int:
-        """What has left this host."""
+        """Return the number of bytes that this host has sent."""
         path = "/sys/class/net/eth0/statistics/tx_bytes"
         command = ["ip", "netns", "exec", self.namespace, "cat", path]
         return int(subprocess.run(command, capture_output=True, timeout=20, check=True).stdout)
@@ -53,7 +53,7 @@ class Host:
 
 @contextmanager
 def network(count: int) -> Iterator[list[Host]]:
-    """So many hosts that reach each other; the test is skipped where that cannot be had."""
+    """Make `count` hosts that reach each other; skip the test where namespaces cannot be made."""
     mark = f"poly{uuid.uuid4().hex[:6]}"
     switch, names = f"{mark}-switch", [f"{mark}-{number}" for number in range(count)]
     made: list[str] = []

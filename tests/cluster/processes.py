@@ -1,8 +1,8 @@
 """A `polyrhythm` command as the operating system sees it: its processes, sockets and memory.
 
-Every process of a command inherits a mark in its environment, by which /proc finds it, whoever its
-parent is by then. Every command records traces, and a test that passed has them played into fresh
-machines: what really happened must have followed from the events alone.
+Every process of a command inherits a mark in its environment, by which it is found in /proc. Every
+command records traces, and a test that passed replays them into fresh machines: all effects must follow
+from the recorded events alone.
 """
 
 import os
@@ -29,11 +29,11 @@ SHOWN_ELSEWHERE = pytest.mark.skipif(
 _TCP_LISTEN = "0A"
 _WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
 _MOST_STEPS = 20_000 if TORTURED else 4_000
-"""Of each trace. A longer one is played as far as that."""
+"""Steps of a trace that are replayed at most."""
 
 
 def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
-    """The first true answer of `done`; fails the test if none comes in time."""
+    """Wait for a true answer of `done` and return it; fail the test if none comes in time."""
     until_s = time.monotonic() + deadline_s
     while True:
         found = done()
@@ -50,15 +50,15 @@ def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.Comple
 
 
 def last_word(lines: list[str]) -> str:
-    """The last line of a command that failed. Before it, it may only have said which workers did: who
-    fails long before the end is not named in one line with it."""
+    """Return the last line of a command that failed. The lines before it may only name workers that failed
+    earlier."""
     *before, line = lines
     assert all(_WORKERS_FAILED.match(other) for other in before), lines
     return line
 
 
 class Command:
-    """A running `polyrhythm train ... --name run` in `cwd`; a context manager that leaves nothing."""
+    """A running `polyrhythm train ... --name run` in `cwd`. On exit all of its processes are killed."""
 
     def __init__(self, *args: object, cwd: Path, trace: bool = True, fresh: bool = False) -> None:
         """`trace`: record traces, and replay them unless the test fails. `fresh`: execute the console
@@ -123,7 +123,7 @@ class Command:
         return [pid for _, pid in sorted(found)]
 
     def servers(self) -> list[int]:
-        """Server processes listen; the one that was started first is s0."""
+        """Return the processes that listen; the first one is s0."""
         return [pid for pid in self.pids() if self.ports(pid)]
 
     def workers(self) -> list[int]:
@@ -181,7 +181,7 @@ class Command:
         self._joiners.append(joiner)
         return joiner
 
-    # -- what it says --------------------------------------------------------------------------
+    # -- journal and output --------------------------------------------------------------------
 
     def journal(self, what: str = "") -> list[dict[str, Any]]:
         path = self.run_dir / "journal.jsonl"
@@ -189,12 +189,12 @@ class Command:
         return [line for line in lines if not what or line["what"] == what]
 
     def address(self) -> str:
-        """Where others may join."""
+        """Return the address at which workers and servers join."""
         listening = wait_until(lambda: self.journal("listening"), "it listens")[0]
         return f"{listening['host']}:{listening['port']}"
 
     def joined(self, name: str) -> list[dict[str, Any]]:
-        """Every time that a worker of this name came, the first and again."""
+        """Return the journal lines of every join and rejoin of this worker."""
         came = self.journal("joined") + self.journal("rejoined")
         return [line for line in came if line["name"] == name]
 
@@ -203,7 +203,7 @@ class Command:
         return [line["reason"] for line in self.journal("left") if line["name"] == name]
 
     def await_round(self, round_: int) -> None:
-        """Wait until training is under way."""
+        """Wait until this round is folded."""
 
         def reached() -> bool:
             self.assert_alive()

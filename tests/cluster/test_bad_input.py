@@ -26,7 +26,7 @@ SGD = "SGD(model.parameters(), lr=0.01)"
 
 
 def lines_of(tmp_path: Path, *args: object) -> list[str]:
-    """What a command that must not work says on stderr."""
+    """Return the lines on stderr of a command that must fail."""
     done = call("train", *args, cwd=tmp_path)
     assert done.returncode not in (0, 124), done.stdout
     assert "Traceback" not in done.stderr
@@ -36,7 +36,7 @@ def lines_of(tmp_path: Path, *args: object) -> list[str]:
 
 
 def refused(tmp_path: Path, *args: object) -> str:
-    """The one line on stderr of a command that must not work."""
+    """Return the single line on stderr of a command that must fail."""
     lines = lines_of(tmp_path, *args)
     assert len(lines) == 1, lines
     return lines[0]
@@ -264,9 +264,11 @@ def test_no_room_for_the_run(tmp_path: Path, blocks: int, words: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["worker", "server"])
-def test_nobody_is_there(tmp_path: Path, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_without_a_listener(
+    tmp_path: Path, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("POLYRHYTHM_SECRET", "5" * 64)
-    with socket.socket() as bound:  # nobody else has the port, and nobody listens
+    with socket.socket() as bound:  # reserves the port, on which no process listens
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         done = call(role, "--connect", f"127.0.0.1:{port}", cwd=tmp_path)

@@ -91,7 +91,7 @@ def test_one_more_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
 
 
 def test_a_guest_visits_points_and_has_a_stage_of_its_own(tmp_path: Path) -> None:
-    """Every point is visited as often as asked, whoever comes."""
+    """Every point is visited as often as asked, although a worker joins."""
     job = tmp_path / "visiting.py"
     loop = "for points, in worker.batches((torch.ones(403, 8),), batch_size=5):"
     text = COUNTING.replace("while not worker.stopped:", loop)
@@ -145,7 +145,7 @@ def test_the_job_outlives_its_own_workers_while_a_guest_is_there(counting: Path)
     ],
     ids=["gradient", "local", "asp", "psp"],
 )
-def test_who_is_told_to_leave_contributes_what_it_has(
+def test_a_worker_that_is_told_to_leave_contributes_what_it_has(
     counting: Path, flags: list[object], a_step: int
 ) -> None:
     with start(counting, "--workers", 2, "--servers", 2, *flags) as command:
@@ -163,7 +163,7 @@ def test_who_is_told_to_leave_contributes_what_it_has(
         assert "failed" not in command.stderr()
 
 
-def test_who_waits_for_others_need_not_wait_to_leave(counting: Path) -> None:
+def test_a_worker_that_waits_for_others_leaves_without_waiting(counting: Path) -> None:
     with start(counting, "--workers", 2, "--servers", 2) as command:
         command.await_round(0)
         counting.with_name("worker-0.hold").touch()
@@ -279,8 +279,8 @@ def join(command: Command, *args: object) -> subprocess.CompletedProcess[str]:
     return call("worker", "--connect", command.address(), *args, cwd=command.cwd)
 
 
-def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as bound:  # nobody else has the port, and nobody listens
+def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as bound:  # reserves the port, on which no process listens
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         command = ("worker", "--connect", f"127.0.0.1:{port}")

@@ -1,5 +1,5 @@
-"""Who is silent for too long is evicted, and comes back as somebody new; every point still counts as
-often as there are passes."""
+"""A worker that is silent for too long is evicted and rejoins as a new incarnation; every point is still
+counted once per pass."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from polyrhythm.observe.reasons import limit_in_words
-from tests.cluster.company import Company
+from tests.cluster.job_workers import JobWorkers
 from tests.cluster.jobs.visits import POINTS
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command, wait_until
 
@@ -25,18 +25,19 @@ PASSES = 3
 def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
-        company = Company(command, random.Random(0))
-        company.until(lambda: len(company.books) == 3, "all three train")
-        company.until_progress(10)
-        pid = company.pid_of("worker-1")
+        job_workers = JobWorkers(command, random.Random(0))
+        job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
+        job_workers.until_progress(10)
+        pid = job_workers.pid_of("worker-1")
         os.kill(pid, signal.SIGSTOP)
-        company.until(lambda: company.told("evicted", "worker-1"), "it is evicted")
-        company.until_progress(30)  # with no timer to help: nobody waits for it
-        before = len(company.books["worker-1"].acknowledged)
+        job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
+        job_workers.until_progress(30)  # without a timer: the others do not wait for it
+        before = len(job_workers.books["worker-1"].acknowledged)
         os.kill(pid, signal.SIGCONT)
-        company.until(lambda: company.told("rejoined", "worker-1"), "it is back")
-        company.until(
-            lambda: len(company.books["worker-1"].acknowledged) > before + 1, "it contributes again"
+        job_workers.until(lambda: job_workers.told("rejoined", "worker-1"), "it is back")
+        job_workers.until(
+            lambda: len(job_workers.books["worker-1"].acknowledged) > before + 1,
+            "it contributes again",
         )
         (tmp_path / "go").touch()
         assert command.wait(60) == 0, command.stderr()
@@ -63,11 +64,11 @@ def test_the_links_of_a_worker_that_does_not_wake_are_freed_and_it_can_still_rej
     flags = ["--sync", "asp", "--timer", "off", "--workers", 3, "--servers", 2, "--json"]
     how = ["--lead-timeout", 6, "--epochs", PASSES]
     with Command(JOB, *flags, *how, cwd=tmp_path) as command:
-        company = Company(command, random.Random(0))
-        company.until(lambda: len(company.books) == 3, "all three train")
-        pid = company.pid_of("worker-1")
+        job_workers = JobWorkers(command, random.Random(0))
+        job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
+        pid = job_workers.pid_of("worker-1")
         os.kill(pid, signal.SIGSTOP)
-        company.until(lambda: company.told("evicted", "worker-1"), "it is evicted")
+        job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
         (number,) = {line["worker"] for line in command.journal("evicted")}
 
         def freed() -> bool:
@@ -76,7 +77,7 @@ def test_the_links_of_a_worker_that_does_not_wake_are_freed_and_it_can_still_rej
         assert not freed()
         wait_until(freed, "its link to the lead is freed", 150)
         os.kill(pid, signal.SIGCONT)
-        company.until(lambda: company.told("rejoined", "worker-1"), "it is back")
+        job_workers.until(lambda: job_workers.told("rejoined", "worker-1"), "it is back")
         (tmp_path / "go").touch()
         assert command.wait(60) == 0, command.stderr()
 
@@ -86,12 +87,12 @@ def test_the_links_of_a_worker_that_does_not_wake_are_freed_and_it_can_still_rej
 def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
-        company = Company(command, random.Random(0))
-        company.until(lambda: len(company.books) == 3, "all three train")
-        os.kill(company.pid_of("worker-1"), signal.SIGKILL)
-        company.until(lambda: company.told("left", "worker-1"), "its link has ended")
-        company.until_progress(30)
-        assert not company.told("evicted", "worker-1"), "the end of a link is death at once"
+        job_workers = JobWorkers(command, random.Random(0))
+        job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
+        os.kill(job_workers.pid_of("worker-1"), signal.SIGKILL)
+        job_workers.until(lambda: job_workers.told("left", "worker-1"), "its link has ended")
+        job_workers.until_progress(30)
+        assert not job_workers.told("evicted", "worker-1"), "the end of a link is death at once"
         (tmp_path / "go").touch()
         assert command.wait(60) == 0, command.stderr()
     result = json.loads(command.stdout())
@@ -103,21 +104,21 @@ def test_a_lead_that_was_stopped_evicts_nobody(tmp_path: Path) -> None:
     """Whether it looks around before it hears those who spoke meanwhile is a race; so, twice."""
     flags = ["--sync", "asp", "--workers", 3, "--servers", 3, "--replicas", 1]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
-        company = Company(command, random.Random(0))
-        company.until(lambda: len(company.books) == 3, "all three train")
+        job_workers = JobWorkers(command, random.Random(0))
+        job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
         lead = command.servers()[0]
         for _ in range(2):
-            company.until_progress(10)
-            _wait_for_beats(company)
+            job_workers.until_progress(10)
+            _wait_for_beats(job_workers)
             aways = len(command.journal("lead-paused"))
             lost = _lost(command)
             os.kill(lead, signal.SIGSTOP)
             time.sleep(3)  # that long it is stopped: longer than anybody may be silent
             os.kill(lead, signal.SIGCONT)
-            company.until(
+            job_workers.until(
                 lambda before=aways: len(command.journal("lead-paused")) > before, "it says"
             )
-            company.until_progress(10)
+            job_workers.until_progress(10)
             assert _lost(command) == lost
         (tmp_path / "go").touch()
         assert command.wait(60) == 0, command.stderr()
@@ -129,12 +130,12 @@ def _lost(command: Command) -> list[dict[str, Any]]:
     return [*command.journal("evicted"), *command.journal("server-lost")]
 
 
-def _wait_for_beats(company: Company) -> None:
+def _wait_for_beats(job_workers: JobWorkers) -> None:
     """Until every rhythm is known: before that, silence is suspect late."""
 
     def at_s() -> float:
-        return max((line["at_s"] for line in company.lines), default=0.0)
+        return max((line["at_s"] for line in job_workers.lines), default=0.0)
 
-    company.look()
+    job_workers.look()
     seen_s = at_s()
-    company.until(lambda: at_s() > seen_s + 2.5, "several beats pass")
+    job_workers.until(lambda: at_s() > seen_s + 2.5, "several beats pass")

@@ -1,5 +1,5 @@
 """The ledger with servers among the victims: every acknowledged contribution is in every slice once,
-whatever befalls workers and servers. Real processes, a seeded schedule, never more than one server
+whatever faults hit workers and servers. Real processes, a seeded schedule, never more than one server
 missing at a time, because every slice has one copy. With plain addition, and with optimizers whose state
 must survive too.
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.blocks import (
+from tests.cluster.job_servers import JobServers
+from tests.cluster.ledger_job import (
     ADAGRAD,
     ADDITION,
     FEW,
@@ -26,7 +27,6 @@ from tests.cluster.blocks import (
     gather,
     say_how_again,
 )
-from tests.cluster.keepers import Keepers
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command
 
 SERVERS = ("kill-server", "stop-server")
@@ -74,11 +74,11 @@ def test_nothing_is_lost_and_nothing_twice(
     more = ["--link", link, "--workers", 3, "--servers", 3, "--replicas", 1]
     more += ["--slow-fold", "1=1ms"]  # s1 adds and folds on lanes
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
-        company = gather(command, rng, workers=3)
-        keepers = Keepers(company, rng)
+        job_workers = gather(command, rng, workers=3)
+        job_servers = JobServers(job_workers, rng)
 
-        def befall(fault: str) -> None:
-            (keepers if fault in keepers.kinds else company).befall(fault)
+        def begin_fault(fault: str) -> None:
+            (job_servers if fault in job_servers.kinds else job_workers).begin_fault(fault)
 
-        endure(company, faults, befall, rng)
-        finish(company, optimizer)
+        endure(job_workers, faults, begin_fault, rng)
+        finish(job_workers, optimizer)

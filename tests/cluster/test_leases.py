@@ -5,7 +5,7 @@ import random
 import signal
 from pathlib import Path
 
-from tests.cluster.company import Company
+from tests.cluster.job_workers import JobWorkers
 from tests.cluster.jobs.torn import LENGTH
 from tests.cluster.processes import Command
 from tests.cluster.test_torn import JOB, READER, trap
@@ -47,19 +47,19 @@ def test_memory_grows_by_a_version_and_shrinks_again(tmp_path: Path) -> None:
     flags = ["--sync", "asp", "--link", "local", "--set", f"slices={SLICES}", "--servers", 1]
     flags += ["--updater", "addition", "--workers", WORKERS, "--target-accuracy", 1.0, "--json"]
     with Command(JOB, *flags, cwd=tmp_path) as command:
-        company = Company(command, random.Random(0))
-        company.until(lambda: len(company.books) == WORKERS, "all train")
+        job_workers = JobWorkers(command, random.Random(0))
+        job_workers.until(lambda: len(job_workers.books) == WORKERS, "all train")
         server = command.servers()[0]
-        reader = trap(company)
+        reader = trap(job_workers)
         most = 0
 
         def others_went_on() -> bool:
             nonlocal most
             most = max(most, versions_of(server))
-            return company.told("evicted", READER) > 0 and company.acknowledged() >= wanted
+            return job_workers.told("evicted", READER) > 0 and job_workers.acknowledged() >= wanted
 
-        wanted = company.acknowledged() + 60
-        company.until(others_went_on, "the others go on, and it is evicted")
+        wanted = job_workers.acknowledged() + 60
+        job_workers.until(others_went_on, "the others go on, and it is evicted")
         assert 1 < most <= most_versions(WORKERS)
         assert shared_nbytes(server) <= most_nbytes(WORKERS)
         os.kill(reader, signal.SIGKILL)
@@ -69,9 +69,9 @@ def test_memory_grows_by_a_version_and_shrinks_again(tmp_path: Path) -> None:
             few = versions_of(server) <= most_versions(left)
             return few and shared_nbytes(server) <= most_nbytes(left)
 
-        company.until(shrunk, "its memory is given back")
-        most, wanted = 0, company.acknowledged() + 60
-        company.until(others_went_on, "the others go on")
+        job_workers.until(shrunk, "its memory is given back")
+        most, wanted = 0, job_workers.acknowledged() + 60
+        job_workers.until(others_went_on, "the others go on")
         assert most <= most_versions(left), "and it does not come back"
         (tmp_path / "finish").touch()
         assert command.wait(60) == 0, command.stderr()

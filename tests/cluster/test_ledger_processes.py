@@ -1,5 +1,5 @@
-"""The ledger: no contribution is lost that was acknowledged, none is counted twice, whatever befalls
-the workers. Real processes, real kills, stops, joins and leaves, by a seeded schedule.
+"""The ledger: no contribution is lost that was acknowledged, none is counted twice, whatever faults
+hit the workers. Real processes, real kills, stops, joins and leaves, by a seeded schedule.
 
 POLYRHYTHM_TORTURE is the number of schedules for each policy.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.blocks import (
+from tests.cluster.ledger_job import (
     ADAGRAD,
     ADDITION,
     FEW,
@@ -62,7 +62,7 @@ def test_every_acknowledged_contribution_is_there_once(
         more += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
         more += ["--slow-fold", "0=1ms"]  # s0 adds and folds on lanes, s1 on the thread at hand
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
-        company = gather(command, rng, workers=3)
-        endure(company, rng.sample(FAULTS, len(FAULTS)), company.befall, rng)
-        finish(company, optimizer)
+        job_workers = gather(command, rng, workers=3)
+        endure(job_workers, rng.sample(FAULTS, len(FAULTS)), job_workers.begin_fault, rng)
+        finish(job_workers, optimizer)
         assert all(command.journal("placed")[0]["slices"]), "both servers hold slices"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.blocks import FEW, JOB, MANY, finish, flags, gather
-from tests.cluster.company import Company
-from tests.cluster.keepers import Keepers
+from tests.cluster.job_servers import JobServers
+from tests.cluster.job_workers import JobWorkers
+from tests.cluster.ledger_job import FEW, JOB, MANY, finish, flags, gather
 from tests.cluster.processes import Command
 
 OTHERS = 3
-"""Servers besides the lead's: who dies five times within seconds is not started again."""
+"""Servers besides the lead's. With fewer, one would die five times within seconds and be given up."""
 BOTH = (
     "took Contribution",  # it was added, and is not acknowledged
     "sent Copy",  # a replica may have it, and the primary has not made the step
@@ -42,12 +42,12 @@ def test_a_primary_or_replica_dies_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int, points: tuple[str]
 ) -> None:
     with staged(tmp_path, monkeypatch, sync, columns) as command:
-        company, keepers, file = meet(command)
+        job_workers, job_servers, file = meet(command)
         for number, point in enumerate(points):
-            company.begin("server", keepers.crash(1 + number % OTHERS, point, file))
-            company.until_calm()
-            company.until_progress(10)
-        finish(company)
+            job_workers.begin("server", job_servers.crash(1 + number % OTHERS, point, file))
+            job_workers.until_calm()
+            job_workers.until_progress(10)
+        finish(job_workers)
 
 
 @pytest.mark.guarantee("worst-moment", k=(1,))
@@ -56,16 +56,16 @@ def test_a_primary_or_replica_dies_there(
 def test_a_learner_dies_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int
 ) -> None:
-    """It was killed, comes back, and dies again before it has caught up: which costs nothing, because
-    nobody relies on it yet."""
+    """It was killed, comes back, and dies again before it has caught up. Nothing is lost: no process
+    relies on it yet."""
     with staged(tmp_path, monkeypatch, sync, columns) as command:
-        company, keepers, file = meet(command)
+        job_workers, job_servers, file = meet(command)
         for number, point in enumerate(WHEN_IT_CATCHES_UP):
             server = 1 + number % OTHERS
-            company.begin("server", keepers.kill_and_crash(server, point, file))
-            company.until_calm()
-            company.until_progress(10)
-        finish(company)
+            job_workers.begin("server", job_servers.kill_and_crash(server, point, file))
+            job_workers.until_calm()
+            job_workers.until_progress(10)
+        finish(job_workers)
 
 
 def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int) -> Command:
@@ -74,6 +74,6 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: 
     return Command(JOB, *flags(sync, columns), *more, cwd=tmp_path)
 
 
-def meet(command: Command) -> tuple[Company, Keepers, Path]:
-    company = gather(command, random.Random(0), workers=2)
-    return company, Keepers(company, random.Random(0)), command.cwd / "crash-at"
+def meet(command: Command) -> tuple[JobWorkers, JobServers, Path]:
+    job_workers = gather(command, random.Random(0), workers=2)
+    return job_workers, JobServers(job_workers, random.Random(0)), command.cwd / "crash-at"

@@ -9,10 +9,10 @@ import pytest
 
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire.messages.reasons import Reason
-from tests.cluster.blocks import ADAGRAD, ADDITION, FEW, MOMENTUM, ONCE, finish, folded_with
-from tests.cluster.company import Company
+from tests.cluster.job_servers import JobServers
+from tests.cluster.job_workers import JobWorkers
 from tests.cluster.jobs.ledger import ROWS
-from tests.cluster.keepers import Keepers
+from tests.cluster.ledger_job import ADAGRAD, ADDITION, FEW, MOMENTUM, ONCE, finish, folded_with
 from tests.cluster.processes import Command, call, last_word, wait_until
 from tests.cluster.test_endings import SOON_S, assert_nothing_left, sockets_of
 
@@ -22,14 +22,14 @@ FLAGS = ("--workers", 2, "--timer", "1s", "--min-step", "5ms")
 
 def start(
     cwd: Path, *flags: object, optimizer: str = ADDITION, columns: int = FEW
-) -> tuple[Command, Company]:
+) -> tuple[Command, JobWorkers]:
     more = ("--set", f"columns={columns}", "--target-accuracy", 1.0, *folded_with(optimizer))
     more += ("--quiet",)
     command = Command(LEDGER, *FLAGS, *flags, *more, cwd=cwd)
-    company = Company(command, random.Random(0))
-    company.until(lambda: len(company.books) == 2, "both train")
-    company.until_progress(10)
-    return command, company
+    job_workers = JobWorkers(command, random.Random(0))
+    job_workers.until(lambda: len(job_workers.books) == 2, "both train")
+    job_workers.until_progress(10)
+    return command, job_workers
 
 
 def lines_of(command: Command) -> list[str]:
@@ -66,16 +66,16 @@ def test_two_at_once_are_survived_with_two_copies(
 ) -> None:
     """Every acknowledged contribution is in every slice once, and so is what the optimizer keeps."""
     flags = ("--sync", sync, "--servers", 4, "--replicas", 2)
-    command, company = start(tmp_path, *flags, optimizer=optimizer, columns=ONCE)
+    command, job_workers = start(tmp_path, *flags, optimizer=optimizer, columns=ONCE)
     with command:
         victims = command.servers()[1:3]
         for pid in victims:  # neither acts on the other's death
             os.kill(pid, signal.SIGSTOP)
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
-        company.until(lambda: len(command.journal("server-lost")) == 2, "both are missed")
-        company.until_progress(20)
-        finish(company, optimizer)
+        job_workers.until(lambda: len(command.journal("server-lost")) == 2, "both are missed")
+        job_workers.until_progress(20)
+        finish(job_workers, optimizer)
 
 
 @pytest.mark.guarantee("servers-cut", policies=("asp",), k=(1,))
@@ -84,15 +84,15 @@ def test_a_cut_link_between_two_servers_costs_one_of_them_and_no_contribution(
 ) -> None:
     """Both processes live, and the lead hears from both: one must go, and comes back as a new one."""
     flags = ("--sync", "asp", "--servers", 3, "--replicas", 1, "--respawn")
-    command, company = start(tmp_path, *flags, optimizer=MOMENTUM, columns=ONCE)
+    command, job_workers = start(tmp_path, *flags, optimizer=MOMENTUM, columns=ONCE)
     with command:
-        keepers = Keepers(company, random.Random(0))
-        company.begin("servers", keepers.cut_from_another(1))
-        company.until_calm()
+        job_servers = JobServers(job_workers, random.Random(0))
+        job_workers.begin("servers", job_servers.cut_from_another(1))
+        job_workers.until_calm()
         (lost,) = command.journal("server-lost")
         assert lost["server"] in (1, 2) and lost["reason"] == "unreachable"
-        company.until_progress(20)
-        finish(company, MOMENTUM)
+        job_workers.until_progress(20)
+        finish(job_workers, MOMENTUM)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -128,45 +128,47 @@ def test_what_cannot_be_is_refused_in_one_line(
 @pytest.mark.guarantee("server-stopped", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_a_stale_primary_is_refused_and_comes_back_as_a_new_one(tmp_path: Path, sync: str) -> None:
-    """It was stopped, evicted and continued: it believes that it is a primary still, and whoever it
-    was linked to has another in its place."""
-    command, company = start(tmp_path, "--sync", sync, "--servers", 3, "--replicas", 1, "--respawn")
+    """It was stopped, evicted and continued: it still believes that it is a primary, but its peers have
+    linked to its replacement."""
+    command, job_workers = start(
+        tmp_path, "--sync", sync, "--servers", 3, "--replicas", 1, "--respawn"
+    )
     with command:
-        keepers = Keepers(company, random.Random(0))
-        pid = keepers.pids[1]
-        company.begin("s1", keepers.stop(1))
-        company.until(lambda: keepers.told("server-lost", 1), "its silence is noticed")
-        company.until_progress(10)
-        company.until_calm()
-        assert keepers.pids[1] != pid, "the old one has ended, and a new one has its seat"
-        company.until(
+        job_servers = JobServers(job_workers, random.Random(0))
+        pid = job_servers.pids[1]
+        job_workers.begin("s1", job_servers.stop(1))
+        job_workers.until(lambda: job_servers.told("server-lost", 1), "its silence is noticed")
+        job_workers.until_progress(10)
+        job_workers.until_calm()
+        assert job_servers.pids[1] != pid, "the old one has ended, and a new one has its seat"
+        job_workers.until(
             lambda: any(line["promoted"].get("s1") for line in command.journal("rerouted")),
             "the new one is a primary again",
         )
         assert "s1 failed: the lead is gone" in command.stderr()
-        company.until_progress(10)
+        job_workers.until_progress(10)
         (tmp_path / "finish").touch()
         assert command.wait(30) == 0, command.stderr()
-    company.read()
-    assert max(int(name.rpartition("-")[2]) for name in company.books) < ROWS
+    job_workers.read()
+    assert max(int(name.rpartition("-")[2]) for name in job_workers.books) < ROWS
 
 
 @pytest.mark.guarantee("nothing-left-over", policies=("bsp",), k=(1,))
 def test_nothing_is_left_over_after_failovers(tmp_path: Path) -> None:
-    """As many sockets, segments and threads in those who stayed as before."""
-    command, company = start(
+    """Processes that stayed have as many sockets, segments and threads as before."""
+    command, job_workers = start(
         tmp_path, "--sync", "bsp", "--servers", 3, "--replicas", 1, "--respawn"
     )
     with command:
-        keepers = Keepers(company, random.Random(0))
-        company.until_progress(20)
-        before = belongings(keepers, company)
+        job_servers = JobServers(job_workers, random.Random(0))
+        job_workers.until_progress(20)
+        before = belongings(job_servers, job_workers)
         for number in (1, 2, 1):
-            company.begin(f"s{number}", keepers.kill(number))
-            company.until_calm()
-            company.until_progress(20)
+            job_workers.begin(f"s{number}", job_servers.kill(number))
+            job_workers.until_calm()
+            job_workers.until_progress(20)
         wait_until(
-            lambda: not more_than(belongings(keepers, company), before),
+            lambda: not more_than(belongings(job_servers, job_workers), before),
             "what the lost servers had is given back",
             20,
         )
@@ -178,9 +180,12 @@ SPARE = 2
 """A version that is being read, or a thread that is about to end."""
 
 
-def belongings(keepers: Keepers, company: Company) -> dict[str, dict[str, int]]:
-    """Of those who live as long as the job: the lead's server and the workers."""
-    pids = {"s0": keepers.pids[0], **{name: company.pid_of(name) for name in company.books}}
+def belongings(job_servers: JobServers, job_workers: JobWorkers) -> dict[str, dict[str, int]]:
+    """Count them in processes that live as long as the job: the lead's server and the workers."""
+    pids = {
+        "s0": job_servers.pids[0],
+        **{name: job_workers.pid_of(name) for name in job_workers.books},
+    }
     return {name: belongings_of(pid) for name, pid in pids.items()}
 
 

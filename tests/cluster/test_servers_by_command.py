@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.blocks import ADDITION, FEW, finish, folded_with
-from tests.cluster.company import Company
+from tests.cluster.job_workers import JobWorkers
+from tests.cluster.ledger_job import ADDITION, FEW, finish, folded_with
 from tests.cluster.machines import Machines
 from tests.cluster.namespaces import network
 from tests.cluster.processes import Command, wait_until
@@ -42,7 +42,7 @@ class Site:
         how = ("--timer", "1s", "--min-step", "5ms", "--set", f"columns={FEW}")
         goal = ("--target-accuracy", 1.0, *folded_with(ADDITION))
         self.command = Command(LEDGER, *counts, *how, *goal, *flags, cwd=cwd)
-        self.company = Company(self.command, random.Random(0))
+        self.job_workers = JobWorkers(self.command, random.Random(0))
         self.outside: dict[int, Process] = {}
         self._servers, self._local = servers, local
 
@@ -52,8 +52,8 @@ class Site:
             self.outside[number] = self.command.serve()
             joined = f"s{number} joins"
             wait_until(lambda n=number: self.joined(n), joined)
-        self.company.until(lambda: len(self.company.books) == 2, "both train")
-        self.company.until_progress(10)
+        self.job_workers.until(lambda: len(self.job_workers.books) == 2, "both train")
+        self.job_workers.until_progress(10)
 
     def joined(self, number: int) -> int:
         """How often a server of this number has joined."""
@@ -74,18 +74,18 @@ class Site:
             os.kill(self.outside[number].pid, signal.SIGSTOP)
         for number in numbers:
             os.kill(self.outside[number].pid, signal.SIGKILL)
-        self.company.until(
+        self.job_workers.until(
             lambda: len(self.command.journal("server-lost")) == lost + len(numbers),
             "the lead misses them",
         )
-        self.company.until_progress(10)
+        self.job_workers.until_progress(10)
 
     def replace(self, number: int) -> None:
         """Start another server by command; it takes the seat, catches up and serves again."""
         before = self.joined(number)
         self.outside[number] = self.command.serve()
-        self.company.until(lambda: self.joined(number) > before, f"another s{number} joins")
-        self.company.until(lambda: f"s{number}" in self.primaries(), "it holds slices again")
+        self.job_workers.until(lambda: self.joined(number) > before, f"another s{number} joins")
+        self.job_workers.until(lambda: f"s{number}" in self.primaries(), "it holds slices again")
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
@@ -102,7 +102,7 @@ def test_servers_started_by_command_serve_die_and_are_replaced(
         assert site.primaries() == {f"s{number}" for number in range(last)}
         site.replace(last)
         site.lose(last)
-        finish(site.company)
+        finish(site.job_workers)
         result = json.loads(site.command.stdout())
         assert result["servers"] == servers
         assert [loss["server"] for loss in result["servers_lost"]] == [f"s{last}", f"s{last}"]
@@ -114,7 +114,7 @@ def test_two_of_four_die_at_once_with_two_replicas(tmp_path: Path) -> None:
     with site.command:
         site.gather()
         site.lose(2, 3)
-        finish(site.company)
+        finish(site.job_workers)
     said = site.command.stderr().splitlines()
     for lost in ("s2", "s3"):
         (line,) = (line for line in said if f"server {lost} is lost" in line)
@@ -132,9 +132,9 @@ def test_a_local_server_is_replaced_by_one_that_was_started_by_command(tmp_path:
         outside = {process.pid for process in site.outside.values()}
         _, local = (pid for pid in site.command.servers() if pid not in outside)
         os.kill(local, signal.SIGKILL)
-        site.company.until(lambda: site.command.journal("server-lost"), "s1 is missed")
+        site.job_workers.until(lambda: site.command.journal("server-lost"), "s1 is missed")
         site.replace(1)
-        finish(site.company)
+        finish(site.job_workers)
     assert "AssertionError" not in site.command.stderr()
 
 
@@ -165,7 +165,7 @@ def test_a_job_waits_for_its_servers_for_longer_than_the_lead_may_be_silent(tmp_
             assert site.command.stderr() == ""
             time.sleep(0.1)
         site.gather()
-        finish(site.company)
+        finish(site.job_workers)
     assert site.command.stderr() == ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.company import Company
+from tests.cluster.job_workers import JobWorkers
 from tests.cluster.processes import Command, call, wait_until
 
 JOB = Path(__file__).parent / "jobs" / "visits.py"
@@ -27,11 +27,11 @@ def unless_silent(asked: dict[str, Any]) -> dict[str, Any] | None:
     return None if waits else asked
 
 
-def begin(command: Command, workers: int = 2) -> Company:
-    company = Company(command, random.Random(0))
-    company.until(lambda: len(company.books) == workers, "all train")
-    company.until_progress(10)
-    return company
+def begin(command: Command, workers: int = 2) -> JobWorkers:
+    job_workers = JobWorkers(command, random.Random(0))
+    job_workers.until(lambda: len(job_workers.books) == workers, "all train")
+    job_workers.until_progress(10)
+    return job_workers
 
 
 @pytest.mark.guarantee("lead-silent", policies=("bsp",), k=(0,))
@@ -40,7 +40,7 @@ def test_a_lead_that_is_stopped_is_reported_and_reported_again_when_it_comes_bac
 ) -> None:
     flags = ["--sync", "bsp", "--timer", "off", "--workers", 2, "--servers", 2]
     with Command(JOB, *flags, "--epochs", 1, cwd=tmp_path) as command:
-        company = begin(command)
+        job_workers = begin(command)
         assert "the lead" not in command.stderr(), "a lead that beats is not suspected"
         lead = command.servers()[0]
         os.kill(lead, signal.SIGSTOP)
@@ -55,7 +55,7 @@ def test_a_lead_that_is_stopped_is_reported_and_reported_again_when_it_comes_bac
         os.kill(lead, signal.SIGCONT)
         wait_until(lambda: "the lead was heard from again after" in command.stderr(), "it is shown")
         wait_until(lambda: "the lead" not in why(tmp_path)["what"], "why knows it")
-        company.until_progress(10)
+        job_workers.until_progress(10)
         (tmp_path / "go").touch()
         assert command.wait(60) == 0, command.stderr()
 

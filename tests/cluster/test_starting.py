@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.blocks import FEW, JOB, finish, flags, gather
-from tests.cluster.keepers import Keepers
+from tests.cluster.job_servers import JobServers
+from tests.cluster.ledger_job import FEW, JOB, finish, flags, gather
 from tests.cluster.processes import Command, wait_until
 
 BEFORE, AFTER = "made Address", "told Address"
@@ -34,9 +34,9 @@ def test_a_server_killed_before_the_job_began_is_started_again(
 ) -> None:
     crash_at.write_text(point)
     with train(tmp_path, "--replicas", replicas) as command:
-        company = gather(command, random.Random(0), workers=2)
+        job_workers = gather(command, random.Random(0), workers=2)
         assert not crash_at.exists(), "it was killed there"
-        finish(company)
+        finish(job_workers)
     name = point[:2]
     assert command.stderr().splitlines() == [
         f"polyrhythm: {name} failed: killed by SIGKILL; it is started again in 0.5 s",
@@ -48,13 +48,13 @@ def test_a_server_that_dies_while_it_starts_again_is_started_once_more(
     tmp_path: Path, crash_at: Path
 ) -> None:
     with train(tmp_path, "--replicas", 1, "--respawn") as command:
-        company = gather(command, random.Random(0), workers=2)
-        keepers = Keepers(company, random.Random(0))
+        job_workers = gather(command, random.Random(0), workers=2)
+        job_servers = JobServers(job_workers, random.Random(0))
         crash_at.write_text(f"s1 {BEFORE}")
-        company.begin("s1", keepers.kill(1))
-        company.until_calm()
+        job_workers.begin("s1", job_servers.kill(1))
+        job_workers.until_calm()
         assert not crash_at.exists(), "it was killed there"
-        finish(company)
+        finish(job_workers)
     said = command.stderr().splitlines()
     (lost,) = (line for line in said if "server s1 is lost" in line)
     assert "the job goes on with 2 of 3 servers" in lost

@@ -48,7 +48,7 @@ def main(worker):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """After all strangers it reaches its goal: only the two workers took part, and nobody left before
+    """After all strangers it reaches its goal: only the two workers took part, and neither left before
     the end."""
     folder = tmp_path_factory.mktemp("strangers")
     (folder / "gated.py").write_text(GATED)
@@ -134,7 +134,7 @@ def test_random_bytes(job: Command, port: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_flood_of_random_bytes(job: Command, port: int, seed: int) -> None:
-    """More than anybody reads: the link just ends, perhaps while we are still talking."""
+    """More than a server reads: the link ends, perhaps while the peer is still sending."""
     with socket.create_connection((HOST, port), timeout=15) as sock:
         try:
             sock.sendall(random.Random(seed).randbytes(4_000_000))
@@ -148,7 +148,7 @@ def test_a_web_browser(job: Command, port: int) -> None:
     assert "not a polyrhythm frame" in answer_to(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", port)
 
 
-def test_a_damaged_bonjour(job: Command, port: int) -> None:
+def test_a_damaged_hello(job: Command, port: int) -> None:
     data = bytearray(frame(hello()))
     data[-1] ^= 1
     assert "damaged frame" in answer_to(bytes(data), port)
@@ -176,7 +176,7 @@ def test_the_same_after_a_proper_handshake_with_a_server(job: Command) -> None:
     assert "a frame claims a payload of" in reason
 
 
-def test_a_first_frame_that_is_no_bonjour(job: Command, port: int) -> None:
+def test_a_first_frame_that_is_no_hello(job: Command, port: int) -> None:
     assert "must be a hello, not Stop" in answer_to(frame(m.Stop(reason=refused("please"))), port)
 
 
@@ -187,7 +187,7 @@ def test_another_protocol_version(job: Command, port: int, protocol: int) -> Non
     assert f"speaks protocol {protocol}, this job speaks {m.PROTOCOL}" in reason
 
 
-def test_a_digest_nobody_knows(job: Command, port: int) -> None:
+def test_an_unknown_digest(job: Command, port: int) -> None:
     greeting = m.WorkerHello(name="odd", job=job_id_of(job), identity="", digests=(77,))
     assert "offers no digest" in answer_to_member(job, port, greeting)
 

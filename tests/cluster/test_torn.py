@@ -1,5 +1,5 @@
-"""Torn reads: what a worker has read of a slice is one version of it, however slow it reads, and a
-reader that stops in the middle stops nobody else.
+"""No torn reads: a worker reads one version of a slice, however slowly it reads, and a reader that stops
+in the middle does not stop other processes.
 
 POLYRHYTHM_TORTURE: every policy over every link, small and large, and as many stops.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.company import Company
+from tests.cluster.job_workers import JobWorkers
 from tests.cluster.processes import Command
 
 JOB = Path(__file__).parent / "jobs" / "torn.py"
@@ -42,23 +42,23 @@ def test_a_reader_that_stops_in_the_middle(
     flags = ["--sync", sync, "--timer", "1s", "--link", link, "--set", f"slices={slices}"]
     flags += ["--updater", "addition", "--workers", 3, "--servers", 2, "--slow", "2=2x"]
     with Command(JOB, *flags, "--target-accuracy", 1.0, "--json", cwd=tmp_path) as command:
-        company = Company(command, random.Random(0))
-        company.until(lambda: len(company.books) == 3, "all three train")
+        job_workers = JobWorkers(command, random.Random(0))
+        job_workers.until(lambda: len(job_workers.books) == 3, "all three train")
         for _ in range(TORTURE):
-            stop_shortly(company)
-            stop_for_long(company)
+            stop_shortly(job_workers)
+            stop_for_long(job_workers)
         (tmp_path / "finish").touch()
         assert command.wait(60) == 0, command.stderr()
     assert not (tmp_path / "torn").exists(), (tmp_path / "torn").read_text()
 
 
-def trap(company: Company) -> int:
+def trap(job_workers: JobWorkers) -> int:
     """Let the reader stop in the middle of a pull."""
-    pid = company.pid_of(READER)
-    trapped = company.command.cwd / f"{READER}.trapped"
+    pid = job_workers.pid_of(READER)
+    trapped = job_workers.command.cwd / f"{READER}.trapped"
     trapped.unlink(missing_ok=True)
-    (company.command.cwd / f"{READER}.trap").touch()
-    company.until(lambda: trapped.exists() and is_stopped(pid), "the reader is in a pull")
+    (job_workers.command.cwd / f"{READER}.trap").touch()
+    job_workers.until(lambda: trapped.exists() and is_stopped(pid), "the reader is in a pull")
     return pid
 
 
@@ -66,31 +66,32 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def stop_shortly(company: Company) -> None:
-    pid, until_s = trap(company), time.monotonic() + 0.2
-    company.until(lambda: time.monotonic() >= until_s, "a short while")
-    go_on(company, pid)
+def stop_shortly(job_workers: JobWorkers) -> None:
+    pid, until_s = trap(job_workers), time.monotonic() + 0.2
+    job_workers.until(lambda: time.monotonic() >= until_s, "a short while")
+    go_on(job_workers, pid)
 
 
-def stop_for_long(company: Company) -> None:
+def stop_for_long(job_workers: JobWorkers) -> None:
     """Until it is evicted; the others go on all the while."""
-    before = company.told("evicted", READER)
-    pid = trap(company)
+    before = job_workers.told("evicted", READER)
+    pid = trap(job_workers)
     for name in OTHERS:
-        wanted = len(company.books[name].acknowledged) + 5
-        company.until(
-            lambda name=name, wanted=wanted: len(company.books[name].acknowledged) >= wanted,
+        wanted = len(job_workers.books[name].acknowledged) + 5
+        job_workers.until(
+            lambda name=name, wanted=wanted: len(job_workers.books[name].acknowledged) >= wanted,
             f"{name} goes on",
         )
-    company.until(lambda: company.told("evicted", READER) > before, "it is evicted")
-    came = company.told("rejoined", READER)
-    go_on(company, pid)  # by what it had sent before, it may be
-    company.until(lambda: company.told("rejoined", READER) > came, "it joins again")
+    job_workers.until(lambda: job_workers.told("evicted", READER) > before, "it is evicted")
+    came = job_workers.told("rejoined", READER)
+    go_on(job_workers, pid)  # by what it had sent before, it may be
+    job_workers.until(lambda: job_workers.told("rejoined", READER) > came, "it joins again")
 
 
-def go_on(company: Company, pid: int) -> None:
-    wanted = len(company.books[READER].acknowledged) + 2
+def go_on(job_workers: JobWorkers, pid: int) -> None:
+    wanted = len(job_workers.books[READER].acknowledged) + 2
     os.kill(pid, signal.SIGCONT)
-    company.until(
-        lambda: len(company.books[READER].acknowledged) >= wanted, "the reader contributes again"
+    job_workers.until(
+        lambda: len(job_workers.books[READER].acknowledged) >= wanted,
+        "the reader contributes again",
     )

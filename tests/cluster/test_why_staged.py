@@ -1,4 +1,4 @@
-"""`polyrhythm why` names who is waited for, and the rule, in runs where that is known beforehand."""
+"""`polyrhythm why` names the process that is waited for, and the rule, in runs staged for it."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def main(worker):
 
 
 def why(command: Command, told: Callable[[Explanation], bool]) -> Explanation:
-    """What is said of a running job, once it says what is looked for."""
+    """Return the answer of `why` once it contains the expected words."""
 
     def ask() -> Explanation | None:
         command.assert_alive()
@@ -62,7 +62,7 @@ def why_then(command: Command, told: Callable[[Explanation], bool], after: int) 
 
 
 def bound_s(explanation: Explanation) -> float:
-    """How long this is waited for at the most."""
+    """Return the longest time that the answer says it waits."""
     assert explanation.since_s is not None and explanation.until_s is not None
     return explanation.until_s - explanation.since_s
 

@@ -1,8 +1,8 @@
-"""Unequal company: the workers of a running job, and what befalls them.
+"""The workers of a running job: what they have written down, and faults that hit them.
 
-A fault is a generator that goes on until the job has recovered from it, so that several can be under
-way at once. It looks at what happened and never sleeps to make it so. Workers say who they are in
-`NAME.pid`, and what they sent and saw acknowledged in `NAME.book`.
+A fault is a generator that ends when the job has recovered from it, so that several can be under way at
+once. Each step observes the job; none sleeps. A worker writes its process number to `NAME.pid`, and
+what it sent and saw acknowledged to `NAME.book`.
 """
 
 import os
@@ -19,11 +19,11 @@ from tests.cluster.processes import Command, wait_until
 
 Fault = Iterator[None]
 _WINDOW = 8
-"""More contributions than one worker can have on their way."""
+"""More contributions than one worker can have in flight."""
 
 
 class Book:
-    """What one worker wrote down, in all its lives."""
+    """What all processes of one worker wrote down."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class Book:
             (self.sent if what == "sent" else self.acknowledged).append(int(number))
 
 
-class Company:
+class JobWorkers:
     def __init__(self, command: Command, rng: random.Random) -> None:
         self.command = command
         self.books: dict[str, Book] = {}
@@ -53,16 +53,16 @@ class Company:
         self._under_way: dict[str, Fault] = {}
         self._guests = 0
 
-    # -- what is to be seen --------------------------------------------------------------------
+    # -- observing the job ---------------------------------------------------------------------
 
     def read(self) -> None:
-        """Take in what was written since."""
+        """Read what was written to journal and books since the last call."""
         self.lines += self._journal.new_lines()
         for path in self.command.cwd.glob("*.book"):
             self.books.setdefault(path.stem, Book(path)).look()
 
     def look(self) -> None:
-        """Read on, and let every fault that is under way go on."""
+        """Read journal and books, and advance every fault that is under way."""
         self.command.assert_alive()
         self.read()
         for name, fault in list(self._under_way.items()):
@@ -77,7 +77,7 @@ class Company:
         wait_until(looked, f"{what}; under way: {sorted(self._under_way)}")
 
     def until_calm(self) -> None:
-        self.until(lambda: not self._under_way, "everybody has recovered")
+        self.until(lambda: not self._under_way, "every fault has been recovered from")
 
     def until_progress(self, count: int) -> None:
         wanted = self.acknowledged() + count
@@ -93,13 +93,13 @@ class Company:
         return int((self.command.cwd / f"{name}.pid").read_text() or 0)
 
     def present(self) -> list[str]:
-        """Who may be hit: it trains, and nothing befalls it yet."""
+        """Return the workers that train and have no fault under way."""
         return sorted(set(self.books) - self.gone - set(self._under_way))
 
     # -- faults --------------------------------------------------------------------------------
 
-    def befall(self, kind: str) -> None:
-        """Begin a fault of this kind with somebody, while two others are well if there are as many."""
+    def begin_fault(self, kind: str) -> None:
+        """Begin a fault of this kind on a random worker; where there are three, two others have none."""
         if kind == "join":
             name = f"guest-{3 + self._guests}"
             self._guests += 1
@@ -136,14 +136,14 @@ class Company:
         pid = self.pid_of(name)
         os.kill(pid, signal.SIGKILL)
         if name.startswith("guest"):
-            self.gone.add(name)  # nobody starts it again
+            self.gone.add(name)  # the engine did not start it, and does not start it again
             return
         while self.pid_of(name) in (pid, 0):
             yield
         yield from self._contributes(name)
 
     def _stop(self, name: str) -> Fault:
-        """Longer than the suspicion time, whatever that is by then."""
+        """Stop it until it is evicted."""
         before, pid = self.told("evicted", name), self.pid_of(name)
         os.kill(pid, signal.SIGSTOP)
         while self.told("evicted", name) == before:
@@ -155,7 +155,7 @@ class Company:
         yield from self._contributes(name)
 
     def _pause(self, name: str) -> Fault:
-        """Shorter than the suspicion time, in all likelihood."""
+        """Stop it, most likely for less than the suspicion time."""
         pid, until_s = self.pid_of(name), time.monotonic() + self._rng.uniform(0.02, 0.5)
         os.kill(pid, signal.SIGSTOP)
         while time.monotonic() < until_s:
@@ -164,13 +164,13 @@ class Company:
         yield from self._contributes(name)
 
     def _cut(self, name: str) -> Fault:
-        """Cut its link to some server, or to the lead. It joins again; or, if routes change before it
-        has given up, it links again, and more is acknowledged than can have been on its way."""
+        """Cut its link to some server. It rejoins; or, if routes change before it has given up, it links
+        again, and more contributions are acknowledged than can have been in flight."""
         came, servers = self.told("rejoined", name), self.command.servers()
         self._rng.shuffle(servers)  # one of them may be missing just now
         linked = any(cut(self.pid_of(name), server) for server in servers)
         assert linked, "it is linked to every server that is there"
-        self.read()  # what was acknowledged until it was cut
+        self.read()  # all that was acknowledged before the cut
         before = len(self.books[name].acknowledged)
         while self.told("rejoined", name) == came:
             if len(self.books[name].acknowledged) > before + _WINDOW:

@@ -1,6 +1,6 @@
-"""The servers of a running job, all but the lead's, and what befalls them.
+"""Faults of the servers of a running job, except the one that runs the lead.
 
-As with workers a fault goes on until the job has recovered from it: until the server is back, and
+As with workers, a fault is a generator that ends when the job has recovered: the server is back, and
 every slice has all of its copies again. So no more than one server is ever missing.
 """
 
@@ -11,20 +11,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster.company import Company, Fault
 from tests.cluster.cutting import cut
+from tests.cluster.job_workers import Fault, JobWorkers
 
 LEADS = 0
 
 
-class Keepers:
-    """`again`: who dies is started again by the engine."""
+class JobServers:
+    """`again`: the engine starts servers that die again."""
 
-    def __init__(self, company: Company, rng: random.Random, *, again: bool = True) -> None:
-        self.company = company
+    def __init__(self, job_workers: JobWorkers, rng: random.Random, *, again: bool = True) -> None:
+        self.job_workers = job_workers
         self._rng = rng
         self._again = again
-        self.pids = dict(enumerate(company.command.servers()))
+        self.pids = dict(enumerate(job_workers.command.servers()))
         self.kinds: dict[str, Callable[[int], Fault]] = {
             "kill-server": self.kill,
             "stop-server": self.stop,
@@ -33,25 +33,27 @@ class Keepers:
             "cut-lead": self.cut_from_lead,
         }
 
-    def befall(self, kind: str) -> None:
+    def begin_fault(self, kind: str) -> None:
         """Begin a fault of this kind, when no other server is missing."""
-        company = self.company
-        company.until(lambda: not self._under_way(), "all servers are there")
+        job_workers = self.job_workers
+        job_workers.until(lambda: not self._under_way(), "all servers are there")
         others = [n for n in self.pids if n != LEADS]
-        self._rng.shuffle(others)  # who dies too often within seconds is not started again
+        self._rng.shuffle(
+            others
+        )  # a server that dies too often within seconds is not started again
         number = min(others, key=lambda n: self.told("server-lost", n))
-        company.begin(f"s{number}", self.kinds[kind](number))
+        job_workers.begin(f"s{number}", self.kinds[kind](number))
 
     def _under_way(self) -> list[str]:
-        return [name for name in self.company.under_way if name.startswith("s")]
+        return [name for name in self.job_workers.under_way if name.startswith("s")]
 
     def told(self, what: str, number: int) -> int:
-        lines = self.company.lines
+        lines = self.job_workers.lines
         return sum(line["what"] == what and line.get("server") == number for line in lines)
 
     def last(self, what: str, number: int) -> int:
-        """Where the last line of this kind is."""
-        lines = self.company.lines
+        """Return the index of the last line of this kind."""
+        lines = self.job_workers.lines
         return max(
             at
             for at, line in enumerate(lines)
@@ -66,7 +68,7 @@ class Keepers:
         yield from self.is_missed(number, lost)
 
     def stop(self, number: int) -> Fault:
-        """Longer than the suspicion time: when it goes on, it finds that it is not wanted."""
+        """Stop it for longer than the suspicion time: when it continues, it has been replaced."""
         lost, pid = self.told("server-lost", number), self.pids[number]
         os.kill(pid, signal.SIGSTOP)
         while self.told("server-lost", number) == lost:
@@ -75,21 +77,21 @@ class Keepers:
         yield from self.is_missed(number, lost)
 
     def pause(self, number: int) -> Fault:
-        """Shorter than the suspicion time, in all likelihood."""
+        """Stop it, most likely for less than the suspicion time."""
         lost, pid = self.told("server-lost", number), self.pids[number]
         until_s = time.monotonic() + self._rng.uniform(0.02, 0.5)
         os.kill(pid, signal.SIGSTOP)
         while time.monotonic() < until_s:
             yield
         os.kill(pid, signal.SIGCONT)
-        before = self.company.acknowledged()
-        while self.company.acknowledged() < before + 10:
+        before = self.job_workers.acknowledged()
+        while self.job_workers.acknowledged() < before + 10:
             yield
         if self.told("server-lost", number) > lost:
             yield from self.is_missed(number, lost)
 
     def cut_from_another(self, number: int) -> Fault:
-        """Two that cannot talk cannot both stay."""
+        """Cut two servers from each other: one of them must go."""
         (other,) = (n for n in self.pids if n not in (number, LEADS))
         both = {n: self.told("server-lost", n) for n in (number, other)}
         assert cut(self.pids[number], self.pids[other]), "they are linked"
@@ -104,7 +106,7 @@ class Keepers:
         yield from self.is_missed(number, lost)
 
     def crash(self, number: int, point: str, file: Path) -> Fault:
-        """Let it die at a named point, whenever it gets there."""
+        """Let it die when it reaches a named crash point."""
         lost = self.told("server-lost", number)
         aside = file.with_suffix(".new")
         aside.write_text(f"s{number} {point}")
@@ -114,7 +116,7 @@ class Keepers:
         yield from self.is_missed(number, lost)
 
     def kill_and_crash(self, number: int, point: str, file: Path) -> Fault:
-        """Kill it, and let its next life end at a named point."""
+        """Kill it, and let the next process of this number die at a named crash point."""
         lost = self.told("server-lost", number)
         os.kill(self.pids[number], signal.SIGKILL)
         while self.told("server-lost", number) == lost:
@@ -124,7 +126,7 @@ class Keepers:
     # -- recovering ----------------------------------------------------------------------------
 
     def is_missed(self, number: int, lost: int) -> Fault:
-        """The lead has noticed; then, if it is started again, it is back and has learned all."""
+        """Wait until the lead has noticed the loss and a server that is started again has caught up."""
         while self.told("server-lost", number) == lost:
             yield
         if not self._again:
@@ -134,16 +136,16 @@ class Keepers:
         while self.last("server-joined", number) < self.last("server-lost", number):
             yield
         known = set(self.pids.values())
-        while len(new := [p for p in self.company.command.servers() if p not in known]) != 1:
+        while len(new := [p for p in self.job_workers.command.servers() if p not in known]) != 1:
             yield
         self.pids[number] = new[0]
         yield from self._copied(number, "server-joined")
 
     def _copied(self, number: int, what: str) -> Fault:
-        """Every slice has all of its copies again, after the last line of this kind."""
+        """Wait until, after the last line of this kind, every slice has all of its copies again."""
         since = self.last(what, number)
         while not any(
             line["what"] == "copied" and line["learning"] == 0
-            for line in self.company.lines[since:]
+            for line in self.job_workers.lines[since:]
         ):
             yield

@@ -1,5 +1,7 @@
-"""The job of the ledgers (`jobs/ledger.py`), what befalls its company, and whether its blocks are right
-at the end: every acknowledged contribution is in every slice once."""
+"""Run the counting job (`jobs/ledger.py`) with a schedule of faults, and check its blocks at the end.
+
+Every acknowledged contribution must be in every slice once.
+"""
 
 import os
 import random
@@ -11,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.cluster.company import Company
+from tests.cluster.job_workers import JobWorkers
 from tests.cluster.jobs.ledger import ROWS
 from tests.cluster.processes import Command
 
 JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096
-"""Columns of a block. Few: elements are counted more than once, and all travels in small frames."""
+"""Columns of a block. With few, elements are counted more than once, and all frames are small."""
 ONCE = 8192
 """So many that no element is counted twice: contributions of more than a minute."""
 ADDITION, MOMENTUM, ADAGRAD = "addition", "momentum", "adagrad"
-"""What folds (`jobs/ledger.py`)."""
+"""What servers fold with (`jobs/ledger.py`)."""
 _CLOSE = 1e-3
 _SETTLED = 12
 """Steps after which momentum has added all of a contribution but 2**-13 of it."""
@@ -29,7 +31,7 @@ SEEDS = range(int(os.environ.get("POLYRHYTHM_TORTURE", "1")))
 
 
 def flags(sync: str, columns: int, optimizer: str = ADDITION) -> list[str | float]:
-    """With an optimizer a contribution must be worth the same whatever the number of members."""
+    """Flags of the job. With an optimizer a contribution counts the same for any number of members."""
     return [
         *("--sync", sync, "--timer", "1s", "--set", f"columns={columns}"),
         *("--min-step", "5ms" if optimizer == ADDITION else "10ms"),
@@ -45,48 +47,51 @@ def folded_with(optimizer: str) -> tuple[str, ...]:
 
 
 def say_how_again(request: pytest.FixtureRequest, seed: int) -> None:
-    """It is shown if the test fails."""
+    """Print the command that repeats the test; pytest shows it if the test fails."""
     test = shlex.quote(request.node.nodeid)
     print(f"again: POLYRHYTHM_TORTURE={seed + 1} python -m pytest {test}")
 
 
-def gather(command: Command, rng: random.Random, workers: int) -> Company:
-    company = Company(command, rng)
-    company.until(lambda: len(company.books) == workers, f"all {workers} train")
-    company.until_progress(10)
-    return company
+def gather(command: Command, rng: random.Random, workers: int) -> JobWorkers:
+    job_workers = JobWorkers(command, rng)
+    job_workers.until(lambda: len(job_workers.books) == workers, f"all {workers} train")
+    job_workers.until_progress(10)
+    return job_workers
 
 
 def endure(
-    company: Company, faults: Iterable[str], befall: Callable[[str], None], rng: random.Random
+    job_workers: JobWorkers,
+    faults: Iterable[str],
+    begin_fault: Callable[[str], None],
+    rng: random.Random,
 ) -> None:
     for fault in faults:
-        befall(fault)
+        begin_fault(fault)
         if rng.random() < 0.5:
-            company.until_calm()
-        company.until_progress(rng.randrange(5, 30))
+            job_workers.until_calm()
+        job_workers.until_progress(rng.randrange(5, 30))
 
 
-def finish(company: Company, optimizer: str = ADDITION) -> None:
+def finish(job_workers: JobWorkers, optimizer: str = ADDITION) -> None:
     """Let the job end, and check the parameters of the workers that stayed."""
-    command, folder = company.command, company.command.cwd
-    company.until_calm()
-    stayed = company.present()
+    command, folder = job_workers.command, job_workers.command.cwd
+    job_workers.until_calm()
+    stayed = job_workers.present()
     (folder / "finish").touch()
     assert command.wait(60) == 0, command.stderr()
-    company.read()
+    job_workers.read()
     finals = [np.load(folder / f"{name}.final.npy") for name in stayed]
     assert len(finals) >= 2
     for final in finals:
         if optimizer == ADDITION:
-            _assert_right(final, company)
+            _assert_right(final, job_workers)
         else:
-            _assert_right_with(optimizer, final, company)
+            _assert_right_with(optimizer, final, job_workers)
 
 
-def _assert_right(final: npt.NDArray[np.float32], company: Company) -> None:
+def _assert_right(final: npt.NDArray[np.float32], job_workers: JobWorkers) -> None:
     columns = final.shape[2]
-    rows = {int(name.rpartition("-")[2]): book for name, book in company.books.items()}
+    rows = {int(name.rpartition("-")[2]): book for name, book in job_workers.books.items()}
     for row in range(ROWS):
         book = rows.get(row)
         sent = _counted(book.sent if book else [], columns)
@@ -98,11 +103,13 @@ def _assert_right(final: npt.NDArray[np.float32], company: Company) -> None:
     assert all(book.acknowledged for book in rows.values())
 
 
-def _assert_right_with(optimizer: str, final: npt.NDArray[np.float32], company: Company) -> None:
+def _assert_right_with(
+    optimizer: str, final: npt.NDArray[np.float32], job_workers: JobWorkers
+) -> None:
     """An optimizer is not linear, so an element counts for one contribution at most. Its value says how
     often that was folded: never 0, once 1 (with momentum from 1/2 on), twice at least 1.08."""
     columns = final.shape[2]
-    for name, book in company.books.items():
+    for name, book in job_workers.books.items():
         row = int(name.rpartition("-")[2])
         assert max(book.sent) < columns, "an element stands for one contribution"
         acknowledged = np.array(sorted(book.acknowledged), dtype=np.int64)
@@ -120,7 +127,7 @@ def _assert_right_with(optimizer: str, final: npt.NDArray[np.float32], company: 
             assert not wrong.any(), f"{where}: {folded[wrong]} became {values[folded][wrong]}"
             unfinished = settled[values[settled] < 1 - _CLOSE]
             assert not len(unfinished), f"{where}: {unfinished} lost its momentum"
-    empty = set(range(ROWS)) - {int(name.rpartition("-")[2]) for name in company.books}
+    empty = set(range(ROWS)) - {int(name.rpartition("-")[2]) for name in job_workers.books}
     assert not final[:, sorted(empty)].any()
 
 
