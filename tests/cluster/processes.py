@@ -50,8 +50,7 @@ def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.Comple
 
 
 def last_word(lines: list[str]) -> str:
-    """Return the last line of a command that failed. The lines before it may only name workers that failed
-    earlier."""
+    """Return the last line of a failed command. Lines before it may only name workers that failed."""
     *before, line = lines
     assert all(_WORKERS_FAILED.match(other) for other in before), lines
     return line

@@ -8,10 +8,10 @@ limits, folder, environment and arguments of the request, and it ends as Python 
 listed in docs/decisions/046-tests-fork-their-commands.md.
 """
 
+import atexit
 import ctypes
 import functools
 import gc
-import importlib
 import io
 import json
 import os
@@ -32,8 +32,6 @@ MARK = "POLYRHYTHM_TEST_MARK"
 MARK_LENGTH = 32
 FORK_SERVER = "polyrhythm.engines.fork_server"
 MOST_NBYTES = 1 << 20
-READ_ENVIRONMENT = ("polyrhythm.runtime.crashpoint",)
-"""The modules of polyrhythm that read environment variables when they are imported."""
 DESCRIPTORS = 4
 """Descriptors of a request: the control socket, stdin, stdout and stderr."""
 _CLONE_NEWNET = 0x40000000
@@ -169,8 +167,6 @@ def _set_environment(env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
     tempfile.tempdir = None  # it was found with the environment before
-    for name in READ_ENVIRONMENT:
-        importlib.reload(sys.modules[name])
 
 
 def _warm_up() -> None:
@@ -190,7 +186,28 @@ def _warm_up() -> None:
         pass  # jobs that need it say so
 
 
+class _QuickEnd:
+    """Ends a command after its threads and exit handlers, before Python frees every module: that copies
+    all pages which the child has in common with the warm server."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        """None: Python ends the process, as for exceptions that were not caught."""
+        atexit.register(self._end)  # handlers run in reverse order, so this one is the last
+
+    def _end(self) -> None:
+        if self.status is None:
+            return
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            return  # Python has its own status for this
+        os._exit(self.status)
+
+
 if __name__ == "__main__":
+    quick_end = _QuickEnd()
     mark_at = _libc.getenv(MARK.encode())
     subprocess.Popen = WarmPopen  # type: ignore[misc]
     _warm_up()
@@ -199,4 +216,9 @@ if __name__ == "__main__":
     serve(socket.socket(fileno=int(sys.argv[1])), mark_at)
     from polyrhythm.cli.main import run
 
-    sys.exit(run())
+    try:
+        sys.exit(run())
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            quick_end.status = (end.code or 0) & 0xFF
+        raise
