@@ -1,6 +1,6 @@
 """Cut a link from outside: neither process takes part, and both live on.
 
-A duplicate of the socket is fetched from the process that has it (`pidfd_getfd`) and shut down.
+A duplicate of the socket is fetched from its process (`pidfd_getfd`) and shut down.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ def _sockets(pid: int) -> Iterator[list[socket.socket]]:
                 if not os.readlink(entry).startswith("socket:"):
                     continue
             except FileNotFoundError:
-                continue  # it was closed while we looked
+                continue  # the descriptor was closed in the meantime
             fd = _libc.syscall(_PIDFD_GETFD, pidfd, int(entry.name), 0)
             if fd >= 0:
                 found.append(socket.socket(fileno=fd))
@@ -62,13 +62,13 @@ def _name(sock: socket.socket, ask: object) -> object:
     try:
         return ask()  # type: ignore[operator]
     except OSError:
-        return None  # it listens, or is not linked any more
+        return None  # the socket listens, or is no longer connected
 
 
 def _peer_pid(sock: socket.socket) -> int:
     try:
         sock.getpeername()
     except OSError:
-        return 0  # it listens
+        return 0  # the socket listens
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(raw)[0])

@@ -30,7 +30,7 @@ def with_nonce(hello: Hello) -> Hello:
 
 
 class Peer:
-    """A TCP connection that speaks frames."""
+    """A TCP connection that sends and receives frames."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection((HOST, port), timeout=15)
@@ -52,7 +52,7 @@ class Peer:
             try:
                 nbytes = self.sock.recv_into(self._decoder.target())
             except ConnectionResetError:
-                return None  # it closed the link without reading all of what was sent
+                return None  # the peer closed the link before it had read everything
             if not nbytes:
                 return None
             self._decoder.landed(nbytes)

@@ -167,7 +167,7 @@ class JobWorkers:
         """Cut its link to some server. It rejoins; or, if routes change before it has given up, it links
         again, and more contributions are acknowledged than can have been in flight."""
         came, servers = self.told("rejoined", name), self.command.servers()
-        self._rng.shuffle(servers)  # one of them may be missing just now
+        self._rng.shuffle(servers)  # one of the servers may be missing just now
         linked = any(cut(self.pid_of(name), server) for server in servers)
         assert linked, "it is linked to every server that is there"
         self.read()  # all that was acknowledged before the cut

@@ -21,7 +21,8 @@ JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096
 """Columns of a block. With few, elements are counted more than once, and all frames are small."""
 ONCE = 8192
-"""So many that no element is counted twice: contributions of more than a minute."""
+"""So many columns that no element is counted twice: enough for more than a minute of
+contributions."""
 ADDITION, MOMENTUM, ADAGRAD = "addition", "momentum", "adagrad"
 """What servers fold with (`jobs/ledger.py`)."""
 _CLOSE = 1e-3

@@ -1,4 +1,4 @@
-"""Commands on hosts of their own: network namespaces stand for machines."""
+"""Run commands on several hosts, which are network namespaces."""
 
 from pathlib import Path
 from typing import Any

@@ -71,7 +71,8 @@ class Command:
         self._joiners: list[Process] = []
         self._stderr = (cwd / "stderr.txt").open("w+")
         self._stdout = (cwd / "stdout.txt").open("w+")
-        bounded = "--rounds" in args or "--epochs" in args  # it ends even if the test is killed
+        # the command ends even if the test is killed
+        bounded = "--rounds" in args or "--epochs" in args
         self.process = start(
             *("train", *args, "--name", "run", *(["--trace"] if trace else [])),
             *(("--max-seconds", "600") if bounded else ()),
@@ -91,7 +92,7 @@ class Command:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                pass  # it has ended by itself
+                pass  # the command has ended by itself
         for process in (self.process, *self._joiners):
             process.wait(10)
         for joiner in self._joiners:
@@ -101,7 +102,7 @@ class Command:
         self._stderr.close()
         if failure is None and self._traces:
             for trace in sorted(self.run_dir.glob("*.trace")):
-                if trace.stat().st_size:  # else it was killed before it had written anything
+                if trace.stat().st_size:  # otherwise it was killed before it had written anything
                     replay(trace, _MOST_STEPS)
 
     # -- processes -----------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class Command:
                     if stat[0] != "Z":
                         found.append((int(stat[19]), int(entry.name)))
             except (OSError, ValueError):
-                continue  # it ended while we looked, or is another user's
+                continue  # the process has ended, or belongs to another user
         return [pid for _, pid in sorted(found)]
 
     def servers(self) -> list[int]:
@@ -132,7 +133,7 @@ class Command:
         return [p for p in mine if p not in listening and p != self.process.pid][len(fork_server) :]
 
     def ports(self, pid: int) -> list[int]:
-        """TCP ports that a process listens on."""
+        """Return the TCP ports that a process listens on."""
         inodes = _socket_inodes(pid)
         ports = []
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
@@ -142,12 +143,12 @@ class Command:
         return ports
 
     def local_names(self, pid: int) -> list[str]:
-        """Names of abstract Unix sockets of a process, without the @."""
+        """Return the names of a process's abstract Unix sockets, without the @."""
         inodes = _socket_inodes(pid)
         return sorted({name for inode, name in _abstract_sockets() if inode in inodes})
 
     def memory_files(self) -> set[str]:
-        """Files of /dev/shm that any process of the command has mapped or open."""
+        """Return the files of /dev/shm that any process of the command has mapped or open."""
         found = set()
         for pid in self.pids():
             try:
@@ -160,12 +161,12 @@ class Command:
         return found
 
     def join(self, *args: object) -> Process:
-        """A `polyrhythm worker` that joins this command's job; it ends with the test."""
+        """Start a `polyrhythm worker` that joins this command's job; it ends with the test."""
         traces = ["--trace", str(self.run_dir)] if self._traces else []
         return self._start_outside("worker", *args, *traces)
 
     def serve(self, *args: object, **environ: str) -> Process:
-        """A `polyrhythm server` for this command's job; it ends with the test."""
+        """Start a `polyrhythm server` for this command's job; it ends with the test."""
         return self._start_outside("server", *args, **environ)
 
     def _start_outside(self, role: str, *args: object, **environ: str) -> Process:
@@ -231,12 +232,12 @@ def _socket_inodes(pid: int) -> set[str]:
             if target.startswith("socket:["):
                 found.add(target[8:-1])
     except OSError:
-        pass  # it ended while we looked: then it has no sockets
+        pass  # the process has ended, so it has no sockets
     return found
 
 
 def _abstract_sockets() -> list[tuple[str, str]]:
-    """(inode, name) of every abstract Unix socket of this network namespace."""
+    """Return (inode, name) of every abstract Unix socket of this network namespace."""
     found = []
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split()

@@ -1,4 +1,5 @@
-"""Input that cannot work ends in one clear line and a non-zero status, and never in a traceback."""
+"""Bad input ends a command with one clear line and a non-zero status, and never with a
+traceback."""
 
 import json
 import re
@@ -82,7 +83,7 @@ def refused(tmp_path: Path, *args: object) -> str:
     ],
     ids=lambda value: " ".join(value) if value[0].startswith("--") else "",
 )
-def test_flags(tmp_path: Path, flags: list[str], words: list[str]) -> None:
+def test_bad_flags_of_train_are_refused(tmp_path: Path, flags: list[str], words: list[str]) -> None:
     line = refused(tmp_path, "digits", *flags)
     assert all(word in line for word in words), line
     assert not (tmp_path / "runs").exists(), "refused before anything was made"
@@ -99,24 +100,26 @@ def test_flags(tmp_path: Path, flags: list[str], words: list[str]) -> None:
         ("exchange", None, ["not a job to train"]),
     ],
 )
-def test_jobs(tmp_path: Path, name: str, text: str | None, words: list[str]) -> None:
+def test_bad_job_files_and_names_are_refused(
+    tmp_path: Path, name: str, text: str | None, words: list[str]
+) -> None:
     if text is not None:
         (tmp_path / name).write_text(text)
     line = refused(tmp_path, name)
     assert all(word in line for word in words), line
 
 
-def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_job_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
     assert "cannot read folder.py: Is a directory" in refused(tmp_path, "folder.py")
 
 
-def test_a_name_that_was_used(tmp_path: Path) -> None:
+def test_the_name_of_an_existing_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     assert "there is a run 'mine' already" in refused(tmp_path, "digits", "--name", "mine")
 
 
-def test_a_port_that_is_taken(tmp_path: Path, long_job: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path, long_job: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused(tmp_path, long_job, "--rounds", 5, "--port", port)
@@ -124,7 +127,7 @@ def test_a_port_that_is_taken(tmp_path: Path, long_job: Path) -> None:
     assert "--port" in line
 
 
-def test_an_optimizer_that_cannot_run_on_slices(tmp_path: Path) -> None:
+def test_an_optimizer_that_cannot_run_on_slices_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lbfgs.py").write_text(GOOD.format(inputs=4, optimizer="LBFGS(model.parameters())"))
     line = last_word(lines_of(tmp_path, "lbfgs.py", "--rounds", 5, "--workers", 2, "--quiet"))
     assert "LBFGS cannot run on a server" in line
@@ -132,10 +135,10 @@ def test_an_optimizer_that_cannot_run_on_slices(tmp_path: Path) -> None:
     assert "worker-0, worker-1 failed" in line
 
 
-def test_a_worker_whose_model_differs_is_refused_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_worker_whose_model_differs_is_refused_and_the_job_continues(tmp_path: Path) -> None:
     inputs = "(5 if worker.name == 'worker-1' else 4)"
     text = GOOD.format(inputs=inputs, optimizer=SGD)
-    # The odd one waits until the job has its model, so that it is the one that differs.
+    # This worker waits until the job has a model, so that its own model is the one that differs.
     wait = """
     import pathlib, time
     journal = pathlib.Path("runs/run/journal.jsonl")
@@ -179,7 +182,7 @@ def raising(tmp_path: Path, who: str, *flags: object) -> subprocess.CompletedPro
     return call("train", "raises.py", *counts, *flags, cwd=tmp_path)
 
 
-def test_a_main_that_raises_on_one_worker_and_the_others_go_on(tmp_path: Path) -> None:
+def test_if_main_raises_on_one_worker_the_others_continue(tmp_path: Path) -> None:
     done = raising(tmp_path, "worker.name == 'worker-1'")
     assert done.returncode == 0, done.stderr
     first, *rest = done.stderr.strip().splitlines()
@@ -190,7 +193,7 @@ def test_a_main_that_raises_on_one_worker_and_the_others_go_on(tmp_path: Path) -
     assert result["rounds"] == 30 and list(result["worker_failures"]) == ["worker-1"]
 
 
-def test_a_main_that_raises_on_one_worker_and_ends_the_job(tmp_path: Path) -> None:
+def test_if_main_raises_on_one_worker_with_on_error_end_the_job_ends(tmp_path: Path) -> None:
     done = raising(tmp_path, "worker.name == 'worker-1'", "--on-error", "end")
     assert done.returncode == 1
     assert done.stderr.startswith("polyrhythm: ")
@@ -199,7 +202,7 @@ def test_a_main_that_raises_on_one_worker_and_ends_the_job(tmp_path: Path) -> No
     assert json.loads(done.stdout)["rounds"] < 30
 
 
-def test_a_main_that_raises_on_every_worker(tmp_path: Path) -> None:
+def test_if_main_raises_on_every_worker_the_job_fails(tmp_path: Path) -> None:
     done = raising(tmp_path, "True")
     assert done.returncode == 1
     assert done.stderr.startswith("polyrhythm: ")
@@ -210,8 +213,8 @@ def test_a_main_that_raises_on_every_worker(tmp_path: Path) -> None:
     assert done.stderr.count("Traceback") == len(failed), "it is shown once for all in a line"
 
 
-def test_a_guest_that_raises_ends_the_job_if_so_told(tmp_path: Path, long_job: Path) -> None:
-    """It was started by another command, so the lead itself must end the job."""
+def test_a_failing_guest_ends_the_job_with_on_error_end(tmp_path: Path, long_job: Path) -> None:
+    """The guest was started by another command, so the lead itself must end the job."""
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--on-error", "end", "--quiet")
     guest = long_job.with_name("guest.py")
     guest.write_text(
@@ -225,7 +228,7 @@ def test_a_guest_that_raises_ends_the_job_if_so_told(tmp_path: Path, long_job: P
         assert command.stderr() == "polyrhythm: guest left: it failed: no; --on-error end\n"
 
 
-# -- nowhere to write ----------------------------------------------------------------------------
+# -- the disk is full ----------------------------------------------------------------------------
 
 TALKATIVE = """
 import torch
@@ -242,8 +245,10 @@ def main(worker):
 
 
 @pytest.mark.parametrize(("blocks", "words"), [(0, "cannot write to runs/"), (16, "journal.jsonl")])
-def test_no_room_for_the_run(tmp_path: Path, blocks: int, words: str) -> None:
-    """Files may not grow beyond so many blocks: none can be written, or the journal is cut off."""
+def test_a_file_size_limit_ends_the_job_with_one_line(
+    tmp_path: Path, blocks: int, words: str
+) -> None:
+    """The limit is so low that no file can be written, or that the journal is cut off."""
     (tmp_path / "talkative.py").write_text(TALKATIVE)
     train = f"{CLI} train talkative.py --rounds 1000000 --workers 1 --servers 1 --json"
     done = subprocess.run(
@@ -287,7 +292,7 @@ def test_a_port_without_a_listener(
         (["--connect", "127.0.0.1:1", "--link", "local"], "auto, tcp"),
     ],
 )
-def test_flags_of_a_server(tmp_path: Path, flags: list[str], words: str) -> None:
+def test_bad_flags_of_a_server_are_refused(tmp_path: Path, flags: list[str], words: str) -> None:
     done = call("server", *flags, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.strip().splitlines()

@@ -1,4 +1,4 @@
-"""`polyrhythm bench exchange`: the sum is verified, and its numbers belong together."""
+"""`polyrhythm bench exchange`: it verifies the sum, and its numbers are consistent."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ KEYS = {
     [["--link", "local"], ["--link", "local", "--in-place"], ["--link", "tcp"]],
     ids=["local", "in place", "tcp"],
 )
-def test_exchange(tmp_path: Path, flags: list[str]) -> None:
+def test_bench_exchange_reports_consistent_numbers(tmp_path: Path, flags: list[str]) -> None:
     args = ["--size", "0.1MB", "--rounds", 50, "--workers", 2, "--json", *flags]
     done = call("bench", "exchange", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def test_exchange(tmp_path: Path, flags: list[str]) -> None:
 
 
 @pytest.mark.parametrize("size", ["much", "-1MB", "0"])
-def test_a_size_that_means_nothing(tmp_path: Path, size: str) -> None:
+def test_a_size_that_cannot_be_parsed_is_refused(tmp_path: Path, size: str) -> None:
     done = call("bench", "exchange", f"--size={size}", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith(f"polyrhythm: --size '{size}' is not understood")

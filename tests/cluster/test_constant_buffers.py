@@ -1,5 +1,5 @@
-"""Constant buffers between processes: their bytes travel once in each direction, and a worker that
-joins late gets all buffers as they are then."""
+"""Constant buffers between processes: they are sent once in each direction, and a worker that joins
+late gets the current values of all buffers."""
 
 import json
 from pathlib import Path
@@ -28,12 +28,12 @@ def test_over_tcp_a_constant_buffer_is_received_once(tmp_path: Path, sync: str, 
     for name in ("worker-0", "worker-1"):
         found = said(tmp_path, name)
         assert found["intact"]
-        # It reads two versions, at most, before its first contribution has arrived everywhere.
+        # It reads at most two versions before its first contribution has arrived everywhere.
         assert MASK_NBYTES <= found["received"] < 4 * MASK_NBYTES
 
 
 def test_a_worker_that_joins_late_gets_the_buffers_of_that_version(tmp_path: Path) -> None:
-    """worker-0 alone changes `seen`, by one in every round, also while the guest is there."""
+    """Only worker-0 changes `seen`, by one in every round, also while the guest is a member."""
     flags = ["--workers", 1, "--servers", 2, "--timer", "off", "--link", "tcp"]
     with Command(JOB, *flags, "--rounds", ROUNDS, "--set", "guest=1", cwd=tmp_path) as command:
         command.await_round(0)

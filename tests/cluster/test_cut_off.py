@@ -1,4 +1,4 @@
-"""A worker whose network is cut for good: no link ends, and nothing comes any more."""
+"""The network of a worker is cut for good: no link is closed, and no bytes arrive any more."""
 
 import subprocess
 import time
@@ -13,7 +13,7 @@ LEAD_TIMEOUT_S = 5
 
 
 def start(machines: Machines, first: Host, second: Host, *flags: object) -> None:
-    """A job that trains with `guest`, a worker of its own machine."""
+    """Start a job that trains with `guest`, a worker on a machine of its own."""
     lead = begin(
         *(machines, first, "--servers", 1, "--local-workers", 1, "--workers", 2, "--timer", "1s"),
         *("--rounds", 1_000_000, "--max-seconds", 400, *flags),
@@ -22,7 +22,9 @@ def start(machines: Machines, first: Host, second: Host, *flags: object) -> None
     wait_until(lambda: any(line["round"] > 5 for line in machines.noted("rounds")), "they train")
 
 
-def test_it_ends_with_one_line_and_the_job_goes_on(machines: Machines) -> None:
+def test_a_worker_that_is_cut_off_ends_with_one_line_and_the_job_continues(
+    machines: Machines,
+) -> None:
     with network(2) as (first, second):
         start(machines, first, second, "--lead-timeout", LEAD_TIMEOUT_S)
         second.cut()
@@ -38,8 +40,9 @@ def test_it_ends_with_one_line_and_the_job_goes_on(machines: Machines) -> None:
 
 @pytest.mark.skipif(not TORTURED, reason="under POLYRHYTHM_TORTURE: it takes more than a minute")
 @pytest.mark.timeout(300)
-def test_both_ends_give_the_link_back(machines: Machines) -> None:
-    """Not before a minute is over, because the same timeout ends links to stopped processes."""
+def test_both_ends_close_a_link_that_is_cut(machines: Machines) -> None:
+    """They close it after more than a minute, because the same timeout ends links to stopped
+    processes."""
     with network(2) as (first, second):
         start(machines, first, second, "--lead-timeout", LEAD_TIMEOUT_S)
         assert links(first, second)
@@ -51,7 +54,7 @@ def test_both_ends_give_the_link_back(machines: Machines) -> None:
 
 
 def links(here: Host, there: Host) -> int:
-    """Established connections of the first machine with the second."""
+    """Return the established connections between the first machine and the second."""
     command = ["ip", "netns", "exec", here.namespace, "cat", "/proc/net/tcp"]
     table = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     peer = "".join(f"{int(part):02X}" for part in reversed(there.address.split(".")))

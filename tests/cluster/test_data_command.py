@@ -1,4 +1,4 @@
-"""`polyrhythm data`, and how a set's folder reaches the workers of `polyrhythm train`."""
+"""`polyrhythm data`, and how a data set's folder reaches the workers of `polyrhythm train`."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.cluster.processes import call
 pytestmark = pytest.mark.usefixtures("no_data")
 
 
-def test_list_says_where_each_set_is(tmp_path: Path) -> None:
+def test_data_list_shows_where_each_set_is(tmp_path: Path) -> None:
     (tmp_path / "sets" / "higgs").mkdir(parents=True)
     (tmp_path / "sets" / "higgs" / "higgs_10984.csv.gz").write_bytes(b"")
     done = call("data", "list", "--data-dir", tmp_path / "sets", cwd=tmp_path)
@@ -27,7 +27,7 @@ def test_list_says_where_each_set_is(tmp_path: Path) -> None:
         assert lines[at + 1].strip() == "not here"
 
 
-def test_check_names_what_is_wrong(tmp_path: Path) -> None:
+def test_data_check_names_damaged_files(tmp_path: Path) -> None:
     (tmp_path / "sets" / "higgs").mkdir(parents=True)
     wrong = tmp_path / "sets" / "higgs" / "higgs_10984.csv.gz"
     wrong.write_bytes(b"forged")
@@ -39,7 +39,7 @@ def test_check_names_what_is_wrong(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_check_of_a_set_that_is_nowhere_fails_only_if_asked(tmp_path: Path) -> None:
+def test_data_check_of_a_missing_set_fails_only_if_the_set_is_named(tmp_path: Path) -> None:
     assert call("data", "check", cwd=tmp_path).returncode == 0
     done = call("data", "check", "mnist", cwd=tmp_path)
     assert done.returncode == 1
@@ -47,14 +47,14 @@ def test_check_of_a_set_that_is_nowhere_fails_only_if_asked(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["fetch", "check"])
-def test_a_name_that_is_not_known(tmp_path: Path, command: str) -> None:
+def test_an_unknown_set_is_refused(tmp_path: Path, command: str) -> None:
     done = call("data", command, "minst", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("polyrhythm: there is no data set 'minst': choose one of mnist,")
 
 
-def test_train_refuses_before_it_starts_anything(tmp_path: Path) -> None:
-    """The cache cannot be written to, so nothing is downloaded, whatever network there is."""
+def test_train_refuses_a_job_without_its_data_before_it_starts_anything(tmp_path: Path) -> None:
+    """The cache cannot be written, so nothing is downloaded even if there is a network."""
     (tmp_path / "cache").write_bytes(b"a file where the cache's folder would be")
     done = call("train", "mnist-lr", cwd=tmp_path)
     assert done.returncode == 1
@@ -85,7 +85,7 @@ def main(worker):
 
 
 def test_data_dir_reaches_the_workers(tmp_path: Path) -> None:
-    """A relative path, and read by each of them."""
+    """The path is relative, and each worker reads the data."""
     (tmp_path / "sets" / "higgs").mkdir(parents=True)
     (tmp_path / "sets" / "higgs" / "higgs_10984.csv.gz").write_text("0.125")
     (tmp_path / "job.py").write_text(JOB)
@@ -95,13 +95,13 @@ def test_data_dir_reaches_the_workers(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["accuracy"] == 0.125
 
 
-def test_data_in_defaults_must_be_names(tmp_path: Path) -> None:
+def test_data_in_defaults_must_be_a_list_of_names(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB.replace('{"epochs": 1}', '{"data": "higgs"}'))
     done = call("train", "job.py", cwd=tmp_path)
     assert done.stderr.startswith('polyrhythm: job.py: DEFAULTS["data"] must be a list of names')
 
 
-def test_mnist_by_one_command(real_data: Path, tmp_path: Path) -> None:
+def test_mnist_trains_with_one_command(real_data: Path, tmp_path: Path) -> None:
     flags = ["--workers", 2, "--servers", 1, "--json", "--epochs", 2]
     done = call("train", "mnist-lr", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

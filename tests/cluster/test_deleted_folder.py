@@ -1,4 +1,5 @@
-"""The folder of a run is deleted while the job runs: the job says so, and still prints its summary."""
+"""The folder of a run is deleted while the job runs: the job reports it, and still prints its
+summary."""
 
 import json
 import shutil
@@ -23,7 +24,7 @@ def gated(tmp_path: Path, long_job: Path) -> Path:
 
 
 @pytest.mark.parametrize("shown", ["--json", "--quiet"])
-def test_it_is_reported_within_seconds_and_the_summary_is_printed(
+def test_a_deleted_run_folder_is_reported_within_seconds_and_the_summary_is_printed(
     tmp_path: Path, gated: Path, shown: str
 ) -> None:
     flags = ("--workers", 2, "--servers", 2, "--rounds", 40, "--timer", "off", shown)

@@ -1,4 +1,4 @@
-"""Workers that join by command, leave on request, and are started again when they die."""
+"""Workers that join by command, leave on request, and are restarted when they die."""
 
 import json
 import os
@@ -34,8 +34,8 @@ def main(worker):
         steps += 1
     pathlib.Path(f"{worker.name}.steps").write_text(str(steps))
 """
-"""Says which process it is in, holds its breath while asked to and says if it was told to leave by
-then, and tells how many steps it took."""
+"""A job that writes its process's number, waits while the file `NAME.hold` exists (and notes
+whether it was told to leave meanwhile), and writes the number of its steps at the end."""
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def stop(command: Command) -> None:
 # -- joining -----------------------------------------------------------------------------------
 
 
-def test_one_more_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
-    # Rounds go on, because a guest enters at one, but slowly until it trains.
+def test_a_worker_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
+    # A guest is admitted at the end of a round, so rounds continue, slowly until it trains.
     slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.05)\n'
     counting.write_text(COUNTING.replace("worker.stopped:\n", f"worker.stopped:\n{slowly}"))
     with start(counting, "--workers", 1, "--servers", 2, rounds=1500) as command:
@@ -90,13 +90,14 @@ def test_one_more_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
         assert totals_of(command, "guest")["contributions"] == steps > 0
 
 
-def test_a_guest_visits_points_and_has_a_stage_of_its_own(tmp_path: Path) -> None:
+def test_a_guest_visits_points_and_has_its_own_stage(tmp_path: Path) -> None:
     """Every point is visited as often as asked, although a worker joins."""
     job = tmp_path / "visiting.py"
     loop = "for points, in worker.batches((torch.ones(403, 8),), batch_size=5):"
     text = COUNTING.replace("while not worker.stopped:", loop)
     text = text.replace("torch.ones(2, 8)", "points").replace("(points=2)", "()")
-    # Rounds go on, because a guest enters at one, but slowly: there is enough left for it.
+    # A guest is admitted at the end of a round: rounds continue slowly, so that points are left for
+    # it.
     slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.3)\n'
     job.write_text(text.replace("batch_size=5):\n", f"batch_size=5):\n{slowly}"))
     flags = ["--workers", 1, "--epochs", 3, "--timer", "off", "--json"]
@@ -112,7 +113,7 @@ def test_a_guest_visits_points_and_has_a_stage_of_its_own(tmp_path: Path) -> Non
         assert guest["compute_s"] >= 0.002 * guest["contributions"]
 
 
-def test_the_job_outlives_its_own_workers_while_a_guest_is_there(counting: Path) -> None:
+def test_a_job_continues_with_a_guest_after_its_own_workers_have_left(counting: Path) -> None:
     with start(counting, "--workers", 1, "--servers", 1) as command:
         command.await_round(0)
         joiner = command.join("--name", "guest")
@@ -179,7 +180,7 @@ def test_a_worker_that_waits_for_others_leaves_without_waiting(counting: Path) -
         assert totals_of(command, "worker-1")["contributions"] == steps
 
 
-def test_told_twice_it_leaves_at_once(counting: Path) -> None:
+def test_a_worker_that_is_told_to_leave_twice_leaves_at_once(counting: Path) -> None:
     with start(counting, "--workers", 2, "--servers", 1) as command:
         command.await_round(0)
         counting.with_name("worker-1.hold").touch()
@@ -193,10 +194,10 @@ def test_told_twice_it_leaves_at_once(counting: Path) -> None:
         stop(command)
 
 
-# -- being started again -----------------------------------------------------------------------
+# -- restarting --------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_killed_is_started_again(counting: Path) -> None:
+def test_a_killed_worker_is_restarted(counting: Path) -> None:
     with start(counting, "--workers", 2, "--servers", 2, "--respawn", "--json") as command:
         command.await_round(0)
         first = pid_of(command, "worker-1")
@@ -220,7 +221,9 @@ def test_a_worker_that_is_killed_is_started_again(counting: Path) -> None:
         assert len(command.joined("worker-0")) == 1
 
 
-def test_a_worker_that_cannot_live_is_given_up_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_worker_that_dies_at_every_start_is_given_up_and_the_job_continues(
+    tmp_path: Path,
+) -> None:
     job = tmp_path / "counting.py"
     crash = '    if worker.name == "worker-1":\n        os._exit(3)\n'
     job.write_text(COUNTING.replace("(worker):\n", f"(worker):\n{crash}"))
@@ -246,7 +249,7 @@ def test_a_worker_that_cannot_live_is_given_up_and_the_job_goes_on(tmp_path: Pat
         assert "polyrhythm worker --connect" in asked
 
 
-# -- what cannot work --------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +269,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line on stderr of a worker that must not work; before it, only that it had joined."""
+    """Return the last line on stderr of a worker that must be refused; lines before it may only say
+    that it joined."""
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     *before, line = done.stderr.strip().splitlines()
@@ -291,18 +295,18 @@ def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert f"could not reach lead at 127.0.0.1:{port}: Connection refused" in line
 
 
-def test_a_taken_name(running: Command) -> None:
+def test_a_name_that_is_taken_is_refused(running: Command) -> None:
     line = refused(join(running, "--name", "worker-0"))
     assert "worker-0 was refused: a worker with this name is in the job" in line
     assert any(said["fields"]["detail"] in line for said in running.journal("refused"))
 
 
-def test_another_job(running: Command) -> None:
+def test_another_jobs_identifier_is_refused(running: Command) -> None:
     line = refused(join(running, "--name", "lost", "--job", "that-other-one"))
     assert "the process that answered as lead is not it: it belongs to another job" in line
 
 
-def test_this_very_job(running: Command) -> None:
+def test_this_jobs_identifier_is_accepted(running: Command) -> None:
     job_id = json.loads((running.run_dir / "job.json").read_text())["job"]
     joiner = running.join("--name", "exact", "--job", job_id)
     pid_of(running, "exact")
@@ -310,13 +314,13 @@ def test_this_very_job(running: Command) -> None:
     assert joiner.wait(20) == 0
 
 
-def test_another_model(running: Command) -> None:
+def test_a_worker_with_another_model_is_refused(running: Command) -> None:
     (running.cwd / "other.py").write_text(COUNTING.replace("Linear(8, 4)", "Linear(8, 5)"))
     line = refused(join(running, "other.py", "--name", "odd"))
     assert "odd's model differs: 'weight' has shape [5, 8], in the job it has [4, 8]" in line
 
 
-def test_code_that_is_not_here(running: Command) -> None:
+def test_a_worker_without_the_jobs_code_is_refused(running: Command) -> None:
     hidden = running.cwd / "counting.py"
     hidden.rename(hidden.with_name("gone"))
     try:
@@ -343,7 +347,7 @@ def test_code_that_is_not_here(running: Command) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_flags(tmp_path: Path, flags: list[str], words: str) -> None:
+def test_bad_flags_of_a_worker_are_refused(tmp_path: Path, flags: list[str], words: str) -> None:
     line = refused(call("worker", *flags, cwd=tmp_path))
     assert words in line
 
@@ -358,6 +362,8 @@ def test_flags(tmp_path: Path, flags: list[str], words: str) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_staging_flags_of_train(tmp_path: Path, flags: list[str], words: str) -> None:
+def test_bad_staging_flags_of_train_are_refused(
+    tmp_path: Path, flags: list[str], words: str
+) -> None:
     assert words in refused(call("train", "digits", *flags, cwd=tmp_path))
     assert not (tmp_path / "runs").exists(), "refused before anything was made"

@@ -1,4 +1,5 @@
-"""However a command ends, it ends soon, says why in a line, and leaves nothing behind."""
+"""However a command ends, it ends soon, gives its reason on one line, and leaves no processes or
+files."""
 
 import os
 import signal
@@ -33,7 +34,9 @@ def assert_nothing_left(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_everything(tmp_path: Path, long_job: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_every_process(
+    tmp_path: Path, long_job: Path, number: signal.Signals
+) -> None:
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
         command.await_round(1)
         assert len(command.pids()) == 6
@@ -46,8 +49,8 @@ def test_a_signal_ends_everything(tmp_path: Path, long_job: Path, number: signal
         assert "Traceback" not in command.stderr()
 
 
-def test_a_signal_while_starting(tmp_path: Path, long_job: Path) -> None:
-    """Before any server is up, when only the fork server is."""
+def test_a_signal_during_the_start_ends_every_process(tmp_path: Path, long_job: Path) -> None:
+    """The signal comes when only the fork server runs, and no server yet."""
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
         wait_until(lambda: len(command.pids()) >= 2, "the fork server was started")
         os.kill(command.process.pid, signal.SIGINT)
@@ -56,7 +59,7 @@ def test_a_signal_while_starting(tmp_path: Path, long_job: Path) -> None:
         assert "Traceback" not in command.stderr()
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_whole_group(tmp_path: Path, long_job: Path) -> None:
+def test_ctrl_c_in_a_terminal_ends_the_whole_process_group(tmp_path: Path, long_job: Path) -> None:
     with start(long_job, tmp_path, "--workers", 2, "--servers", 1) as command:
         command.await_round(1)
         os.killpg(command.process.pid, signal.SIGINT)
@@ -65,7 +68,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_whole_group(tmp_path: Path, long_job: 
         assert "Traceback" not in command.stderr()
 
 
-def test_kill_of_the_command_takes_its_children(tmp_path: Path, long_job: Path) -> None:
+def test_killing_the_command_ends_its_children(tmp_path: Path, long_job: Path) -> None:
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
         command.await_round(1)
         names, files = sockets_of(command), command.memory_files()
@@ -75,7 +78,7 @@ def test_kill_of_the_command_takes_its_children(tmp_path: Path, long_job: Path) 
 
 
 @pytest.mark.parametrize("server", [0, 1])
-def test_kill_of_a_server_ends_the_job_with_one_line(
+def test_killing_a_server_ends_the_job_with_one_line(
     tmp_path: Path, long_job: Path, server: int
 ) -> None:
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2, "--quiet") as command:
@@ -90,10 +93,8 @@ def test_kill_of_a_server_ends_the_job_with_one_line(
         assert_nothing_left(command, names, files, SOON_S)
 
 
-def test_kill_of_a_worker_leaves_the_others_to_reach_the_goal(
-    tmp_path: Path, long_job: Path
-) -> None:
-    """The others are held at a gate until the first is dead, so that it dies in the middle."""
+def test_after_a_worker_is_killed_the_others_reach_the_goal(tmp_path: Path, long_job: Path) -> None:
+    """The others wait at a gate until the first worker is dead, so that it dies in the middle."""
     text = long_job.read_text().replace("import torch\n", "import os, time\nimport torch\n")
     gate = '        while worker.version == 200 and not os.path.exists("go"):\n'
     gate += "            time.sleep(0.01)\n"

@@ -22,7 +22,7 @@ PASSES = 3
 
 @pytest.mark.guarantee("worker-stopped", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:4", marks=SHOWN_ELSEWHERE), "asp"])
-def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -> None:
+def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
@@ -57,10 +57,11 @@ def test_a_stopped_worker_is_evicted_and_comes_back(tmp_path: Path, sync: str) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_links_of_a_worker_that_does_not_wake_are_freed_and_it_can_still_rejoin(
+def test_the_links_of_a_worker_that_stays_stopped_are_closed_and_it_can_still_rejoin(
     tmp_path: Path,
 ) -> None:
-    """The kernel of a stopped process acknowledges probes, so keep-alive does not end its links."""
+    """The kernel acknowledges probes for a stopped process, so TCP keep-alive does not end its
+    links."""
     flags = ["--sync", "asp", "--timer", "off", "--workers", 3, "--servers", 2, "--json"]
     how = ["--lead-timeout", 6, "--epochs", PASSES]
     with Command(JOB, *flags, *how, cwd=tmp_path) as command:
@@ -84,7 +85,7 @@ def test_the_links_of_a_worker_that_does_not_wake_are_freed_and_it_can_still_rej
 
 @pytest.mark.guarantee("worker-killed", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:4", marks=SHOWN_ELSEWHERE)])
-def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
+def test_a_dead_worker_is_not_waited_for(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--servers", 2]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
@@ -100,8 +101,9 @@ def test_nobody_waits_for_the_dead(tmp_path: Path, sync: str) -> None:
 
 
 @pytest.mark.guarantee("lead-stopped", policies=("asp",), k=(1,))
-def test_a_lead_that_was_stopped_evicts_nobody(tmp_path: Path) -> None:
-    """Whether it looks around before it hears those who spoke meanwhile is a race; so, twice."""
+def test_a_lead_that_was_stopped_evicts_no_worker(tmp_path: Path) -> None:
+    """It is a race whether the lead checks for silence before it reads the messages that arrived
+    meanwhile, so the test stops it twice."""
     flags = ["--sync", "asp", "--workers", 3, "--servers", 3, "--replicas", 1]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
@@ -113,7 +115,7 @@ def test_a_lead_that_was_stopped_evicts_nobody(tmp_path: Path) -> None:
             aways = len(command.journal("lead-paused"))
             lost = _lost(command)
             os.kill(lead, signal.SIGSTOP)
-            time.sleep(3)  # that long it is stopped: longer than anybody may be silent
+            time.sleep(3)  # the lead is stopped for longer than the suspicion time
             os.kill(lead, signal.SIGCONT)
             job_workers.until(
                 lambda before=aways: len(command.journal("lead-paused")) > before, "it says"

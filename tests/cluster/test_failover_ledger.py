@@ -30,7 +30,7 @@ from tests.cluster.ledger_job import (
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command
 
 SERVERS = ("kill-server", "stop-server")
-"""In every schedule; the rest is drawn."""
+"""Faults of every schedule; the others are drawn at random."""
 DRAWN = (
     *("pause-server", "cut-servers", "cut-lead", "kill-server"),
     *("cut", "cut", "kill", "stop", "pause", "join", "leave"),
@@ -58,7 +58,7 @@ def draw(rng: random.Random) -> list[str]:
     ],
     ids=["bsp", "ssp", "asp", "bsp-adagrad", "ssp-momentum", "asp-momentum"],
 )
-def test_nothing_is_lost_and_nothing_twice(
+def test_no_contribution_is_lost_or_counted_twice(
     tmp_path: Path,
     sync: str,
     link: str,
@@ -72,7 +72,7 @@ def test_nothing_is_lost_and_nothing_twice(
     faults = draw(rng)
     print(f"faults: {' '.join(faults)}")
     more = ["--link", link, "--workers", 3, "--servers", 3, "--replicas", 1]
-    more += ["--slow-fold", "1=1ms"]  # s1 adds and folds on lanes
+    more += ["--slow-fold", "1=1ms"]  # s1 adds and folds on adder threads
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)
         job_servers = JobServers(job_workers, rng)

@@ -1,4 +1,4 @@
-"""Floods of connections: they cost few links, no threads and no descriptors that members need."""
+"""Floods of connections take few links, no threads, and no descriptors that members need."""
 
 import os
 import resource
@@ -43,12 +43,12 @@ def descriptors_of(pid: int) -> int:
 
 
 def await_gate(folder: Path) -> None:
-    """Both workers wait at round 100: every link of the job is there."""
+    """Wait until both workers wait at round 100, when the job has all its links."""
     wait_until(lambda: len(list(folder.glob("gate-*"))) == 2, "round 100")
 
 
 def flood(port: int, count: int) -> list[socket.socket]:
-    """Connections that say nothing. Each is made without waiting for the server to accept it."""
+    """Open silent connections, each without waiting for the server to accept it."""
     socks = []
     for _ in range(count):
         sock = socket.socket()
@@ -60,7 +60,7 @@ def flood(port: int, count: int) -> list[socket.socket]:
 
 @pytest.fixture(scope="module", autouse=True)
 def many_descriptors() -> None:
-    """For the flood's own end of the connections."""
+    """Raise the limit of descriptors for the test's end of the connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * FLOOD), hard))
 
@@ -78,7 +78,7 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
         socks = flood(port, FLOOD)
         try:
             most_threads = most_descriptors = 0
-            for _ in range(50):  # while the server closes the oldest for the next
+            for _ in range(50):  # the server closes the oldest connection for each new one
                 most_threads = max(most_threads, threads_of(pid))
                 most_descriptors = max(most_descriptors, descriptors_of(pid))
                 time.sleep(0.01)
@@ -98,14 +98,15 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
         assert command.wait(60) == 0, command.stderr()
         assert command.stderr() == ""
         grown = len(command.journal("turned-away"))
-        assert server == 1 or 1 <= grown <= 60  # at most a line a second
+        assert server == 1 or 1 <= grown <= 60  # at most one line a second
 
 
 @pytest.mark.timeout(300)
-def test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server(
+def test_with_few_descriptors_a_job_with_replicas_survives_a_flood_and_the_loss_of_a_server(
     tmp_path: Path,
 ) -> None:
-    """`ulimit -n 64`, 100 silent connections to every server, and the death of one of them."""
+    """The limit is `ulimit -n 64`; every server gets 100 silent connections, and one server
+    dies."""
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", 200, "--timer", "off"]
     with limited(64), Command("job.py", *flags, "--respawn", cwd=tmp_path, fresh=True) as command:
@@ -130,7 +131,7 @@ def test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server(
 
 
 class limited:  # noqa: N801
-    """Processes that start meanwhile may have so many descriptors."""
+    """Limit the descriptors of processes that start in this context."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -147,10 +148,10 @@ def unlimited() -> limited:
     return limited(min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4 * FLOOD))
 
 
-def test_without_any_descriptor_left_a_connection_is_refused_and_nothing_ends(
+def test_without_a_free_descriptor_a_connection_is_refused_and_the_acceptor_continues(
     tmp_path: Path,
 ) -> None:
-    """In a process of its own: all of its descriptors are used up behind the acceptor's back."""
+    """The test runs in a process of its own, whose descriptors it uses up."""
     code = """
 import os, socket, threading
 from polyrhythm.runtime.net.acceptor import ConnectionAcceptor, Listeners

@@ -1,6 +1,6 @@
-"""A disk that is full, or fills up while a job runs, ends it in one clear line.
+"""A disk that is full, or fills up while a job runs, ends the job with one clear line.
 
-The disk is a small tmpfs that the test mounts; where that cannot be had, the test is skipped.
+The disk is a small tmpfs that the test mounts; the test is skipped if it cannot be mounted.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ step = "10ms"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of its own, with a job in it."""
+    """A folder with a job in it, on a small disk of its own."""
     path = tmp_path / "disk"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "polyrhythm-test", str(path)]
@@ -46,7 +46,7 @@ def fill(disk: Path) -> None:
             while file.write(b"\0" * 4096):
                 pass
         except OSError:
-            pass  # that is what it is for
+            pass  # the disk is full now
 
 
 def the_line(disk: Path, *args: object) -> str:
@@ -60,12 +60,12 @@ def the_line(disk: Path, *args: object) -> str:
 ENDLESS = ("--rounds", 1_000_000, "--servers", 2, "--workers", 2, "--json", "--max-seconds", 80)
 
 
-def test_it_fills_up_with_the_journal(disk: Path) -> None:
+def test_a_disk_that_fills_up_with_the_journal_ends_the_job_with_one_line(disk: Path) -> None:
     assert "journal.jsonl" in the_line(disk, "train", "talkative.py", *ENDLESS)
     assert not list(disk.glob("runs/*/*.part"))
 
 
-def test_it_fills_up_with_traces(disk: Path) -> None:
+def test_a_disk_that_fills_up_with_traces_ends_the_job_with_one_line(disk: Path) -> None:
     job = disk / "talkative.py"
     job.write_text("".join(line for line in TALKATIVE.splitlines(True) if "report(" not in line))
     line = the_line(disk, "train", "talkative.py", *ENDLESS, "--trace")
@@ -82,6 +82,8 @@ def test_it_fills_up_with_traces(disk: Path) -> None:
     ],
     ids=lambda command: " ".join(word for word in command if not isinstance(word, int)),
 )
-def test_it_is_full(disk: Path, command: tuple[object, ...]) -> None:
+def test_a_full_disk_ends_every_command_with_one_line(
+    disk: Path, command: tuple[object, ...]
+) -> None:
     fill(disk)
     the_line(disk, *command)

@@ -40,8 +40,9 @@ def test_a_server_and_workers_on_machines_of_their_own(machines: Machines) -> No
     assert f"folds: s0 {ROUNDS}, s1 {ROUNDS}" in machines.said("train", "out")
 
 
-def test_a_server_that_others_cannot_reach(machines: Machines) -> None:
-    """It listens for its own machine only: the worker elsewhere says what it tried."""
+def test_a_server_that_other_machines_cannot_reach_is_reported(machines: Machines) -> None:
+    """The server listens on its own machine only: a worker on another machine reports the addresses
+    that it tried."""
     with network(3) as (first, second, third):
         lead = begin(machines, first, "--workers", 1)
         machines.start("server", second, "server", "--connect", lead, "--host", "127.0.0.1")

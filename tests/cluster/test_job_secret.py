@@ -1,5 +1,5 @@
-"""The job's secret with real processes and a real second user: who joins, who does not, and where the
-secret is never found."""
+"""The job's secret with real processes and a real second user: which processes may join, and that
+the secret is in no other file or process listing."""
 
 import json
 import os
@@ -48,8 +48,8 @@ ROUNDS = 200
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job over TCP that waits in the middle. Whatever happens to it, its two workers must reach the
-    goal, and neither may leave before. The console script is executed, so that command line and
+    """A job over TCP that waits in the middle. Its two workers must reach the goal in every test,
+    and neither may leave before. The console script is executed, so that command line and
     environment in /proc are those of a user's command."""
     folder = tmp_path_factory.mktemp("secret")
     (folder / "gated.py").write_text(GATED)
@@ -71,7 +71,7 @@ def address_of(job: Command) -> tuple[str, int]:
 
 
 def joining(job: Command, *flags: object, **env: str) -> subprocess.CompletedProcess[str]:
-    """A `polyrhythm worker` that must not get in."""
+    """Run a `polyrhythm worker` that must not be admitted."""
     arguments = ("worker", "--connect", job.address(), *flags)
     return run(*arguments, cwd=job.cwd, env={**os.environ, **env})
 
@@ -100,7 +100,7 @@ def test_the_index_is_a_folder_that_only_its_user_can_enter(job: Command) -> Non
 
 
 def test_the_secret_is_in_no_other_file_of_the_run(job: Command) -> None:
-    """Neither in the job's description, nor in the journal, nor in a trace."""
+    """It is not in the job's description, the journal or a trace."""
     secret = secret_of(job.run_dir).text.encode()
     files = [path for path in job.run_dir.rglob("*") if path.is_file() and path.name != "secret"]
     assert {"job.json", "journal.jsonl", "s0.trace"} <= {path.name for path in files}
@@ -129,10 +129,10 @@ def test_a_worker_of_the_same_user_on_the_same_host_needs_only_the_address(job: 
 
 
 @pytest.mark.parametrize("way", ["file", "variable"])
-def test_elsewhere_the_secret_comes_from_a_file_or_from_the_environment(
+def test_on_another_host_the_secret_comes_from_a_file_or_the_environment(
     job: Command, tmp_path: Path, way: str
 ) -> None:
-    """Another state folder stands for another host: the index is not there."""
+    """Another state folder stands for another host, which does not have the index."""
     copy = tmp_path / "copy"
     copy.touch(0o600)
     copy.write_text((job.run_dir / "secret").read_text())
@@ -160,7 +160,7 @@ def test_without_a_secret_the_command_says_where_to_find_it(job: Command, tmp_pa
     assert "--secret-file FILE" in line and "$POLYRHYTHM_SECRET" in line
 
 
-def test_a_wrong_secret_gets_one_line(job: Command) -> None:
+def test_a_wrong_secret_is_reported_on_one_line(job: Command) -> None:
     line = one_line(joining(job, POLYRHYTHM_SECRET="f" * 64))
     assert "does not know the secret that was given here" in line
     assert "f" * 16 not in line
@@ -178,7 +178,7 @@ def test_a_wrong_secret_gets_one_line(job: Command) -> None:
         (0o600, None, "cannot read the secret file"),
     ],
 )
-def test_a_secret_file_that_cannot_be_used_gets_one_line(
+def test_a_secret_file_that_cannot_be_used_is_reported_on_one_line(
     tmp_path: Path, mode: int, text: str | None, expected: str
 ) -> None:
     path = tmp_path / "secret"
@@ -192,10 +192,10 @@ def test_a_secret_file_that_cannot_be_used_gets_one_line(
         assert not text or len(text) < 10 or text not in line
 
 
-def test_a_job_that_no_index_can_hold_says_how_to_join_it(
+def test_a_job_that_cannot_write_the_index_says_how_to_join_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It trains all the same."""
+    """The job trains nevertheless."""
     (tmp_path / "state").write_text("a file is in the way")
     (tmp_path / f"polyrhythm-{os.getuid()}").write_text("and another")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -215,7 +215,7 @@ def hello(name: str = "stranger", **fields: object) -> m.WorkerHello:
 
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
-def test_a_peer_without_the_secret_is_refused_and_leaves_no_trace(
+def test_a_peer_without_the_secret_is_refused_and_changes_nothing(
     job: Command, server: int
 ) -> None:
     port = job.ports(job.servers()[server])[0]
@@ -230,8 +230,8 @@ def test_a_peer_without_the_secret_is_refused_and_leaves_no_trace(
 
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
-def test_nothing_that_comes_before_the_proof_is_used(job: Command, server: int) -> None:
-    """Not even what would end the job, sent together with a hello in the name of a member."""
+def test_messages_before_the_proof_are_not_used(job: Command, server: int) -> None:
+    """This holds even for a message that would end the job, sent together with a member's hello."""
     port = job.ports(job.servers()[server])[0]
     with Peer(port) as peer:
         said = with_nonce(hello("worker-0", worker=0, incarnation=1))
@@ -243,7 +243,7 @@ def test_nothing_that_comes_before_the_proof_is_used(job: Command, server: int) 
 
 
 def as_nobody(code: str, *args: object) -> subprocess.Popen[str]:
-    """A program of another user of this machine, with the interpreter that every user has."""
+    """Run a program as another user of this machine, with the interpreter that every user has."""
     return subprocess.Popen(
         [shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable, "-c", code]
         + [str(arg) for arg in args],
@@ -329,10 +329,11 @@ def test_another_user_can_neither_join_nor_be_worker_0_nor_evict_it(
 
 
 @AS_ROOT
-def test_a_worker_gives_nothing_to_another_users_process_that_took_the_port(
+def test_a_worker_sends_nothing_to_another_users_process_that_took_the_port(
     job: Command, tmp_path: Path
 ) -> None:
-    """It answers a worker's hello with a challenge of its own making, and then with a greeting."""
+    """That process answers a worker's hello with a challenge of its own, and then with a
+    HelloReply."""
     squatter = as_nobody(SQUAT_TCP, 0)
     assert squatter.stdout is not None and squatter.stdin is not None
     try:
@@ -369,7 +370,7 @@ def test_a_local_socket_of_another_user_is_not_used() -> None:
 
 
 @AS_ROOT
-def test_a_local_socket_takes_no_other_user(job: Command) -> None:
+def test_a_local_socket_refuses_other_users(job: Command) -> None:
     code = """
 import socket, sys
 sock = socket.socket(socket.AF_UNIX)
@@ -399,9 +400,9 @@ def main(worker):
 """
 
 
-def test_a_worker_does_not_run_a_file_that_only_the_peer_names(tmp_path: Path) -> None:
-    """The peer knows the secret, and says that it is the same user on the same host, which every
-    process of this host can say. The worker's user has named no file."""
+def test_a_worker_does_not_run_a_file_that_only_a_peer_names(tmp_path: Path) -> None:
+    """The peer knows the secret and claims to be the same user on the same host, which any process
+    of this host can do. The worker's user has named no file."""
 
     planted = tmp_path / "planted.py"
     planted.write_text(PLANTED)
@@ -447,13 +448,13 @@ def _lead_that_names_a_file(
     link.send(m.Admitted(term=1, worker=0, incarnation=1, job=spec, servers=servers))
     try:
         while True:
-            link.receive()  # until the worker has gone
+            link.receive()  # until the worker has ended
     except LinkError:
         return
 
 
-def test_on_the_same_host_the_file_that_was_named_to_train_is_run(job: Command) -> None:
-    """From another folder, where the relative name means nothing."""
+def test_on_the_same_host_a_worker_runs_the_file_given_to_train(job: Command) -> None:
+    """The worker starts in another folder, where the relative name does not exist."""
     elsewhere = job.cwd / "elsewhere"
     elsewhere.mkdir()
     process = start(
@@ -470,7 +471,7 @@ def test_on_the_same_host_the_file_that_was_named_to_train_is_run(job: Command) 
         process.wait(10)
 
 
-def test_the_index_forgets_a_job_that_has_ended(tmp_path: Path) -> None:
+def test_a_job_that_has_ended_is_removed_from_the_index(tmp_path: Path) -> None:
     state = Path(os.environ["XDG_STATE_HOME"]) / "polyrhythm" / "jobs"
     done = call("train", "digits", "--rounds", 3, "--name", "run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

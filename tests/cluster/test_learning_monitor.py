@@ -1,4 +1,4 @@
-"""A job that does not learn says so everywhere, with real processes."""
+"""A job that does not learn is reported in every output, with real processes."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_model_that_diverged_is_reported(job: Path, tmp_path: Path) -> None:
     assert "but its model has diverged" in status["reason"]
 
 
-def test_a_model_that_learns_is_not_talked_about(job: Path, tmp_path: Path) -> None:
+def test_a_model_that_learns_is_not_reported(job: Path, tmp_path: Path) -> None:
     done = call(*flags(job, "--set", "rate=0.1", "--json"), cwd=tmp_path)
     result = json.loads(done.stdout)
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""What a stopped reader costs a server: one version's memory, until it is gone."""
+"""A stopped reader costs a server the memory of one version, until the reader is removed."""
 
 import os
 import random
@@ -14,11 +14,12 @@ SLICES = 4
 NBYTES = SLICES * LENGTH * 4
 WORKERS = 3
 PUSH_BUFFERS = 3
-"""Of a worker: two that are unacknowledged, and one being filled."""
+"""Push buffers of a worker: two that are unacknowledged, and one that is being filled."""
 
 
 def versions_of(server: int) -> int:
-    """How many versions a server has memory for: what it may write to, unlike what workers push."""
+    """Return how many versions a server has memory for: the segments that it may write to, unlike
+    the workers' push buffers."""
     found = 0
     for line in Path(f"/proc/{server}/maps").read_text().splitlines():
         span, rights, *_ = line.split()
@@ -28,22 +29,23 @@ def versions_of(server: int) -> int:
 
 
 def shared_nbytes(server: int) -> int:
-    """Mapped and touched: its versions, and what workers push."""
+    """Return the shared memory that the server has touched: its versions and the workers' push
+    buffers."""
     lines = Path(f"/proc/{server}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssShmem"))
 
 
 def most_versions(readers: int) -> int:
-    """The current one, one per reader, and a spare."""
+    """The current version, one per reader, and a spare."""
     return readers + 2
 
 
 def most_nbytes(workers: int) -> float:
-    """Versions and push buffers; half a version for what they are rounded up to."""
+    """Versions and push buffers, plus half a version for rounding up."""
     return (most_versions(workers) + PUSH_BUFFERS * workers + 0.5) * NBYTES
 
 
-def test_memory_grows_by_a_version_and_shrinks_again(tmp_path: Path) -> None:
+def test_memory_grows_by_one_version_for_a_stopped_reader_and_shrinks_again(tmp_path: Path) -> None:
     flags = ["--sync", "asp", "--link", "local", "--set", f"slices={SLICES}", "--servers", 1]
     flags += ["--updater", "addition", "--workers", WORKERS, "--target-accuracy", 1.0, "--json"]
     with Command(JOB, *flags, cwd=tmp_path) as command:

@@ -46,7 +46,7 @@ FAULTS = ("kill", "kill", "stop", "stop", "pause", "join", "join", "leave")
     ],
     ids=["bsp", "ssp", "asp", "psp", "fsp", "bsp-adagrad", "ssp-momentum", "asp-momentum"],
 )
-def test_every_acknowledged_contribution_is_there_once(
+def test_every_acknowledged_contribution_is_counted_once(
     tmp_path: Path,
     sync: str,
     link: str,
@@ -60,7 +60,8 @@ def test_every_acknowledged_contribution_is_there_once(
     more = ["--link", link, "--workers", 3, "--servers", 2]
     if sync in ("psp", "fsp"):
         more += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
-        more += ["--slow-fold", "0=1ms"]  # s0 adds and folds on lanes, s1 on the thread at hand
+        # s0 adds and folds on adder threads, s1 on the calling thread
+        more += ["--slow-fold", "0=1ms"]
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)
         endure(job_workers, rng.sample(FAULTS, len(FAULTS)), job_workers.begin_fault, rng)

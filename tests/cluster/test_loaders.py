@@ -1,4 +1,4 @@
-"""A `DataLoader` with processes of its own, inside a worker that is a process itself."""
+"""A `DataLoader` with worker processes, inside a polyrhythm worker that is a process itself."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def main(worker):
 """
 
 
-def test_a_loader_evaluates_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_loader_is_used_for_evaluating_and_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 1, "--epochs", 20, "--json"]
     with Command("job.py", *flags, cwd=tmp_path) as command:

@@ -1,4 +1,5 @@
-"""A server's memory does not grow with the rounds: below 1 MB between rounds 200 and 1,000."""
+"""A server's memory does not grow with the rounds: by less than 1 MB between rounds 200 and
+1,000."""
 
 import os
 from pathlib import Path
@@ -37,7 +38,7 @@ def resident_nbytes(pid: int) -> int:
 
 
 @pytest.mark.parametrize("link", ["local", "tcp"])
-def test_a_server_does_not_grow(tmp_path: Path, link: str) -> None:
+def test_the_memory_of_a_server_does_not_grow(tmp_path: Path, link: str) -> None:
     (tmp_path / "big.py").write_text(JOB)
     workers = 2 if link == "local" else 1
     flags = [

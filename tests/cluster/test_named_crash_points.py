@@ -1,5 +1,5 @@
-"""A server dies at a named point of its work, every one in turn, and is started again: nothing that
-was acknowledged is lost, and nothing counts twice."""
+"""A server dies at each named crash point in turn and is restarted: no acknowledged contribution is
+lost, and none is counted twice."""
 
 import random
 from pathlib import Path
@@ -14,11 +14,11 @@ from tests.cluster.processes import Command
 OTHERS = 3
 """Servers besides the lead's. With fewer, one would die five times within seconds and be given up."""
 BOTH = (
-    "took Contribution",  # it was added, and is not acknowledged
-    "sent Copy",  # a replica may have it, and the primary has not made the step
-    "took Copy",  # a replica has made the step, and has not said so
+    "took Contribution",  # the contribution was added and is not acknowledged
+    "sent Copy",  # a replica may have the step, and the primary has not made it
+    "took Copy",  # a replica has made the step and has not acknowledged it
     "sent Copied",
-    "took Copied",  # every replica has it, and the worker does not know
+    "took Copied",  # every replica has the step, and the worker does not know it
     "sent Arrived",
     "sent Parameters",  # in the middle of publishing, which acknowledges under asp
 )
@@ -27,7 +27,7 @@ WHEN_IT_CATCHES_UP = (
     "took Place",
     "took State",  # in the middle of catching up
     "sent Adopted",
-    "sent Placed",  # and the workers are not told of the new routes yet
+    "sent Placed",  # the workers do not have the new routes yet
 )
 
 
@@ -38,7 +38,7 @@ WHEN_IT_CATCHES_UP = (
     [("bsp", FEW, (*BOTH, *ROUNDS)), ("asp", MANY, BOTH)],
     ids=["bsp", "asp"],
 )
-def test_a_primary_or_replica_dies_there(
+def test_nothing_is_lost_when_a_primary_or_replica_dies_at_a_crash_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int, points: tuple[str]
 ) -> None:
     with staged(tmp_path, monkeypatch, sync, columns) as command:
@@ -53,7 +53,7 @@ def test_a_primary_or_replica_dies_there(
 @pytest.mark.guarantee("worst-moment", k=(1,))
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("sync", "columns"), [("bsp", FEW), ("asp", MANY)], ids=["bsp", "asp"])
-def test_a_learner_dies_there(
+def test_nothing_is_lost_when_a_learner_dies_at_a_crash_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int
 ) -> None:
     """It was killed, comes back, and dies again before it has caught up. Nothing is lost: no process

@@ -1,4 +1,5 @@
-"""`polyrhythm new`: what it writes works at once, by its own test and by the command line."""
+"""`polyrhythm new`: the project that it writes works at once, with its own test and on the command
+line."""
 
 import json
 import os
@@ -20,14 +21,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "clouds"
 
 
-def test_it_is_small_and_named(project: Path) -> None:
+def test_the_project_is_small_and_has_the_given_name(project: Path) -> None:
     assert sorted(path.name for path in project.iterdir()) == [
         *(".gitignore", "README.md", "job.py", "test_job.py")
     ]
     assert (project / "README.md").read_text().startswith("# clouds\n")
 
 
-def test_its_own_test_passes(project: Path) -> None:
+def test_the_projects_own_test_passes(project: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -37,8 +38,7 @@ def test_its_own_test_passes(project: Path) -> None:
     assert "1 passed" in done.stdout
 
 
-def test_its_own_test_can_fail(project: Path, tmp_path: Path) -> None:
-    """Without learning, the same test fails."""
+def test_the_projects_own_test_fails_without_learning(project: Path, tmp_path: Path) -> None:
     for path in ("job.py", "test_job.py"):
         text = (project / path).read_text()
         (tmp_path / path).write_text(text.replace("lr=0.1, momentum=0.9", "lr=0.0"))
@@ -49,13 +49,13 @@ def test_its_own_test_can_fail(project: Path, tmp_path: Path) -> None:
     assert done.returncode == 1, done.stdout
 
 
-def test_it_trains(project: Path) -> None:
+def test_the_project_trains(project: Path) -> None:
     done = call("train", "job.py", "--workers", 2, "--servers", 1, "--json", cwd=project)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["accuracy"] > 0.95
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     done = call("new", "mine", cwd=tmp_path)
     assert done.returncode == 1
@@ -63,13 +63,13 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_a_path_makes_its_folders(tmp_path: Path) -> None:
+def test_a_path_creates_its_folders(tmp_path: Path) -> None:
     assert call("new", "deep/down/", cwd=tmp_path).returncode == 0
     assert (tmp_path / "deep" / "down" / "README.md").read_text().startswith("# down\n")
 
 
 @pytest.mark.parametrize("name", ["", "..", "-x", "a b"])
-def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_not_valid_is_refused(tmp_path: Path, name: str) -> None:
     done = call("new", "--", name, cwd=tmp_path)
     assert done.returncode == 1, done.stdout
     assert "does not end in a name" in done.stderr

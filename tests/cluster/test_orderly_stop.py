@@ -63,7 +63,7 @@ NOTE_VERSION = """
                 model(inputs[:8]).sum().backward()
                 optimizer.step(points=8)
 """
-"""After 20 steps it trains until the job stops; the steps after that are to change nothing."""
+"""After 20 steps the job trains until it is stopped; the steps after that must change nothing."""
 
 
 def start(cwd: Path, sync: str, *flags: object, job: str = JOB) -> Command:
@@ -74,7 +74,7 @@ def start(cwd: Path, sync: str, *flags: object, job: str = JOB) -> Command:
 
 
 def await_training(command: Command) -> None:
-    """Until every worker is in its loop."""
+    """Wait until every worker is in its training loop."""
 
     def begun() -> bool:
         command.assert_alive()
@@ -85,7 +85,7 @@ def await_training(command: Command) -> None:
 
 
 def saved(command: Command) -> list[dict[str, torch.Tensor]]:
-    """What the code after the loop saved, by each worker that ran it."""
+    """Return what the code after the loop saved, for each worker that ran it."""
     paths = sorted(command.cwd.glob("after-*.pt"))
     return [torch.load(path, weights_only=True) for path in paths]
 
@@ -108,7 +108,7 @@ def test_the_code_after_the_loop_runs_on_every_worker(tmp_path: Path, sync: str,
     own_loop = draw.choice([(), ("--set", "own-loop=1")])
     with start(tmp_path, sync, *own_loop) as command:
         await_training(command)
-        time.sleep(moment_s)  # a random moment of the training
+        time.sleep(moment_s)  # a random moment of training
         os.kill(command.process.pid, number)
         assert_stopped(command, number)
         states = saved(command)
@@ -123,7 +123,7 @@ def over(command: Command) -> bool:
     return all((command.cwd / name).exists() for name in names)
 
 
-def test_the_job_waits_for_the_code_after_the_loop_and_says_so(tmp_path: Path) -> None:
+def test_the_job_waits_for_the_code_after_the_loop_and_reports_it(tmp_path: Path) -> None:
     with start(tmp_path, "bsp", "--set", "gate=1") as command:
         await_training(command)
         os.kill(command.process.pid, signal.SIGINT)
@@ -149,8 +149,9 @@ def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
         assert "Traceback" not in command.stderr()
 
 
-def test_steps_after_a_stop_leave_the_final_parameters(tmp_path: Path) -> None:
-    """A loop that does not look at `worker.stopped` goes on; kind local would change its own copy."""
+def test_steps_after_a_stop_do_not_change_the_final_parameters(tmp_path: Path) -> None:
+    """The loop ignores `worker.stopped` and continues; with kind local its steps would change its
+    own copy."""
     text = JOB.replace("while not worker.stopped:", "for _ in range(40):")
     text = text.replace("optimizer.step(points=8)", "optimizer.step(points=8)\n" + NOTE_VERSION)
     with start(tmp_path, "bsp", "--kind", "local", "--set", "own-loop=1", job=text) as command:

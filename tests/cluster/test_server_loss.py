@@ -1,4 +1,4 @@
-"""What a job says and does when it loses servers: as many as it has copies for, one more, the lead's."""
+"""Loss of servers: as many as there are copies, one more than that, and the lead's server."""
 
 import os
 import random
@@ -33,7 +33,7 @@ def start(
 
 
 def lines_of(command: Command) -> list[str]:
-    """What it said, without the lines that name a lost server while the job goes on."""
+    """Return the command's lines, without those that name a lost server while the job continues."""
     assert "Traceback" not in command.stderr()
     lines = command.stderr().strip().splitlines()
     passing = (" died (killed by SIGKILL)", "; the job goes on with 2 of 3 servers")
@@ -42,12 +42,14 @@ def lines_of(command: Command) -> list[str]:
 
 @pytest.mark.guarantee("too-many", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_one_more_than_there_are_copies(tmp_path: Path, sync: str) -> None:
+def test_losing_one_server_more_than_there_are_copies_ends_the_job(
+    tmp_path: Path, sync: str
+) -> None:
     command, _ = start(tmp_path, "--sync", sync, "--servers", 3, "--replicas", 1)
     with command:
         names, files = sockets_of(command), command.memory_files()
         servers = command.servers()
-        for pid in servers[1:]:  # the two have all copies of some slices between them
+        for pid in servers[1:]:  # these two servers hold all copies of some slices
             os.kill(pid, signal.SIGSTOP)
         for pid in servers[1:]:
             os.kill(pid, signal.SIGKILL)
@@ -61,15 +63,15 @@ def test_one_more_than_there_are_copies(tmp_path: Path, sync: str) -> None:
 
 @pytest.mark.guarantee("servers-killed", k=(2,))
 @pytest.mark.parametrize(("sync", "optimizer"), [("bsp", ADAGRAD), ("asp", MOMENTUM)])
-def test_two_at_once_are_survived_with_two_copies(
+def test_two_servers_lost_at_once_are_survived_with_two_copies(
     tmp_path: Path, sync: str, optimizer: str
 ) -> None:
-    """Every acknowledged contribution is in every slice once, and so is what the optimizer keeps."""
+    """Every acknowledged contribution and the optimizer's state are in every slice once."""
     flags = ("--sync", sync, "--servers", 4, "--replicas", 2)
     command, job_workers = start(tmp_path, *flags, optimizer=optimizer, columns=ONCE)
     with command:
         victims = command.servers()[1:3]
-        for pid in victims:  # neither acts on the other's death
+        for pid in victims:  # neither server acts on the other's death
             os.kill(pid, signal.SIGSTOP)
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
@@ -79,10 +81,11 @@ def test_two_at_once_are_survived_with_two_copies(
 
 
 @pytest.mark.guarantee("servers-cut", policies=("asp",), k=(1,))
-def test_a_cut_link_between_two_servers_costs_one_of_them_and_no_contribution(
+def test_a_cut_link_between_two_servers_costs_one_server_and_no_contribution(
     tmp_path: Path,
 ) -> None:
-    """Both processes live, and the lead hears from both: one must go, and comes back as a new one."""
+    """Both processes live and send heartbeats to the lead. The lead must remove one, which rejoins
+    as a new incarnation."""
     flags = ("--sync", "asp", "--servers", 3, "--replicas", 1, "--respawn")
     command, job_workers = start(tmp_path, *flags, optimizer=MOMENTUM, columns=ONCE)
     with command:
@@ -96,7 +99,7 @@ def test_a_cut_link_between_two_servers_costs_one_of_them_and_no_contribution(
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_the_leads_server_ends_the_job(tmp_path: Path, replicas: int) -> None:
+def test_the_death_of_the_leads_server_ends_the_job(tmp_path: Path, replicas: int) -> None:
     command, _ = start(tmp_path, "--sync", "bsp", "--servers", 3, "--replicas", replicas)
     with command:
         names, files = sockets_of(command), command.memory_files()
@@ -116,7 +119,7 @@ def test_the_leads_server_ends_the_job(tmp_path: Path, replicas: int) -> None:
         (("--servers", 2, "--replicas", 1, "--in-place"), "--in-place reads the server's own"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
+def test_impossible_numbers_of_replicas_are_refused_on_one_line(
     tmp_path: Path, flags: tuple[object, ...], says: str
 ) -> None:
     done = call("train", "digits", *flags, cwd=tmp_path)
@@ -127,7 +130,9 @@ def test_what_cannot_be_is_refused_in_one_line(
 
 @pytest.mark.guarantee("server-stopped", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_a_stale_primary_is_refused_and_comes_back_as_a_new_one(tmp_path: Path, sync: str) -> None:
+def test_a_stale_primary_is_refused_and_rejoins_as_a_new_incarnation(
+    tmp_path: Path, sync: str
+) -> None:
     """It was stopped, evicted and continued: it still believes that it is a primary, but its peers have
     linked to its replacement."""
     command, job_workers = start(
@@ -154,7 +159,7 @@ def test_a_stale_primary_is_refused_and_comes_back_as_a_new_one(tmp_path: Path, 
 
 
 @pytest.mark.guarantee("nothing-left-over", policies=("bsp",), k=(1,))
-def test_nothing_is_left_over_after_failovers(tmp_path: Path) -> None:
+def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
     """Processes that stayed have as many sockets, segments and threads as before."""
     command, job_workers = start(
         tmp_path, "--sync", "bsp", "--servers", 3, "--replicas", 1, "--respawn"
@@ -195,7 +200,7 @@ def belongings_of(pid: int) -> dict[str, int]:
         try:
             targets.append(os.readlink(entry))
         except FileNotFoundError:
-            continue  # it was closed while we looked
+            continue  # the descriptor was closed in the meantime
     maps = Path(f"/proc/{pid}/maps").read_text()
     return {
         "sockets": sum(target.startswith("socket:") for target in targets),

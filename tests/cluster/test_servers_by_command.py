@@ -1,6 +1,8 @@
-"""Servers that `polyrhythm server --connect` starts: three and four servers, with replicas and deaths.
+"""Servers that are started with `polyrhythm server --connect`: jobs of three and four servers, with
+replicas and deaths.
 
-Such a server must reach every other server, not only the lead's: replicas copy from primaries.
+Such a server must reach every other server, not only the lead's, because replicas copy from
+primaries.
 """
 
 import json
@@ -56,11 +58,11 @@ class Site:
         self.job_workers.until_progress(10)
 
     def joined(self, number: int) -> int:
-        """How often a server of this number has joined."""
+        """How often a server with this number has joined."""
         return sum(line["server"] == number for line in self.command.journal("server-joined"))
 
     def primaries(self) -> set[str]:
-        """The servers that hold slices as their primaries now."""
+        """The servers that are now the primary of a slice."""
         (placed,) = self.command.journal("placed")
         holds = {f"s{number}": count for number, count in enumerate(placed["slices"])}
         for line in self.command.journal("rerouted"):
@@ -68,7 +70,7 @@ class Site:
         return {server for server, count in holds.items() if count}
 
     def lose(self, *numbers: int) -> None:
-        """`kill -9`, all at once: none acts on another's death."""
+        """Kill these servers at once with `kill -9`, so that none acts on another's death."""
         lost = len(self.command.journal("server-lost"))
         for number in numbers:
             os.kill(self.outside[number].pid, signal.SIGSTOP)
@@ -81,7 +83,8 @@ class Site:
         self.job_workers.until_progress(10)
 
     def replace(self, number: int) -> None:
-        """Start another server by command; it takes the seat, catches up and serves again."""
+        """Start a server by command, and wait until it has taken the lost server's number, caught
+        up, and serves again."""
         before = self.joined(number)
         self.outside[number] = self.command.serve()
         self.job_workers.until(lambda: self.joined(number) > before, f"another s{number} joins")
@@ -124,8 +127,8 @@ def test_two_of_four_die_at_once_with_two_replicas(tmp_path: Path) -> None:
     assert "s2 was lost after" in row and "s3 was lost after" in row
 
 
-def test_a_local_server_is_replaced_by_one_that_was_started_by_command(tmp_path: Path) -> None:
-    """The new s1 has a lower number than s2: s2 must reach it, on whichever host it runs."""
+def test_a_local_server_is_replaced_by_one_started_by_command(tmp_path: Path) -> None:
+    """The new s1 has a lower number than s2: s2 must reach it on any host."""
     site = Site(tmp_path, 3, 2, "--replicas", 1, "--sync", "bsp")
     with site.command:
         site.gather()
@@ -139,7 +142,8 @@ def test_a_local_server_is_replaced_by_one_that_was_started_by_command(tmp_path:
 
 
 def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> None:
-    """The local servers listen on every address: others reach them where they reached the lead."""
+    """The local servers listen on every address: other servers reach them at the address of the
+    lead."""
     with network(3) as (first, second, third):
         counts = ("--servers", 4, "--local-servers", 2, "--workers", 1, "--replicas", 1)
         open_to_all = ("--host", "0.0.0.0", "--port", 7000, "--insecure", "--name", "run")
@@ -154,8 +158,8 @@ def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> N
     assert machines.noted("ended")[0]["folds"] == {"0": 40, "1": 40, "2": 40, "3": 40}
 
 
-def test_a_job_waits_for_its_servers_for_longer_than_the_lead_may_be_silent(tmp_path: Path) -> None:
-    """The lead beats all the while, so no process may suspect it or give it up."""
+def test_a_job_waits_for_its_servers_longer_than_the_lead_may_be_silent(tmp_path: Path) -> None:
+    """The lead sends heartbeats all the time, so no process may suspect it."""
     site = Site(tmp_path, 3, 2, "--replicas", 1, "--lead-timeout", LEAD_TIMEOUT_S, "--quiet")
     with site.command:
         wait_until(lambda: len(site.command.journal("server-joined")) == 2, "two are there")
@@ -169,11 +173,12 @@ def test_a_job_waits_for_its_servers_for_longer_than_the_lead_may_be_silent(tmp_
     assert site.command.stderr() == ""
 
 
-def test_a_server_started_by_command_imports_nothing_more_of_torch_once_it_has_joined(
+def test_a_server_started_by_command_imports_no_part_of_torch_after_it_has_joined(
     tmp_path: Path,
 ) -> None:
-    """The first optimizer of a process imports a good deal of torch, for seconds in which a server
-    neither beats nor answers. The interpreter writes a line for every module that it has imported."""
+    """The first optimizer of a process imports a large part of torch. This takes seconds, in which
+    a server neither sends heartbeats nor answers. The interpreter writes a line for every imported
+    module."""
     (tmp_path / "job.py").write_text(OPTIMIZED)
     flags = ["--servers", 2, "--local-servers", 1, "--workers", 1, "--rounds", 5]
     with Command("job.py", *flags, "--json", cwd=tmp_path) as command:

@@ -1,4 +1,4 @@
-"""Several jobs on one machine at the same time do not get into each other's way."""
+"""Several jobs on one machine at the same time do not disturb each other."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ def flags() -> list[object]:
     return ["--workers", 1, "--servers", 2, "--rounds", 40, "--json"]
 
 
-def test_three_at_once_in_one_folder_of_runs(
+def test_three_jobs_run_at_once_in_one_folder_of_runs(
     tmp_path: Path, long_job: Path, flags: list[object]
 ) -> None:
     names = ("first", "second", "third")
@@ -34,7 +34,9 @@ def test_three_at_once_in_one_folder_of_runs(
         assert kept["per_worker"] == result["per_worker"]
 
 
-def test_one_name_for_two_at_once(tmp_path: Path, long_job: Path, flags: list[object]) -> None:
+def test_two_jobs_at_once_cannot_have_the_same_name(
+    tmp_path: Path, long_job: Path, flags: list[object]
+) -> None:
     jobs = [begin(tmp_path, long_job, *flags, "--name", "same") for _ in range(2)]
     said = [job.communicate(timeout=90) for job in jobs]
     statuses = [job.returncode for job in jobs]

@@ -1,4 +1,4 @@
-"""The lead's process is stopped with SIGSTOP: it says nothing, and no link ends."""
+"""The lead's process is stopped with SIGSTOP: it sends nothing, and no link ends."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def why(folder: Path) -> dict[str, Any]:
 
 
 def unless_silent(asked: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer of `why`, unless a running job waits for its lead."""
+    """Return the answer of `why`, unless a running job waits for its lead."""
     waits = asked["is"] == "running" and asked["missing"] == ["the lead (s0)"]
     return None if waits else asked
 
@@ -35,7 +35,7 @@ def begin(command: Command, workers: int = 2) -> JobWorkers:
 
 
 @pytest.mark.guarantee("lead-silent", policies=("bsp",), k=(0,))
-def test_a_lead_that_is_stopped_is_reported_and_reported_again_when_it_comes_back(
+def test_a_stopped_lead_is_reported_and_its_return_is_reported(
     tmp_path: Path,
 ) -> None:
     flags = ["--sync", "bsp", "--timer", "off", "--workers", 2, "--servers", 2]
@@ -62,9 +62,7 @@ def test_a_lead_that_is_stopped_is_reported_and_reported_again_when_it_comes_bac
 
 @pytest.mark.guarantee("lead-silent", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_everything_ends_in_order_when_the_lead_does_not_come_back(
-    tmp_path: Path, sync: str
-) -> None:
+def test_every_process_ends_in_order_if_the_lead_does_not_return(tmp_path: Path, sync: str) -> None:
     flags = ["--sync", sync, "--timer", "off", "--workers", 3, "--local-workers", 2]
     flags += ["--servers", 2, "--respawn", "--lead-timeout", 5]
     with Command(JOB, *flags, "--epochs", 1, cwd=tmp_path) as command:

@@ -1,4 +1,4 @@
-"""A server that is killed while it starts holds nothing yet: it is started again."""
+"""A server that is killed while it starts holds no slices yet: it is restarted."""
 
 import os
 import random
@@ -29,7 +29,7 @@ def train(cwd: Path, *more: object) -> Command:
 
 @pytest.mark.parametrize("replicas", [0, 1])
 @pytest.mark.parametrize("point", [f"s0 {BEFORE}", f"s1 {BEFORE}", f"s1 {AFTER}", f"s2 {BEFORE}"])
-def test_a_server_killed_before_the_job_began_is_started_again(
+def test_a_server_killed_before_the_job_began_is_restarted(
     tmp_path: Path, crash_at: Path, point: str, replicas: int
 ) -> None:
     crash_at.write_text(point)
@@ -44,7 +44,7 @@ def test_a_server_killed_before_the_job_began_is_started_again(
     ]
 
 
-def test_a_server_that_dies_while_it_starts_again_is_started_once_more(
+def test_a_server_that_dies_while_it_restarts_is_restarted_once_more(
     tmp_path: Path, crash_at: Path
 ) -> None:
     with train(tmp_path, "--replicas", 1, "--respawn") as command:
@@ -66,10 +66,10 @@ def test_a_server_that_dies_while_it_starts_again_is_started_once_more(
     ]
 
 
-def test_a_server_that_never_gets_up_ends_the_job_in_one_last_line(
+def test_a_server_that_never_starts_ends_the_job_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every s1 dies at once: the fifth death in a row is the last."""
+    """Every s1 dies at once: the fifth death in a row ends the job."""
     crash_at = tmp_path / "crash-at"
     monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash_at))
     monkeypatch.setenv("POLYRHYTHM_CRASH_AGAIN", "1")
@@ -84,7 +84,7 @@ def test_a_server_that_never_gets_up_ends_the_job_in_one_last_line(
     )
 
 
-def test_a_stopped_command_leaves_no_server_that_is_being_started(
+def test_a_stopped_command_leaves_no_server_that_is_starting(
     tmp_path: Path, crash_at: Path
 ) -> None:
     crash_at.write_text(f"s0 {BEFORE}")

@@ -1,7 +1,7 @@
-"""A worker that is stopped with SIGSTOP in the middle of a step computes nothing meanwhile.
+"""A worker that is stopped with SIGSTOP in the middle of a step does not compute meanwhile.
 
-The whole job is stopped with it: otherwise the lead evicts the worker, and what it computed in that
-incarnation is not counted.
+The whole job is stopped with it: otherwise the lead would evict the worker, and the steps of that
+incarnation would not be counted.
 """
 
 import os
@@ -32,7 +32,7 @@ def main(worker):
 """
 
 
-def test_the_time_in_which_it_was_stopped_is_not_booked_as_computing(tmp_path: Path) -> None:
+def test_the_time_in_which_a_worker_was_stopped_is_not_counted_as_computing(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)
     flags = ("--workers", 1, "--servers", 1, "--rounds", 1_000_000, "--timer", "off", "--quiet")
     with Command("job.py", *flags, cwd=tmp_path) as command:

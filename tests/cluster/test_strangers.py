@@ -1,4 +1,5 @@
-"""Whatever comes to a running job's port ends in a clear refusal, and the job reaches its goal."""
+"""A peer that does not belong to a running job gets a clear refusal on the job's port, and the job
+reaches its goal."""
 
 import os
 import random
@@ -43,7 +44,7 @@ def main(worker):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
 """
-"""Trains while strangers knock, but does not end before the test lets it."""
+"""A job that trains while peers are refused, and does not end before the test lets it."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 @pytest.fixture(params=[0, 1], ids=["lead", "server"])
 def port(job: Command, request: pytest.FixtureRequest) -> int:
-    """Of the server that runs the lead, and of one that does not."""
+    """The port of the lead's server, and of a server that does not lead."""
     job.assert_alive()
     return job.ports(job.servers()[request.param])[0]
 
@@ -87,14 +88,15 @@ def hello(name: str = "stranger", job_id: str = "another", **fields: object) -> 
 
 
 def answer_to(data: bytes, port: int) -> str:
-    """The reason of the refusal that these bytes get; the link must end by itself."""
+    """Send these bytes and return the reason of the refusal. The other end must close the link."""
     with Peer(port) as peer:
         peer.sock.sendall(data)
         return reason_in(peer.rest())
 
 
 def answer_to_member(job: Command, port: int, hello: m.WorkerHello, then: bytes = b"") -> str:
-    """The same, of a peer that knows the job's secret."""
+    """Send these bytes from a peer that knows the job's secret, and return the reason of the
+    refusal."""
     with Peer(port) as peer:
         peer.prove(hello, secret_of(job.run_dir))
         peer.sock.sendall(then)
@@ -103,7 +105,7 @@ def answer_to_member(job: Command, port: int, hello: m.WorkerHello, then: bytes 
 
 @contextmanager
 def member(job: Command, name: str) -> Iterator[m.WorkerHello]:
-    """A peer joins at the lead: the hello that it says to the other servers."""
+    """Join at the lead, and return the hello that the peer sends to the other servers."""
     with Peer(job.ports(job.servers()[0])[0]) as peer:
         greeting = hello(name=name, job_id=job_id_of(job))
         peer.prove(greeting, secret_of(job.run_dir))
@@ -114,7 +116,7 @@ def member(job: Command, name: str) -> Iterator[m.WorkerHello]:
 
 
 def claiming(data: bytes, nbytes: int, *, hello: bool = True) -> bytes:
-    """The frame with another body length (bytes 16 to 24) and the checksum that goes with it."""
+    """Return the frame with another body length (bytes 16 to 24) and a matching checksum."""
     checksum = header_nbytes(Digest.XXH3, hello=hello) - 4
     header = bytearray(data[:checksum])
     header[16:24] = nbytes.to_bytes(8, "little")
@@ -128,12 +130,12 @@ def resident_kb(pid: int) -> int:
     )
 
 
-def test_random_bytes(job: Command, port: int) -> None:
+def test_random_bytes_are_refused(job: Command, port: int) -> None:
     assert "not a polyrhythm frame" in answer_to(random.Random(1).randbytes(64), port)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_flood_of_random_bytes(job: Command, port: int, seed: int) -> None:
+def test_a_flood_of_random_bytes_ends_the_link(job: Command, port: int, seed: int) -> None:
     """More than a server reads: the link ends, perhaps while the peer is still sending."""
     with socket.create_connection((HOST, port), timeout=15) as sock:
         try:
@@ -141,10 +143,10 @@ def test_a_flood_of_random_bytes(job: Command, port: int, seed: int) -> None:
             while sock.recv(65536):
                 pass
         except (ConnectionResetError, BrokenPipeError):
-            pass  # also an end
+            pass  # this is also an end of the link
 
 
-def test_a_web_browser(job: Command, port: int) -> None:
+def test_an_http_request_is_refused(job: Command, port: int) -> None:
     assert "not a polyrhythm frame" in answer_to(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", port)
 
 
@@ -154,21 +156,25 @@ def test_a_damaged_hello(job: Command, port: int) -> None:
     assert "damaged frame" in answer_to(bytes(data), port)
 
 
-def test_a_frame_that_claims_2_to_the_60_bytes(job: Command, port: int) -> None:
+def test_a_frame_that_claims_2_to_the_60_bytes_is_refused(job: Command, port: int) -> None:
     before_kb = sum(resident_kb(pid) for pid in job.servers())
     reason = answer_to(claiming(frame(hello()), 2**60), port)
     assert "a frame claims" in reason and "are accepted here" in reason
     assert sum(resident_kb(pid) for pid in job.servers()) < before_kb + 64 * 1024
 
 
-def test_the_same_after_a_proper_handshake_with_the_lead(job: Command, lead_port: int) -> None:
+def test_a_frame_that_claims_2_to_the_60_bytes_is_refused_after_a_handshake_with_the_lead(
+    job: Command, lead_port: int
+) -> None:
     greeting = hello(job_id=job_id_of(job), name="greedy")
     too_much = frame(m.Contribution(worker=40, slices=1), hello=False)
     reason = answer_to_member(job, lead_port, greeting, claiming(too_much, 2**60, hello=False))
     assert "a frame claims a payload of" in reason
 
 
-def test_the_same_after_a_proper_handshake_with_a_server(job: Command) -> None:
+def test_a_frame_that_claims_2_to_the_60_bytes_is_refused_after_a_handshake_with_a_server(
+    job: Command,
+) -> None:
     port = job.ports(job.servers()[1])[0]
     with member(job, "greedier") as greeting:
         too_much = frame(m.Contribution(worker=greeting.worker, slices=1), hello=False)
@@ -181,8 +187,8 @@ def test_a_first_frame_that_is_no_hello(job: Command, port: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", [1, 99])
-def test_another_protocol_version(job: Command, port: int, protocol: int) -> None:
-    """The peer is told, in a frame whose layout every version can read."""
+def test_another_protocol_version_is_refused(job: Command, port: int, protocol: int) -> None:
+    """The refusal has a frame layout that every version can read."""
     reason = answer_to(frame(hello(protocol=protocol)), port)
     assert f"speaks protocol {protocol}, this job speaks {m.PROTOCOL}" in reason
 
@@ -192,8 +198,8 @@ def test_an_unknown_digest(job: Command, port: int) -> None:
     assert "offers no digest" in answer_to_member(job, port, greeting)
 
 
-def test_a_worker_of_another_job(job: Command, port: int) -> None:
-    """It knows the secret, and names the job that it means."""
+def test_a_worker_that_names_another_job_is_refused(job: Command, port: int) -> None:
+    """The worker knows the secret of this job."""
     reason = answer_to_member(job, port, hello(name="lost", job_id="that-other-job"))
     assert "lost was refused: it belongs to another job" in reason
 
@@ -203,7 +209,9 @@ def job_id_of(job: Command) -> str:
 
 
 @pytest.mark.parametrize("link", ["tcp", "local"])
-def test_a_second_worker_with_a_taken_name(job: Command, lead_port: int, link: str) -> None:
+def test_a_second_worker_with_a_taken_name_is_refused(
+    job: Command, lead_port: int, link: str
+) -> None:
     lead = job.servers()[0]
     name = job.local_names(lead)[0]
     address = m.Address(HOST, lead_port, name, host_identity())
@@ -216,7 +224,7 @@ def test_a_second_worker_with_a_taken_name(job: Command, lead_port: int, link: s
         node.close()
 
 
-def test_a_second_link_of_a_linked_worker(job: Command) -> None:
+def test_a_second_link_of_a_linked_worker_is_refused(job: Command) -> None:
     port = job.ports(job.servers()[1])[0]
     greeting = hello(name="worker-0", job_id=job_id_of(job), worker=0, incarnation=1)
     assert "w0 is linked to s1 already" in answer_to_member(job, port, greeting)
@@ -224,7 +232,7 @@ def test_a_second_link_of_a_linked_worker(job: Command) -> None:
 
 @pytest.mark.parametrize("worker", [0, 1])
 @pytest.mark.parametrize("incarnation", [3, 99])
-def test_a_later_incarnation_of_a_linked_worker(
+def test_an_incarnation_that_the_lead_has_not_given_is_refused(
     job: Command, worker: int, incarnation: int
 ) -> None:
     """A member knows the secret and could claim any incarnation. The lead has given this one to no
@@ -237,7 +245,7 @@ def test_a_later_incarnation_of_a_linked_worker(
     assert f"the lead has not named w{worker}, incarnation {incarnation}" in reason
 
 
-def test_a_worker_that_the_lead_has_not_admitted(job: Command) -> None:
+def test_a_worker_that_the_lead_has_not_admitted_is_refused(job: Command) -> None:
     port = job.ports(job.servers()[1])[0]
     greeting = hello(name="unknown", job_id=job_id_of(job))
     assert "of an admitted worker" in answer_to_member(job, port, greeting)
@@ -245,7 +253,7 @@ def test_a_worker_that_the_lead_has_not_admitted(job: Command) -> None:
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
 @pytest.mark.parametrize("greeted", [False, True], ids=["at once", "after hello"])
-def test_a_segment_that_is_not_sealed(job: Command, server: int, greeted: bool) -> None:
+def test_a_segment_that_is_not_sealed_is_refused(job: Command, server: int, greeted: bool) -> None:
     with member(job, "soft") as greeting:
         if server == 0:
             greeting = hello(name="softer", job_id=job_id_of(job))
@@ -275,7 +283,7 @@ def _offer_an_unsealed_segment(job: Command, server: int, hello: m.WorkerHello |
         link.dispose()
 
 
-def test_a_segment_without_its_descriptor(job: Command) -> None:
+def test_a_segment_without_its_descriptor_is_refused(job: Command) -> None:
     link = dial_local(job.local_names(job.servers()[0])[0], "s0")
     link.send(m.SegmentOffered(segment=1, nbytes=4096))
     message, _ = link.receive()
@@ -284,8 +292,8 @@ def test_a_segment_without_its_descriptor(job: Command) -> None:
     link.dispose()
 
 
-def test_a_silent_stranger_and_many_of_them(job: Command, lead_port: int) -> None:
-    """They cost a link each until they are cut off, and nothing else."""
+def test_silent_connections_do_not_keep_a_peer_from_an_answer(job: Command, lead_port: int) -> None:
+    """Each silent connection takes one link until the server closes it."""
     silent = [socket.create_connection((HOST, lead_port)) for _ in range(30)]
     try:
         assert "another job" in answer_to_member(job, lead_port, hello())
@@ -294,7 +302,7 @@ def test_a_silent_stranger_and_many_of_them(job: Command, lead_port: int) -> Non
             sock.close()
 
 
-def test_strangers_leave_no_descriptor_behind(job: Command, port: int) -> None:
+def test_refused_peers_leave_no_open_descriptor(job: Command, port: int) -> None:
     pid = next(pid for pid in job.servers() if port in job.ports(pid))
     folder = Path(f"/proc/{pid}/fd")
     before = len(list(folder.iterdir()))

@@ -1,7 +1,8 @@
 """No torn reads: a worker reads one version of a slice, however slowly it reads, and a reader that stops
 in the middle does not stop other processes.
 
-POLYRHYTHM_TORTURE: every policy over every link, small and large, and as many stops.
+With POLYRHYTHM_TORTURE: every policy over every link, with small and large models, and that many
+stops.
 """
 
 import os
@@ -20,7 +21,7 @@ TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 READER = "worker-1"
 OTHERS = ("worker-0", "worker-2")
 MB_20, MB_102 = 10, 51
-"""In slices."""
+"""Sizes of the model, in slices."""
 CASES = [
     ("bsp", "local", MB_20),
     ("asp", "tcp", MB_20),
@@ -36,7 +37,7 @@ if TORTURE > 1:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("sync", "link", "slices"), CASES)
-def test_a_reader_that_stops_in_the_middle(
+def test_a_reader_that_stops_in_the_middle_of_a_pull_gets_one_version(
     tmp_path: Path, sync: str, link: str, slices: int
 ) -> None:
     flags = ["--sync", sync, "--timer", "1s", "--link", link, "--set", f"slices={slices}"]

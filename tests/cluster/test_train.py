@@ -1,4 +1,4 @@
-"""One command from a job's name to a trained model: what it prints, writes and records."""
+"""One command from a job's name to a trained model: its output, its files and its journal."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,8 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder and the result of `train digits`, traced and with its invariants checked."""
+    """The folder and the result of `train digits`, run with traces and with its invariants
+    checked."""
     folder = tmp_path_factory.mktemp("digits")
     flags = ["--workers", 3, "--servers", 2, "--json", "--name", "mine", "--trace", "--check"]
     done = call("train", "digits", *flags, cwd=folder)
@@ -32,7 +33,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return folder / "runs" / "mine", json.loads(done.stdout)
 
 
-def test_digits_is_learned(digits: tuple[Path, dict[str, Any]]) -> None:
+def test_digits_reaches_its_accuracy(digits: tuple[Path, dict[str, Any]]) -> None:
     _, result = digits
     assert result.keys() >= KEYS
     assert result["accuracy"] >= 0.95
@@ -41,7 +42,7 @@ def test_digits_is_learned(digits: tuple[Path, dict[str, Any]]) -> None:
     assert 0 < result["objective"] < 0.3
 
 
-def test_every_point_is_counted_once_a_pass(digits: tuple[Path, dict[str, Any]]) -> None:
+def test_every_point_is_counted_once_per_pass(digits: tuple[Path, dict[str, Any]]) -> None:
     _, result = digits
     assert result["points"] == 30 * 1_437
     assert sum(w["points"] for w in result["per_worker"].values()) == result["points"]
@@ -54,7 +55,7 @@ def test_both_servers_fold_every_round(digits: tuple[Path, dict[str, Any]]) -> N
     assert result["rounds"] > 0
 
 
-def test_the_time_of_a_worker_is_accounted_for(digits: tuple[Path, dict[str, Any]]) -> None:
+def test_the_times_of_a_worker_add_up(digits: tuple[Path, dict[str, Any]]) -> None:
     _, result = digits
     assert result["per_worker"].keys() == {"worker-0", "worker-1", "worker-2"}
     assert result["points_per_s"] == pytest.approx(result["points"] / result["seconds"], rel=1e-3)
@@ -64,7 +65,7 @@ def test_the_time_of_a_worker_is_accounted_for(digits: tuple[Path, dict[str, Any
         assert sum(parts) == pytest.approx(result["seconds"], rel=0.2, abs=0.5)
 
 
-def test_the_journal_tells_the_same(digits: tuple[Path, dict[str, Any]]) -> None:
+def test_the_journal_agrees_with_the_summary(digits: tuple[Path, dict[str, Any]]) -> None:
     folder, result = digits
     lines = list(read_journal(folder / "journal.jsonl"))
     assert sum(line["what"] == "joined" for line in lines) == 3
@@ -83,7 +84,8 @@ def test_every_trace_replays_with_identical_effects(digits: tuple[Path, dict[str
 def test_a_forged_trace_does_not_replay(
     digits: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The second half of a trace alone: its first fold is not what a fresh server would do."""
+    """Replay only the second half of a trace: its first fold is not what a fresh server would
+    do."""
     folder, _ = digits
     data = (folder / "s1.trace").read_bytes()
     records, at = [], 0
@@ -106,7 +108,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     assert result["points"] == 3 * 640 and result["link"] == "tcp"
 
 
-def test_the_summary_is_for_people(tmp_path: Path, long_job: Path) -> None:
+def test_the_summary_is_readable_text(tmp_path: Path, long_job: Path) -> None:
     done = call("train", long_job, "--rounds", 20, "--workers", 1, "--servers", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "20 rounds, 20 contributions" in done.stdout

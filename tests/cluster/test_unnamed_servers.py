@@ -1,4 +1,4 @@
-"""A peer that claims to be a server of the job, to a server that does not lead."""
+"""A peer that claims to a server which does not lead that it is a server of the job."""
 
 import os
 from collections.abc import Iterator
@@ -32,7 +32,8 @@ PAYLOAD = memoryview(bytes(1024 * 1024))
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """It has replicas, so that servers copy from each other; it must reach its goal with all three."""
+    """A job with replicas, so that servers copy from each other; it must reach its goal with all
+    three."""
     folder = tmp_path_factory.mktemp("unnamed")
     (folder / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", ROUNDS, "--link", "tcp"]
@@ -59,7 +60,8 @@ def hello(server: int, incarnation: int) -> m.ServerHello:
 
 
 def states(server: int, count: int, **fields: object) -> bytes:
-    """Parts of states that are never complete, each with its own slice and megabyte."""
+    """Make parts of slice states that are never complete, each for its own slice and of one
+    megabyte."""
     frames = b""
     for number in range(count):
         usual = {"dtype": "float32", "shape": (PAYLOAD.nbytes // 4,), "name": f"{number}"}
@@ -81,7 +83,7 @@ def resident_kb(pid: int) -> int:
 
 
 def send_what_is_taken(peer: Peer, data: bytes) -> None:
-    """The other end need not read, and may hang up."""
+    """Send as much as the other end accepts: it need not read, and may close the link."""
     peer.sock.setblocking(False)
     try:
         while data:
@@ -96,8 +98,10 @@ def send_what_is_taken(peer: Peer, data: bytes) -> None:
     [{}, {"dtype": "complex1024"}, {"shape": (7, -1)}, {"routing": 0, "dtype": "int64"}],
     ids=["many", "dtype", "shape", "routing"],
 )
-def test_its_states_are_not_read_and_it_is_refused(job: Command, fields: dict[str, object]) -> None:
-    """It knows the secret, but the lead has not named it."""
+def test_states_from_a_server_that_the_lead_has_not_named_are_refused_unread(
+    job: Command, fields: dict[str, object]
+) -> None:
+    """The peer knows the secret, but the lead has not named it."""
     pid = job.servers()[1]
     before_kb, folder = resident_kb(pid), Path(f"/proc/{pid}/fd")
     descriptors = len(list(folder.iterdir()))
@@ -123,7 +127,7 @@ def test_a_second_link_of_a_named_server_is_refused(job: Command) -> None:
 
 
 @pytest.mark.parametrize("server", [0, 1, 2])
-def test_without_the_secret_not_even_a_greeting_comes(job: Command, server: int) -> None:
+def test_without_the_secret_a_peer_gets_no_hello_reply(job: Command, server: int) -> None:
     with Peer(job.ports(job.servers()[server])[0]) as peer:
         peer.sock.sendall(frame(with_nonce(hello(2, 1))))
         challenge = peer.receive()

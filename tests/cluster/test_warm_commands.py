@@ -1,4 +1,4 @@
-"""A command that is forked from the warm server behaves like one that is executed."""
+"""A command that is forked from the warm server behaves like a command that is executed."""
 
 import ast
 import json
@@ -83,11 +83,9 @@ def described(folder: Path, *, fresh: bool) -> dict[str, Any]:
     return json.loads((folder / "described.json").read_text())
 
 
-def test_a_worker_finds_the_same_surroundings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A variable is set after the warm server was started. What the import of torch leaves behind, an
-    environment variable and on some processors descriptors of /sys, is not compared."""
+def test_a_worker_has_the_same_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable is set after the warm server was started. The traces of torch's import, an
+    environment variable and on some processors descriptors of /sys, are not compared."""
     start("--version", stdout=subprocess.DEVNULL).wait(60)
     monkeypatch.setenv("POLYRHYTHM_TEST_VARIABLE", "late")
     forked, executed = (
@@ -105,7 +103,7 @@ def test_a_worker_finds_the_same_surroundings(
 
 
 @WAYS
-def test_a_killed_command_says_so_and_takes_its_processes_along(
+def test_a_killed_command_reports_it_and_ends_its_processes(
     tmp_path: Path, long_job: Path, fresh: bool
 ) -> None:
     flags = ("--rounds", 1_000_000, "--workers", 2, "--servers", 1)
@@ -120,10 +118,10 @@ def test_a_killed_command_says_so_and_takes_its_processes_along(
 
 
 @WAYS
-def test_a_command_has_the_descriptors_that_it_was_given(
+def test_a_command_has_only_the_descriptors_that_it_was_given(
     tmp_path: Path, long_job: Path, fresh: bool
 ) -> None:
-    """Neither those of the warm server, nor those of this process."""
+    """It has none of the warm server's and none of the test's."""
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--local-workers", 0)
     with Command(long_job, *flags, cwd=tmp_path, fresh=fresh) as command:
         command.address()
@@ -134,7 +132,7 @@ def test_a_command_has_the_descriptors_that_it_was_given(
     assert kinds == ["anon_inode", "socket", "socket"], opened
 
 
-def test_a_variable_that_is_read_when_a_process_is_loaded_makes_a_command_fresh(
+def test_a_variable_that_is_read_when_a_process_loads_makes_a_command_start_afresh(
     tmp_path: Path,
 ) -> None:
     for env, warm in ((os.environ, True), ({**os.environ, "OMP_NUM_THREADS": "1"}, False)):

@@ -44,8 +44,8 @@ def why(command: Command, told: Callable[[Explanation], bool]) -> Explanation:
 
 
 def why_then(command: Command, told: Callable[[Explanation], bool], after: int) -> Explanation:
-    """The same of what was to be said at some line of the journal after so many, even if it was true
-    for a moment only."""
+    """Return the first answer that satisfies `told` at any journal line after the first `after`,
+    even if it held only for a moment."""
 
     def ask() -> Explanation | None:
         command.assert_alive()
@@ -67,7 +67,7 @@ def bound_s(explanation: Explanation) -> float:
     return explanation.until_s - explanation.since_s
 
 
-def test_a_slow_worker(tmp_path: Path, long_job: Path) -> None:
+def test_why_names_a_slow_worker(tmp_path: Path, long_job: Path) -> None:
     with Command(long_job, *ONE_SERVER, *SLOW, "--timer", "50s", cwd=tmp_path) as command:
         said = why(command, lambda said: said.missing == ("worker-1",))
         assert said.held == ("worker-0",)
@@ -75,14 +75,14 @@ def test_a_slow_worker(tmp_path: Path, long_job: Path) -> None:
         assert bound_s(said) == pytest.approx(50.0)
 
 
-def test_a_slow_worker_that_others_may_not_outrun(tmp_path: Path, long_job: Path) -> None:
+def test_why_names_a_slow_worker_that_bounds_the_others(tmp_path: Path, long_job: Path) -> None:
     with Command(long_job, *ONE_SERVER, *SLOW, "--sync", "ssp:1", cwd=tmp_path) as command:
         said = why(command, lambda said: said.missing == ("worker-1",))
         assert said.held == ("worker-0",)
         assert said.rule == RULES["stale"] and said.until_s is None
 
 
-def test_a_timer_that_is_about_to_fire(tmp_path: Path, long_job: Path) -> None:
+def test_why_names_a_timer_that_is_about_to_fire(tmp_path: Path, long_job: Path) -> None:
     with Command(long_job, *ONE_SERVER, *SLOW, "--timer", "3s", cwd=tmp_path) as command:
         said = why(command, lambda said: said.missing == ("worker-1",))
         assert bound_s(said) == pytest.approx(3.0)
@@ -92,7 +92,7 @@ def test_a_timer_that_is_about_to_fire(tmp_path: Path, long_job: Path) -> None:
         )
 
 
-def test_a_stopped_worker(tmp_path: Path, long_job: Path) -> None:
+def test_why_names_a_stopped_worker(tmp_path: Path, long_job: Path) -> None:
     with Command(long_job, *ONE_SERVER, "--workers", 2, cwd=tmp_path) as command:
         command.await_round(1)
         after = len(command.journal())
@@ -106,22 +106,24 @@ def test_a_stopped_worker(tmp_path: Path, long_job: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
-def test_a_stopped_server(tmp_path: Path, long_job: Path, sync: str) -> None:
+def test_why_names_a_stopped_server(tmp_path: Path, long_job: Path, sync: str) -> None:
     flags = ("--rounds", 1_000_000, "--servers", 2, "--workers", 2, "--quiet", "--sync", sync)
     with Command(long_job, *flags, cwd=tmp_path) as command:
         command.await_round(1)
         os.kill(command.servers()[1], signal.SIGSTOP)
         said = why(command, lambda said: said.missing == ("s1",))
-        # what one of them sent may have been reported just before, or under asp been sent twice
+        # a contribution may have been reported just before, or under asp been sent twice
         assert said.held and set(said.held) <= {"worker-0", "worker-1"}
         rules = ("unreported", "folding", "window") if sync == "asp" else ("unreported", "folding")
         assert said.rule in [RULES[name] for name in rules]
 
 
 @pytest.mark.parametrize("ahead", [(), ("--read-ahead",)], ids=["asp", "read-ahead"])
-def test_a_server_that_folds_slowly(tmp_path: Path, long_job: Path, ahead: tuple[str, ...]) -> None:
-    """A worker sends no contribution before the servers have answered its last one, also where it
-    computes ahead of the answer: `why` names the server that has not reported that contribution."""
+def test_why_names_a_server_that_folds_slowly(
+    tmp_path: Path, long_job: Path, ahead: tuple[str, ...]
+) -> None:
+    """A worker sends no contribution before the servers have answered its last one, even if it
+    computes ahead of the answer. `why` names the server that has not reported that contribution."""
     flags = ("--workers", 1, "--sync", "asp", *ahead, "--slow-fold", "0=4s")
     with Command(long_job, *ONE_SERVER, *flags, cwd=tmp_path) as command:
         said = why(command, lambda said: bool(said.missing))
@@ -130,7 +132,9 @@ def test_a_server_that_folds_slowly(tmp_path: Path, long_job: Path, ahead: tuple
         assert said.what == "s0 has not reported what worker-0 contributed"
 
 
-def test_a_member_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -> None:
+def test_why_names_the_number_of_workers_missing_at_the_start(
+    tmp_path: Path, long_job: Path
+) -> None:
     flags = ("--workers", 2, "--local-workers", 1, "--start-timeout", 100)
     with Command(long_job, *ONE_SERVER, *flags, cwd=tmp_path) as command:
         said = why(command, lambda said: said.what.startswith("waiting for 1 more"))
@@ -139,7 +143,7 @@ def test_a_member_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -
         assert f"polyrhythm worker --connect {command.address()}" in said.remedies[0]
 
 
-def test_a_server_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -> None:
+def test_why_names_a_server_missing_at_the_start(tmp_path: Path, long_job: Path) -> None:
     flags = ("--rounds", 5, "--servers", 3, "--local-servers", 2, "--workers", 1)
     with Command(long_job, *flags, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("server-joined")) == 2, "two of three are there")
@@ -150,9 +154,9 @@ def test_a_server_that_is_missing_at_the_start(tmp_path: Path, long_job: Path) -
 
 
 @pytest.mark.parametrize(("points", "batch"), [(2, 1), (5, 8)])
-def test_a_worker_that_never_got_data(tmp_path: Path, points: int, batch: int) -> None:
-    """Two points are two batches of one, where the user asks for these. Five points are two batches
-    of at least --min-batch points."""
+def test_why_names_a_worker_that_has_no_data(tmp_path: Path, points: int, batch: int) -> None:
+    """Two points are two batches of one point if the user asks for these. Five points are two
+    batches of at least --min-batch points."""
     job = tmp_path / "few.py"
     job.write_text(FEW_POINTS.format(points, batch))
     flags = ("--epochs", 1_000_000, "--servers", 1, "--workers", 3, "--quiet")

@@ -71,7 +71,7 @@ ACCESS: tuple[Mutant, ...] = (
         "runtime:must_prove",
         "link.kind == 'tcp'",
         "False",
-        f"{_PROCESSES}::test_a_peer_without_the_secret_is_refused_and_leaves_no_trace",
+        f"{_PROCESSES}::test_a_peer_without_the_secret_is_refused_and_changes_nothing",
         slow=True,
     ),
     mutant(
@@ -89,7 +89,7 @@ ACCESS: tuple[Mutant, ...] = (
         "runtime:ConnectionAcceptor._receive",
         "local and not same_user(sock)",
         "False",
-        f"{_PROCESSES}::test_a_local_socket_takes_no_other_user",
+        f"{_PROCESSES}::test_a_local_socket_refuses_other_users",
         slow=True,
     ),
     # -- the secret's places -------------------------------------------------------------------
@@ -139,7 +139,7 @@ ACCESS: tuple[Mutant, ...] = (
         "engines:run_remote",
         "_code_of(spec, file)",
         "_code_of(spec, file or spec.path)",
-        f"{_PROCESSES}::test_a_worker_does_not_run_a_file_that_only_the_peer_names",
+        f"{_PROCESSES}::test_a_worker_does_not_run_a_file_that_only_a_peer_names",
         slow=True,
     ),
     # -- peers that the lead has not named -----------------------------------------------------
@@ -297,7 +297,7 @@ ACCESS: tuple[Mutant, ...] = (
         "fd >= most - min(RESERVE, most // 4)",
         "False",
         "tests/cluster/test_floods.py"
-        "::test_with_few_descriptors_and_a_flood_a_job_with_replicas_survives_a_server",
+        "::test_with_few_descriptors_a_job_with_replicas_survives_a_flood_and_the_loss_of_a_server",
         slow=True,
     ),
     mutant(
@@ -307,7 +307,7 @@ ACCESS: tuple[Mutant, ...] = (
         "error.errno in _NONE_LEFT",
         "False",
         "tests/cluster/test_floods.py"
-        "::test_without_any_descriptor_left_a_connection_is_refused_and_nothing_ends",
+        "::test_without_a_free_descriptor_a_connection_is_refused_and_the_acceptor_continues",
         slow=True,
     ),
 )

@@ -1,15 +1,17 @@
-"""A job that counts. Step n of worker w adds 1 to element (w, n mod columns) of a block that is repeated
-in every slice; what was sent, and what was seen acknowledged, is written down. A contribution is one
-step, or several where the policy says so (`--set local=1`: the steps are the worker's own).
+"""A job that counts contributions. Step n of worker w adds 1 to element (w, n mod columns) of a
+block that is repeated in every slice, and records which steps were sent and which were
+acknowledged. A contribution is one step, or several if the policy says so (`--set local=1`: the
+worker makes the steps itself).
 
-Every block is a group of its own, so that it is a slice of its own. A worker is numbered by its name,
-and goes on counting where its last life ended.
+Every block is a parameter group of its own, and so a slice of its own. A worker has the number in
+its name, and continues to count where its last incarnation ended.
 
-`--set optimizer=NAME` folds with a torch optimizer in place of plain addition. Both have state in every
-element, and in the end one contribution is worth 1, whatever the order and whoever else contributed:
+`--set optimizer=NAME` folds with a torch optimizer in place of plain addition. Both optimizers have
+state for every element, and one contribution adds up to 1 in the end, in any order and with any
+other contributions:
 
-- momentum, where contributions are folded one by one: 1/2, and 1/4, 1/8, ... with the steps that follow;
-- adagrad, in rounds: a first gradient is divided by its own size, so the mean over the round cancels.
+- momentum, for contributions that are folded one by one: 1/2, then 1/4, 1/8, ... with later steps;
+- adagrad, in rounds: a first gradient is divided by its own size, so the mean of the round cancels.
 """
 
 import os
@@ -50,7 +52,7 @@ def main(worker):
             optimizer.step(points=1)
             steps.append(number)
             if worker.incarnation != incarnation:
-                # it was evicted: what it had not seen acknowledged by then may be lost
+                # after an eviction, contributions that were not acknowledged may be lost
                 steps, made, seen, incarnation = [], [], 0, worker.incarnation
             while len(made) < worker.acknowledged + worker._node._machine.unacknowledged:
                 made.append(steps)

@@ -1,5 +1,5 @@
-"""A model with a large mask of minus infinity, and a buffer that worker-0 alone changes. Every worker
-says what it read of buffers, and how many bytes."""
+"""A model with a large mask of minus infinity, and a buffer that only worker-0 changes. Every
+worker reports which buffers it has read, and how many bytes."""
 
 import json
 import math

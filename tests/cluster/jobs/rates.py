@@ -1,5 +1,5 @@
-"""Every step asks for a change of -1 at a rate of 1. Each worker notes, per step, its incarnation, the
-parameter that it begins with, and how many steps this incarnation has taken before."""
+"""Every step asks for a change of -1 at a rate of 1. For each step a worker records its
+incarnation, the parameter at its beginning, and the number of earlier steps of this incarnation."""
 
 import os
 import time

@@ -1,8 +1,9 @@
-"""A job whose slices are always of one piece: every contribution is 1 everywhere, so a slice that was
-read in the middle of a fold would show it. Each worker looks at every slice after every step.
+"""A job whose slices have equal elements in every version: every contribution is 1 everywhere, so a
+slice that was read in the middle of a fold has different elements. Each worker checks every slice
+after every step.
 
-A worker that finds `NAME.trap` stops itself in the middle of the next pull: when one end of its
-parameters has changed since the step began, and the other has not.
+A worker that finds the file `NAME.trap` stops itself in the middle of the next pull: when one end
+of its parameters has changed since the step began, and the other has not.
 """
 
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 
 LENGTH = 500_000
-"""Of a slice, just below the largest; each is a group of its own."""
+"""The length of a slice, just below the largest; each slice is a group of its own."""
 
 
 class Trap(threading.Thread):

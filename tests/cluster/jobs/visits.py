@@ -1,4 +1,5 @@
-"""A job over 2,003 points that takes its time until the file `go` is there, and says what it does."""
+"""A job over 2,003 points that trains slowly until the file `go` exists, and records what it
+does."""
 
 import os
 import time
