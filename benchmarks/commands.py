@@ -23,9 +23,9 @@ def call(command: list[str], timeout_s: float) -> dict[str, Any]:
             cwd=readme.ROOT,
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"it was not done after {timeout_s:.0f} s"}
+        return {"failed": f"it had not ended after {timeout_s:.0f} s"}
     if done.returncode:
-        return {"failed": done.stderr.strip()[-500:] or f"it ended with {done.returncode}"}
+        return {"failed": done.stderr.strip()[-500:] or f"it ended with status {done.returncode}"}
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 

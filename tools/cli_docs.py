@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 _WIDTH = 100
 _TOP = """# The command line
 
-This page is made from the program: `make docs` writes it, and a test says when it is stale.
+This page is made from the program: `make docs` writes it, and a test fails when it is outdated.
 """
 
 
@@ -46,7 +46,7 @@ def main() -> None:
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(text)
     elif not PAGE.is_file() or PAGE.read_text() != text:
-        sys.exit(f"{PAGE.relative_to(PAGE.parents[1])} is stale: run 'make docs'")
+        sys.exit(f"{PAGE.relative_to(PAGE.parents[1])} is outdated: run 'make docs'")
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ def judge(mutant: Mutant, timeout_s: float) -> Verdict:
         try:
             write_mutated(mutant, PACKAGE, Path(folder))
         except Outdated as error:
-            return Verdict(mutant, None, 0.0, f"it is outdated: {error}")
+            return Verdict(mutant, None, 0.0, f"the mutant is outdated: {error}")
         outcome = run_tests(mutant.tests, Path(folder), timeout_s)
     killer = outcome.failed[0] if outcome.failed else None
     return Verdict(mutant, killer, outcome.seconds, outcome.fault, outcome.output)
@@ -243,14 +243,16 @@ def main(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", help="only mutants whose name contains one of these")
-    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
-    parser.add_argument("--quick", action="store_true", help="leave those out that take long")
+    parser.add_argument("--list", action="store_true", help="list the mutants, and run nothing")
+    parser.add_argument("--quick", action="store_true", help="skip the slow mutants")
     parser.add_argument(
         "--unverified",
         action="store_true",
         help="do not run the tests without a mutant: they have passed elsewhere",
     )
-    parser.add_argument("--verbose", action="store_true", help="show what pytest says of each")
+    parser.add_argument(
+        "--verbose", action="store_true", help="show the output of pytest for each mutant"
+    )
     parser.add_argument(
         "--timeout", type=float, default=TEST_TIMEOUT_S, help="seconds for one test (%(default)s)"
     )

@@ -65,7 +65,7 @@ def run(block: Block, folder: Path, path: str) -> int:
     try:
         return process.wait(TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        print(f"{block.page}:{block.line}: not done after {TIMEOUT_S:.0f} s", file=sys.stderr)
+        print(f"{block.page}:{block.line}: not ended after {TIMEOUT_S:.0f} s", file=sys.stderr)
         return 124
     finally:
         try:
@@ -88,7 +88,7 @@ def follow(page: str, folder: Path, path: str, *, here: bool) -> None:
         code = run(block, folder, path)
         if code:
             sys.exit(f"{where} failed with status {code}:\n{block.text}")
-        print(f"== {where}: well after {time.monotonic() - began_s:.1f} s", flush=True)
+        print(f"== {where}: passed after {time.monotonic() - began_s:.1f} s", flush=True)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WORDS = 4
-"""Shorter texts say too little to be judged by themselves."""
+"""Texts with fewer words say too little to be judged by themselves."""
 _DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma|ruff:|mypy:|-{3,}|!)")
 _FENCE = re.compile(r"```.*?```|<!--.*?-->", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"])")
@@ -41,7 +41,7 @@ def texts_of(root: Path) -> list[Text]:
 
 
 def sample(texts: list[Text], count: int, seed: int) -> list[Text]:
-    """`count` texts, divided evenly among the kinds."""
+    """Draw `count` texts, divided evenly among the kinds."""
     rng = random.Random(seed)
     kinds = sorted({text.kind for text in texts})
     drawn: list[Text] = []
@@ -72,7 +72,7 @@ def _python_texts(source: str, name: str) -> Iterator[Text]:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """A docstring, or a string below an attribute that describes it."""
+    """Whether this is a docstring, or a string below an attribute that describes it."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)

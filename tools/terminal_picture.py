@@ -109,7 +109,9 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=110)
     parser.add_argument("--rows", type=int, default=40)
     parser.add_argument("--at", type=float, help="seconds after the start; default: the end")
-    parser.add_argument("--prompt", help="the command as it is shown; default: as it was given")
+    parser.add_argument(
+        "--prompt", help="the command shown in the title; default: the command that is run"
+    )
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
     lines = record(args.command, args.columns, args.rows, args.at)

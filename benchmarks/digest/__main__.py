@@ -3,7 +3,7 @@
     python -m benchmarks.digest [--repeat 5] [--sizes 102MB,4MB,0.1MB] [--servers 1,4] [--json out.json]
 
 Both are measured in turn, `--repeat` times, and the order changes every time, so that a noisy minute
-affects both. The table shows the medians and their ratio, beside the ratio that is asked for on a
+affects both. The table shows the medians and their ratio, beside the ratio that is required on a
 machine with this number of cores.
 """
 
@@ -23,7 +23,7 @@ WORKERS = 4
 TIMEOUT_S = 240
 DIGESTS = ("none", "xxh3")
 ASKED_FOR = ("102MB", "4MB")
-"""The sizes with a target."""
+"""The sizes for which a ratio is required."""
 ASKED_OF_MANY_CORES, ASKED_OF_TWO = 0.85, 0.80
 FEW_CORES = 2
 
@@ -93,7 +93,7 @@ def table(result: dict[str, Any]) -> str:
         f"Rounds per second over TCP, {result['workers']} workers, medians of {result['repeat']}"
         f" ({result['machine']}):",
         "",
-        "| size | servers | none | xxh3 | xxh3 / none | asked for |",
+        "| size | servers | none | xxh3 | xxh3 / none | required |",
         "|---|---|---|---|---|---|",
     ]
     for cell in result["cells"]:

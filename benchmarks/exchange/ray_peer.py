@@ -33,12 +33,14 @@ import numpy as np
 import numpy.typing as npt
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # or else Ray leaves one in the home folder
+os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(
+    32
+)  # otherwise Ray writes a token to the home folder
 
 import ray
 
 Array = npt.NDArray[np.float32]
-BLOCK = 1 << 16  # elements the server sums at a time: 256 KiB, which fits a core's own cache
+BLOCK = 1 << 16  # elements that the server sums at a time: 256 KiB fit the cache of a core
 AHEAD = 4  # rounds submitted before the driver waits for the first of them
 
 

@@ -106,7 +106,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--keep", type=Path, help="A folder for the runs; those in it are not made anew."
+        "--keep",
+        type=Path,
+        help="a folder for the runs; runs that are there already are used again",
     )
     parser.add_argument("--document", action="store_true")
     options = parser.parse_args()

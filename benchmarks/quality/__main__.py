@@ -1,13 +1,14 @@
-"""Does every policy learn what one process learns? Final accuracy at equal passes, against plain torch.
+"""Compare the final accuracy of every policy with plain torch after the same number of passes.
 
     python -m benchmarks.quality [--jobs digits mnist-lr] [--seeds 3] [--at-once 2] [--docs] [--check]
 
 Every built-in job but cifar10-vgg11 (hours on these machines) runs under every policy and kind with
 its own number of passes, and once as an ordinary torch loop in one process with the same optimizer
 and the same global batch (batch x workers). The mean over the seeds must be within 1 point of plain
-torch's (2 points for `digits`, whose test set has 360 images). bspb and bspv make few steps by
-definition and are left out. Jobs whose data is not found ($POLYRHYTHM_DATA, or ../shared/data) are
-skipped. `--docs` writes the table to docs/quality.md; `--check` ends with 1 if a result is too low.
+torch's (2 points for `digits`, whose test set has 360 images). bspb and bspv are left
+out, because they make few steps by definition. Jobs whose data is not found ($POLYRHYTHM_DATA, or
+../shared/data) are skipped. `--docs` writes the table to docs/quality.md; `--check` ends with 1 if a
+result is too low.
 """
 
 import argparse
@@ -166,7 +167,9 @@ def main() -> None:
         "--policies", nargs="+", default=POLICIES, help="each as one word in quotes"
     )
     parser.add_argument("--seeds", type=report.at_least_one, default=3)
-    parser.add_argument("--at-once", type=report.at_least_one, default=1, help="runs side by side")
+    parser.add_argument(
+        "--at-once", type=report.at_least_one, default=1, help="number of concurrent runs"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--docs", action="store_true", help="write the table to docs/quality.md")
     parser.add_argument("--check", action="store_true", help="end with 1 if a result is too low")

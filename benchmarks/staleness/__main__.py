@@ -26,7 +26,7 @@ from benchmarks.quality.__main__ import find_data
 from benchmarks.stragglers.curves import draw_curves
 
 JOBS = {"digits": (0.1, 15, "SGD, momentum 0.9"), "mnist-lr": (5e-3, 2, "Adam")}
-"""The job's own rate, the passes of a run, and the optimizer."""
+"""Per job: its default learning rate, the passes of a run, and the optimizer."""
 POLICIES = {
     "bsp": ("--sync", "bsp"),
     "asp, decay per round": ("--sync", "asp"),
@@ -138,7 +138,9 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--workers", nargs="+", type=report.at_least_one, default=[2, 4, 8])
     parser.add_argument("--seeds", type=report.at_least_one, default=2)
-    parser.add_argument("--at-once", type=report.at_least_one, default=1, help="runs side by side")
+    parser.add_argument(
+        "--at-once", type=report.at_least_one, default=1, help="number of concurrent runs"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--docs", action="store_true")
     args = parser.parse_args()

@@ -148,7 +148,7 @@ def table(result: dict[str, Any]) -> str:
     rows = [
         f"`{result['job']}` with batches of {result['batch']}, {WORKERS} workers, one of them 4x slower,"
         f" steps of 10 ms, medians of {result['reps']} ({result['machine']}); {MOST_PER_S} batches a"
-        " second if nobody ever waited:",
+        " second if no worker ever waited:",
         "",
         f"| | seconds to {result['target']:.0%} | contributions/s | batches/s | of what is possible |",
         "|---|---|---|---|---|",

@@ -1,4 +1,5 @@
-"""Pictures of the studies: the objective over time, and seconds to the target side by side."""
+"""Pictures of the studies: curves of the objective over time, and bars of the seconds to the
+target."""
 
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape

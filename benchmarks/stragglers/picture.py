@@ -1,4 +1,4 @@
-"""The table as bars: seconds to the target, and batches computed per second, side by side."""
+"""Draws the table as bars: seconds to the target beside batches computed per second."""
 
 from typing import Any
 from xml.sax.saxutils import escape

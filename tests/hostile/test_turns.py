@@ -129,7 +129,7 @@ def test_a_flood_delays_others_when_turns_are_unlimited(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def busy() -> Iterator[tuple[Driver, threading.Event]]:
-    """A driver whose machine handles its first event until it is told to go on."""
+    """A driver whose machine handles its first event until the test lets it continue."""
     began, go_on = threading.Event(), threading.Event()
 
     class Slow(Counting):

@@ -159,7 +159,7 @@ def test_points_are_visited_twice_if_chunks_of_living_workers_move_at_once(monke
 
 def test_a_job_ends_as_idle_too_early_if_contributions_in_flight_are_ignored(monkeypatch) -> None:
     monkeypatch.setattr(Contributions, "any", False)
-    with pytest.raises(AssertionError, match="nobody had anything to contribute"):
+    with pytest.raises(AssertionError, match="no worker had anything to contribute"):
         for seed in range(200):
             check_finished(play(seed, AHEAD, points=40, joins=2))
 
@@ -168,6 +168,6 @@ def test_a_resting_worker_is_forgotten_if_leases_that_cross_its_message_are_igno
     monkeypatch,
 ) -> None:
     monkeypatch.setattr(Sharing, "outdated", lambda self, member, number: False)
-    with pytest.raises(AssertionError, match="nobody had anything to contribute"):
+    with pytest.raises(AssertionError, match="no worker had anything to contribute"):
         for seed in range(100, 200):  # one run in some hundreds shows it
             check_finished(play(seed, "ssp:1", points=40, joins=2))

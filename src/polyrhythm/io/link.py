@@ -34,8 +34,8 @@ class Link(Protocol):
     """The incarnation of the worker or server at the other end; 0 until it is known."""
     kind: str
     by_reference: bool
-    """The peer reads payloads in the sender's memory, without a copy. The sender may then reuse the
-    memory when the peer says so, and not already when `done` is called."""
+    """The peer reads payloads in the sender's memory, without a copy. The sender may reuse the memory
+    when the peer allows it, which is later than the call of `done`."""
 
     @property
     def pollable(self) -> "PollableLink | None":

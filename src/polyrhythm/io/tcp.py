@@ -29,7 +29,7 @@ _PROBE_EVERY_S = 10
 
 
 class ByteCarrier:
-    """Sends payloads as bytes of the stream, from the memory that they lie in."""
+    """Sends payloads as bytes of the stream, directly from their memory."""
 
     kind = "tcp"
     by_reference = False
