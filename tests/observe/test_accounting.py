@@ -102,8 +102,8 @@ def test_the_way_is_the_median_over_rounds() -> None:
         {**rounds(3.0, 3), "rounds": 3, "rtt_ms": 2.0},
         {**rounds(5.0, 4), "rounds": 1, "rtt_ms": 900.0},
     ]
-    assert fold(lines).way_s == 0.002
-    assert fold(opened(0, 1)).way_s is None
+    assert fold(lines).rtt_s == 0.002
+    assert fold(opened(0, 1)).rtt_s is None
 
 
 def test_what_was_done_recently_is_since_a_line_some_seconds_ago() -> None:

@@ -77,12 +77,12 @@ def test_with_rounds_the_way_is_what_who_comes_last_waits() -> None:
     it is not the way."""
     known = Run(scenario_under("fsp"), check=False)
     state = fold(known.journal.lines)
-    assert state.way_s is not None
+    assert state.rtt_s is not None
     means_s = [w.totals.wait_s / (w.totals.contributions - 1) for w in state.workers.values()]
-    assert state.way_s < 0.8 * min(means_s)
+    assert state.rtt_s < 0.8 * min(means_s)
     predicted = scenario_of(state, known.simulation.job, "bsp")
     delays = [group.link.delay for group in predicted.workers if group.link is not None]
-    assert delays == pytest.approx([state.way_s / 2 * 1e9] * 4, abs=1)
+    assert delays == pytest.approx([state.rtt_s / 2 * 1e9] * 4, abs=1)
 
 
 def delays_ns(state: RunState, job: JobSpec, near: str = "tcp") -> list[float]:
@@ -111,10 +111,10 @@ def test_a_stopped_server_is_not_the_way() -> None:
         f'[[events]]\nat = "{at}"\nwhat = "{what}"\nserver = 1\n'
         for at, what in (("3s", "stop"), ("3500ms", "continue"))
     )
-    usual = fold(Run(scenario_under("bsp"), check=False).journal.lines).way_s
+    usual = fold(Run(scenario_under("bsp"), check=False).journal.lines).rtt_s
     assert usual is not None
     disturbed = Run(scenario_under("bsp") + befallen, check=False)
-    assert fold(disturbed.journal.lines).way_s == pytest.approx(usual, rel=0.1)
+    assert fold(disturbed.journal.lines).rtt_s == pytest.approx(usual, rel=0.1)
 
 
 def test_an_older_journal_says_nothing_of_rounds() -> None:
@@ -122,7 +122,7 @@ def test_an_older_journal_says_nothing_of_rounds() -> None:
     for line in known.journal.lines:
         line.pop("rtt_ms", None)
     state = fold(known.journal.lines)
-    assert state.way_s is None
+    assert state.rtt_s is None
     least_s = min(w.totals.wait_s / (w.totals.contributions - 1) for w in state.workers.values())
     assert delays_ns(state, known.simulation.job) == pytest.approx([least_s / 2 * 1e9] * 4, abs=1)
 

@@ -143,7 +143,7 @@ def test_a_run_with_nothing_left_to_come_says_what_everybody_waits_for() -> None
             """
         )
     assert "cannot go on" in str(caught.value)
-    assert "lead: waiting for 1 more worker(s)" in str(caught.value)
+    assert "lead: waiting for 1 more worker" in str(caught.value)
 
 
 def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:

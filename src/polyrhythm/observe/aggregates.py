@@ -1,4 +1,4 @@
-"""What a journal's lines say of all their rounds, put together over lines."""
+"""Means and medians over all rounds of a run, from lines that each summarise several rounds."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 @dataclass(slots=True)
 class MeanOverRounds:
     value: float | None = None
-    """None while no line has said it."""
+    """None until a line has a value."""
     _rounds: int = 0
 
     def take(self, value: float | None, rounds: int) -> None:
@@ -18,7 +18,7 @@ class MeanOverRounds:
 
 @dataclass(slots=True)
 class MedianOverRounds:
-    """As far as lines tell, each of which has the median of its own rounds."""
+    """An approximation: each line holds only the median of its own rounds."""
 
     _lines: list[tuple[float, int]] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The journal: what happened in a run, a line of JSON each, one schema for real and simulated runs.
+"""The journal of a run: one line of JSON per event, in the same format for real and simulated runs.
 
 Each line has `at_s` (seconds since the run began), `what`, and the fields of that kind of line. The
 clock that a journal reads is the machine's, or a simulation's virtual one.
@@ -21,7 +21,7 @@ class Journal(Protocol):
 
 
 class MemoryJournal:
-    """Lines kept as they are, for the inline engine and for tests."""
+    """Keeps the lines in memory, for the inline engine and for tests."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -34,8 +34,8 @@ class MemoryJournal:
 
 
 class FileJournal:
-    """A journal on disk. *A line that cannot be written is lost, and so are all after it: `fault`
-    says why.* Whoever keeps the journal looks at that; who only notes something never fails."""
+    """A journal on disk. *If a line cannot be written, that line and all later ones are lost, and
+    `fault` says why.* `note` never raises; the owner of the journal checks `fault`."""
 
     def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class FileJournal:
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal; a last line that was cut off by a crash is left out."""
+    """The lines of a journal, without a last line that a crash has cut off."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
@@ -72,7 +72,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class JournalReader:
-    """Follows a journal that is being written, also when its file has been deleted meanwhile."""
+    """Follows a journal while it is written, even if its file is deleted meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Who is in a job now, and whether its servers have met: a fold over its journal."""
+"""Which workers are in a job now, and whether all its servers have joined, from its journal."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ class Members:
         self._most_servers = 0
 
     def present(self) -> frozenset[str]:
-        """The workers that are in the job, whoever started them."""
+        """The names of the workers in the job, including those that joined from outside."""
         self._read()
         return frozenset(self._names)
 
     def gathered(self, servers: int) -> bool:
-        """Whether so many servers were in the job at once, now or before."""
+        """Whether this many servers have been in the job at the same time."""
         self._read()
         return self._most_servers >= servers
 

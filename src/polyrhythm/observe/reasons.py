@@ -33,7 +33,7 @@ SENTENCES = {
     " acknowledged",
     "unacknowledged": "waiting for {servers} to acknowledge the last two contributions",
     "lead-suspect": "the lead is silent; this process waits for it until --lead-timeout",
-    "fold-awaited": "round {round} waits for the lead to order the fold",
+    "order-missing": "round {round} waits for the lead to order the fold",
     "rerouting": "the slices have new primaries; waiting for {servers} to follow the new routes",
     "copying": "waiting for {servers} to copy what was folded",
     # what the lead waits for

@@ -1,10 +1,10 @@
-"""The state of a run: one pure fold over its journal. Everything that people see reads only this.
+"""The state of a run, folded from the lines of its journal. Everything that users see reads only this.
 
-It is fed lines one by one, so that a run that is being written can be followed, and it looks at no
-clock: the time is that of the last line. Kinds of line that it does not know change nothing.
+Lines are taken one by one, so a journal can be followed while it is written. The fold reads no clock:
+the time is that of the last line. Lines of unknown kinds change nothing.
 
-A `waiting` line says how long something has been waited for when it was written (`since_s`) and in
-how many seconds a timer ends that (`until_s`, or None); here both become moments of the journal.
+A `waiting` line says for how many seconds the wait has lasted (`since_s`), and in how many seconds a
+timer ends it (`until_s`, or None). The state holds both as times of the journal.
 """
 
 import math
@@ -16,120 +16,74 @@ from typing import Any, ClassVar
 
 from polyrhythm.core.lead.learning import Finding, LearningState
 from polyrhythm.observe.aggregates import MeanOverRounds, MedianOverRounds
+from polyrhythm.observe.parts import Ended, Failover, Point, WaitingState
 from polyrhythm.observe.worker import Fields, WorkerState
 from polyrhythm.wire.messages.reasons import Reason
 
 _RECENT_S = 10.0
-"""Speeds are those of the last ten seconds."""
+"""Speeds are measured over the last ten seconds."""
 _WAITING_HOLDS_S = 2.5
-"""The lead repeats once a second what is waited for; what it does not repeat is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingState:
-    """What is waited for. Moments are those of the journal."""
-
-    reason: Reason
-    since_s: float
-    until_s: float | None
-    missing: tuple[int, ...]
-    held: tuple[int, ...]
-    """Who waits, where the lead says so."""
-    seen_s: float
-    """When the lead said so last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    at_s: float
-    reason: Reason
-    failed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A point of the run's curve: what one `rounds` line said."""
-
-    at_s: float
-    round: int
-    passes: int
-    points: int
-    objective: float | None
-
-
-@dataclass(slots=True)
-class Failover:
-    """A server was lost: who noticed, how, what moved, how long that took."""
-
-    server: int
-    at_s: float
-    noticed: Reason
-    promoted: dict[str, int] = field(default_factory=dict)
-    """Per server, how many slices it became the primary of."""
-    seconds: float | None = None
-    """Until every server followed; None: not yet."""
-    replaced: bool = False
-    """Another server has its number since."""
+"""The lead repeats a wait once a second. A wait that it has not repeated for this long is over."""
 
 
 @dataclass(slots=True)
 class RunState:
     at_s: float = 0.0
-    """When the last line was written."""
+    """When the last line was written, in seconds of the journal."""
     opened_s: float | None = None
     worked_s: float | None = None
-    """When the last rounds were counted."""
+    """The time of the last `rounds` line."""
     round: int = 0
     passes: int = 0
     contributions: int = 0
     points: int = 0
     objective: float | None = None
     finding: Finding | None = None
-    """What the lead found last about the objective; None: nothing worth a line."""
+    """The last finding of the lead about the objective; None if there was none."""
     nbytes: int = 0
-    """Of the model."""
+    """The size of the model."""
     rate: float | None = None
     momentum: float | None = None
-    """Of the model's optimizer when the job began; None: not known."""
+    """The rate and momentum of the optimizer when the job began; None if unknown."""
     batch: int = 0
-    """Points that users take at a time; 0: not known."""
+    """The number of points in a batch of the user; 0 if unknown."""
     slices: dict[int, int] = field(default_factory=dict)
-    """How many of them each server holds."""
+    """The number of slices of which each server is the primary."""
     servers: list[int] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)
-    """Servers that were said to be silent, and when."""
+    """Servers that the lead reported as silent, and when."""
     failovers: list[Failover] = field(default_factory=list)
     learning: int = 0
-    """Copies of slices that are being restored or moved."""
+    """The number of copies of slices that are being restored or moved."""
     given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Processes that died too often to be started again, and how, until they are back."""
+    """Processes that died too often to be started again, with the line that says so, until they join."""
     listening: str | None = None
-    """Where others may join."""
+    """The address at which further workers and servers can join."""
     links: dict[str, str] = field(default_factory=dict)
     workers: dict[int, WorkerState] = field(default_factory=dict)
     members: int = 0
-    """How many of them are present."""
+    """The number of workers that are in the job now."""
     refused: list[Reason] = field(default_factory=list)
     abandoned: int = 0
-    """Rounds that closed without somebody whose points took long."""
+    """The number of rounds that closed without a worker whose points took too long."""
     timers: int = 0
-    """Rounds that a timer closed."""
+    """The number of rounds that a timer closed."""
     moved_chunks: int = 0
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
     ended: Ended | None = None
     curve: list[Point] = field(default_factory=list)
     accuracies: list[tuple[float, float]] = field(default_factory=list)
-    """When the mean of what the workers reported last changed, and to what."""
+    """The mean of the workers' last reports: when it changed, and its new value."""
     _accuracy_sum: Fraction = Fraction(0)
-    """Exact, so that the mean of equals is their value."""
+    """An exact sum, so that the mean of equal values is that value."""
     _accuracy_count: int = 0
     _usage: MeanOverRounds = field(default_factory=MeanOverRounds)
     _spread_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
     _rtt_ms: MedianOverRounds = field(default_factory=MedianOverRounds)
     _samples: deque[tuple[float, dict[Any, Fields]]] = field(default_factory=deque)
 
-    # -- what follows from it ------------------------------------------------------------------
+    # -- derived values ------------------------------------------------------------------------
 
     @property
     def present(self) -> list[WorkerState]:
@@ -137,25 +91,25 @@ class RunState:
 
     @property
     def seconds(self) -> float:
-        """From the opening of round 1 to the last rounds that were counted."""
+        """From the opening of round 1 to the last `rounds` line."""
         if self.opened_s is None or self.worked_s is None:
             return 0.0
         return self.worked_s - self.opened_s
 
     @property
     def usage(self) -> float | None:
-        """The mean over rounds of what PSP's Eq. 1 says; None where there are none."""
+        """The mean over rounds of the resource usage (PSP, Eq. 1); None without rounds."""
         return self._usage.value
 
     @property
     def spread_ms(self) -> float | None:
-        """From a round's first arrival to its last; None where there are none."""
+        """The median time from a round's first arrival to its last; None without rounds."""
         return self._spread_ms.value
 
     @property
-    def way_s(self) -> float | None:
-        """What who came last to a round waited: the way there and back. None where nobody did; 0 where
-        nobody waits (psp)."""
+    def rtt_s(self) -> float | None:
+        """The median round-trip time, measured on the last worker to arrive in a round. None if no round
+        has one; 0 if workers do not wait (psp)."""
         rtt_ms = self._rtt_ms.value
         return None if rtt_ms is None else rtt_ms / 1e3
 
@@ -165,13 +119,13 @@ class RunState:
 
     @property
     def pulls(self) -> int:
-        """Versions that were read: one when a worker comes in, one after each contribution."""
+        """How many versions workers read: one when a worker joins, one after each contribution."""
         if self.opened_s is None:
             return 0
         return self.contributions + sum(worker.joins for worker in self.workers.values())
 
     def name_of(self, worker: Any) -> str:
-        """A worker's name; what is not a known worker's number keeps its own words."""
+        """The name of the worker with this number; other values are shown as they are."""
         known = self.workers.get(worker) if isinstance(worker, int) else None
         if known is not None:
             return known.name
@@ -247,7 +201,7 @@ class RunState:
             return
         self.members += not known.present
         if incarnation is None or known.incarnation != incarnation:
-            known.joins += 1  # a `joined` and a `rejoined` may both tell of one coming back
+            known.joins += 1  # both a `joined` and a `rejoined` line may report one return
         known.incarnation, known.left, known.left_s = incarnation, None, None
 
     def _given_up(self, line: dict[str, Any]) -> None:
@@ -292,14 +246,14 @@ class RunState:
         self.points += line.get("points", 0)
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
-        # a mean that is not finite is null in a file; a `learning` line tells of it
+        # a file has null for a mean that is not finite; a `learning` line reports it
         objective = line.get("objective") if _is_number(line.get("objective")) else None
         self.objective = self.objective if objective is None else objective
         self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
         self._measure(line.get("workers", {}))
 
     def _measure(self, workers: dict[Any, Fields]) -> None:
-        """Nothing is made of it before somebody asks: there may be thousands, in thousands of lines."""
+        """Keep the fields as they are: there may be thousands of workers in thousands of lines."""
         self._samples.append((self.at_s, workers))
         while len(self._samples) > 2 and self._samples[1][0] <= self.at_s - _RECENT_S:
             self._samples.popleft()
@@ -328,9 +282,9 @@ class RunState:
         self.waiting = now
 
     def _wait_on(self, waiting: WaitingState, until_s: float) -> None:
-        """Book the time since the last word about this wait on those who were missing then and
-        still are. Before the first word they may have been as busy as the others were; and where
-        all are missing nobody waits."""
+        """Add the time since the last report of this wait to the workers that were missing then and
+        still are. Before the first report they may have been as busy as the others. If all workers
+        are missing, no worker waits."""
         before = self.waiting
         if before is None or len(before.missing) >= self.members:
             return
@@ -341,7 +295,7 @@ class RunState:
         worker = self.workers.get(line["worker"])
         if worker is None:
             return
-        # what is not a number, a journal writes as null
+        # the journal has null for a value that is not a number
         metrics = {name: value for name, value in line["metrics"].items() if _is_number(value)}
         if "accuracy" in metrics:
             before = worker.reports.get("accuracy")
@@ -364,7 +318,7 @@ class RunState:
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)
         if self.finding.state is LearningState.NOT_FINITE:
-            self.objective = None  # the one before says nothing about the model as it is
+            self.objective = None  # an earlier value says nothing about the present model
 
     def _ended(self, line: dict[str, Any]) -> None:
         self.ended = Ended(self.at_s, reason_of(line), line.get("failed", False))

@@ -7,8 +7,9 @@ from typing import Any
 
 from polyrhythm.core.sync.barrier.prediction import overall_usage
 from polyrhythm.observe.learning import ended_in_words, learning_result
+from polyrhythm.observe.parts import Failover
 from polyrhythm.observe.reasons import in_words, noticed_by
-from polyrhythm.observe.state import Failover, RunState, fold
+from polyrhythm.observe.state import RunState, fold
 from polyrhythm.observe.words import counted, listed, percent
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec

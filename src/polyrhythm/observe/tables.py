@@ -10,9 +10,10 @@ from polyrhythm.core.lead.learning import LearningState
 from polyrhythm.core.text import shown
 from polyrhythm.observe.estimate import left_s
 from polyrhythm.observe.learning import is_fault, learning_in_words
+from polyrhythm.observe.parts import Failover
 from polyrhythm.observe.reasons import in_words, noticed_by, parting
 from polyrhythm.observe.runs import Run
-from polyrhythm.observe.state import Failover, RunState
+from polyrhythm.observe.state import RunState
 from polyrhythm.observe.words import counted, duration, listed, percent
 from polyrhythm.observe.worker import WorkerState
 from polyrhythm.wire.messages import JobSpec

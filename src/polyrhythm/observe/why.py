@@ -7,8 +7,9 @@ from polyrhythm.core.effects import server_name, server_number
 from polyrhythm.core.peers import SEAT
 from polyrhythm.observe.advice import COMPARE
 from polyrhythm.observe.learning import learning_advice, learning_in_words, needs_help
+from polyrhythm.observe.parts import WaitingState
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.observe.state import RunState, WaitingState
+from polyrhythm.observe.state import RunState
 from polyrhythm.observe.watch import Suspect
 from polyrhythm.observe.words import counted, duration, listed
 from polyrhythm.wire.messages import JobSpec

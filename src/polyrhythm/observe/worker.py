@@ -1,4 +1,4 @@
-"""What is known of one worker of a run: what it has done, how fast, and whether it is there."""
+"""The state of one worker of a run: its work, its speed, and whether it is in the job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 from polyrhythm.wire.messages.reasons import Reason
 
 Fields = Mapping[str, Any]
-"""What a journal's line says of one worker."""
+"""The fields of one worker in a line of the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What one worker has done since the job began."""
+    """The work of one worker since the job began."""
 
     contributions: int = 0
     points: int = 0
@@ -20,7 +20,7 @@ class Totals:
     wait_s: float = 0.0
     transfer_s: float = 0.0
     redone_s: float = 0.0
-    """Of the computing, what others do again."""
+    """The part of `compute_s` whose points other workers visit again."""
 
     @classmethod
     def of(cls, fields: Fields) -> "Totals":
@@ -49,7 +49,7 @@ class Totals:
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """Of its time: computing, waiting, transferring."""
+        """The shares of the time spent computing, waiting and transferring; None without any time."""
         whole = self.busy_s
         if whole <= 0:
             return None
@@ -64,18 +64,18 @@ class WorkerState:
     incarnation: int | None = None
     clock: int | None = None
     measured: Fields = field(default_factory=dict)
-    """As the last line has it; and as one has it from `recent_s` seconds before."""
+    """The fields in the last line. `before` holds those of a line `recent_s` seconds earlier."""
     before: Fields = field(default_factory=dict)
     recent_s: float = 0.0
     reports: dict[str, float] = field(default_factory=dict)
     waited_for_s: float = 0.0
-    """How long it was named in `waiting` lines: waits of more than a second only."""
+    """How long `waiting` lines named this worker as missing; they cover only waits of over a second."""
     joins: int = 1
     empty_handed: bool = False
-    """It has had no points to visit so far, so it rests."""
+    """Whether it rests because it has had no points to visit so far."""
     left_s: float | None = None
     left: Reason | None = None
-    """Why it left; None while it is there."""
+    """Why it left; None while it is in the job."""
 
     @property
     def totals(self) -> Totals:

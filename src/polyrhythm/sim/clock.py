@@ -1,4 +1,5 @@
-"""Virtual time: what is due next, in the order of time and, at one time, of being asked for."""
+"""Virtual time: calls are made in the order of their times, and at equal times in the order in which
+they were scheduled."""
 
 import gc
 from collections.abc import Callable
@@ -6,12 +7,12 @@ from heapq import heappop, heappush
 from typing import Any
 
 BEGINNING_NS = 10**9
-"""Like a real monotonic clock it does not begin at zero, which machines may take for never."""
+"""Virtual time does not begin at zero, as no real clock does: machines may use zero for "never"."""
 
 
 class Clock:
-    """What is due at one time lies in one list, so that the heap has times only, and each once: a
-    version that goes to a thousand equal workers arrives at one time."""
+    """The calls of one time share a list, so the heap holds each time only once. This pays because a
+    version arrives at a thousand equal workers at the same time."""
 
     def __init__(self) -> None:
         self.now_ns = BEGINNING_NS
@@ -23,7 +24,7 @@ class Clock:
         return self.now_ns
 
     def at(self, when_ns: int, do: Callable[[Any], None], what: Any = None) -> None:
-        """Call `do(what)` at that time. One argument, so that nobody needs a closure."""
+        """Call `do(what)` at that time. The argument saves callers a closure."""
         due = self._due.get(when_ns)
         if due is None:
             self._due[when_ns] = [(do, what)]
@@ -32,9 +33,9 @@ class Clock:
             due.append((do, what))
 
     def run(self, until_ns: int) -> bool:
-        """Do what is due, one after the other, until `stop` is called; False if nothing is left
-        that is due by `until_ns`. Nothing that is made meanwhile refers to itself, so nobody looks
-        for such garbage: with many workers that would take a fifth of the time."""
+        """Make the calls that are due until `stop` is called. Returns False if none is left that is due
+        by `until_ns`. Garbage collection is off meanwhile: a simulation makes no reference cycles, and
+        with many workers the search for them takes a fifth of the time."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -48,7 +49,9 @@ class Clock:
         self._going = True
         while times and times[0] <= until_ns:
             self.now_ns = now_ns = heappop(times)
-            for do, what in self._due[now_ns]:  # and what is asked for at this time meanwhile
+            for do, what in self._due[
+                now_ns
+            ]:  # including calls that are added for this time meanwhile
                 do(what)
                 if not self._going:
                     return True
@@ -56,7 +59,7 @@ class Clock:
         return False
 
     def idle_but_for(self, idle: Any) -> bool:
-        """Nothing is due but calls with this argument."""
+        """Whether only calls with this argument are left."""
         return all(what == idle for due in self._due.values() for _, what in due)
 
     def stop(self) -> None:

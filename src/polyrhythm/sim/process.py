@@ -1,7 +1,7 @@
-"""A process of the run: its machines, and when they want to be woken.
+"""A simulated process: it runs its machines and wakes them at the times that they ask for.
 
-As in the runtime, an event is handled at once or, if one is being handled, right after it; effects
-are performed in order by the method that the process's table names.
+As in the runtime, an event is handled at once, or right after the event that is being handled. Effects
+are performed in order, each by the method that the table `EFFECTS` names for its type.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ class Process:
         self.check = check
         self.alive = True
         self.frozen = False
-        """It is there, but does nothing at all."""
+        """The process is stopped, as by SIGSTOP: it does nothing until it continues."""
         self.unsettled = False
         self._queue: deque[tuple[str, Any]] = deque()
         self._running = False
@@ -65,7 +65,7 @@ class Process:
                 self._wake_at(name, wake_ns)
 
     def rearm(self) -> None:
-        """It has slept through the times that its machines wanted to be woken at."""
+        """The process continues: schedule again the times at which its machines want to be woken."""
         for name, machine in self.machines.items():
             self._sleeps_until_ns[name] = inf
             wake_ns = machine.wake_at()
@@ -73,19 +73,20 @@ class Process:
                 self._wake_at(name, wake_ns)
 
     def settle(self) -> None:
-        """Everything at hand is done, and there is more to do than machines know."""
+        """All queued events are handled; do the work that is not an event of a machine."""
 
     # -- time ----------------------------------------------------------------------------------
 
     def _wake_at(self, name: str, wake_ns: int) -> None:
-        """Earlier than was asked for before; a later time it is asked for when it is woken."""
+        """Wake the machine at this time, which is earlier than any time scheduled before. If the machine
+        wants a later time by then, `wake` schedules that."""
         wake_ns = max(wake_ns, self.clock.now_ns)
         self._sleeps_until_ns[name] = wake_ns
         self.clock.at(wake_ns, self.wake, name)
 
     def wake(self, name: str) -> None:
         if self.frozen or not self.alive or self._sleeps_until_ns[name] != self.clock.now_ns:
-            return  # or it was woken earlier than it had first asked for
+            return  # stopped, dead, or woken at an earlier time instead
         self._sleeps_until_ns[name] = inf
         machine = self.machines[name]
         wake_ns = machine.wake_at()
@@ -96,7 +97,7 @@ class Process:
             return
         self.post(name, _TICK)
         if self.alive and machine.wake_at() == wake_ns:
-            raise InvariantBroken(f"{name} wants to be woken for what it was just woken for")
+            raise InvariantBroken(f"{name} asks again for the time at which it was just woken")
 
 
 def _unchecked(machine: Machine) -> _Handle:

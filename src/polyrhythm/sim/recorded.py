@@ -37,7 +37,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
     if not set(state.links.values()) <= _WITHIN_A_HOST:
         carried = state.nbytes * max(slices) / sum(slices)
     together, near = traits_of(job.sync).asks_before_steps, not carried
-    waits_s, transfers_s = _exchanges(workers, state.way_s, together=together, near=near)
+    waits_s, transfers_s = _exchanges(workers, state.rtt_s, together=together, near=near)
     other = sync != job.sync
     scenario = Scenario(
         job=JobTable(
@@ -66,10 +66,10 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
 
 
 def _exchanges(
-    workers: list[WorkerState], way_s: float | None, *, together: bool, near: bool
+    workers: list[WorkerState], rtt_s: float | None, *, together: bool, near: bool
 ) -> tuple[list[float], list[float]]:
     """Each one's seconds of waiting for the way there and back, and of transferring, in an exchange.
-    `way_s`: the way, where rounds tell it. `together`: they waited for each other. `near`: nothing
+    `rtt_s`: the way, where rounds tell it. `together`: they waited for each other. `near`: nothing
     travelled."""
     waits_s = [worker.totals.wait_s / max(1, _exchanged(worker)) for worker in workers]
     transfers_s = [worker.totals.transfer_s / max(1, _exchanged(worker)) for worker in workers]
@@ -81,7 +81,7 @@ def _exchanges(
         if near:
             most_s = max(transfer_s for wait_s, transfer_s in told if wait_s == least_s)
             transfers_s = [min(transfer_s, most_s) for transfer_s in transfers_s]
-        waits_s = [least_s if way_s is None else way_s] * len(workers)
+        waits_s = [least_s if rtt_s is None else rtt_s] * len(workers)
     return waits_s, transfers_s
 
 

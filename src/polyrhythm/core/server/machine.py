@@ -96,7 +96,7 @@ class ServerMachine:
             return Reason("folding", {"round": round_})
         missing = list(state.acks.missing())
         if not missing:
-            return Reason("fold-awaited", {"round": round_})
+            return Reason("order-missing", {"round": round_})
         return Reason("round", {"round": round_, "missing": missing})
 
     # -- the lead's heartbeats -----------------------------------------------------------------

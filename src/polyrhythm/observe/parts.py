@@ -1,0 +1,54 @@
+"""Parts of a run's state: a wait, the end, a point of the curve, and the loss of a server."""
+
+from dataclasses import dataclass, field
+
+from polyrhythm.wire.messages.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """What the job waits for. Times are seconds of the journal."""
+
+    reason: Reason
+    since_s: float
+    until_s: float | None
+    """When a timer ends the wait; None if no timer does."""
+    missing: tuple[int, ...]
+    """The workers that the job waits for."""
+    held: tuple[int, ...]
+    """The workers that wait, if the lead names them."""
+    seen_s: float
+    """When the lead last reported this wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    at_s: float
+    reason: Reason
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of the run's curve, from one `rounds` line."""
+
+    at_s: float
+    round: int
+    passes: int
+    points: int
+    objective: float | None
+
+
+@dataclass(slots=True)
+class Failover:
+    """The loss of a server: how it was noticed, which slices moved, and how long that took."""
+
+    server: int
+    at_s: float
+    noticed: Reason
+    promoted: dict[str, int] = field(default_factory=dict)
+    """Per server, the number of slices of which it became the primary."""
+    seconds: float | None = None
+    """The time until every server followed the new routes; None until then."""
+    replaced: bool = False
+    """Whether another server has taken its number since."""
