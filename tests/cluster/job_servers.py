@@ -18,7 +18,7 @@ LEADS = 0
 
 
 class JobServers:
-    """`again`: the engine starts servers that die again."""
+    """The servers of a job, except the lead's. `again`: the engine restarts a server that dies."""
 
     def __init__(self, job_workers: JobWorkers, rng: random.Random, *, again: bool = True) -> None:
         self.job_workers = job_workers
@@ -68,7 +68,7 @@ class JobServers:
         yield from self.is_missed(number, lost)
 
     def stop(self, number: int) -> Fault:
-        """Stop it for longer than the suspicion time: when it continues, it has been replaced."""
+        """Stop the server until the lead removes it; when it continues, its peers refuse it."""
         lost, pid = self.told("server-lost", number), self.pids[number]
         os.kill(pid, signal.SIGSTOP)
         while self.told("server-lost", number) == lost:
@@ -91,7 +91,7 @@ class JobServers:
             yield from self.is_missed(number, lost)
 
     def cut_from_another(self, number: int) -> Fault:
-        """Cut two servers from each other: one of them must go."""
+        """Cut the link between two servers: the lead must remove one of them."""
         (other,) = (n for n in self.pids if n not in (number, LEADS))
         both = {n: self.told("server-lost", n) for n in (number, other)}
         assert cut(self.pids[number], self.pids[other]), "they are linked"

@@ -23,7 +23,7 @@ _WINDOW = 8
 
 
 class Book:
-    """What all processes of one worker wrote down."""
+    """The contributions that one worker has recorded, in all its incarnations."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,7 +99,8 @@ class JobWorkers:
     # -- faults --------------------------------------------------------------------------------
 
     def begin_fault(self, kind: str) -> None:
-        """Begin a fault of this kind on a random worker; where there are three, two others have none."""
+        """Begin a fault of this kind on a random worker. If there are three workers, two have no
+        fault."""
         if kind == "join":
             name = f"guest-{3 + self._guests}"
             self._guests += 1

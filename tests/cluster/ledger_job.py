@@ -107,8 +107,9 @@ def _assert_right(final: npt.NDArray[np.float32], job_workers: JobWorkers) -> No
 def _assert_right_with(
     optimizer: str, final: npt.NDArray[np.float32], job_workers: JobWorkers
 ) -> None:
-    """An optimizer is not linear, so an element counts for one contribution at most. Its value says how
-    often that was folded: never 0, once 1 (with momentum from 1/2 on), twice at least 1.08."""
+    """Check a job with an optimizer. An optimizer is not linear, so an element counts for at most
+    one contribution. Its value shows how often the contribution was folded: never gives 0, once
+    gives 1 (with momentum, 1/2 or more), twice gives at least 1.08."""
     columns = final.shape[2]
     for name, book in job_workers.books.items():
         row = int(name.rpartition("-")[2])

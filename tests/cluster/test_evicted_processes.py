@@ -31,7 +31,8 @@ def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> N
         pid = job_workers.pid_of("worker-1")
         os.kill(pid, signal.SIGSTOP)
         job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
-        job_workers.until_progress(30)  # without a timer: the others do not wait for it
+        # there is no timer: progress shows that no worker waits for it
+        job_workers.until_progress(30)
         before = len(job_workers.books["worker-1"].acknowledged)
         os.kill(pid, signal.SIGCONT)
         job_workers.until(lambda: job_workers.told("rejoined", "worker-1"), "it is back")
@@ -133,7 +134,7 @@ def _lost(command: Command) -> list[dict[str, Any]]:
 
 
 def _wait_for_beats(job_workers: JobWorkers) -> None:
-    """Until every rhythm is known: before that, silence is suspect late."""
+    """Wait until the lead has measured every heartbeat interval: before that it suspects later."""
 
     def at_s() -> float:
         return max((line["at_s"] for line in job_workers.lines), default=0.0)

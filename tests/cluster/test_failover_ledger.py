@@ -1,7 +1,7 @@
-"""The ledger with servers among the victims: every acknowledged contribution is in every slice once,
-whatever faults hit workers and servers. Real processes, a seeded schedule, never more than one server
-missing at a time, because every slice has one copy. With plain addition, and with optimizers whose state
-must survive too.
+"""The ledger with faults on workers and servers: every acknowledged contribution is in every slice
+once. Real processes and a seeded schedule. At most one server is missing at a time, because every
+slice has one copy. The job runs with plain addition, and with optimizers whose state must survive
+too.
 
 POLYRHYTHM_TORTURE is the number of schedules for each policy.
 """

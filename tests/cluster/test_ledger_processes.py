@@ -1,5 +1,5 @@
-"""The ledger: no contribution is lost that was acknowledged, none is counted twice, whatever faults
-hit the workers. Real processes, real kills, stops, joins and leaves, by a seeded schedule.
+"""The ledger: no acknowledged contribution is lost and none is counted twice, whatever faults the
+workers have. Real processes, real kills, stops, joins and leaves, by a seeded schedule.
 
 POLYRHYTHM_TORTURE is the number of schedules for each policy.
 """

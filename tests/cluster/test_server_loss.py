@@ -133,8 +133,8 @@ def test_impossible_numbers_of_replicas_are_refused_on_one_line(
 def test_a_stale_primary_is_refused_and_rejoins_as_a_new_incarnation(
     tmp_path: Path, sync: str
 ) -> None:
-    """It was stopped, evicted and continued: it still believes that it is a primary, but its peers have
-    linked to its replacement."""
+    """The server was stopped, removed and continued: it still acts as a primary, but its peers have
+    another primary in its place."""
     command, job_workers = start(
         tmp_path, "--sync", sync, "--servers", 3, "--replicas", 1, "--respawn"
     )
@@ -186,7 +186,8 @@ SPARE = 2
 
 
 def belongings(job_servers: JobServers, job_workers: JobWorkers) -> dict[str, dict[str, int]]:
-    """Count them in processes that live as long as the job: the lead's server and the workers."""
+    """Count the resources of the processes that live as long as the job: the lead's server and the
+    workers."""
     pids = {
         "s0": job_servers.pids[0],
         **{name: job_workers.pid_of(name) for name in job_workers.books},

@@ -49,8 +49,8 @@ def main(worker):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """After all strangers it reaches its goal: only the two workers took part, and neither left before
-    the end."""
+    """A job that must reach its goal after all strangers: only its two workers took part, and
+    neither left before the end."""
     folder = tmp_path_factory.mktemp("strangers")
     (folder / "gated.py").write_text(GATED)
     flags = ["--workers", 2, "--servers", 2, "--rounds", ROUNDS, "--timer", "off", "--json"]
@@ -136,7 +136,8 @@ def test_random_bytes_are_refused(job: Command, port: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_flood_of_random_bytes_ends_the_link(job: Command, port: int, seed: int) -> None:
-    """More than a server reads: the link ends, perhaps while the peer is still sending."""
+    """The server does not read all of it and may close the link while bytes are still being
+    sent."""
     with socket.create_connection((HOST, port), timeout=15) as sock:
         try:
             sock.sendall(random.Random(seed).randbytes(4_000_000))

@@ -74,7 +74,7 @@ def stop_shortly(job_workers: JobWorkers) -> None:
 
 
 def stop_for_long(job_workers: JobWorkers) -> None:
-    """Until it is evicted; the others go on all the while."""
+    """Stop the reader until it is evicted; the other workers continue meanwhile."""
     before = job_workers.told("evicted", READER)
     pid = trap(job_workers)
     for name in OTHERS:
@@ -85,7 +85,7 @@ def stop_for_long(job_workers: JobWorkers) -> None:
         )
     job_workers.until(lambda: job_workers.told("evicted", READER) > before, "it is evicted")
     came = job_workers.told("rejoined", READER)
-    go_on(job_workers, pid)  # by what it had sent before, it may be
+    go_on(job_workers, pid)  # may be acknowledged for contributions sent before
     job_workers.until(lambda: job_workers.told("rejoined", READER) > came, "it joins again")
 
 
