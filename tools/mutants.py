@@ -128,7 +128,7 @@ def _become_pytest(
                 *("-o", "addopts=", "-q", "--strict-markers"),
                 *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 *("--timeout", str(timeout_s), "--timeout-method", "signal", "--tb", "short"),
-                # Rewriting assertions is slow, and its longer messages are not needed for a mutant.
+                # A mutant is meant to fail: the longer messages of rewritten assertions are not needed.
                 *(() if to_the_end else ("-x", "--assert", "plain")),
                 *("-W", _IMPORTED_BEFORE),
                 *tests,

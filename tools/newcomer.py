@@ -5,8 +5,8 @@
 
 Every fenced block of `sh` is run as printed, by bash, in the order of the page; the first command
 that fails ends it. The README is followed in a clone of the last commit, the guide in an empty folder.
-A block below the line `<!-- newcomer: not run, BECAUSE -->` is skipped. Blocks know nothing of
-each other but the files that they leave.
+A block below the line `<!-- newcomer: not run, BECAUSE -->` is skipped. Each block
+runs in a new shell, and sees only the files that earlier blocks have left.
 """
 
 import argparse
