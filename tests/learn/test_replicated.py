@@ -105,7 +105,7 @@ def assert_copies_equal(job: JobSpec) -> None:
             assert len(route.replicas) == job.replicas
             theirs = its.primary.export(held.slice.id)
             for replica in route.replicas:
-                copy = holdings(replica).follower.copies.export(held.slice.id)
+                copy = holdings(replica).follower.replicas.export(held.slice.id)
                 assert copy.keys() == theirs.keys()
                 for name, tensor in theirs.items():
                     assert torch.equal(copy[name], tensor), f"slice {held.slice.id}: {name}"

@@ -165,7 +165,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:PeerAdmission.overdue",
         "call.until_ns <= now_ns",
         "False",
-        "tests/core/server/test_admission.py::test_it_is_refused_after_five_seconds",
+        "tests/core/server/test_admission.py::test_a_server_that_is_not_named_is_refused_after_five_seconds",
     ),
     mutant(
         "unnamed-servers-without-limit",
@@ -173,7 +173,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:PeerAdmission.call",
         "len(self._calling_servers) >= MOST_WAITING",
         "False",
-        "tests/core/server/test_admission.py::test_links_that_wait_have_a_limit_and_go_with_their_peer",
+        "tests/core/server/test_admission.py::test_waiting_links_have_a_limit_and_are_forgotten_when_they_close",
     ),
     mutant(
         "unadmitted-worker-is-bound",
@@ -228,7 +228,7 @@ ACCESS: tuple[Mutant, ...] = (
         "step-of-any-size",
         "A step of another size than the slice is made, or ends the server.",
         "runtime:ReplicaApply.step",
-        "check_size(data, message.slice, self.copies.step_nbytes(message))",
+        "check_size(data, message.slice, self.replicas.step_nbytes(message))",
         "None",
         f"{_LEARNING}::test_a_step_of_another_size_than_the_slice_ends_the_link_of_its_primary",
     ),
@@ -254,7 +254,7 @@ ACCESS: tuple[Mutant, ...] = (
         "core:EarlyAcks.keep",
         "len(kept) >= MOST_RUNS",
         "False",
-        "tests/core/server/test_early_acks.py::test_a_server_that_names_ever_more_epochs_is_not_believed",
+        "tests/core/server/test_early_acks.py::test_a_server_that_confirms_too_many_epochs_is_not_believed",
     ),
     mutant(
         "links-of-sleepers-are-kept",

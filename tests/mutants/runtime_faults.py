@@ -86,9 +86,9 @@ RUNTIME: tuple[Mutant, ...] = (
         "A replica makes a step again that is sent to it again.",
         "runtime:ReplicaApply.step",
         "if new:\n    if data is not None:\n"
-        "        check_size(data, message.slice, self.copies.step_nbytes(message))\n"
-        "    self.copies.step(message, data)",
-        "self.copies.step(message, data)",
+        "        check_size(data, message.slice, self.replicas.step_nbytes(message))\n"
+        "    self.replicas.step(message, data)",
+        "self.replicas.step(message, data)",
         "tests/runtime/server/test_moving_slices.py::test_a_step_that_comes_twice_is_made_once",
     ),
     mutant(
@@ -282,7 +282,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:Slot.rewrite",
         "self.pieces[index].for_many()",
         "self.pieces[index]",
-        "tests/runtime/server/test_hashed_once.py::test_the_same_without_rounds",
+        "tests/runtime/server/test_hashed_once.py::test_a_fingerprint_is_always_that_of_the_version_without_rounds",
     ),
     mutant(
         "every-link-hashes",

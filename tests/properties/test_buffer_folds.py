@@ -103,7 +103,7 @@ class Server:
         primary: Primary = self.made.primary
         whole = primary.held[SLICE].parameters
         if copy:
-            whole = self.copy.follower.copies.export(SLICE)["parameters"]
+            whole = self.copy.follower.replicas.export(SLICE)["parameters"]
         return [whole[first:end] for first, end in primary.slices[SLICE].parts]
 
 

@@ -1,4 +1,4 @@
-"""Quick sums and large copies say the same as torch's own."""
+"""The fast check for finite values and the fast copy give the same results as torch's own."""
 
 import pytest
 import torch
@@ -7,13 +7,13 @@ from polyrhythm.tensors.copying import copy, copy_all
 from polyrhythm.tensors.finite import all_finite
 
 
-def test_finite_numbers_are_finite() -> None:
+def test_finite_elements_pass() -> None:
     assert all_finite(torch.randn(1000))
     assert all_finite(torch.empty(0))
     assert all_finite(torch.tensor([1, 2]))
 
 
-def test_a_sum_that_overflows_is_looked_at_closely() -> None:
+def test_finite_elements_whose_sum_overflows_pass() -> None:
     assert all_finite(torch.full((4,), 3e38))
     assert all_finite(torch.full((4,), 6e4, dtype=torch.float16))
 
@@ -32,7 +32,7 @@ def test_infinities_that_cancel_are_found() -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 300_000])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_copies_are_copies(length: int, kind: torch.dtype) -> None:
+def test_a_copy_equals_its_source(length: int, kind: torch.dtype) -> None:
     source = torch.randn(length).to(kind)
     target = torch.full((length,), 7.0)
     copy(target, source)
@@ -42,7 +42,7 @@ def test_copies_are_copies(length: int, kind: torch.dtype) -> None:
     assert torch.equal(exact, source)
 
 
-def test_strided_copies_are_copies() -> None:
+def test_a_copy_of_strided_tensors_equals_its_source() -> None:
     source = torch.randn(600, 600).t()
     target = torch.empty(600, 600)
     copy(target, source)
@@ -50,7 +50,7 @@ def test_strided_copies_are_copies() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, 300_000])
-def test_a_copy_of_all_is_one_too(length: int) -> None:
+def test_copy_all_equals_its_source(length: int) -> None:
     source, target = torch.randn(length), torch.zeros(length)
     copy_all(target, source)
     assert torch.equal(target, source)

@@ -1,4 +1,4 @@
-"""A worker's model as flat buffers: parameters live there, contributions are laid out there."""
+"""A worker's model in flat memory: parameters are views into it, and contributions have its layout."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_parameters_live_in_the_flat_memory() -> None:
 
 
 @pytest.mark.parametrize("wire", ["same", "bf16"])
-def test_slices_travel_from_one_model_to_another(wire: str) -> None:
+def test_slices_can_be_sent_from_one_model_to_another(wire: str) -> None:
     one, sources, _ = flatten(Mixed(), wire)
     other, targets, _ = flatten(Mixed(), wire)
     for tensor in targets:
@@ -80,7 +80,7 @@ def test_slices_travel_from_one_model_to_another(wire: str) -> None:
         assert torch.equal(source, target)
 
 
-def test_bf16_is_for_parameters_and_not_for_buffers() -> None:
+def test_bf16_is_used_for_parameters_and_not_for_buffers() -> None:
     flat, _, _ = flatten(Mixed(), "bf16")
     sizes = {
         (space.dtype, space.buffers): tensor.dtype
@@ -103,7 +103,7 @@ def gradients(tensors: list[torch.Tensor]) -> None:
 
 
 def laid(flat: FlatModel, push: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What lies in a push buffer, in the model's own shapes and order."""
+    """The contents of push buffers as tensors in the model's shapes and order."""
     return [
         push[place.space][place.offset : place.offset + place.length].as_strided(
             place.tensor.shape, place.tensor.strides
@@ -112,7 +112,7 @@ def laid(flat: FlatModel, push: list[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
-def test_gradients_are_laid_where_their_parameters_are() -> None:
+def test_gradients_have_the_layout_of_their_parameters() -> None:
     flat, tensors, _ = flatten(Mixed())
     gradients(tensors)
     flat.remember(parameters=False)
@@ -124,7 +124,7 @@ def test_gradients_are_laid_where_their_parameters_are() -> None:
                 assert torch.equal(there, tensor.grad)
 
 
-def test_two_push_buffers_do_not_mix() -> None:
+def test_filling_one_push_buffer_does_not_change_another() -> None:
     flat, tensors, _ = flatten(Mixed())
     flat.remember(parameters=False)
     one, other = buffers(flat), buffers(flat)
@@ -137,14 +137,16 @@ def test_two_push_buffers_do_not_mix() -> None:
     assert not torch.equal(one[0], other[0])
 
 
-def test_a_parameter_without_gradient_contributes_zeros() -> None:
+def test_a_parameter_without_gradient_contributes_negative_zeros() -> None:
     flat, tensors, _ = flatten(Mixed())
     gradients(tensors)
     tensors[0].grad = None
     flat.remember(parameters=False)
     push = buffers(flat)
     flat.fill_gradients(push)
-    assert not laid(flat, push)[0].any()
+    found = laid(flat, push)[0]
+    assert not found.any()
+    assert found.signbit().all()
 
 
 def test_buffers_contribute_their_change_and_integers_their_value() -> None:
@@ -169,7 +171,7 @@ def test_buffers_contribute_their_change_and_integers_their_value() -> None:
     assert sent == {"norm.running_mean", "norm.num_batches_tracked"}, "a constant one stays here"
 
 
-def test_changes_are_what_moved_since_remembered() -> None:
+def test_changes_are_counted_from_the_remembered_parameters() -> None:
     flat, tensors, _ = flatten(Mixed())
     flat.remember(parameters=True)
     moves = [torch.ones_like(tensor) * (index + 1) for index, tensor in enumerate(tensors)]
@@ -208,7 +210,7 @@ def test_large_tensors_are_checked_to_their_last_element() -> None:
 
 @pytest.mark.parametrize("rows", [2, 600])
 def test_numbers_that_overflow_the_wire_dtype_are_not_sent(rows: int) -> None:
-    """The largest float32 is beyond the largest bf16 by less than it rounds."""
+    """The largest float32 rounds to infinity in bf16."""
     model = torch.nn.Linear(1024, rows, bias=False)
     flat, tensors, _ = flatten(model, "bf16")
     gradients(tensors)

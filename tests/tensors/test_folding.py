@@ -1,4 +1,4 @@
-"""Which thread folds, with how many of torch's, and when there are adders."""
+"""Which thread folds, how many torch threads it uses, and when there are adders."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +15,8 @@ SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
 
 
 class Stage:
-    """A server with so many bytes that only folds; `polls`: it is asked to on its polling thread."""
+    """A server with this many bytes that only folds. `polls`: the fold is started on the polling
+    thread."""
 
     def __init__(
         self, nbytes: int, *, rounds: bool = True, polls: bool = True, cores: int = CORES
@@ -40,7 +41,7 @@ class Stage:
         return 1.0
 
     def fold(self) -> tuple[bool, int]:
-        """Whether it was done by the one who asked, and with how many threads."""
+        """Fold once. Returns whether the calling thread did it, and the number of torch threads."""
         self.folding.start(fx.StartFold(1, 0, 1))
         assert self._done.wait(10)
         (thread, threads) = self.folded[-1]
@@ -74,7 +75,8 @@ def test_the_polling_thread_folds_with_all_cores_for_a_while(stage: Callable[...
 
 
 def test_threads_that_do_not_poll_hand_the_fold_over(stage: Callable[..., Stage]) -> None:
-    """Each thread that works in parallel keeps a team: one per link would be many."""
+    """Each thread that folds in parallel keeps its own pool of torch threads: one pool per link would be
+    too many."""
     assert stage(MIDDLE, polls=False).fold() == (False, CORES)
 
 

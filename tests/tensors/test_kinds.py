@@ -32,7 +32,7 @@ SPEC = ModelSpec(
 
 
 class Largest(Stateless):
-    """Parameters become the largest value of each element that a worker sent."""
+    """Each element of the parameters becomes the largest value that a worker sent for it."""
 
     def add(
         self,

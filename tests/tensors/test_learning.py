@@ -1,4 +1,4 @@
-"""What a server learns of a slice that it is to copy, tensor by tensor."""
+"""A learner receives the state of a slice tensor by tensor, and refuses states that cannot be right."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_a_slice_is_adopted_when_all_of_its_tensors_are_there() -> None:
     made = learner(routing=2)
     assert tell(made, 2, "parameters", NUMBERS) is None
     assert tell(made, 2, "momentum_buffer", NUMBERS + 1) is not None
-    assert torch.equal(made.follower.copies.export(0)["momentum_buffer"], NUMBERS + 1)
+    assert torch.equal(made.follower.replicas.export(0)["momentum_buffer"], NUMBERS + 1)
 
 
 def test_an_incomplete_state_of_a_dead_primary_is_dropped() -> None:
@@ -65,7 +65,7 @@ def test_an_incomplete_state_of_a_dead_primary_is_dropped() -> None:
     made.reroute((Route(0, (2,), (1,)),), 3)
     made.follower.fetch((0,), 3)
     tell(made, 3, "momentum_buffer", NUMBERS)
-    assert [routing for _, routing, _ in made.follower.half_told] == [3]
+    assert [routing for _, routing, _ in made.follower.incomplete] == [3]
 
 
 def state(server: int = 0, routing: int = 2, **fields: object) -> State:
@@ -92,15 +92,15 @@ BYTES = memoryview(NUMBERS.numpy()).cast("B")
 def test_a_state_of_a_sender_that_was_not_asked_is_neither_looked_at_nor_kept(
     fields: dict[str, Any],
 ) -> None:
-    """Whatever is in it: the sender is checked first."""
+    """The sender is checked first, so the contents of the state do not matter."""
     made = learner(routing=2)
-    before = made.follower.copies.export(0)["parameters"].clone()
+    before = made.follower.replicas.export(0)["parameters"].clone()
     for wrong in ({}, {"dtype": "complex1024"}, {"shape": (3, -1)}, {"name": "x" * 10**6}):
         assert made.follower.adopt(state(**fields, **wrong), BYTES) is None
     for number in range(1000):
         made.follower.adopt(state(**fields, name=f"{number}"), BYTES)
-    assert made.follower.half_told == {}
-    assert torch.equal(made.follower.copies.export(0)["parameters"], before)
+    assert made.follower.incomplete == {}
+    assert torch.equal(made.follower.replicas.export(0)["parameters"], before)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_state_that_the_slice_cannot_have_ends_the_link_of_its_primary(
     made = learner(routing=2)
     with pytest.raises(LinkError, match="a state of slice 0 that is not one"):
         made.follower.adopt(state(**wrong), BYTES)
-    assert made.follower.half_told == {}
+    assert made.follower.incomplete == {}
 
 
 def test_parameters_of_another_dtype_are_refused() -> None:
@@ -142,17 +142,17 @@ def test_a_state_without_parameters_is_refused() -> None:
     made.follower.adopt(state(name="momentum_buffer"), BYTES)
     with pytest.raises(LinkError, match="that is not one"):
         made.follower.adopt(state(name="exp_avg", part=1), BYTES)
-    assert made.follower.half_told == {}
+    assert made.follower.incomplete == {}
 
 
 def test_an_incomplete_state_is_freed_when_its_link_ends() -> None:
     made = learner(routing=2)
     made.follower.adopt(state(), BYTES)
-    assert len(made.follower.half_told) == 1
+    assert len(made.follower.incomplete) == 1
     made.follower.forget(1)
-    assert len(made.follower.half_told) == 1
+    assert len(made.follower.incomplete) == 1
     made.follower.forget(0)
-    assert made.follower.half_told == {}
+    assert made.follower.incomplete == {}
 
 
 def step(made: SliceStore, nbytes: int, server: int = 0, worker: int = -1) -> object:
@@ -174,11 +174,11 @@ def copied() -> SliceStore:
 def test_a_step_of_another_size_than_the_slice_ends_the_link_of_its_primary(
     nbytes: int, worker: int
 ) -> None:
-    """One number would be taken for the whole slice, because torch repeats it."""
+    """Otherwise torch would broadcast a step of one element over the whole slice."""
     made = copied()
     with pytest.raises(LinkError, match=f"sent {nbytes} bytes for slice 0, which has 64"):
         step(made, nbytes, worker=worker)
-    assert torch.equal(made.follower.copies.export(0)["parameters"], NUMBERS)
+    assert torch.equal(made.follower.replicas.export(0)["parameters"], NUMBERS)
     step(made, 64)
 
 

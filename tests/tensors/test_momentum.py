@@ -30,7 +30,7 @@ cases = pytest.mark.parametrize(
 
 
 class Server:
-    """One slice and its optimizer."""
+    """A server with one slice and its optimizer."""
 
     def __init__(self, name: str, options: dict[str, Any], start: torch.Tensor) -> None:
         self.held = Held(
@@ -92,7 +92,7 @@ def test_sgd_applies_a_gradient_at_once_and_decays_its_velocity_by_the_root(
     parameters, velocity = start().double(), torch.zeros(LENGTH, dtype=torch.float64)
     for number, gradient in enumerate(gradients(30)):
         taken = (1 - damp) * gradient.double()
-        if number == 0 and damp:  # torch takes the first gradient as it is
+        if number == 0 and damp:  # torch applies no dampening to the first gradient
             ours.updater._optimizer.state[ours.updater._params[0]]["momentum_buffer"] = torch.zeros(
                 LENGTH
             )
@@ -107,7 +107,7 @@ def test_sgd_applies_a_gradient_at_once_and_decays_its_velocity_by_the_root(
 
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
 def test_a_model_in_half_precision_keeps_the_same_velocity(nesterov: bool) -> None:
-    """Its steps are not fused, and torch's step of many tensors writes Nesterov's look ahead into the
+    """Steps in half precision are not fused, and with Nesterov torch's unfused step writes on the
     gradients."""
     options = {"momentum": 0.9, "nesterov": nesterov}
     half = Server("SGD", options, start().bfloat16())
@@ -139,7 +139,7 @@ def test_adam_decays_its_first_moment_by_the_root() -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [case for case in CASES if case[0] != "RAdam"],  # whose first steps wait for a count of steps
+    [case for case in CASES if case[0] != "RAdam"],  # its first steps depend on the step count
     ids=lambda value: str(value).replace(" ", ""),
 )
 def test_a_steady_gradient_moves_as_far_in_p_steps_as_in_one_round(
@@ -171,8 +171,8 @@ def test_weight_decay_is_as_strong_as_in_a_round() -> None:
 
 
 def turns_until_settled(members: int, per_round: int, rate: float) -> float:
-    """A quadratic of curvature 1, minimised by workers in turn, each on what its last turn left: how
-    far from the minimum the parameters are in the end."""
+    """Minimise a quadratic of curvature 1 by workers in turn. Each worker computes its gradient at the
+    parameters that it read in its last turn. Returns the final distance from the minimum."""
     server = Server("SGD", {"momentum": 0.9}, torch.ones(1))
     seen = [torch.ones(1) for _ in range(members)]
     for turn in range(200 * members):
@@ -194,7 +194,7 @@ def test_rates_that_diverge_with_decay_per_contribution_converge_with_decay_per_
 
 
 @pytest.mark.parametrize("sync", ["asp", "ssp:3", "ssp-restart:3"])
-def test_a_step_knows_how_many_make_a_round(sync: str) -> None:
+def test_a_step_has_the_number_of_steps_per_round(sync: str) -> None:
     stepping = Stepping(JobSpec(job="j", sync=sync))
     stepping.enlist(4)
     made = stepping.step(1.0, 0.1, 1)
@@ -206,7 +206,9 @@ def test_a_step_knows_how_many_make_a_round(sync: str) -> None:
     [{"sync": "bsp"}, {"sync": "fsp"}, {"sync": "asp", "async_momentum": "contribution"}],
     ids=str,
 )
-def test_with_rounds_or_by_choice_momentum_decays_with_every_step(job: dict[str, str]) -> None:
+def test_momentum_decays_with_every_step_if_there_are_rounds_or_if_the_job_says_so(
+    job: dict[str, str],
+) -> None:
     stepping = Stepping(JobSpec(job="j", **job))
     stepping.enlist(4)
     assert stepping.step(1.0, 0.1, 1).per_round == 1

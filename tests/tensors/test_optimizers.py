@@ -1,4 +1,4 @@
-"""Which optimizers may travel, as what, and that they come back the same."""
+"""Optimizers can be sent as specs and built again from them; those that cannot are refused."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def parameters(count: int = 2) -> list[torch.nn.Parameter]:
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_optimizers_travel_by_name_and_numbers(name: str) -> None:
+def test_elementwise_optimizers_are_sent_by_name_and_options(name: str) -> None:
     one, other = parameters()
     kind = getattr(torch.optim, name)
     spec = describe_optimizer(kind([{"params": [one]}, {"params": [other], "lr": 0.5}], lr=0.1))
@@ -27,7 +27,7 @@ def test_elementwise_optimizers_travel_by_name_and_numbers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "Adafactor"])
-def test_others_are_refused_with_their_reason(name: str) -> None:
+def test_other_optimizers_are_refused_with_a_reason(name: str) -> None:
     optimizer = getattr(torch.optim, name)(parameters())
     with pytest.raises(UsageError, match=f"{name} cannot run on a server.*: it .*--kind local"):
         describe_optimizer(optimizer)
@@ -39,20 +39,20 @@ def test_a_users_own_optimizer_is_refused_even_under_a_known_name() -> None:
         describe_optimizer(mine)
 
 
-def test_tensors_among_the_numbers_travel_as_numbers() -> None:
+def test_options_that_are_tensors_are_sent_as_numbers() -> None:
     spec = describe_optimizer(torch.optim.Adam(parameters(), lr=torch.tensor(0.25)))
     assert spec.groups[0]["lr"] == 0.25
     assert spec.groups[0]["betas"] == [0.9, 0.999]
 
 
-def test_a_scheduler_leaves_nothing_behind_in_the_spec() -> None:
+def test_the_spec_has_no_options_of_a_scheduler() -> None:
     optimizer = torch.optim.SGD(parameters(), lr=0.1)
     plain = describe_optimizer(optimizer)
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     assert describe_optimizer(optimizer) == plain
 
 
-def test_groups_that_this_server_does_not_hold_are_left_out() -> None:
+def test_groups_without_slices_on_this_server_are_left_out() -> None:
     one, other = parameters()
     spec = describe_optimizer(
         torch.optim.SGD([{"params": [one]}, {"params": [other], "lr": 0.5}], lr=0.1)

@@ -86,7 +86,7 @@ class Pair:
 
     def assert_equal(self) -> None:
         theirs = self.primary.primary.export(0)
-        mine = self.replica.follower.copies.export(0)
+        mine = self.replica.follower.replicas.export(0)
         assert mine.keys() == theirs.keys() and len(theirs) > 1
         for name, tensor in theirs.items():
             assert torch.equal(mine[name], tensor), name
@@ -129,8 +129,8 @@ def test_the_scale_of_a_step_is_that_of_the_view_in_which_it_began(
 def test_primary_and_replica_stay_equal_if_the_sender_overwrites_its_memory(
     monkeypatch: pytest.MonkeyPatch, sync: str, optimizer: str
 ) -> None:
-    """A worker's segment is shared. One that was evicted and came back fills its buffers anew, while
-    a server may still read them."""
+    """A worker's segment is shared memory. A worker that was evicted and has rejoined fills its buffers
+    anew, while a server may still read them."""
     data = torch.ones(LENGTH)
     add = Primary.add
 
@@ -144,9 +144,9 @@ def test_primary_and_replica_stay_equal_if_the_sender_overwrites_its_memory(
     pair.assert_equal()
 
 
-def test_a_copy_of_one_slice_of_a_model_with_several_dtypes_makes_the_same_steps() -> None:
+def test_a_replica_of_one_slice_of_a_model_with_several_dtypes_makes_the_same_steps() -> None:
     """torch has no fused step for bfloat16. Whether steps are fused is decided for the whole model,
-    because a copy is updated alone, and fused Adam differs from the other in the last bits."""
+    because a replica is updated alone, and fused Adam differs from unfused Adam in the last bits."""
     optimizer = OPTIMIZERS["adam"]
     spec = ModelSpec(
         (

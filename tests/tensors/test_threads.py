@@ -1,4 +1,4 @@
-"""Each thread of ours keeps the number of torch's threads that it asked for."""
+"""Each of our threads keeps the number of torch threads that it set."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def on_another_thread(work: Callable[[], Result]) -> Result:
 
 
 def test_another_thread_may_use_more_cores() -> None:
-    """It asks before this one has had anything parallel to do."""
+    """The other thread sets its number before this thread has had any parallel work."""
 
     def lane() -> int:
         work_with(1)

@@ -11,7 +11,8 @@ from polyrhythm.wire import messages as m
 
 class Checker:
     def __init__(self, *, promises: bool = True) -> None:
-        """`promises`: servers stay what they are, so what was complete can be held against them."""
+        """`promises`: check that complete contributions are folded. This needs servers that keep their
+        slices."""
         self._promises = promises
         self.memories: dict[int, SimSliceStore] = {}
         self._trailers: set[Given] = set()
@@ -19,6 +20,7 @@ class Checker:
         self._promised: dict[int, list[Given]] = {}
 
     def told_lead(self, message: m.Message) -> None:
+        """The lead has received this message: a server that reports a contribution must have it."""
         given = (message.worker, message.incarnation, message.sequence)
         if isinstance(message, m.Trailer):
             self._trailers.add(given)
@@ -28,7 +30,7 @@ class Checker:
                 raise InvariantBroken(f"s{message.server} reported {given}, and does not have it")
 
     def decided(self, fold: m.Fold) -> None:
-        """The lead said `Fold`: what is complete by now must be in it."""
+        """The lead has ordered a fold: contributions that are complete now must be in it."""
         if fold.round in self._promised or not self._promises:
             return
         holders = {server for server, memory in self.memories.items() if memory.slices}
@@ -40,6 +42,7 @@ class Checker:
             del self._arrived[given]
 
     def folded(self, server: int, round_: int) -> None:
+        """A server has folded this round."""
         for given in self._promised.get(round_, ()):
             for slice_, contents in self.memories[server].contents.items():
                 if given not in contents:

@@ -69,7 +69,7 @@ class Simulation:
             journal=self._journal if server == SEAT.server else None,
             fold_ns_per_byte=1e9 / self.scenario.job.fold_rate,
             objective=self.objective,
-            witness=self._witness,
+            checker=self._witness,
             dial=self._dial_server,
             life=self._lives[server],
         )

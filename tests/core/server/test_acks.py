@@ -2,14 +2,14 @@ from polyrhythm.core.server.acks import Acks
 from polyrhythm.wire.messages import MemberSpec, Row
 
 
-def receipts(members: int = 3) -> Acks:
+def make_acks(members: int = 3) -> Acks:
     made = Acks()
     made.enlist([MemberSpec(worker, 1, "") for worker in range(members)])
     return made
 
 
 def test_a_version_acknowledges_to_its_readers_without_a_message() -> None:
-    made = receipts()
+    made = make_acks()
     made.arrive(0, 1, 1)
     made.arrive(1, 1, 1)
     made.arrive(2, 1, 2)
@@ -19,14 +19,14 @@ def test_a_version_acknowledges_to_its_readers_without_a_message() -> None:
 
 
 def test_the_last_worker_to_arrive_reads_first() -> None:
-    made = receipts()
+    made = make_acks()
     made.arrive(2, 1, 1)
     made.arrive(0, 1, 1)
     assert made.last_first((0, 1, 2, 7)) == [0, 2, 1], "the last is no member"
 
 
 def test_a_worker_that_comes_back_has_nothing_acknowledged() -> None:
-    made = receipts(2)
+    made = make_acks(2)
     made.acknowledge(0, 4)
     assert made.enlist([MemberSpec(0, 1, ""), MemberSpec(1, 1, "")]) is None
     assert made.enlist([MemberSpec(0, 2, ""), MemberSpec(1, 1, "")]) == [(0, 1)]
@@ -34,13 +34,13 @@ def test_a_worker_that_comes_back_has_nothing_acknowledged() -> None:
 
 
 def test_a_late_acknowledgement_never_lowers_the_last_one() -> None:
-    made = receipts(1)
+    made = make_acks(1)
     made.acknowledge(0, 4)
     assert made.acknowledge(0, 2) == 4
 
 
 def test_a_promoted_server_has_acknowledged_what_all_its_slices_have() -> None:
-    made = receipts()
+    made = make_acks()
     for worker in range(3):
         made.acknowledge(worker, 4)
     made.arrive(1, 5, 9)
@@ -51,13 +51,13 @@ def test_a_promoted_server_has_acknowledged_what_all_its_slices_have() -> None:
 
 
 def test_a_server_without_slices_takes_acknowledgements_from_the_rows() -> None:
-    made = receipts(1)
+    made = make_acks(1)
     assert made.take_over([Row(0, 1, 3)], anew=True) == []
     assert made.acknowledged(0) == 3
 
 
-def test_the_lead_is_told_of_what_is_acknowledged() -> None:
-    made = receipts(2)
+def test_the_lead_is_told_which_contributions_are_acknowledged() -> None:
+    made = make_acks(2)
     made.acknowledge(0, 2)
     made.acknowledge(1, 5)
     assert made.secured([Row(0, 1, 3), Row(1, 1, 4)]) == (Row(0, 1, 2), Row(1, 1, 4))

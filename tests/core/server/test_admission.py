@@ -1,4 +1,5 @@
-"""A server that does not lead takes the links of those servers and workers that the lead has named."""
+"""A server that does not run the lead accepts only links of servers and workers that the lead has
+named."""
 
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_a_server_that_is_not_named_yet_waits_for_the_leads_word() -> None:
     assert not refused(server.handle(ev.Tick(), WAIT_NS), "link-1")
 
 
-def test_it_is_refused_after_five_seconds() -> None:
+def test_a_server_that_is_not_named_is_refused_after_five_seconds() -> None:
     server = machine()
     server.handle(place(1, (0, 1), (1, 1), (2, 5)), 0)
     assert server.handle(ev.ServerCalled("link-1", 3, 1), 0) == []
@@ -75,14 +76,14 @@ def test_another_incarnation_than_the_named_one_is_not_bound() -> None:
     assert refused(server.handle(ev.Tick(), WAIT_NS), "link-2")
 
 
-def test_a_server_of_no_incarnation_is_not_bound() -> None:
+def test_a_server_without_an_incarnation_is_not_bound() -> None:
     server = machine()
     assert bound(server.handle(ev.ServerCalled("link-1", 3, 0), 0)) == []
     server.handle(place(1, (0, 1), (1, 1), (2, 5)), 1)
     assert refused(server.handle(ev.Tick(), WAIT_NS), "link-1")
 
 
-def test_links_that_wait_have_a_limit_and_go_with_their_peer() -> None:
+def test_waiting_links_have_a_limit_and_are_forgotten_when_they_close() -> None:
     server = machine()
     for number in range(MOST_WAITING):
         assert server.handle(ev.ServerCalled(f"link-{number}", 3, 1), 0) == []
@@ -93,7 +94,7 @@ def test_links_that_wait_have_a_limit_and_go_with_their_peer() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_server_that_this_one_dials_itself_is_refused_at_once(number: int) -> None:
-    """Otherwise a member that calls as the lead's server gets what is meant for that server."""
+    """Otherwise a member that claims to be the lead's server would get the messages for that server."""
     server = machine()
     server.handle(place(1, (0, 1), (1, 1), (2, 5)), 0)
     for incarnation in range(3):
@@ -137,7 +138,7 @@ def test_a_worker_that_is_not_introduced_yet_waits_for_the_leads_word() -> None:
 
 
 def test_a_later_incarnation_than_the_lead_has_given_is_refused_after_five_seconds() -> None:
-    """Otherwise a member takes the link of another worker by claiming a later incarnation."""
+    """Otherwise a member could take over the link of another worker by claiming a later incarnation."""
     server = machine()
     server.handle(introduced(0, 3), 0)
     assert server.handle(ev.WorkerCalled("link-1", 0, 4), 0) == []
@@ -167,7 +168,7 @@ def test_a_worker_that_was_never_admitted_is_refused_at_once(worker: int, incarn
 
 
 def test_workers_that_wait_have_a_limit_of_their_own() -> None:
-    """Members that wait do not keep a server from being linked."""
+    """Workers that wait do not prevent a server from linking."""
     server = machine()
     for number in range(MOST_WAITING):
         assert server.handle(ev.WorkerCalled(f"link-{number}", number, 9), 0) == []

@@ -1,4 +1,4 @@
-"""Confirmations of an epoch that is still to come: kept in little space, and as long as their link."""
+"""Confirmations of a future epoch are kept in bounded space, until their link closes."""
 
 from polyrhythm.core.server.acks import MOST_RUNS, EarlyAcks
 from polyrhythm.wire.messages import Adopted, Copied, Row
@@ -19,7 +19,7 @@ def test_a_run_of_confirmations_is_kept_as_the_last_of_each_worker() -> None:
 
 
 def test_early_confirmations_keep_their_order() -> None:
-    """Adopting starts the count anew, so that the two must not be joined."""
+    """`Adopted` starts the count anew, so confirmations before and after it must not be merged."""
     early = EarlyAcks()
     adopted = Adopted(server=1, routing=2, rows=(Row(7, 1, 4),))
     for message in (copied(9), adopted, copied(5)):
@@ -27,7 +27,7 @@ def test_early_confirmations_keep_their_order() -> None:
     assert early.take() == [copied(9), adopted, copied(5)]
 
 
-def test_a_server_that_names_ever_more_epochs_is_not_believed() -> None:
+def test_a_server_that_confirms_too_many_epochs_is_not_believed() -> None:
     early = EarlyAcks()
     believed = [early.keep(copied(1, routing)) for routing in range(MOST_RUNS + 5)]
     assert believed == [True] * MOST_RUNS + [False] * 5

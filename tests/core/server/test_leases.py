@@ -5,7 +5,7 @@ def readers(*, replicas: bool = True) -> Leases:
     return Leases(rotating=False, replicas=replicas)
 
 
-def test_a_version_on_its_way_is_not_sent_again() -> None:
+def test_a_version_in_flight_is_not_leased_again() -> None:
     made = readers()
     assert made.lease(0)
     assert not made.lease(0, asked=True)

@@ -34,7 +34,7 @@ def test_states_of_an_earlier_fetch_do_not_complete_a_later_one() -> None:
     assert copying.adopted(StateAdopted(0, 3, ()))
 
 
-def test_a_copy_is_fetched_again_when_its_primary_changes() -> None:
+def test_a_replica_is_fetched_again_when_its_primary_changes() -> None:
     copying = ReplicaFetch(1)
     before, after = place(2, Route(0, (1,))), place(3, Route(2, (1,)))
     copying.fetch(before)

@@ -41,7 +41,7 @@ def test_the_end_of_an_older_link_is_ignored() -> None:
     assert not links.complete
 
 
-def test_the_end_of_an_older_link_leaves_the_one_that_is_on_its_way() -> None:
+def test_the_end_of_an_older_link_does_not_end_the_link_being_dialed() -> None:
     links = Links()
     links.came(1, 1)
     (again,) = links.dial([spec(1, 2)])

@@ -1,4 +1,4 @@
-"""The server: it holds, reports, folds on the lead's word alone, and remembers who reads."""
+"""The server machine reports contributions, folds only on order of the lead, and tracks its readers."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -102,7 +102,7 @@ def test_a_server_folds_on_order_of_the_lead_and_publishes_to_the_readers() -> N
     assert sent(effects, m.Acknowledged) == [], "the parameters themselves acknowledge"
 
 
-def test_a_fold_is_as_much_of_a_step_as_the_lead_says() -> None:
+def test_a_fold_makes_the_share_of_a_step_that_the_lead_orders() -> None:
     seat = Seat().begin()
     seat.tell(ev.Contributed(0, 1, 5, 1))
     assert of(seat.fold(1, (0,), share=0.25), fx.StartFold)[0].share == 0.25
@@ -168,7 +168,7 @@ def test_a_fold_of_an_old_term_or_during_a_fold_is_ignored() -> None:
     assert seat.tell(ev.FoldDone(7, 1.0)) == []
 
 
-def test_a_reader_sends_the_next_fold_into_a_spare() -> None:
+def test_the_next_fold_writes_into_a_spare_slot_if_there_is_a_reader() -> None:
     seat = Seat().begin()
     seat.fold(1, (0,))
     seat.tell(ev.FoldDone(1, 1.0))
@@ -176,7 +176,7 @@ def test_a_reader_sends_the_next_fold_into_a_spare() -> None:
     seat.tell(ev.FoldDone(2, 1.0))
 
 
-def test_copied_sent_contributed_or_gone_frees_the_version() -> None:
+def test_a_version_is_free_when_its_reader_has_copied_it_contributed_or_gone() -> None:
     for event in (
         m.Pulled(worker=0, incarnation=1, round=1),
         ev.Sent((0,), 1),
@@ -190,7 +190,7 @@ def test_copied_sent_contributed_or_gone_frees_the_version() -> None:
         assert of(seat.fold(2), fx.StartFold)[0].slot == 0, event
 
 
-def test_a_version_that_has_left_for_all_is_free() -> None:
+def test_a_version_is_free_when_it_was_sent_to_all_readers() -> None:
     seat = Seat().begin()
     seat.fold(1, (0, 1))
     seat.tell(ev.FoldDone(1, 1.0))
@@ -220,7 +220,7 @@ def test_a_pull_during_a_fold_waits_for_it() -> None:
 
 
 def test_a_version_in_flight_is_not_published_again() -> None:
-    """The first one's `Sent` would free the version while the second is still being read."""
+    """Otherwise the `Sent` of the first answer would free the version while the second is being read."""
     seat = Seat().begin()
     pull = m.Pull(worker=1, incarnation=2, round=0)
     assert of(seat.tell(pull), fx.Publish)
@@ -237,7 +237,7 @@ def test_plain_addition_grows_the_next_version_beside_the_current_one() -> None:
     assert second.slot == first.fill != first.slot
 
 
-def test_stop_ends_it() -> None:
+def test_stop_ends_the_server() -> None:
     (end,) = Seat().begin().tell(m.Stop(reason=refused("the job is over"), failed=True))
     assert end.failed and in_words(end.reason) == "the job is over"
 

@@ -1,4 +1,4 @@
-"""What a step depends on is read once, when the step is made."""
+"""The inputs of a step are read once, when the step is computed."""
 
 import pytest
 

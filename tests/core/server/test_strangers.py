@@ -1,4 +1,4 @@
-"""Links of unknown peers: how many are kept, and which one goes for the next."""
+"""Links of unknown peers are bounded: the oldest one is closed for the next."""
 
 from polyrhythm.core.server.strangers import PATIENCE_NS, Strangers
 

@@ -1,5 +1,5 @@
-"""A version is hashed once for all its readers and an aggregate once for all its replicas; what is sent
-after the next fold is hashed anew."""
+"""A version is hashed once for all its readers, and an aggregate once for all its replicas. After the
+next fold the new contents are hashed again."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ SLOTS = 3
 
 
 class Hashed:
-    """What was hashed to be sent: (bytes, the thread)."""
+    """Records what was hashed for sending: the number of bytes, and the thread."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, threading.Thread]] = []
@@ -74,7 +74,7 @@ def pairs() -> Iterator[list[tuple[StreamLink, StreamLink]]]:
 
 
 def receive_all(links: Sequence[Link], count: int) -> list[dict[int, bytes]]:
-    """`count` slices from each link, by number; every payload is verified on the way."""
+    """Receive `count` slices from each link, by slice number; links verify every payload."""
     got: list[dict[int, bytes]] = [{} for _ in links]
 
     def read(number: int) -> None:
@@ -91,7 +91,7 @@ def receive_all(links: Sequence[Link], count: int) -> list[dict[int, bytes]]:
     return got
 
 
-def holdings(*, replicas: int = 0, tell: Any = None, **job: Any) -> SliceStore:
+def make_store(*, replicas: int = 0, tell: Any = None, **job: Any) -> SliceStore:
     spec = m.JobSpec(job="j", workers=READERS, replicas=replicas, slice_nbytes=NBYTES, **job)
     route = m.Route(0, tuple(range(1, replicas + 1)))
     made = choose_slice_store(spec)(
@@ -127,14 +127,14 @@ def contribute(held: SliceStore, sequence: int, worker: int = 0) -> None:
 
 
 def fold(held: SliceStore, round_: int) -> int:
-    """The slot of the version: it is used again three rounds later."""
+    """Fold a round. Returns the slot of the version, which is used again three rounds later."""
     slot = round_ % SLOTS
     held.fold(round_, slot, (round_ + 1) % SLOTS)
     return slot
 
 
 class _Driver:
-    """Takes what happened; nothing here depends on it."""
+    """Ignores all events: no test here depends on them."""
 
     def put(self, machine: str, event: object) -> None: ...
 
@@ -162,7 +162,7 @@ def test_memory_that_may_change_is_hashed_every_time(hashed: Hashed, pairs) -> N
 
 
 def test_large_payloads_are_hashed_by_the_thread_that_sends_them(hashed: Hashed, pairs) -> None:
-    """So links hash in parallel, and the caller waits for none of them."""
+    """Links then hash in parallel, and the caller does not wait for them."""
     for here, _ in pairs:
         here.send(m.Contribution(slice=0, slices=1), (memoryview(bytes(NBYTES)),))
     receive_all([there for _, there in pairs], 1)
@@ -173,7 +173,7 @@ def test_large_payloads_are_hashed_by_the_thread_that_sends_them(hashed: Hashed,
 
 @pytest.mark.parametrize("updater", ["optimizer", "addition"])
 def test_a_version_is_hashed_once_for_all_its_readers(hashed: Hashed, pairs, updater) -> None:
-    held, peers = holdings(updater=updater), Peers()
+    held, peers = make_store(updater=updater), Peers()
     for here, _ in pairs:
         here.incarnation = 1
         peers.add(here)
@@ -209,7 +209,7 @@ def test_readers_begin_at_different_slices() -> None:
 @pytest.mark.parametrize("updater", ["optimizer", "addition"])
 def test_an_aggregate_is_hashed_once_for_all_its_replicas(hashed: Hashed, updater) -> None:
     told: list[tuple[int, m.Message, Sequence[Any]]] = []
-    held = holdings(
+    held = make_store(
         replicas=2, servers=3, updater=updater, tell=lambda *letter: told.append(letter)
     )
     for round_ in range(1, 2 * SLOTS + 1):
@@ -222,12 +222,12 @@ def test_an_aggregate_is_hashed_once_for_all_its_replicas(hashed: Hashed, update
             digest = piece.fingerprint.by(Digest.XXH3)
             assert digest == Digest.XXH3.over([bytes(piece.memory)])
         hashes = hashed.payloads()
-        assert len(hashes) - len(copies) == SLICES  # the rest are this test's own
+        assert len(hashes) - len(copies) == SLICES  # the test itself computes one hash per `Copy`
 
 
 def test_a_contribution_is_hashed_once_for_all_replicas_without_rounds(hashed: Hashed) -> None:
     told: list[tuple[int, m.Message, Sequence[Any]]] = []
-    held = holdings(replicas=2, servers=3, sync="asp", tell=lambda *letter: told.append(letter))
+    held = make_store(replicas=2, servers=3, sync="asp", tell=lambda *letter: told.append(letter))
     contribute(held, 1)
     for _, message, (piece,) in told:
         assert isinstance(message, m.Copy)
@@ -248,7 +248,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_a_fingerprint_is_always_that_of_the_version(job: dict[str, Any]) -> None:
-    held = holdings(**job)
+    held = make_store(**job)
     for round_ in range(1, 3 * SLOTS + 1):
         contribute(held, round_)
         slot = fold(held, round_)
@@ -258,8 +258,8 @@ def test_a_fingerprint_is_always_that_of_the_version(job: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("job", [{}, {"wire_dtype": "bf16"}, {"replicas": 1, "servers": 2}])
-def test_the_same_without_rounds(job: dict[str, Any]) -> None:
-    held = holdings(sync="asp", **job)
+def test_a_fingerprint_is_always_that_of_the_version_without_rounds(job: dict[str, Any]) -> None:
+    held = make_store(sync="asp", **job)
     for sequence in range(1, 10):
         contribute(held, sequence)
         ticket = sequence

@@ -1,8 +1,8 @@
-"""Slices that are copied, promoted, demoted and learned: what a server holds afterwards is what every
-contribution, counted once, leads to.
+"""Slices are replicated, promoted, demoted and learned: afterwards each server has the parameters that
+result if every contribution counts once.
 
-The servers are real holdings; what they send to each other is delivered at once, or kept for the test to
-deliver. Every slice is one parameter with momentum, so that its state matters too.
+The servers are real slice stores. Their messages to each other are delivered at once, or kept for the
+test to deliver. Every slice is one parameter with momentum, so that its optimizer state matters too.
 """
 
 import threading
@@ -44,7 +44,7 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 class Site:
-    """Servers by number. `post`: while it is a list, what is sent is kept there; None: it arrives."""
+    """Servers by number. `post`: a list that collects messages, or None to deliver them at once."""
 
     def __init__(self, routes: Sequence[Route], *, servers: int = 2, **job: Any) -> None:
         self.post: list[Letter] | None = None
@@ -63,12 +63,12 @@ class Site:
             )
             for server in range(servers)
         ]
-        for server, holdings in enumerate(self.servers):
-            holdings.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 1, "bert")])
+        for server, store in enumerate(self.servers):
+            store.enlist([MemberSpec(0, 1, "anna"), MemberSpec(1, 1, "bert")])
             for slice_, route in enumerate(routes):
                 if server in (route.primary, *route.replicas):
                     seed = Seed(slice=slice_, routing=EPOCH)
-                    holdings.seed(seed, as_bytes(torch.zeros(LENGTH)))
+                    store.seed(seed, as_bytes(torch.zeros(LENGTH)))
 
     def _tell(self, to: int, message: Message, payload: Sequence[Piece | memoryview]) -> None:
         parts = [part.memory if isinstance(part, Piece) else part for part in payload]
@@ -101,19 +101,20 @@ class Site:
         return self.servers[server].add(message, as_bytes(torch.full((LENGTH,), value)))
 
     def reroute(self, routes: Sequence[Route], routing: int) -> None:
-        for holdings in self.servers:
-            holdings.reroute(routes, routing)
+        for store in self.servers:
+            store.reroute(routes, routing)
 
     def teach(self, primary: int, learner: int, slices: Sequence[int], routing: int) -> None:
-        """The learner fetches these from their primary."""
+        """The learner fetches these slices from their primary."""
         fetch = self.servers[learner].follower.fetch(slices, routing)
         self.servers[primary].send_state(learner, fetch.held, routing)
 
     def state(self, server: int, slice_: int) -> dict[str, float]:
-        """What a server has of a slice, as its primary or as a copy: each tensor is one number."""
-        holdings = self.servers[server]
-        mine = slice_ in holdings.primary.index
-        state = (holdings.primary if mine else holdings.follower.copies).export(slice_)
+        """The state of a slice on its primary or on a replica. All elements of a tensor are equal, so
+        each tensor is given as one number."""
+        store = self.servers[server]
+        mine = slice_ in store.primary.index
+        state = (store.primary if mine else store.follower.replicas).export(slice_)
         for tensor in state.values():
             assert tensor.eq(tensor[0]).all()
         return {name: tensor[0].item() for name, tensor in state.items()}
@@ -143,7 +144,7 @@ def test_a_replica_makes_the_scaled_steps_of_its_primary(sync: str) -> None:
 
 
 def one_step(site: Site, sequence: int) -> Letter:
-    """What the primary sends for the next step of slice 0."""
+    """The message that the primary sends for the next step of slice 0."""
     site.post = []
     site.give(0, 0, 1.0, sequence=sequence)
     (letter,) = site.post
@@ -170,7 +171,7 @@ def test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed() -> 
 
 
 def test_a_promoted_replica_knows_what_is_in_its_slices() -> None:
-    """A contribution that its sender sends again, because its primary died, counts once."""
+    """A contribution that a worker sends again because the primary died counts once."""
     site = Site(COPIED, sync="asp")
     site.give(0, 0, 1.0, sequence=1)
     site.servers[1].reroute((Route(1, since=3), Route(1, since=3)), 3)
@@ -180,7 +181,8 @@ def test_a_promoted_replica_knows_what_is_in_its_slices() -> None:
 
 
 def test_a_demoted_primary_keeps_what_it_has() -> None:
-    """Its successor made the same steps, and so sends no state: only the word that it is the same."""
+    """Its successor made the same steps, so it confirms that the replica is the same and sends no
+    tensors."""
     site = Site(COPIED)
     for slice_ in (0, 1):
         site.give(0, slice_, 1.0, sequence=1)
@@ -209,7 +211,7 @@ def test_a_state_that_was_asked_of_another_primary_is_not_adopted() -> None:
 
 
 def test_contributions_keep_their_weight_when_slices_move() -> None:
-    """What was added before a change of routes is in the mean by its own points, not as one."""
+    """A contribution that was added before a change of routes counts in the mean with its own weight."""
     site = Site(APART)
     site.give(0, 0, 2.0, sequence=1, worker=0, weight=3.0)
     site.servers[0].reroute((Route(0), Route(0, since=3)), 3)
@@ -220,7 +222,7 @@ def test_contributions_keep_their_weight_when_slices_move() -> None:
 
 def test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold() -> None:
     """Server 0 has folded round 1 of slice 0, and folds it again for slice 1, of which it is the
-    primary since then. What has come for slice 0 meanwhile belongs to round 2."""
+    primary since then. Contributions to slice 0 that came meanwhile belong to round 2."""
     site = Site(APART)
     site.give(0, 0, 1.0, sequence=1)
     site.servers[0].fold(1, 0, 0)
@@ -235,7 +237,8 @@ def test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold() ->
 
 
 def test_steps_sent_to_a_learner_do_not_change_afterwards() -> None:
-    """A learner is not waited for: it may read a step when the primary's memory is in use again."""
+    """The primary does not wait for a learner, which may read a step after the primary has reused the
+    memory of the aggregate."""
     site = Site((Route(0, (1,)), Route(0, (1,))), servers=3)
     site.reroute((Route(0, (1,), (2,)), Route(0, (1,), (2,))), 3)
     site.teach(0, 2, [0, 1], 3)
@@ -255,7 +258,8 @@ def test_steps_sent_to_a_learner_do_not_change_afterwards() -> None:
 
 
 def memory_of(store: SliceStore, slice_: int) -> list[Any]:
-    """The objects that make up a slice on its primary: they change identity if it is copied."""
+    """The objects that make up a slice on its primary. If the slice is copied, they are other
+    objects."""
     index = store.primary.index[slice_]
     held = store.primary.held[index]
     pieces = [store.primary.slots.at(0).pieces[index]]
@@ -278,7 +282,7 @@ def test_a_slice_that_does_not_move_keeps_its_memory(sync: str, updater: str) ->
 
 
 def add_in_a_thread(site: Site, slice_: int, **given: Any) -> bool:
-    """Whether a contribution can be added to the slice now, while this thread goes on."""
+    """Whether another thread can add a contribution to the slice now."""
     thread = threading.Thread(target=site.give, args=(0, slice_, 1.0), kwargs=given, daemon=True)
     thread.start()
     thread.join(10)
@@ -287,7 +291,7 @@ def add_in_a_thread(site: Site, slice_: int, **given: Any) -> bool:
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_a_slice_can_be_added_to_while_another_one_is_promoted(sync: str) -> None:
-    """Memory for the slice that comes is allocated in the middle of the change."""
+    """The test adds in the middle of the change, when memory for the promoted slice is allocated."""
     site = Site(APART, sync=sync)
     added: list[bool] = []
 
@@ -318,8 +322,8 @@ def test_a_slice_can_be_added_to_while_the_state_of_another_one_is_sent(sync: st
 
 @pytest.mark.parametrize("updater", ["optimizer", "addition"])
 def test_contributions_survive_a_second_fold_of_their_round(updater: str) -> None:
-    """Slice 0 has folded round 1 and got a contribution to round 2. Slice 1 moves here and is still to
-    fold round 1: the fold that does so carries slice 0 over, with what was added to it."""
+    """Slice 0 has folded round 1 and has a contribution to round 2. Slice 1 moves here and must still
+    fold round 1. That fold copies slice 0 to the new version and keeps its aggregate."""
     site = Site(APART, updater=updater)
     store = site.servers[0]
     site.give(0, 0, 1.0, sequence=1)

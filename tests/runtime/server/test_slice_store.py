@@ -1,4 +1,4 @@
-"""What a server holds: slices are checked before they are added, and versions stay apart."""
+"""The slice store checks slices before it adds them, folds them, and keeps versions apart."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ ROUTES = (Route(0),) * 4
 EPOCH = 2
 
 
-def holdings(**job: object) -> SliceStore:
+def make_store(**job: object) -> SliceStore:
     spec = JobSpec(**{"job": "j", "slice_nbytes": 64, **job})
     made = choose_slice_store(spec)(
         0,
@@ -92,7 +92,7 @@ def values(made: SliceStore, slot: int) -> list[float]:
 
 
 def test_a_dead_seeders_parameters_change_nothing() -> None:
-    made = holdings()
+    made = make_store()
     before = values(made, 0)
     data = torch.full((made.primary.slices[0].length,), 100.0)
     assert made.seed(Seed(slice=0, routing=EPOCH - 1), as_bytes(data)) is None
@@ -100,23 +100,23 @@ def test_a_dead_seeders_parameters_change_nothing() -> None:
 
 
 def test_the_last_slice_completes_a_contribution() -> None:
-    made = holdings()
+    made = make_store()
     events = [give(made, slice_.id, 1.0) for slice_ in made.primary.slices]
     assert events[:-1] == [None] * (len(events) - 1)
     assert events[-1] == Contributed(0, 1, 1, 1)
 
 
 def test_repeated_slices_are_not_added() -> None:
-    made = holdings()
+    made = make_store()
     give_all(made, 1.0)
     assert give(made, 0, 100.0) == Repeated(0, 1, 1)
     made.fold(1, 0, 0)
     assert values(made, 0)[0] == 0.5
 
 
-def test_a_fold_does_what_each_slice_needs() -> None:
+def test_a_fold_uses_the_updater_of_each_slice() -> None:
     """An optimizer step for parameters, the mean for buffers, the maximum for integers."""
-    made = holdings()
+    made = make_store()
     give_all(made, 1.0, worker=0, weight=1.0)
     give_all(made, 5.0, worker=1, weight=3.0)
     assert made.fold(1, 0, 0) == 4.0
@@ -124,7 +124,7 @@ def test_a_fold_does_what_each_slice_needs() -> None:
 
 
 def test_kind_local_averages_changes() -> None:
-    made = holdings(kind="local")
+    made = make_store(kind="local")
     give_all(made, 1.0, worker=0, weight=1.0)
     give_all(made, 5.0, worker=1, weight=3.0)
     made.fold(1, 0, 0)
@@ -133,14 +133,14 @@ def test_kind_local_averages_changes() -> None:
 
 @pytest.mark.parametrize(("kind", "found"), [("gradient", 1 - 0.5 * 4.0 / 4), ("local", 1 + 1.0)])
 def test_a_share_of_a_step_moves_parameters_by_that_share(kind: str, found: float) -> None:
-    made = holdings(kind=kind)
+    made = make_store(kind=kind)
     give_all(made, 4.0, worker=0, weight=1.0)
     made.fold(1, 0, 0, 0.25)
     assert values(made, 0)[:2] == [found, found]
 
 
 def test_plain_addition_adds() -> None:
-    made = holdings(updater="addition")
+    made = make_store(updater="addition")
     give_all(made, 1.0, worker=0)
     give_all(made, 5.0, worker=1)
     made.fold(1, 1, 0)
@@ -148,7 +148,7 @@ def test_plain_addition_adds() -> None:
 
 
 def test_a_fold_into_a_spare_leaves_the_old_version() -> None:
-    made = holdings()
+    made = make_store()
     give_all(made, 1.0)
     before = values(made, 0)
     made.fold(1, 1, 1)
@@ -157,7 +157,7 @@ def test_a_fold_into_a_spare_leaves_the_old_version() -> None:
 
 
 def test_a_contribution_completed_after_the_fold_is_in_the_next_round() -> None:
-    made = holdings()
+    made = make_store()
     give(made, 0, 1.0)
     made.fold(1, 0, 0)
     last = None
@@ -168,7 +168,7 @@ def test_a_contribution_completed_after_the_fold_is_in_the_next_round() -> None:
 
 @pytest.mark.parametrize("order", [(7, 3), (3, 7)])
 def test_the_rate_of_the_highest_clock_counts(order: tuple[int, int]) -> None:
-    made = holdings()
+    made = make_store()
     for sequence in order:
         worker, rate = (0, 0.25) if sequence == 7 else (1, 0.5)
         give(made, 0, 1.0, worker=worker, sequence=sequence, rate=rate)
@@ -176,7 +176,7 @@ def test_the_rate_of_the_highest_clock_counts(order: tuple[int, int]) -> None:
     assert values(made, 0)[0] == 0.75
 
 
-def test_bf16_travels_and_float32_is_kept() -> None:
+def test_slices_are_sent_in_bf16_and_kept_in_float32() -> None:
     made = RoundsSliceStore(
         0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64, wire_dtype="bf16"),
         lambda nbytes: Segment(nbytes, shared=False),
@@ -196,7 +196,7 @@ def test_bf16_travels_and_float32_is_kept() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_nan_and_infinity_are_refused_and_not_added(bad: float) -> None:
-    made = holdings()
+    made = make_store()
     with pytest.raises(NotFinite, match="a contribution holds NaN or infinity in slice 0"):
         give(made, 0, bad)
     give(made, 0, 1.0, worker=1)
@@ -205,14 +205,14 @@ def test_nan_and_infinity_are_refused_and_not_added(bad: float) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_weight_that_is_no_positive_number_is_refused(weight: float) -> None:
+def test_a_weight_that_is_not_a_positive_number_is_refused(weight: float) -> None:
     with pytest.raises(LinkError, match="must be a positive number"):
-        give(holdings(), 0, 1.0, weight=weight)
+        give(make_store(), 0, 1.0, weight=weight)
 
 
 def test_contributions_of_non_members_are_not_added() -> None:
-    """It was evicted, perhaps, and does not know yet: its link is not closed for that."""
-    made = holdings()
+    """The sender may have been evicted without knowing it yet, so its link stays open."""
+    made = make_store()
     for slice_ in range(len(made.primary.slices)):
         assert give(made, slice_, 1.0, incarnation=9) is None
     made.fold(1, 0, 0)
@@ -220,7 +220,7 @@ def test_contributions_of_non_members_are_not_added() -> None:
 
 
 def test_a_slice_of_another_server_or_size_is_refused() -> None:
-    made = holdings()
+    made = make_store()
     with pytest.raises(LinkError, match="slice 99, which is not held here"):
         made.add(Contribution(slice=99, slices=1, weight=1.0, routing=EPOCH), memoryview(b"x"))
     with pytest.raises(LinkError, match="1 bytes for slice 0, which has 64"):
@@ -234,7 +234,7 @@ def test_a_slice_of_another_server_or_size_is_refused() -> None:
 
 
 def test_a_seed_after_seeding_is_refused() -> None:
-    made = holdings()
+    made = make_store()
     before = values(made, 0)
     data = torch.full((made.primary.slices[0].length,), 100.0)
     for routing in (EPOCH, EPOCH + 1):
@@ -244,7 +244,7 @@ def test_a_seed_after_seeding_is_refused() -> None:
 
 
 def test_the_first_seed_of_a_slice_counts() -> None:
-    """Before training begins, a second one changes nothing and ends no link."""
+    """Before training begins, a second seed changes nothing and does not close the link."""
     made = RoundsSliceStore(
         *(0, SPEC, ROUTES, EPOCH, JobSpec(job="j", slice_nbytes=64)),
         lambda nbytes: Segment(nbytes, shared=False),
@@ -258,7 +258,7 @@ def test_the_first_seed_of_a_slice_counts() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
-    """torch raises in the middle of adding it, which would end the server."""
+    """Otherwise torch would raise while it adds the slice, which would end the server."""
     tensor = TensorSpec("weight", (32,), dtype, 0, (1,))
     spec = ModelSpec((tensor,), OptimizerSpec("SGD", ({"lr": 0.5},)))
     made = RoundsSliceStore(
@@ -273,7 +273,7 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
 
 
 def test_repetitions_are_recognised_by_the_number_of_the_slice() -> None:
-    """This server holds slices 1 and 3 of four: their places here are 0 and 1."""
+    """This server has slices 1 and 3 of four, at the indices 0 and 1."""
     routes = [Route(server) for server in (1, 0, 1, 0)]
     job = JobSpec(job="j", slice_nbytes=64)
     made = RoundsSliceStore(
@@ -294,7 +294,7 @@ def test_repetitions_are_recognised_by_the_number_of_the_slice() -> None:
 
 @pytest.mark.parametrize("sync", ["asp", "ssp:2"])
 def test_each_of_fewer_members_makes_a_larger_step(sync: str) -> None:
-    made = holdings(sync=sync)
+    made = make_store(sync=sync)
     give(made, 0, 1.0, sequence=1)
     assert values(made, 0)[0] == 1 - 0.5 / 2
     made.enlist([MemberSpec(0, 1, "anna")])
@@ -303,7 +303,7 @@ def test_each_of_fewer_members_makes_a_larger_step(sync: str) -> None:
 
 
 def test_nothing_is_folded_after_the_freeze() -> None:
-    made = holdings(sync="asp")
+    made = make_store(sync="asp")
     give(made, 0, 1.0, sequence=1)
     before = values(made, 0)
     made.freeze()
@@ -312,7 +312,7 @@ def test_nothing_is_folded_after_the_freeze() -> None:
 
 
 def test_slots_of_slow_readers_are_freed() -> None:
-    made = holdings(sync="asp")
+    made = make_store(sync="asp")
     readers = range(40)
     for reader in readers:
         made.lease(reader, 1)

@@ -1,4 +1,4 @@
-"""Peers that link to a server that does not lead: only those that the lead has named come in.
+"""Admission to a server that does not run the lead: it accepts only peers that the lead has named.
 
 *The lead names a server with its incarnation in `Place`, and a worker in `Introduced` when it admits
 the worker. The word of the lead and the hello of the peer travel over different links, so a peer that
@@ -18,8 +18,8 @@ from polyrhythm.wire.messages.reasons import refused
 
 WAIT_NS = 5 * 10**9
 MOST_WAITING = 64
-"""Links of servers that are not named yet, and as many of workers, or as many as the job has. A member
-could open any number of them."""
+"""The most links of servers that may wait to be named. For workers the limit is this number or the
+number of workers in the job, whichever is larger. Without a limit a member could open any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class _Call:
 
 class PeerAdmission:
     def __init__(self, server: int, workers: int = 0) -> None:
-        """`workers`: so many may come at once."""
+        """`workers`: the number of workers in the job, which may all connect at once."""
         self._server = server
         self._me = server_name(server)
         self._most_workers = max(MOST_WAITING, workers)
@@ -40,22 +40,23 @@ class PeerAdmission:
         self._workers: dict[str, int] = {}
         """Per worker, the last incarnation that the lead has admitted."""
         self._calling_servers: dict[str, _Call] = {}
-        """Per link of a server that waits to be named."""
+        """By link, the servers that wait to be named."""
         self._calling_workers: dict[str, _Call] = {}
         self.wake_ns: int | None = None
-        """When the first of them has waited long enough. A plain value, because the thread that keeps
-        the time asks for it while another thread handles an event."""
+        """The time at which the first waiting peer is refused. A plain value, because the timer thread
+        reads it while another thread handles an event."""
 
     @property
     def _queues(self) -> tuple[tuple[dict[str, _Call], dict[str, int]], ...]:
-        """Per kind of peer: the links that wait, and what the lead has named."""
+        """For servers and for workers: the waiting links, and the incarnations that the lead has
+        named."""
         return (self._calling_servers, self._servers), (self._calling_workers, self._workers)
 
     def _look_ahead(self) -> None:
         times_ns = [call.until_ns for waiting, _ in self._queues for call in waiting.values()]
         self.wake_ns = min(times_ns, default=None)
 
-    # -- what the lead says --------------------------------------------------------------------
+    # -- messages of the lead ------------------------------------------------------------------
 
     def named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
         """The lead has named these servers, and no others."""
@@ -83,7 +84,7 @@ class PeerAdmission:
         self._look_ahead()
         return effects
 
-    # -- what peers do -------------------------------------------------------------------------
+    # -- peers ---------------------------------------------------------------------------------
 
     def call(self, link: str, server: int, incarnation: int, now_ns: int) -> list[Effect]:
         """A server has said hello over `link`."""
@@ -136,7 +137,7 @@ class PeerAdmission:
     def _settle(
         self, link: str, peer: str, incarnation: int, known: dict[str, int]
     ) -> list[Effect] | None:
-        """What to do with the link; None: the lead may still name the peer."""
+        """Bind or refuse the link. Returns None if the lead may still name the peer."""
         named = known.get(peer, 0)
         if incarnation == named and named > 0:
             return [Bind(link, peer, incarnation)]

@@ -14,14 +14,14 @@ from enum import Enum
 
 from polyrhythm.wire.messages import Route, Row, Stamp
 
-_NOBODY = -1
-"""The worker of a fold, which belongs to no single one."""
+_NO_WORKER = -1
+"""The worker of a round's fold, which is a step of no single worker."""
 _NO_ROW = (0, 0)
 MOST_PARTIAL = 64
 """The most incomplete contributions that are kept per member. An honest member sends one after the
 other; a member that completes none must not make the ledger grow."""
 _Rows = dict[int, tuple[int, int]]
-"""Per worker, the incarnation and the last sequence of its that is in the slice."""
+"""Per worker, its incarnation and its last sequence that is in the slice."""
 
 
 class Verdict(Enum):
@@ -190,8 +190,9 @@ class Ledger:
         return self._copiers.get(slice_, set())
 
     def teach(self, peer: int, slices: Iterable[int], held: Iterable[Stamp]) -> dict[int, bool]:
-        """Every later step of these slices goes to `peer`. Returns per slice whether its copy is the
-        same already. A peer that has made no step may not even have the initial parameters."""
+        """Every later step of these slices goes to `peer`. Returns per slice whether the replica
+        there is the same already. A peer that has made no step may not even have the initial
+        parameters."""
         theirs = {stamp.slice: stamp for stamp in held}
         for slice_ in slices:
             self._copiers[slice_].add(peer)
@@ -221,7 +222,7 @@ class Ledger:
         return self.accepts(server, stamp.slice) and follows
 
     def accepts(self, server: int, slice_: int) -> bool:
-        """Whether `server` is the slice's primary and the copy here equals what it has."""
+        """Whether `server` is the slice's primary and the replica here equals it."""
         return self._primaries.get(slice_) == server and slice_ in self._fresh
 
     def copied(self, stamp: Stamp, rows: Iterable[Row]) -> None:
@@ -237,17 +238,17 @@ class Ledger:
         return mine and routing >= self._copied_since[slice_]
 
     def adopted(self, primary: int) -> bool:
-        """Whether all copies from this primary equal what it has."""
-        return self._fresh.issuperset(self.copies(primary))
+        """Whether all replicas here of this primary's slices equal it."""
+        return self._fresh.issuperset(self.replicas_of(primary))
 
     def adopt(self, stamp: Stamp, rows: Iterable[Row]) -> None:
-        """The copy here equals what its primary has."""
+        """The replica here equals its primary."""
         self._rows[stamp.slice] = {}
         self.copied(stamp, rows)
         self._fresh.add(stamp.slice)
 
-    def copies(self, primary: int) -> list[int]:
-        """The slices that are copied from this primary."""
+    def replicas_of(self, primary: int) -> list[int]:
+        """The slices with this primary that have a replica here."""
         return [
             slice_
             for slice_, of in self._primaries.items()
@@ -257,8 +258,10 @@ class Ledger:
     def made(self, primary: int, steps: Iterable[Row]) -> tuple[Row, ...]:
         """Those of these steps that are, with all steps before them, in every slice copied from
         `primary`. Slices that are still being learned do not count."""
-        copies = self._reliable(primary)
-        return tuple(step for step in steps if copies and all(self._has(s, step) for s in copies))
+        replicas = self._reliable(primary)
+        return tuple(
+            step for step in steps if replicas and all(self._has(s, step) for s in replicas)
+        )
 
     def made_all(self, primary: int) -> tuple[Row, ...]:
         """Per worker the last step that is in every slice copied from `primary`. Slices that are still
@@ -268,12 +271,12 @@ class Ledger:
         return tuple(Row(*key, min(row[key] for row in rows)) for key in sorted(common))
 
     def _reliable(self, primary: int) -> list[int]:
-        """The slices copied from `primary`, or none if one of them differs from what it has."""
-        copies = self.copies(primary)
-        if self._fresh.issuperset(copies):
-            return copies
-        copies = [s for s in copies if s not in self._learning or s in self._fresh]
-        return copies if self._fresh.issuperset(copies) else []
+        """The replicas here of slices of `primary`, or none if one of them differs from it."""
+        replicas = self.replicas_of(primary)
+        if self._fresh.issuperset(replicas):
+            return replicas
+        replicas = [s for s in replicas if s not in self._learning or s in self._fresh]
+        return replicas if self._fresh.issuperset(replicas) else []
 
     def made_of_all(self) -> tuple[tuple[int, tuple[Row, ...]], ...]:
         """Per primary, the last steps of it that were made here."""
@@ -283,7 +286,7 @@ class Ledger:
 
     def _all_rows(self, slice_: int) -> dict[tuple[int, int], int]:
         rows = {(worker, row[0]): row[1] for worker, row in self._rows.get(slice_, {}).items()}
-        return rows | {(_NOBODY, 0): self.number(slice_)}
+        return rows | {(_NO_WORKER, 0): self.number(slice_)}
 
     def least(self) -> tuple[int, tuple[Row, ...]]:
         """What all slices with this primary have: the version, and per member the last contribution."""
@@ -303,7 +306,7 @@ class Ledger:
     def _has(self, slice_: int, step: Row) -> bool:
         """A step is in the slice if a later step of its worker is, or a step of a later incarnation:
         contributions of earlier ones are refused by then."""
-        if step.worker == _NOBODY:
+        if step.worker == _NO_WORKER:
             return self.number(slice_) >= step.sequence
         row = self._rows.get(slice_, {}).get(step.worker, _NO_ROW)
         return row >= (step.incarnation, step.sequence)

@@ -1,9 +1,9 @@
-"""Links of peers that are not known yet: how many a server keeps, for how long, and which one goes.
+"""Links whose peers have not completed the handshake: how many a server keeps, and for how long.
 
 *At most 64 links may be silent (no hello yet), and at most 64 unproven (no proof yet). When one more
-comes, the oldest of its kind is closed. When descriptors are scarce, the oldest silent one is closed
-before the next is accepted, or else the oldest unproven one, so that the descriptors in reserve stay
-free for members. A peer has ten seconds for the whole handshake.* So a flood of silent connections
+comes, the oldest of its kind is closed. When file descriptors are scarce, the oldest silent link, or
+else the oldest unproven one, is closed before the next is accepted, so that the descriptors in reserve
+stay free for members. A peer has ten seconds for the whole handshake.* So a flood of silent connections
 never closes the link of a peer that has said hello.
 """
 
@@ -17,19 +17,19 @@ class Strangers:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._silent: dict[int, int] = {}
-        """Per link, the end of its time."""
+        """Per link, its deadline."""
         self._unproven: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._silent) + len(self._unproven)
 
     def make_room(self) -> list[int]:
-        """Descriptors are scarce, and a connection waits to be accepted; the links to close."""
+        """Descriptors are scarce and a connection waits to be accepted. Returns the links to close."""
         kind = self._silent or self._unproven
         return [self._oldest(kind)] if kind else []
 
     def came(self, link: int, now_ns: int) -> list[int]:
-        """A link was accepted; the links to close."""
+        """A link was accepted. Returns the links to close."""
         closing = []
         if len(self._silent) >= self._most:
             closing.append(self._oldest(self._silent))
@@ -37,7 +37,7 @@ class Strangers:
         return closing
 
     def said_hello(self, link: int) -> list[int]:
-        """The hello has come, and the proof is still to come; returns the links to close."""
+        """The hello has come, and the proof has not. Returns the links to close."""
         closing = []
         if len(self._unproven) >= self._most:
             closing.append(self._oldest(self._unproven))
@@ -45,12 +45,12 @@ class Strangers:
         return closing
 
     def gone(self, link: int) -> None:
-        """The peer is known, or its link has ended."""
+        """The handshake is complete, or the link has closed."""
         self._silent.pop(link, None)
         self._unproven.pop(link, None)
 
     def overdue(self, now_ns: int) -> list[int]:
-        """The links whose time is over; they are forgotten."""
+        """Forget and return the links whose deadline has passed."""
         links = {**self._silent, **self._unproven}
         late = [link for link, until_ns in links.items() if until_ns <= now_ns]
         for link in late:

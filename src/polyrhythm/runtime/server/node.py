@@ -123,7 +123,7 @@ class ServerNode:
             workers=job.workers,
         )
         mesh = self._mesh
-        self._door = ConnectionAcceptor(
+        self._acceptor = ConnectionAcceptor(
             self.name,
             job,
             address,
@@ -144,13 +144,13 @@ class ServerNode:
     # -- links ---------------------------------------------------------------------------------
 
     def listen(self, listeners: Listeners) -> None:
-        self._door.listen(listeners)
+        self._acceptor.listen(listeners)
 
     def welcome(self, link: Link) -> None:
-        self._door.welcome(link)
+        self._acceptor.welcome(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
-        """Link this server to the one that runs the lead."""
+        """Open the link to the server that runs the lead."""
         self._mesh.reach_lead(dialer, address)
 
     def follow_lead(self, link: Link, dialer: Dialer) -> None:
@@ -162,7 +162,7 @@ class ServerNode:
         large = self._store is not None and is_large(self._store)
         return large and not link.by_reference
 
-    # -- what comes in -------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------
 
     def _take(self, link: Link, message: m.Message, payload: Payload | None, wait: bool) -> None:
         if isinstance(message, m.Refusal):
@@ -182,7 +182,7 @@ class ServerNode:
             data = _payload(message, payload) if whole else memoryview(b"")
             self._adding.take(link, message, data, wait)
         elif isinstance(message, m.Copy | m.State):
-            self._take_copy(message, payload)
+            self._take_from_primary(message, payload)
         elif isinstance(message, m.Seed):
             event = self._placed().seed(message, _payload(message, payload))
             if event is not None:
@@ -196,8 +196,9 @@ class ServerNode:
             raise LinkError("slices came before this server was told to hold any")
         return self._store
 
-    def _take_copy(self, message: m.Copy | m.State, payload: Payload | None) -> None:
-        """What a primary sends to its replicas, on the thread that reads its link: in order."""
+    def _take_from_primary(self, message: m.Copy | m.State, payload: Payload | None) -> None:
+        """Apply a step or a state that a primary has sent. This runs on the thread that reads the
+        primary's link, so steps are applied in order."""
         follower = self._placed().follower
         data = None if payload is None else payload.view()
         if isinstance(message, m.Copy):
@@ -207,12 +208,12 @@ class ServerNode:
         crashpoint.reach(self.name, "took", message)
 
     def _free_states(self, peer: str) -> None:
-        """A link has ended. If it was a server's, no more comes of the states that it was sending."""
+        """A link has closed: drop the incomplete states that its peer was sending."""
         server = SEAT.server_at(peer)
         if server is not None and self._store is not None:
             self._store.follower.forget(server)
 
-    # -- what machines want done ---------------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------
 
     def _perform(self, machine: str, effect: Effect) -> None:
         _EFFECTS[type(effect)](self, effect)
@@ -223,7 +224,9 @@ class ServerNode:
             return
         link = self._mesh.to(effect.to)
         if link is not None:
-            at_once = crashpoint.ON or isinstance(effect.message, m.Fold)  # others fold meanwhile
+            at_once = crashpoint.ON or isinstance(
+                effect.message, m.Fold
+            )  # so that the other servers fold in parallel
             link.send(effect.message, flush=at_once)
             self._peers.touch(link)
             crashpoint.reach(self.name, "sent", effect.message)
@@ -245,7 +248,7 @@ class ServerNode:
         self.ended.set()
 
     def _build(self, effect: fx.Build) -> None:
-        if self._store is not None:  # the seeder died; no version of these has been published
+        if self._store is not None:  # the seeder died before any version was published
             self._store.close()
         self._store = self._store_type(
             self._server,
@@ -303,12 +306,12 @@ class ServerNode:
 
     @property
     def fault(self) -> str | None:
-        """Why it cannot record what happens any more."""
+        """Why the trace can no longer be written; None if it can, or if there is none."""
         return None if self._trace is None else self._trace.fault
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the lead to end the job, in order or at once; or end this server if the lead is
-        elsewhere."""
+        """Ask the lead to end the job, in an orderly way or `at_once`. If the lead runs in another
+        process, end only this server."""
         if self._leads:
             self._driver.post(fx.LEAD, ev.StopAsked(at_once))
         else:
@@ -316,7 +319,7 @@ class ServerNode:
 
     def close(self) -> None:
         self._mesh.stop_reporting()
-        self._door.close()
+        self._acceptor.close()
         if self._pacemaker is not None:
             self._pacemaker.close()
         self._driver.close()

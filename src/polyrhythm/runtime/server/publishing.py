@@ -1,4 +1,4 @@
-"""How a version leaves for a reader: slice by slice, or as one reference where the link carries such."""
+"""Sends versions to readers: slice by slice, or as one reference over links that carry references."""
 
 from collections.abc import Callable
 
@@ -24,8 +24,8 @@ class Publishing:
         replicated: bool,
         workers: int,
     ) -> None:
-        """`replicated`: what a server holds may change, so that it says so with every version.
-        `workers`: about how many read a version at the same time."""
+        """`replicated`: slices can move, so every version lists the slices of this server. `workers`:
+        about how many workers read a version at the same time."""
         self._server = server
         self._name = fx.server_name(server)
         self._placed = placed
@@ -40,7 +40,7 @@ class Publishing:
 
     def publish(self, effect: fx.Publish) -> None:
         link = self._reader(effect)
-        if link is None:  # nothing leaves, so nothing is read
+        if link is None:  # the reader is gone: free the version at once
             self._driver.put(self._name, ev.Sent((effect.worker,), effect.round))
             return
         slots = [effect.slot] * len(self._placed().primary.ids)
@@ -58,8 +58,8 @@ class Publishing:
     def _send(
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
     ) -> None:
-        """Every slice in its slot; in one piece where the link carries references to it. Otherwise
-        constant buffers that the reader has are left out."""
+        """Send every slice in its slot, as one piece if the link carries references and the slices lie
+        side by side. Buffers that the reader already has are not sent over links that carry bytes."""
         primary = self._placed().primary
         slices = list(primary.ids)
         news: dict[int, tuple[int, ...]] = {}
@@ -89,8 +89,8 @@ class Publishing:
         self._peers.touch(link)
 
     def _first_for(self, worker: int, slices: int) -> int:
-        """Where the version of this reader begins. Readers begin at different slices, so that each
-        link hashes other slices than the rest, and no link waits for another's hash."""
+        """The index of the slice that this reader gets first. Readers begin at different slices, so that
+        each link hashes a different slice and no link waits for another link's hash."""
         return worker * slices // self._workers % slices if slices else 0
 
     def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:

@@ -1,6 +1,7 @@
-"""The replicas on a server follow their primaries: step after step, or from a state.
+"""Applies steps and states that primaries send to the replicas on this server.
 
-A step is in the ledger before any other process is told of it. Every slice is changed under its lock.
+A step is entered in the ledger before it is confirmed to another process. Every slice is changed under
+its lock.
 """
 
 import threading
@@ -26,31 +27,32 @@ class ReplicaApply:
     def __init__(
         self,
         server: int,
-        copies: ReplicaMemory,
+        replicas: ReplicaMemory,
         ledger: Ledger,
         ledger_lock: threading.Lock,
         locks: SliceLocks,
         put: Put,
     ) -> None:
         """`put` is called with every event, under the ledger's lock."""
-        self.copies = copies
+        self.replicas = replicas
         self._locks = locks
         self._server = server
         self._ledger = ledger
         self._ledger_lock = ledger_lock
         self._put = put
-        self.half_told: dict[tuple[int, int, int], SliceState] = {}
+        self.incomplete: dict[tuple[int, int, int], SliceState] = {}
         """Per primary, epoch and slice, the tensors of a state that have come."""
-        self._half_told_lock = threading.Lock()
+        self._incomplete_lock = threading.Lock()
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded:
-        check_size(data, message.slice, self.copies.nbytes(message.slice))
+        check_size(data, message.slice, self.replicas.nbytes(message.slice))
         with self._locks.of(message.slice):
-            self.copies.seed(message.slice, tensor_over(data, self.copies.wire(message.slice)))
+            self.replicas.seed(message.slice, tensor_over(data, self.replicas.wire(message.slice)))
         return SliceSeeded(message.slice, message.routing)
 
     def step(self, message: Copy, data: memoryview | None) -> StepCopied | None:
-        """Make a step that a primary made; an event once that is made in all that is copied."""
+        """Make a step that a primary made. Returns an event once the step is made in all replicas of
+        that primary's slices."""
         with self._locks.of(message.slice):
             with self._ledger_lock:
                 if not self._ledger.accepts(message.server, message.slice):
@@ -58,8 +60,8 @@ class ReplicaApply:
                 new = self._ledger.may_copy(message.server, message.stamp)
             if new:
                 if data is not None:
-                    check_size(data, message.slice, self.copies.step_nbytes(message))
-                self.copies.step(message, data)
+                    check_size(data, message.slice, self.replicas.step_nbytes(message))
+                self.replicas.step(message, data)
             with self._ledger_lock:
                 if new:
                     self._ledger.copied(message.stamp, message.rows)
@@ -70,9 +72,9 @@ class ReplicaApply:
             return ledger_events.fetch(self._ledger, self._server, slices, routing)
 
     def adopt(self, message: State, data: memoryview | None) -> StateAdopted | None:
-        """Take one tensor of a slice's state; an event once all that is copied from its primary is
-        here. *Nothing of a state is looked at, or kept, unless its sender is the slice's primary and
-        was asked for it by the routes that hold now.*"""
+        """Take one tensor of a slice's state. Returns an event once all replicas of the primary's
+        slices equal it. *A state is neither read nor kept unless its sender is the slice's primary
+        and was asked for it under the current routes.*"""
         primary, slice_ = message.server, message.slice
         with self._locks.of(slice_):
             with self._ledger_lock:
@@ -84,39 +86,39 @@ class ReplicaApply:
                 state = self._keep_part(message, data)
                 if state is None:
                     return None
-                self.copies.adopt(slice_, state)
+                self.replicas.adopt(slice_, state)
             with self._ledger_lock:
                 if wanted:
                     self._ledger.adopt(message.stamp, message.rows)
                 return self._said(ledger_events.adopted(self._ledger, message))
 
     def _keep_part(self, message: State, data: memoryview) -> SliceState | None:
-        """Keep one tensor until the others are here; the whole state if this was the last."""
+        """Keep one tensor until the others have come. Returns the whole state if this was the last."""
         slice_ = message.slice
         whole = (message.server, message.routing, slice_)
-        tensor = self.copies.checked(message, data).clone()
-        with self._half_told_lock:
-            if whole not in self.half_told:
+        tensor = self.replicas.checked(message, data).clone()
+        with self._incomplete_lock:
+            if whole not in self.incomplete:
                 self._drop_older(slice_, message.routing)
-            state = self.half_told.setdefault(whole, {})
+            state = self.incomplete.setdefault(whole, {})
             state[message.name] = tensor
             if len(state) < message.parts:
                 return None
-            del self.half_told[whole]
+            del self.incomplete[whole]
         if PARAMETERS not in state or len(state) > message.parts:
             raise LinkError(f"the peer sent a state of slice {slice_} that is not one")
         return state
 
     def forget(self, primary: int) -> None:
         """The link to this primary has ended: the rest of its states will not come."""
-        with self._half_told_lock:
-            for key in [key for key in self.half_told if key[0] == primary]:
-                del self.half_told[key]
+        with self._incomplete_lock:
+            for key in [key for key in self.incomplete if key[0] == primary]:
+                del self.incomplete[key]
 
     def _drop_older(self, slice_: int, routing: int) -> None:
         """A primary of older routes may have died while it sent the slice."""
-        for key in [k for k in self.half_told if k[2] == slice_ and k[1] < routing]:
-            del self.half_told[key]
+        for key in [k for k in self.incomplete if k[2] == slice_ and k[1] < routing]:
+            del self.incomplete[key]
 
     def _said(self, event: Told | None) -> Told | None:
         if event is not None:

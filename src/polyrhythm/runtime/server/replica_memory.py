@@ -1,7 +1,7 @@
-"""The slices that a server copies from their primaries: parameters and the updater's state, no readers.
+"""The replicas on a server: parameters and the updater's state of slices that have other primaries.
 
-A copy makes every step that its primary made, with the same updater. Nothing here is locked: whoever
-holds the copies does that.
+A replica makes every step that its primary made, with the same updater. Workers do not read replicas.
+Nothing here is locked; the caller holds the lock of the slice.
 """
 
 import math
@@ -19,10 +19,10 @@ from polyrhythm.wire.messages import Copy, JobSpec, ModelSpec, State
 
 PARAMETERS = "parameters"
 _MOST_PARTS = 16
-"""Tensors of a slice's state. The optimizers of torch keep at most five."""
+"""The most tensors that the state of a slice may have. Torch's optimizers keep at most five."""
 _LONGEST_NAME = 100
 SliceState = dict[str, torch.Tensor]
-"""A slice as it is after its last step: its parameters, and by name what its updater keeps."""
+"""The state of a slice after its last step: its parameters and the tensors of its updater, by name."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
 
 
 class ReplicaMemory:
-    """`grows`: what is folded is the next version itself."""
+    """`grows`: the primary sends the next version itself instead of an aggregate (plain addition)."""
 
     def __init__(self, layout: Layout, job: JobSpec, spec: ModelSpec, *, grows: bool) -> None:
         self._layout = layout
@@ -63,7 +63,8 @@ class ReplicaMemory:
         return set(self._kept)
 
     def hold(self, slices: Iterable[int], states: Mapping[int, SliceState]) -> None:
-        """Keep these, and nothing else; those that are new begin with their state, if it is here."""
+        """Keep replicas of these slices and of no others. New replicas begin with their state if
+        `states` has it, else with zeros."""
         slices = set(slices)
         for slice_ in self._kept.keys() - slices:
             del self._kept[slice_]
@@ -85,12 +86,13 @@ class ReplicaMemory:
         return self._kept[slice_].wire
 
     def nbytes(self, slice_: int) -> int:
-        """Of the slice as it travels."""
+        """The size of the slice in the wire dtype."""
         kept = self._kept[slice_]
         return kept.held.slice.length * kept.wire.itemsize
 
     def step_nbytes(self, message: Copy) -> int:
-        """Of the payload of a step: a contribution travels as the slice does, an aggregate as it is."""
+        """The size of a step's payload. A contribution has the wire dtype, an aggregate the slice's
+        own."""
         kept = self._kept[message.slice]
         contribution = message.worker >= 0 and not kept.updater.takes_parts
         dtype = kept.wire if contribution or self._grows else kept.dtype
@@ -104,7 +106,7 @@ class ReplicaMemory:
         return export_state(kept.held, kept.updater)
 
     def checked(self, message: State, data: memoryview) -> torch.Tensor:
-        """One tensor of a slice's state, as its primary describes it; a LinkError if it cannot be."""
+        """One tensor of a slice's state. Raises LinkError if the slice cannot have such a tensor."""
         kept = self._kept[message.slice]
         fault = _fault_of(message, len(data), kept)
         if fault is not None:
@@ -114,7 +116,9 @@ class ReplicaMemory:
         return tensor_over(data, DTYPES[message.dtype]).reshape(message.shape)
 
     def adopt(self, slice_: int, state: SliceState) -> None:
-        kept = self._kept[slice_] = self._make(slice_)  # nothing of what was before stays
+        kept = self._kept[slice_] = self._make(
+            slice_
+        )  # the former state of the updater must not stay
         adopt_state(kept.held, kept.updater, state)
 
     def step(self, message: Copy, data: memoryview | None) -> None:
@@ -136,8 +140,8 @@ class ReplicaMemory:
 
 
 def _fault_of(message: State, nbytes: int, kept: _Kept) -> str | None:
-    """What is wrong with one tensor of a state. An updater keeps scalars and tensors of its slice's
-    shape; so what a peer can make this process keep is a few times the slice."""
+    """What is wrong with one tensor of a state, or None. Only scalars and tensors of the slice's length
+    are accepted, so a peer can make this process keep no more than a few times the slice."""
     length = kept.held.slice.length
     dtype = DTYPES.get(message.dtype)
     if dtype is None:

@@ -1,6 +1,6 @@
-"""What a primary sends to the servers that copy its slices: every step that it makes, and states.
+"""Sends steps and states from a primary to the replicas of its slices.
 
-A step leaves under the lock of its slice, so that all who copy it make the same steps in one order.
+A step is sent under the lock of its slice, so that all replicas make the same steps in the same order.
 """
 
 import threading
@@ -33,7 +33,7 @@ class ReplicaSender:
     def __init__(
         self, server: int, ledger: Ledger, ledger_lock: threading.Lock, tell: Tell
     ) -> None:
-        """`tell` sends to another server."""
+        """`tell` sends a message to another server."""
         self._server = server
         self._ledger = ledger
         self._ledger_lock = ledger_lock
@@ -42,7 +42,7 @@ class ReplicaSender:
     def fold_too(
         self, slice_: int, step: SliceStep, piece: Piece, route: Route, routing: int
     ) -> None:
-        """Let every copier make the step that is about to be made here, with the same aggregate."""
+        """Send the step that is about to be made here, with its aggregate, to every replica."""
         with self._ledger_lock:
             stamp = self._ledger.stamp(slice_)
             rows = self._ledger.folded_rows(slice_)
@@ -59,7 +59,7 @@ class ReplicaSender:
         for peer in copiers:
             if not step.weight:
                 self._tell(peer, copy, ())
-            elif peer in route.learners:  # it is not waited for, so it gets bytes of its own
+            elif peer in route.learners:  # the primary does not wait for it, so it gets a copy
                 apart = apart or piece_for_many(memoryview(bytes(piece.memory)))
                 self._tell(peer, copy, (apart,))
             else:
@@ -91,8 +91,8 @@ class ReplicaSender:
         return payload
 
     def teach(self, to: int, held: Stamp, slices: int, primary: Primary, routing: int) -> None:
-        """Send the state of one of `slices` slices that `to` will copy, unless the copy that it has
-        (`held`) is the same. Every later step of the slice goes to it too."""
+        """Send the state of a slice to the server `to`, and every later step of it, too. The tensors are
+        left out if the replica there (`held`) is the same. `slices`: how many slices `to` asked for."""
         slice_ = held.slice
         with self._ledger_lock:
             same = self._ledger.teach(to, (slice_,), (held,))[slice_]
@@ -112,7 +112,7 @@ class ReplicaSender:
 
 
 def _state_frames(head: State, parts: SliceState) -> Iterator[tuple[State, Sequence[memoryview]]]:
-    """A frame for each tensor of the state; one without payload where there is none to send."""
+    """A frame for each tensor of the state, or one frame without payload if there are no tensors."""
     if not parts:
         yield head, ()
     names = {dtype: name for name, dtype in DTYPES.items()}

@@ -93,14 +93,14 @@ class SliceStore:
         if self._replicated:
             (self.ledger.begin if fresh else self.ledger.reroute)(server, kept, routing)
         self.primary = self._primary_type(mine, self._layout, job, spec, allocate)
-        copies = ReplicaMemory(self._layout, job, spec, grows=self.primary.grows)
-        copies.hold(kept.keys() - {s.id for s in mine}, {})
+        memory = ReplicaMemory(self._layout, job, spec, grows=self.primary.grows)
+        memory.hold(kept.keys() - {s.id for s in mine}, {})
         self.follower = ReplicaApply(
-            server, copies, self.ledger, self._ledger_lock, self._locks, put
+            server, memory, self.ledger, self._ledger_lock, self._locks, put
         )
         if fresh:
             self.ledger.await_seeds(kept)
-        self._replicas = ReplicaSender(server, self.ledger, self._ledger_lock, tell)
+        self._replica_sender = ReplicaSender(server, self.ledger, self._ledger_lock, tell)
 
     def _mine(self, routes: Sequence[Route]) -> tuple[Slice, ...]:
         return tuple(s for s in self._layout.slices if routes[s.id].primary == self._server)
@@ -113,8 +113,8 @@ class SliceStore:
                 self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
-        """Take the initial parameters of one slice, once; None for those of a seeder that is gone.
-        *Once training has begun, no worker can overwrite parameters: its seed is refused.*"""
+        """Take the initial parameters of one slice, once. Returns None for those of a seeder that is
+        gone. *Once training has begun, no worker can overwrite parameters: its seed is refused.*"""
         if message.routing < self._routing:
             return None
         with self._ledger_lock:
@@ -123,7 +123,7 @@ class SliceStore:
             raise LinkError(f"w{message.worker} sent initial parameters after training had begun")
         if message.routing != self._routing:
             return None
-        here = message.slice in self.follower.copies or self.primary.find(message.slice)
+        here = message.slice in self.follower.replicas or self.primary.find(message.slice)
         if here and not unseeded:
             return None  # the first ones count
         event = self._seed(message, data)
@@ -132,7 +132,7 @@ class SliceStore:
         return event
 
     def _seed(self, message: Seed, data: memoryview) -> SliceSeeded:
-        if message.slice in self.follower.copies:
+        if message.slice in self.follower.replicas:
             return self.follower.seed(message, data)
         part = self.primary.find(message.slice)
         if part is None:
@@ -147,8 +147,9 @@ class SliceStore:
     def add(
         self, message: Contribution, data: memoryview, *, verify: bool = True
     ) -> Contributed | Repeated | None:
-        """Add one slice of a contribution; an event once that made it complete here. `verify`:
-        refuse NaN and infinity, where the sender cannot change its mind after the check."""
+        """Add one slice of a contribution. Returns an event if the contribution is now complete here.
+        `verify`: refuse NaN and infinity, which makes sense only if the sender cannot write on `data`
+        after the check."""
         if not LEAST_WEIGHT <= message.weight < math.inf:
             raise LinkError(
                 f"a contribution weighs {message.weight}: it must be a positive number, and at"
@@ -181,7 +182,7 @@ class SliceStore:
     def _enter(
         self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
     ) -> Contributed | None:
-        """Add a slice that was checked; an event if its contribution is complete here."""
+        """Add a slice that was checked. Returns an event if its contribution is complete here."""
         self._add_slice(part, incoming, message, data)
         whose = message.worker, message.incarnation, message.sequence
         with self._ledger_lock:
@@ -238,26 +239,26 @@ class SliceStore:
         held = [stamp for stamp in asked if self.primary.find(stamp.slice)]
         for stamp in held:
             with self._locks.of(stamp.slice):
-                self._replicas.teach(to, stamp, len(held), self.primary, routing)
+                self._replica_sender.teach(to, stamp, len(held), self.primary, routing)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> tuple[Rerouted, list[Segment]]:
-        """Be the primary of a slice, copy it or drop it, as these routes say. Only the slices that
-        move are locked and copied. Also returns the memory that readers no longer need.
+        """Become the primary or a replica of slices, or drop them, as these routes say. Only the slices
+        that move are locked and copied. Also returns the memory that readers no longer need.
 
-        The event is put under the ledger's lock, as those of contributions and copied steps are: so no
-        event that was true by the old routes follows it."""
+        The event is put under the ledger's lock, as the events of contributions and steps are, so no
+        event of the old routes follows it."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = self._mine(routes)
-        primary, copies = self.primary, self.follower.copies
+        primary, memory = self.primary, self.follower.replicas
         now = {slice_.id for slice_ in mine}
         coming = [slice_ for slice_ in mine if slice_.id not in primary.index]
         going = [id_ for id_ in primary.ids if id_ not in now]
         replicas = kept.keys() - now
-        moving = {*going, *(slice_.id for slice_ in coming), *(replicas ^ copies.ids)}
+        moving = {*going, *(slice_.id for slice_ in coming), *(replicas ^ memory.ids)}
         with self._locks.all_of(sorted(moving)):
-            promoted = {s.id: copies.export(s.id) for s in coming if s.id in copies}
+            promoted = {s.id: memory.export(s.id) for s in coming if s.id in memory}
             prepared = primary.prepare(coming, promoted)
-            copies.hold(replicas, {id_: primary.export(id_) for id_ in going if id_ in kept})
+            memory.hold(replicas, {id_: primary.export(id_) for id_ in going if id_ in kept})
             with self._fold_lock, self._ledger_lock:
                 self.ledger.reroute(self._server, kept, routing)
                 self._routing, self.routes = routing, routes
@@ -285,8 +286,8 @@ class RoundsSliceStore(SliceStore):
         self.primary.add(part, incoming, message)
 
     def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
-        """Fold every aggregate into `slot`; the largest weight folded. A slice that was folded in
-        this round by the primary before is only carried over. `share`: how much of a full step it is."""
+        """Fold every aggregate into `slot`, and return the largest weight. A slice whose former primary
+        has folded this round is only copied. `share`: the fraction of a full step to make."""
         primary = self.primary
         with self._locks.all_of(primary.ids):
             weight = max((held.weight for held in primary.held), default=0.0)
@@ -297,7 +298,9 @@ class RoundsSliceStore(SliceStore):
             for held in behind if self._replicated else ():
                 id_ = held.slice.id
                 piece = primary.aggregate_piece(held, slot)
-                self._replicas.fold_too(id_, steps[id_], piece, self.routes[id_], self._routing)
+                self._replica_sender.fold_too(
+                    id_, steps[id_], piece, self.routes[id_], self._routing
+                )
             primary.fold(slot, fill, steps)
         return weight
 
@@ -340,7 +343,7 @@ class OnArrivalSliceStore(SliceStore):
         if self._replicated:
             with self._ledger_lock:
                 stamp = self.ledger.next_step(message.slice)
-            data = self._replicas.forward(message, data, step, stamp, self._routing)
+            data = self._replica_sender.forward(message, data, step, stamp, self._routing)
         if buffers is None:
             primary.add(part, primary.incoming(part, data), message)
         primary.fold_slice(part, step)
@@ -351,7 +354,8 @@ class OnArrivalSliceStore(SliceStore):
             return list(self.primary.latest.lease(worker, ticket))
 
     def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
-        """This worker has read what it got with `ticket`; the memory that is surplus now."""
+        """This worker has read the version that it got with `ticket`. Returns the memory that was
+        freed."""
         with self._fold_lock:
             latest = self.primary.latest
             latest.release(worker, ticket)

@@ -1,6 +1,6 @@
-"""A simulated server's links to everybody else: who is let in, whom it reaches, what is told at an end.
+"""The links of a simulated server to workers and other servers: how they begin and how they end.
 
-It is `runtime/net/server_links.py` again, over ways.
+It mirrors `runtime/net/server_links.py`, with channels in place of sockets.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from polyrhythm.wire.messages.reasons import refused
 from polyrhythm.wire.proof import Hello
 
 _FIRST = 1
-"""The incarnation of a server that was there from the beginning."""
+"""The incarnation of a server that was in the job from the beginning."""
 
 
 class SimServerLinks:
@@ -31,8 +31,8 @@ class SimServerLinks:
         journal: Journal | None,
         dial: Callable[[m.ServerSpec], Channel | None],
     ) -> None:
-        """`me`: how this server says hello. `journal`: only the server that runs the lead has one.
-        `dial` gives the way to another server, if that is there."""
+        """`me`: the hello of this server. `journal`: only the server that runs the lead has one. `dial`
+        returns the channel to another server, or None if that server is not there."""
         self.peers: dict[str, Channel] = {}
         self._process = process
         self._me = me
@@ -42,7 +42,7 @@ class SimServerLinks:
         self._strangers = 0
 
     def to(self, peer: str) -> Channel | None:
-        """The lead's own server is reached over the lead's link."""
+        """The channel to a peer. The server that runs the lead is reached over the lead's link."""
         return self.peers.get(peer) or self.peers.get(SEAT.link_to(peer))
 
     # -- beginnings ----------------------------------------------------------------------------
@@ -56,42 +56,43 @@ class SimServerLinks:
             lead.send(self._me)
             self._process.put(self._name, ev.Linked(SEAT.server, _FIRST))
 
-    def hear_hello(self, way: Channel, hello: Hello) -> None:
-        self._take_stranger(way)
+    def hear_hello(self, channel: Channel, hello: Hello) -> None:
+        self._take_stranger(channel)
         if self._journal is not None:
-            self._process.put(fx.LEAD, hello_event(way.peer, hello))
+            self._process.put(fx.LEAD, hello_event(channel.peer, hello))
         else:
-            self._process.put(self._name, called(way.peer, hello))
+            self._process.put(self._name, called(channel.peer, hello))
 
-    def _take_stranger(self, way: Channel) -> None:
+    def _take_stranger(self, channel: Channel) -> None:
         self._strangers += 1
-        way.peer = f"link-{self._strangers}"
-        self.peers[way.peer] = way.back
+        channel.peer = f"link-{self._strangers}"
+        self.peers[channel.peer] = channel.back
 
-    def _greet(self, way: Channel, peer: str, incarnation: int) -> bool:
-        """True if the peer has the link now, False if it is linked already."""
-        way.peer, way.incarnation = peer, incarnation
+    def _greet(self, channel: Channel, peer: str, incarnation: int) -> bool:
+        """Give the link to the peer and answer its hello. Returns False if the peer has a link
+        already."""
+        channel.peer, channel.incarnation = peer, incarnation
         before = self.peers.get(peer)
         if before is not None and incarnation <= before.back.incarnation:
-            self.end_link(way, f"{peer} is linked to {self._name} already")
+            self.end_link(channel, f"{peer} is linked to {self._name} already")
             return False
         self._replace(before)
-        self.peers[peer] = way.back
+        self.peers[peer] = channel.back
         me = self._me
         greeting = m.HelloReply(server=me.server, name=me.name, digest=0, address=me.address)
-        way.back.send(greeting)
+        channel.back.send(greeting)
         return True
 
     def bind(self, effect: fx.Bind) -> None:
-        way = self.peers.pop(effect.link, None)
-        if way is not None and self._journal is None:
+        channel = self.peers.pop(effect.link, None)
+        if channel is not None and self._journal is None:
             server = fx.server_number(effect.peer)
-            if self._greet(way.back, effect.peer, effect.incarnation) and server is not None:
+            if self._greet(channel.back, effect.peer, effect.incarnation) and server is not None:
                 self._process.put(self._name, ev.Linked(server, effect.incarnation))
-        elif way is not None and self._journal is not None:
+        elif channel is not None and self._journal is not None:
             self._replace(self.peers.get(effect.peer))
-            way.back.peer, way.back.incarnation = effect.peer, effect.incarnation
-            self.peers[effect.peer] = way
+            channel.back.peer, channel.back.incarnation = effect.peer, effect.incarnation
+            self.peers[effect.peer] = channel
             self._journal.note("linked", peer=effect.peer, link="simulated")
             server = fx.server_number(effect.peer)
             if server is not None:
@@ -100,45 +101,45 @@ class SimServerLinks:
     def reach(self, effect: fx.Reach) -> None:
         for spec in effect.servers:
             if spec.server >= self._me.server:
-                continue  # it will come
-            way = self._dial(spec)
-            if way is None:
+                continue  # servers with a higher number dial this one
+            channel = self._dial(spec)
+            if channel is None:
                 closed = ev.LinkClosed(fx.server_name(spec.server), "nobody answers")
                 self._process.put(self._name, closed)
                 continue
-            way.back.incarnation = spec.incarnation
-            self.peers[way.back.peer] = way
-            way.send(msgspec.structs.replace(self._me, incarnation=effect.incarnation))
+            channel.back.incarnation = spec.incarnation
+            self.peers[channel.back.peer] = channel
+            channel.send(msgspec.structs.replace(self._me, incarnation=effect.incarnation))
 
     # -- ends ----------------------------------------------------------------------------------
 
-    def end_link(self, way: Channel, fault: str) -> None:
+    def end_link(self, channel: Channel, fault: str) -> None:
         """Refuse a peer that broke the protocol, tell it why and end the link."""
-        way.back.send(m.Refusal(reason=refused(f"{self._name}: {fault}")))
-        way.back.hang_up(fault)
-        self.forget(way, fault)
+        channel.back.send(m.Refusal(reason=refused(f"{self._name}: {fault}")))
+        channel.back.hang_up(fault)
+        self.forget(channel, fault)
 
-    def forget(self, way: Channel, detail: str) -> None:
+    def forget(self, channel: Channel, detail: str) -> None:
         if self._journal is not None:
-            self._journal.note("link-closed", peer=way.peer, detail=detail)
-        if self.peers.get(way.peer) is not way.back:
+            self._journal.note("link-closed", peer=channel.peer, detail=detail)
+        if self.peers.get(channel.peer) is not channel.back:
             return
-        del self.peers[way.peer]
-        for name in reversed(self._process.machines):  # the lead hears it first
-            self._process.put(name, ev.LinkClosed(way.peer, detail, way.incarnation))
+        del self.peers[channel.peer]
+        for name in reversed(self._process.machines):  # the lead gets the event first
+            self._process.put(name, ev.LinkClosed(channel.peer, detail, channel.incarnation))
 
     def _replace(self, before: Channel | None) -> None:
-        """Its peer came back over another link: this one has ended without our noticing."""
+        """Close a link whose peer has opened a new one: the old one broke unnoticed."""
         if before is not None:
-            way = before.back
-            closed = ev.LinkClosed(way.peer, "it came back", way.incarnation)
+            channel = before.back
+            closed = ev.LinkClosed(channel.peer, "it came back", channel.incarnation)
             self._process.put(self._name, closed)
             before.hang_up("its peer came back")
 
     def drop(self, effect: fx.Drop) -> None:
-        way = self.peers.pop(effect.peer, None)
-        if way is not None:
-            way.hang_up(in_words(effect.reason))
+        channel = self.peers.pop(effect.peer, None)
+        if channel is not None:
+            channel.hang_up(in_words(effect.reason))
 
     def cut(self, peers: set[str]) -> None:
         """Break the links to these peers."""
@@ -146,9 +147,9 @@ class SimServerLinks:
             self.peers[name].cut("the link was cut")
 
     def break_off(self) -> None:
-        for way in self.peers.values():
-            way.break_off(f"the link to {self._name} broke")
+        for channel in self.peers.values():
+            channel.break_off(f"the link to {self._name} broke")
 
     def hang_up(self, reason: str) -> None:
-        for way in self.peers.values():
-            way.hang_up(reason)
+        for channel in self.peers.values():
+            channel.hang_up(reason)

@@ -49,20 +49,20 @@ class ServerProcess(Process):
         journal: Journal | None,
         fold_ns_per_byte: float,
         objective: Objective | None,
-        witness: Checker | None,
+        checker: Checker | None,
         dial: Callable[["ServerProcess", m.ServerSpec], Channel | None],
         life: int = 0,
     ) -> None:
         """`life`: how many servers had this number before; it makes the address unique. `journal`:
         only the server that runs the lead has one. `objective` falls with the weight that is folded
-        into the first slice. `witness`: check everything. `dial` returns the channel to another
+        into the first slice. `checker`: check everything. `dial` returns the channel to another
         server, or None if that server is not there."""
         self.name = fx.server_name(server)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:
             machines[fx.LEAD] = LeadMachine(job)
             machines[PACEMAKER] = Pacemaker(job)
-        super().__init__(clock, machines, check=witness is not None)
+        super().__init__(clock, machines, check=checker is not None)
         self.address = m.Address("simulated", life, "", "")
         self.outcome: fx.End | None = None
         self.memory: SimSliceStore | None = None
@@ -73,7 +73,7 @@ class ServerProcess(Process):
         self._journal = journal
         self._leads = journal is not None
         self._objective = objective
-        self._witness = witness
+        self._checker = checker
         me = m.ServerHello(
             server=server, name=self.name, job=job.job, address=self.address, identity=""
         )
@@ -131,59 +131,59 @@ class ServerProcess(Process):
 
     # -- messages ------------------------------------------------------------------------------
 
-    def receive(self, way: Channel, parcel: Sequence[m.Message]) -> None:
+    def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if self.frozen:
-            self._missed.append(lambda: self.receive(way, parcel))
+            self._missed.append(lambda: self.receive(channel, batch))
             return
-        if way.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
+        if channel.peer == fx.LEAD and self._heard_throttle.due(self.clock.now_ns):
             self.put(self.name, ev.LeadHeard())
-        heard = way.heard  # False if the link ended while this process was stopped
-        for message in parcel:
-            self._take(way, message)
-            if heard and not way.heard:
+        heard = channel.heard  # False if the link ended while this process was stopped
+        for message in batch:
+            self._take(channel, message)
+            if heard and not channel.heard:
                 break  # the message was refused and ended the link
         self.run()
 
-    def _take(self, way: Channel, message: m.Message) -> None:
+    def _take(self, channel: Channel, message: m.Message) -> None:
         kind = type(message)
         if kind is m.Contribution:
-            self._take_contribution(way, message)  # type: ignore[arg-type]
+            self._take_contribution(channel, message)  # type: ignore[arg-type]
         elif is_to_lead(message):
             self._queue.append((fx.LEAD, message))
-            if self._witness is not None:
-                self._witness.told_lead(message)
+            if self._checker is not None:
+                self._checker.told_lead(message)
         elif kind is m.WorkerHello or kind is m.ServerHello:
-            self._mesh.hear_hello(way, message)  # type: ignore[arg-type]
+            self._mesh.hear_hello(channel, message)  # type: ignore[arg-type]
         elif kind is m.Seed:
-            self._take_seed(way, message)  # type: ignore[arg-type]
+            self._take_seed(channel, message)  # type: ignore[arg-type]
         elif kind is CarriedCopy or kind is CarriedState:
-            self._take_copy(message)
+            self._take_from_primary(message)
         elif kind is m.HelloReply:
-            self.put(self.name, ev.Linked(message.server, way.incarnation))
+            self.put(self.name, ev.Linked(message.server, channel.incarnation))
         else:
             self.put(self.name, message)
 
-    def closed(self, way: Channel, reason: str) -> None:
+    def closed(self, channel: Channel, reason: str) -> None:
         if self.frozen:
-            self._missed.append(lambda: self.closed(way, reason))
+            self._missed.append(lambda: self.closed(channel, reason))
             return
-        self._mesh.forget(way, reason)
+        self._mesh.forget(channel, reason)
         self.run()
 
-    def _take_seed(self, way: Channel, message: m.Seed) -> None:
+    def _take_seed(self, channel: Channel, message: m.Seed) -> None:
         try:
             event = self._placed().seed(message)
         except LinkError as error:
-            self._mesh.end_link(way, str(error))
+            self._mesh.end_link(channel, str(error))
             return
         if event is not None:
             self.put(self.name, event)
 
-    def _take_contribution(self, way: Channel, message: m.Contribution) -> None:
+    def _take_contribution(self, channel: Channel, message: m.Contribution) -> None:
         try:
             nbytes = self._placed().nbytes_of(message.slice, message.routing)
         except LinkError as error:
-            self._mesh.end_link(way, str(error))
+            self._mesh.end_link(channel, str(error))
             return
         self._adding.take(message, nbytes)
 
@@ -191,26 +191,26 @@ class ServerProcess(Process):
         memory = self.memory
         assert memory is not None
         event = memory.add(message)
-        if memory.copies:
-            self._send_copies()
+        if memory.outgoing_steps:
+            self._send_steps()
         if event is not None:
             self._queue.append((self.name, event))
 
-    def _take_copy(self, message: Any) -> None:
+    def _take_from_primary(self, message: Any) -> None:
         memory = self._placed()
         event = memory.copy(message) if isinstance(message, CarriedCopy) else memory.adopt(message)
         if event is not None:
             self.put(self.name, event)
 
-    def _send_copies(self) -> None:
+    def _send_steps(self) -> None:
         memory = self._placed()
-        for peer, copy in memory.take_copies():
+        for peer, copy in memory.take_outgoing_steps():
             self._tell_server(peer, copy, memory.nbytes_at(copy.slice))
 
     def _tell_server(self, server: int, message: m.Message, nbytes: int = 0) -> None:
-        way = self._mesh.to(fx.server_name(server))
-        if way is not None:
-            way.send(message, nbytes)
+        channel = self._mesh.to(fx.server_name(server))
+        if channel is not None:
+            channel.send(message, nbytes)
 
     def _fold_slice(self, message: m.Contribution) -> None:
         if self._slept_through(lambda: self._fold_slice(message)):
@@ -232,17 +232,17 @@ class ServerProcess(Process):
 
     def _send(self, effect: fx.Send) -> None:
         to, message = effect.to, effect.message
-        if self._witness is not None:
+        if self._checker is not None:
             if isinstance(message, m.Fold):
-                self._witness.decided(message)
+                self._checker.decided(message)
             if to == fx.LEAD and to in self.machines:
-                self._witness.told_lead(message)
+                self._checker.told_lead(message)
         if to in self.machines:
             self._queue.append((to, message))
             return
-        way = self._mesh.to(to)
-        if way is not None:
-            way.send(message)
+        channel = self._mesh.to(to)
+        if channel is not None:
+            channel.send(message)
 
     def _note(self, effect: fx.Note) -> None:
         if self._journal is not None:
@@ -265,11 +265,11 @@ class ServerProcess(Process):
             effect.routes,
             effect.routing,
             Stepping(self._job),
-            keep=self._witness is not None,
+            keep=self._checker is not None,
             fresh=effect.fresh,
         )
-        if self._witness is not None:
-            self._witness.memories[self._server] = self.memory
+        if self._checker is not None:
+            self._checker.memories[self._server] = self.memory
 
     def _enlist(self, effect: fx.Enlist) -> None:
         if self.memory is not None:
@@ -282,10 +282,10 @@ class ServerProcess(Process):
         if self._slept_through(lambda: self._fold(effect)):
             return
         weight = self._placed().fold(effect.round, effect.slot, effect.share)
-        self._send_copies()
+        self._send_steps()
         self._learn()
-        if self._witness is not None:
-            self._witness.folded(self._server, effect.round)
+        if self._checker is not None:
+            self._checker.folded(self._server, effect.round)
         self.put(self.name, ev.FoldDone(effect.round, weight))
         self._adding.done()
         self.run()
@@ -317,8 +317,8 @@ class ServerProcess(Process):
         self._send(fx.Send(fx.LEAD, effect.message))
 
     def _beat_all(self, effect: fx.BeatAll) -> None:
-        for way in self._mesh.peers.values():
-            way.send(effect.message)
+        for channel in self._mesh.peers.values():
+            channel.send(effect.message)
 
     EFFECTS = {  # noqa: RUF012
         fx.Send: _send,

@@ -1,4 +1,4 @@
-"""How a version leaves a simulated server for a reader, and that nobody writes on it meanwhile."""
+"""Sends versions from a simulated server to readers, and checks that none is overwritten meanwhile."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -14,9 +14,9 @@ from polyrhythm.sim.server.slice_store import Place, SimSliceStore
 
 _Slots: TypeAlias = tuple[int, ...]
 _Read: TypeAlias = tuple[list[Place], list[Any]]
-"""The places that a version is read from, and what lay there when it was sent."""
+"""The places that a version is read from, and their stamps when it was sent."""
 _Sending: TypeAlias = tuple[Channel, int, _Read | None]
-"""The channel, the worker, and what it reads if that is checked."""
+"""The channel, the worker, and what the worker reads (None if that is not checked)."""
 
 
 class SimPublishing:
@@ -28,8 +28,8 @@ class SimPublishing:
         placed: Callable[[], SimSliceStore],
         slept_through: Callable[[Callable[[], None]], bool],
     ) -> None:
-        """`placed`: what the server holds. `slept_through`: the process is stopped, and does this
-        when it goes on."""
+        """`placed` returns the slice store. `slept_through` returns True if the process is stopped, and
+        then calls its argument when the process continues."""
         self._process = process
         self._server = server
         self._name = fx.server_name(server)
@@ -37,30 +37,34 @@ class SimPublishing:
         self._placed = placed
         self._slept_through = slept_through
         self._leaving: dict[tuple[int, int], list[_Sending]] = {}
-        """By the moment at which they will have left, and the version or ticket."""
+        """By the time at which they are completely sent, and the version or ticket."""
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
-        way = self._mesh.peers.get(fx.worker_name(effect.worker))
-        return way if way is not None and way.back.incarnation == effect.incarnation else None
+        channel = self._mesh.peers.get(fx.worker_name(effect.worker))
+        return (
+            channel
+            if channel is not None and channel.back.incarnation == effect.incarnation
+            else None
+        )
 
     def publish(self, effect: fx.Publish) -> None:
-        way = self._reader(effect)
-        if way is not None:
+        channel = self._reader(effect)
+        if channel is not None:
             memory = self._placed()
-            self._send(way, memory, (effect.slot,) * len(memory.slices), effect.round, effect)
-        else:  # nothing leaves, so nothing is read
+            self._send(channel, memory, (effect.slot,) * len(memory.slices), effect.round, effect)
+        else:  # the reader is gone: free the version at once
             self._process.put(self._name, ev.Sent((effect.worker,), effect.round))
 
     def publish_latest(self, effect: fx.PublishLatest) -> None:
-        way = self._reader(effect)
-        if way is not None:
+        channel = self._reader(effect)
+        if channel is not None:
             memory = self._placed()
             slots = memory.lease(effect.worker, effect.ticket)
-            self._send(way, memory, slots, effect.ticket, effect)
+            self._send(channel, memory, slots, effect.ticket, effect)
 
     def _send(
         self,
-        way: Channel,
+        channel: Channel,
         memory: SimSliceStore,
         slots: _Slots,
         round_: int,
@@ -70,7 +74,7 @@ class SimPublishing:
         left_ns = clock.now_ns
         for (slice_, nbytes), slot in zip(memory.slices.items(), slots, strict=True):
             message = builders.parameters(effect, self._server, round_, slice_, slot)
-            left_ns = way.send(message, nbytes)
+            left_ns = channel.send(message, nbytes)
         read = None
         if self._process.check:
             places = memory.places(slots)
@@ -80,22 +84,22 @@ class SimPublishing:
         if leaving is None:
             leaving = self._leaving[key] = []
             clock.at(left_ns, self._have_left, key)
-        leaving.append((way, effect.worker, read))
+        leaving.append((channel, effect.worker, read))
 
     def _have_left(self, key: tuple[int, int]) -> None:
-        """Of a version that goes to many, many copies leave at the same moment."""
+        """All messages with this key are sent: one event covers all their readers."""
         if self._slept_through(lambda: self._have_left(key)):
             return
         peers = self._mesh.peers
         sent = []
-        for way, worker, read in self._leaving.pop(key):
-            if peers.get(way.back.peer) is not way:
-                continue  # its link is over, and with it the lease
+        for channel, worker, read in self._leaving.pop(key):
+            if peers.get(channel.back.peer) is not channel:
+                continue  # its link has closed, which ended the lease
             if read is not None:
-                self._see_unwritten(way, *read)
+                self._see_unwritten(channel, *read)
             sent.append(worker)
         self._process.post(self._name, ev.Sent(tuple(sent), key[1]))
 
-    def _see_unwritten(self, way: Channel, places: list[Place], stamps: list[Any]) -> None:
+    def _see_unwritten(self, channel: Channel, places: list[Place], stamps: list[Any]) -> None:
         if self._placed().stamps(places) != stamps:
-            raise InvariantBroken(f"{self._name} wrote what {way.back.peer} was reading")
+            raise InvariantBroken(f"{self._name} wrote what {channel.back.peer} was reading")

@@ -1,11 +1,11 @@
-"""What a server holds, without the numbers: the core's ledger, and which contributions are where.
+"""The slice store of a simulated server: the core's ledger and sizes, without parameters.
 
-With rounds a slice is folded when the lead says so, without them as it comes. A slice in a slot is
-known by a stamp that changes when it is written, so that a reader whose slot is written while it
-reads is noticed. The contributions themselves are kept only when asked for: with
-many workers they are most of the work.
+With rounds, slices are folded when the lead orders it; without rounds, as they come. Every write to a
+slice in a slot changes the stamp of that place, so a checker notices if a slot is written while it is
+read. The contributions in each slice are recorded only on request (`keep`), because with many workers
+recording them takes most of the time.
 
-With replicas it also holds copies, which make the steps that their primaries made.
+The store also holds replicas, which make the steps that their primaries made.
 """
 
 from collections import Counter
@@ -48,13 +48,13 @@ _REPLICA_SLOT = 0
 
 
 class CarriedCopy(Copy, frozen=True, kw_only=True):
-    """A step with what would be its payload: the contributions in it (if kept)."""
+    """A `Copy` with the contributions in the step (if recorded) in place of its payload."""
 
     cargo: tuple[Given, ...] = ()
 
 
 class CarriedState(State, frozen=True, kw_only=True):
-    """A slice's state with what would be its payload: all that is in it (if kept)."""
+    """A `State` with the contributions in the slice (if recorded) in place of its payload."""
 
     cargo: tuple[Given, ...] = ()
     total: float = 0.0
@@ -76,13 +76,13 @@ class SimSliceStore:
         keep: bool,
         fresh: bool = True,
     ) -> None:
-        """`sizes`: of every slice of the model. `stepping` makes the step of each fold. `fresh`:
-        what is routed here will be seeded."""
+        """`sizes`: of every slice of the model. `stepping` makes the step of each fold. `keep`:
+        record the contributions in each slice. `fresh`: the slices will be seeded."""
         kept = ledger_events.kept_by(server, routes)
         self.contents: dict[int, Counter[Given]] = {}
-        """Per slice, what was folded into it so far (if kept)."""
+        """Per slice, the contributions that were folded into it (if recorded)."""
         self.weights: dict[int, float] = {}
-        """Per slice, the weight of all that was folded into it so far."""
+        """Per slice, the weight of all contributions that were folded into it."""
         self._server = server
         self._sizes = sizes
         self._routing = routing
@@ -99,18 +99,18 @@ class SimSliceStore:
         self._stamps: dict[Place, int] = {}
         self._writes = 0
         self._moves: Counter[int] = Counter()
-        """Per slice, how often it changed its role here: it lies in new memory then."""
-        self.copies: list[tuple[int, CarriedCopy]] = []
-        """What must go to replicas now."""
+        """Per slice, how often its role here changed. Each change gives it new memory."""
+        self.outgoing_steps: list[tuple[int, CarriedCopy]] = []
+        """Steps that must be sent to replicas, with the server that each goes to."""
         self._open_slots()
         self._hold(mine, kept)
 
     def _hold(self, mine: Sequence[int], kept: Mapping[int, Route]) -> None:
         self.slices = {slice_: self._sizes[slice_] for slice_ in mine}
-        """Per slice that this server is the primary of, its bytes as they travel."""
+        """Per slice that this server is the primary of, its size on the wire."""
         self.nbytes = sum(self.slices.values())
         self._first = self._first_slot()
-        """The slot in which slices begin that came with these routes."""
+        """The slot of the first version of slices that came with these routes."""
         self._keep_books(kept)
 
     def _open_slots(self) -> None:
@@ -134,7 +134,7 @@ class SimSliceStore:
         self._stepping.enlist(len(members))
 
     def seed(self, message: Seed) -> SliceSeeded | None:
-        """Take the initial parameters of one slice; None for those of a seeder that is gone."""
+        """Take the initial parameters of one slice. Returns None for those of a seeder that is gone."""
         if message.routing != self._routing:
             return None
         if message.slice not in self.contents:
@@ -143,16 +143,16 @@ class SimSliceStore:
         return SliceSeeded(message.slice, message.routing)
 
     def add(self, message: Contribution) -> Contributed | Repeated | None:
-        """Add one slice of a contribution; an event once that made it complete here."""
+        """Add one slice of a contribution. Returns an event if the contribution is now complete here."""
         if self._frozen:
             return None
         slice_ = message.slice
         if slice_ not in self.slices:
-            return None  # it was sent by routes that are no more
+            return None  # the sender used older routes
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         verdict = self._ledger.judge(worker, incarnation, sequence, slice_)
         if verdict is Verdict.STRANGER:
-            return None  # it was evicted, or is not let in yet: it will be told
+            return None  # it was evicted, or is not admitted yet: the lead tells it
         if verdict is Verdict.REPEATED:
             return Repeated(worker, incarnation, sequence)
         self._aggregate[slice_] += message.weight
@@ -203,12 +203,13 @@ class SimSliceStore:
         self._frozen = True
 
     def holds(self, given: Given) -> bool:
-        """Every slice has this contribution, folded or about to be (if kept)."""
+        """Whether every slice has this contribution, in its parameters or its aggregate (if
+        recorded)."""
         return all(
             given in self.contents[slice_] or given in self._added[slice_] for slice_ in self.slices
         )
 
-    # -- copies --------------------------------------------------------------------------------
+    # -- replicas ------------------------------------------------------------------------------
 
     def _copy_step(
         self,
@@ -233,18 +234,19 @@ class SimSliceStore:
                 rows=rows,
                 cargo=cargo,
             )
-            self.copies.append((peer, copy))
+            self.outgoing_steps.append((peer, copy))
 
-    def take_copies(self) -> list[tuple[int, CarriedCopy]]:
-        """Steps that others must make too, by whom, in order."""
-        copies, self.copies = self.copies, []
-        return copies
+    def take_outgoing_steps(self) -> list[tuple[int, CarriedCopy]]:
+        """Return the steps to send, in order, and empty the list."""
+        steps, self.outgoing_steps = self.outgoing_steps, []
+        return steps
 
     def copy(self, message: CarriedCopy) -> StepCopied | None:
-        """Make a step that a primary made; an event once that is made in all that is copied."""
+        """Make a step that a primary made. Returns an event once the step is made in all replicas of
+        that primary's slices."""
         slice_, primary = message.slice, message.server
         if not self._ledger.accepts(primary, slice_):
-            return None  # it is not the primary, or not yet copied: what it says does not count
+            return None  # the sender is not the primary, or its state is not here yet
         if self._ledger.may_copy(primary, message.stamp):
             self._added[slice_] = list(message.cargo)
             self._fold_slice(slice_, _REPLICA_SLOT, message.step)
@@ -252,7 +254,7 @@ class SimSliceStore:
         return ledger_events.copied(self._ledger, message)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
-        """Be the primary, a copy or nobody of each slice, as these routes say."""
+        """Become the primary or a replica of slices, or drop them, as these routes say."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = [s for s, route in kept.items() if route.primary == self._server]
         self._replicated = True
@@ -275,7 +277,7 @@ class SimSliceStore:
         return ledger_events.fetch(self._ledger, self._server, slices, routing)
 
     def states(self, to: int, fetch: Sequence[Stamp], routing: int) -> list[CarriedState]:
-        """The state of what `to` is to copy; every later step goes to it too."""
+        """The states of these slices for the server `to`, which is sent every later step, too."""
         asked = [stamp.slice for stamp in fetch if stamp.slice in self.slices]
         same = self._ledger.teach(to, asked, fetch)
         return [
@@ -294,7 +296,8 @@ class SimSliceStore:
         ]
 
     def adopt(self, message: CarriedState) -> StateAdopted | None:
-        """Take a slice as its primary has it; an event once all that is copied from it is."""
+        """Take the state of a slice. Returns an event once all replicas of the primary's slices equal
+        it."""
         slice_, primary = message.slice, message.server
         if self._ledger.awaits(primary, slice_, message.routing):
             if message.parts:
@@ -323,11 +326,11 @@ class SimSliceStore:
         return slice_, self._moves[slice_], slot
 
     def places(self, slots: Sequence[int]) -> list[Place]:
-        """Where the slices lie if each is in its one of these slots."""
+        """The places of all slices, each in its slot."""
         return [self.place(*pair) for pair in zip(self.slices, slots, strict=True)]
 
     def stamps(self, places: Sequence[Place]) -> list[Any]:
-        """What lies in these places now."""
+        """The current stamps of these places."""
         return [self._stamps.get(place, _NOTHING) for place in places]
 
 
@@ -343,8 +346,8 @@ class SimRoundsSliceStore(SimSliceStore):
         return self._slot
 
     def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
-        """Fold every aggregate into `slot`; the largest weight folded. `share`: how much of a full
-        step it is."""
+        """Fold every aggregate into `slot`, and return the largest weight. `share`: the fraction of a
+        full step to make."""
         self._slot = slot
         weight = max(self._aggregate.values(), default=0.0)
         behind = [s for s in self.slices if not self._replicated or self._ledger.number(s) < round_]
