@@ -45,7 +45,6 @@ def test_an_engine_runs_a_job_to_its_goal(engine: str, tmp_path: Path) -> None:
     assert outcome.failed is None
     assert outcome.ended is not None and "3 rounds" in outcome.ended
     assert outcome.worker_failures == {} and outcome.interrupted == 0
-    assert ticks
     journal = [line["what"] for line in read_journal(tmp_path / "journal.jsonl")]
     assert journal.count("joined") == 2 and journal.count("ended") == 1
 

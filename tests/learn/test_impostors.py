@@ -11,7 +11,6 @@ from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Link
-from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER
@@ -96,9 +95,7 @@ def test_a_contribution_from_a_worker_that_was_not_admitted_is_refused() -> None
 
 def test_a_message_in_the_name_of_another_worker_is_refused() -> None:
     heard = attack_in_the_middle(1, as_worker, m.Pull(worker=0, round=6))
-    assert isinstance(heard[-1], m.Refusal) and "in the name of another" in in_words(
-        heard[-1].reason
-    )
+    assert isinstance(heard[-1], m.Refusal)
 
 
 def test_a_worker_of_another_job_is_refused() -> None:

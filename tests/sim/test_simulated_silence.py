@@ -3,6 +3,7 @@
 import pytest
 
 from polyrhythm.core.effects import Note
+from polyrhythm.core.lead_watch import HEARD, SILENT
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import MemoryJournal
 from polyrhythm.sim.clock import BEGINNING_NS, Clock
@@ -43,7 +44,11 @@ def text(
 def reports(simulation: Simulation) -> dict[str, list[tuple[float, Note]]]:
     processes = {**simulation.workers, "s1": simulation.servers[1]}
     return {
-        name: [((at - BEGINNING_NS) / 1e9, note) for at, note in process.reports]
+        name: [
+            ((at - BEGINNING_NS) / 1e9, note)
+            for at, note in process.reports
+            if note.what in (SILENT, HEARD)
+        ]
         for name, process in processes.items()
     }
 

@@ -143,6 +143,7 @@ class WorkerLinks:
                 self._ready(lead.pollable)  # the lead may have sent the reason already
             self._run()  # messages before the end may contain the order to rejoin over a new link
             self._end_link(link, fault)
+            del fault  # its traceback keeps this frame, and with it the link and its memory, alive
         self._run()
         return False
 
