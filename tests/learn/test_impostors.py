@@ -11,6 +11,7 @@ from polyrhythm import Worker
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.errors import LinkError
 from polyrhythm.io.link import Link
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
 from polyrhythm.wire.frames import MEMBER
@@ -93,9 +94,10 @@ def test_a_contribution_from_a_worker_that_was_not_admitted_is_refused() -> None
     assert isinstance(heard[-1], m.Refusal)
 
 
-def test_a_message_in_the_name_of_another_worker_is_refused() -> None:
+def test_a_worker_that_the_lead_has_not_admitted_gets_no_link_to_a_server() -> None:
     heard = attack_in_the_middle(1, as_worker, m.Pull(worker=0, round=6))
     assert isinstance(heard[-1], m.Refusal)
+    assert "the incarnation of an admitted worker" in in_words(heard[-1].reason)
 
 
 def test_a_worker_of_another_job_is_refused() -> None:

@@ -172,8 +172,7 @@ RUNTIME: tuple[Mutant, ...] = (
         "runtime:for_the_lead",
         "not SEAT.may_send_over(link.peer, named)",
         "False",
-        "tests/learn/test_impostors.py::test_a_message_in_the_name_of_another_worker_is_refused",
-        slow=True,
+        "tests/hostile/test_parties.py::test_a_server_that_sends_in_the_name_of_another_is_refused",
     ),
     mutant(
         "another-jobs-worker-is-let-in",

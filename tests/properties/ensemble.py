@@ -21,7 +21,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.leases import SliceVersions
-from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.ledger import Ledger, OnArrivalLedger, RoundsLedger, Verdict
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.lifecycle import Phase
@@ -59,7 +59,7 @@ class Store:
     slices: tuple[int, ...]
     routing: int
     grows: bool
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: Ledger = field(default_factory=RoundsLedger)
     slot: int = 0
     fill: int = 1
     slots: dict[int, dict[int, Cell]] = field(default_factory=dict)
@@ -110,6 +110,7 @@ class Store:
 class Flow(Store):
     """Without rounds: fold a slice when it arrives."""
 
+    ledger: Ledger = field(default_factory=OnArrivalLedger)
     frozen: bool = False
 
     def __post_init__(self) -> None:

@@ -153,7 +153,7 @@ def test_points_are_visited_twice_if_chunks_of_living_workers_move_at_once(monke
         return changed
 
     monkeypatch.setattr(DataPlan, "share", at_once)
-    with pytest.raises(AssertionError, match="not every point"):
+    with pytest.raises(AssertionError, match="a point was not visited"):
         search(points=40, joins=3)
 
 

@@ -399,10 +399,10 @@ def test_the_lead_decides_the_same_in_the_runtime_and_in_the_simulator(
         assert [(t.steps, t.weight) for t in decisions.contributed] == [
             (t.steps, t.weight) for t in contributed
         ]
-    assert ("left", "worker-1", "died") in simulated
+    assert ("left", "worker-1", "link-ended") in simulated
     assert ("joined", "worker-2") in simulated
-    goal = f"the job reached its goal: {case.rounds} rounds"
-    assert simulated[-1] == ("ended", goal, case.rounds)
+    goal = {"goal": "rounds", "rounds": case.rounds}
+    assert simulated[-1] == ("ended", "goal", goal, case.rounds)
     codes = [made[2] for made in simulated if made[0] == "fold"]
     if case.events == WITH_A_TIMER:
         assert codes == ["opened", *["all-arrived"] * 3, "timer", *["all-arrived"] * 2]
