@@ -1,6 +1,7 @@
 """A command that is forked from the warm server behaves like a command that is executed."""
 
 import ast
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 import polyrhythm
 from tests.cluster.processes import Command, wait_until
-from tests.commands.start import WarmCommand, run, start
+from tests.commands.start import WarmCommand, run, start, warm_server
 from tests.commands.warm_server import MARK
 
 PACKAGE = Path(polyrhythm.__file__).parent
@@ -117,19 +118,32 @@ def test_a_killed_command_reports_it_and_ends_its_processes(
         wait_until(lambda: not command.pids(), "no process is left")
 
 
+def opened_by(pid: int) -> set[str]:
+    """The sockets, pipes and files that a process has open."""
+    targets = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the folder itself
+            targets.add(os.readlink(entry))
+    return {target for target in targets if not target.startswith(("/dev/", "anon_inode:"))}
+
+
 @WAYS
 def test_a_command_has_only_the_descriptors_that_it_was_given(
     tmp_path: Path, long_job: Path, fresh: bool
 ) -> None:
-    """It has none of the warm server's and none of the test's."""
+    """It has none of the test's, and opens only what every command opens: its journal and sockets."""
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--local-workers", 0)
+    before = opened_by(os.getpid()) | opened_by(warm_server().process.pid)
     with Command(long_job, *flags, cwd=tmp_path, fresh=fresh) as command:
         command.address()
         folder = Path(f"/proc/{command.process.pid}/fd")
         opened = {int(entry.name): os.readlink(entry) for entry in folder.iterdir()}
     assert opened[1] == str(tmp_path / "stdout.txt") and opened[2] == str(tmp_path / "stderr.txt")
-    kinds = sorted(target.partition(":")[0] for fd, target in opened.items() if fd > 2)
-    assert kinds == ["anon_inode", "socket", "socket"], opened
+    others = {target for fd, target in opened.items() if fd > 2}
+    assert not others & before, "descriptors of the test or of the warm server"
+    kinds = {target.partition(":")[0] for target in others}
+    journals = {target for target in kinds if target.endswith("/journal.jsonl")}
+    assert kinds - journals == {"anon_inode", "socket"}, opened
 
 
 def test_a_variable_that_is_read_when_a_process_loads_makes_a_command_start_afresh(

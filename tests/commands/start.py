@@ -38,7 +38,7 @@ class _WarmServer:
         self.loaded = _read_when_loaded(os.environ)
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, str(_PROGRAM), str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -48,11 +48,11 @@ class _WarmServer:
 
     def close(self) -> None:
         self.requests.close()
-        self._process.wait(30)
+        self.process.wait(30)
 
 
 @functools.cache
-def _warm_server() -> _WarmServer:
+def warm_server() -> _WarmServer:
     server = _WarmServer()
     atexit.register(server.close)
     return server
@@ -97,7 +97,7 @@ class WarmCommand:
             body = json.dumps(request).encode()
             assert len(body) < MOST_NBYTES
             fds = [theirs.fileno(), source, out, errors]
-            socket.send_fds(_warm_server().requests, [body], fds)
+            socket.send_fds(warm_server().requests, [body], fds)
         self.pid: int = self._told()["pid"]
 
     def _told(self) -> dict[str, int]:
@@ -200,7 +200,7 @@ def start(
     the console script."""
     argv = [str(CLI), *(str(arg) for arg in args)]
     env = os.environ if env is None else env
-    if fresh or _read_when_loaded(env) != _warm_server().loaded:
+    if fresh or _read_when_loaded(env) != warm_server().loaded:
         inside = [] if network is None else ["ip", "netns", "exec", network]
         return subprocess.Popen(
             [*inside, *argv],

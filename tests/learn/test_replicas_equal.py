@@ -17,7 +17,7 @@ from polyrhythm.engines import inline
 from polyrhythm.io.link import Link
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
-from polyrhythm.runtime.server.primary import Primary
+from polyrhythm.runtime.server.primary import OnArrivalPrimary, RoundsPrimary
 from polyrhythm.runtime.server.replica_memory import ReplicaMemory, SliceState
 from polyrhythm.runtime.server.replica_send import ReplicaSender
 from polyrhythm.wire.messages import Copy, JobSpec, Stamp
@@ -113,20 +113,20 @@ class Witness:
         patch.setattr(ReplicaSender, "fold_too", fold_too_noted)
 
     def _watch_primaries(self, patch: pytest.MonkeyPatch) -> None:
-        fold, fold_slice = Primary.fold, Primary.fold_slice
+        fold, fold_slice = RoundsPrimary.fold, OnArrivalPrimary.fold_slice
 
-        def fold_seen(primary: Primary, target: Any, fill: int, steps: Any) -> None:
+        def fold_seen(primary: RoundsPrimary, target: Any, fill: int, steps: Any) -> None:
             fold(primary, target, fill, steps)
             for slice_ in steps:
                 self.see(self._made.__dict__[str(slice_)], primary.export(slice_))
 
-        def fold_slice_seen(primary: Primary, part: Any, *rest: Any) -> None:
+        def fold_slice_seen(primary: OnArrivalPrimary, part: Any, *rest: Any) -> None:
             fold_slice(primary, part, *rest)
             slice_ = part.held.slice.id
             self.see(self._made.__dict__[str(slice_)], primary.export(slice_))
 
-        patch.setattr(Primary, "fold", fold_seen)
-        patch.setattr(Primary, "fold_slice", fold_slice_seen)
+        patch.setattr(RoundsPrimary, "fold", fold_seen)
+        patch.setattr(OnArrivalPrimary, "fold_slice", fold_slice_seen)
 
     def _watch_copies(self, patch: pytest.MonkeyPatch) -> None:
         step = ReplicaMemory.step

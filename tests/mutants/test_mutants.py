@@ -116,7 +116,7 @@ def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: P
     assert "test_hunted.py::test_hang" in words["hangs"]
     assert "SURVIVED" in words["missed"]
     assert "UNKNOWN: its process was stopped, or crashed" in words["dies"]
-    assert "UNKNOWN: it is outdated" in words["outdated"]
+    assert "UNKNOWN: the mutant is outdated" in words["outdated"]
     assert said[-3:] == ["5 mutants, 2 killed", "1 SURVIVED: missed", "2 UNKNOWN: dies, outdated"]
     assert code == 1
 

@@ -77,6 +77,15 @@ def test_measuring_the_objective_takes_at_most_a_tenth_of_the_time() -> None:
     assert second * (20 + 1) * MS >= 10 * 300 * MS
 
 
+def test_no_report_of_a_worker_makes_a_trial_endless() -> None:
+    interval = AutoInterval()
+    codes: list[str] = []
+    while "interval-chosen" not in codes:
+        reason = interval.closed(one_round(interval, 2**62))
+        codes += [reason.code] if reason else ["-"]
+        assert len(codes) < 10_000
+
+
 def one_round(interval: AutoInterval, probe_ns: int) -> Measured:
     """A batch per worker takes 20 ms, and so does measuring the objective."""
     terms = interval.next()

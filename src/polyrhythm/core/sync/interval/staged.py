@@ -49,9 +49,11 @@ _CHECKS = 3
 _COMPARISONS = 4
 _ERRORS = 3.0
 """The number of standard errors by which the slope may differ from the measured one."""
-_LEAST_ROUNDS = 4
+_LEAST_ROUNDS, _MOST_ROUNDS = 4, 1_000
+"""The rounds of a part. Workers report how long they measure, and no report may make a trial endless."""
 _PROBES = 10
-"""A part takes at least this many times as long as measuring the objective."""
+"""A part takes this many times as long as measuring the objective, unless it then has too many
+rounds."""
 _WIDEST = 8
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
@@ -155,8 +157,8 @@ class AutoInterval:
         most_ns = max(self._bounds.low_ns, self._bounds.high_ns // 2)
         self._interval_ns = min(most_ns, self._bounds.clamp(self._interval_ns))
         round_ns = self._interval_ns + self._bounds.phi_ns
-        many = max(_LEAST_ROUNDS, math.ceil(_PROBES * self._bounds.probe_ns / round_ns))
-        part = 2 * math.ceil(many / 2)
+        many = min(_MOST_ROUNDS, math.ceil(_PROBES * self._bounds.probe_ns / round_ns))
+        part = 2 * math.ceil(max(_LEAST_ROUNDS, many) / 2)
         self._trial = _Trial(part, _plan(part), [])
         return interval_reason(code, self._interval_ns, **fields)
 
