@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.cli.bench import final_reports
+from polyrhythm.errors import JobFailed
 from tests.cluster.processes import call
 
 KEYS = {
@@ -38,3 +40,11 @@ def test_a_size_that_cannot_be_parsed_is_refused(tmp_path: Path, size: str) -> N
     assert done.returncode == 1
     assert done.stderr.startswith(f"polyrhythm: --size '{size}' is not understood")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_measurement_in_which_a_worker_missed_rounds_says_so() -> None:
+    reports = [{"what": "reported", "metrics": {"right": 0.0}}] * 2
+    with pytest.raises(JobFailed, match="worker-1 did not answer in time and missed rounds"):
+        final_reports([{"what": "evicted", "name": "worker-1"}, *reports], workers=2)
+    with pytest.raises(JobFailed, match="not the sum of all contributions"):
+        final_reports(reports, workers=2)

@@ -132,10 +132,22 @@ def _measure(spec: JobSpec, link: str, digest: str, debug: bool) -> float:
         lines = list(read_journal(Path(folder) / "journal.jsonl"))
     if run.failed is not None or run.worker_failures:
         raise JobFailed(run.failed or "; ".join(run.worker_failures.values()))
-    reports = [line["metrics"] for line in lines if line["what"] == "reported"]
-    if len(reports) != spec.workers or not all(report["right"] for report in reports):
-        raise JobFailed("the final sum is not the sum of all contributions")
+    reports = final_reports(lines, spec.workers)
     return float(statistics.median(report["rounds"] / report["took_s"] for report in reports))
+
+
+def final_reports(lines: list[dict[str, Any]], workers: int) -> list[dict[str, Any]]:
+    """What the workers reported at the end of a measurement, from the lines of its journal."""
+    evicted = sorted({line["name"] for line in lines if line["what"] == "evicted"})
+    if evicted:
+        raise JobFailed(
+            f"{', '.join(evicted)} did not answer in time and missed rounds: nothing was measured;"
+            " try again when fewer processes compete for this machine's cores"
+        )
+    reports = [line["metrics"] for line in lines if line["what"] == "reported"]
+    if len(reports) != workers or not all(report["right"] for report in reports):
+        raise JobFailed("the final sum is not the sum of all contributions")
+    return reports
 
 
 def _bare(spec: JobSpec, nbytes: int, rounds: int, warmup: int, link: str) -> float:
