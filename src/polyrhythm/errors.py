@@ -13,6 +13,18 @@ class DataError(PolyrhythmError):
     """A data set is nowhere to be had, or its files are damaged."""
 
 
+class StoreError(PolyrhythmError):
+    """A store could not be read or written, or what it holds cannot be used."""
+
+
+class ObjectMissing(StoreError):
+    """The store has no object of this name."""
+
+
+class DamagedCheckpoint(StoreError):
+    """A checkpoint is incomplete, or its bytes are not those that were written."""
+
+
 class FrameError(PolyrhythmError):
     """Bytes that are not a frame of ours, or a frame that was damaged."""
 

@@ -125,3 +125,13 @@ class MemberSpec(msgspec.Struct, frozen=True, array_like=True):
     worker: Count
     incarnation: Count
     name: str
+
+
+class FileEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a checkpoint. The digest is that of its first bytes, which hold the digests of all
+    others (`store/tensor_file.py`); a record has one digest of all its bytes."""
+
+    name: Label
+    nbytes: Amount
+    digest: Label
+    slices: tuple[Count, ...] = ()

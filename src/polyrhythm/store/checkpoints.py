@@ -1,0 +1,334 @@
+"""Checkpoints in a store: write one, find the newest that is whole, read it, remove old ones.
+
+    checkpoints/00000007/slices-0-5f2c9a41.safetensors   parameters and optimizer state, per server
+    checkpoints/00000007/record-91b0c3d2.json            what only the lead knows
+    checkpoints/00000007/manifest.json                   written last: without it nothing exists
+
+The names of files hold a random part, so that no job writes over files of another one, or over what
+an interrupted attempt left. The manifest names the files that count.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+
+from polyrhythm.core.model import difference
+from polyrhythm.core.placement.slices import Layout, Slice, lay_out
+from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError
+from polyrhythm.store.manifest import Manifest, OtherVersion, decode_manifest, encode_manifest
+from polyrhythm.store.objects import ObjectInfo, Store
+from polyrhythm.store.recut import Tensors, assembled, overlapping
+from polyrhythm.store.tensor_file import digest_of, encode, read_index, read_tensors
+from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec
+
+FOLDER = "checkpoints"
+MANIFEST = "manifest.json"
+PARAMETERS = "parameters"
+"""The name of a slice's parameters; its other tensors are optimizer state under torch's names."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    number: int
+    manifest: Manifest
+
+    @property
+    def layout(self) -> Layout:
+        """The slices as they were cut when the checkpoint was made."""
+        manifest = self.manifest
+        return lay_out(manifest.model, manifest.layout_servers, manifest.slice_nbytes)
+
+    @property
+    def tensor_files(self) -> tuple[FileEntry, ...]:
+        """The files of slices, and the one of `worker.keep` if there is one."""
+        kept = self.manifest.kept
+        return self.manifest.files if kept is None else (*self.manifest.files, kept)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in (*self.tensor_files, self.manifest.record))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A checkpoint in a listing. `fault` is None if its manifest is whole and its files have the
+    right sizes; their bytes are not read."""
+
+    number: int
+    checkpoint: Checkpoint | None
+    fault: str | None
+    other_version: bool = False
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def write_slices(
+    store: Store, number: int, server: int, slices: Mapping[int, Mapping[str, torch.Tensor]]
+) -> FileEntry:
+    """Write the slices of one server: for each slice its `parameters` and its optimizer state. The
+    tensors are written from their own memory and must not change before this returns."""
+    tensors = {
+        f"{slice_}.{name}": tensor
+        for slice_, named in slices.items()
+        for name, tensor in named.items()
+    }
+    file = encode(tensors)
+    name = f"slices-{server}-{_token()}.safetensors"
+    store.put(_path(number, name), file.buffers)
+    return FileEntry(name, file.nbytes, file.digest, tuple(sorted(slices)))
+
+
+def write_kept(store: Store, number: int, tensors: Mapping[str, torch.Tensor]) -> FileEntry:
+    """Write the tensors that `worker.keep` added. Its plain values belong into the record."""
+    file = encode(tensors)
+    name = f"kept-{_token()}.safetensors"
+    store.put(_path(number, name), file.buffers)
+    return FileEntry(name, file.nbytes, file.digest)
+
+
+def write_manifest(
+    store: Store,
+    number: int,
+    *,
+    round: int,
+    version: str,
+    model: ModelSpec,
+    job: JobSpec,
+    layout_servers: int,
+    slice_nbytes: int,
+    files: Sequence[FileEntry],
+    record: Any,
+    kept: FileEntry | None = None,
+) -> Checkpoint:
+    """Write the record, which msgspec can turn into JSON, and then the manifest. Call it when all
+    servers have written their files: from now on the checkpoint exists.
+
+    Raise StoreError if another job has written this number. Two jobs then use one store, and the
+    caller must stop making checkpoints there."""
+    data = msgspec.json.encode(record)
+    name = f"record-{_token()}.json"
+    store.put(_path(number, name), data)
+    manifest = Manifest(
+        number=number,
+        round=round,
+        made_s=time.time(),
+        version=version,
+        model=model,
+        job=job,
+        layout_servers=layout_servers,
+        slice_nbytes=slice_nbytes,
+        files=tuple(files),
+        record=FileEntry(name, len(data), digest_of(data)),
+        kept=kept,
+    )
+    checkpoint = Checkpoint(number, manifest)
+    if missing := _missing_slices(checkpoint):
+        raise StoreError(f"checkpoint {number} has no file for slice {missing[0]}")
+    if not store.create(_path(number, MANIFEST), encode_manifest(manifest)):
+        raise StoreError(
+            f"another job has written checkpoint {number} to {store.url}: give every job a store"
+            " of its own"
+        )
+    return checkpoint
+
+
+def next_number(store: Store) -> int:
+    """The number of the next checkpoint: one more than any number in use, also by an incomplete
+    checkpoint."""
+    return max(_objects(store), default=0) + 1
+
+
+def prune(store: Store, keep: int) -> list[int]:
+    """Delete all but the newest `keep` checkpoints, and what interrupted attempts before the oldest
+    of these left. Return the numbers that were deleted. A damaged checkpoint does not count as
+    kept; one of another version is left alone."""
+    if keep < 1:
+        raise StoreError(f"cannot keep {keep} checkpoints: keep at least 1")
+    listed = listing(store)
+    whole = [each.number for each in listed if each.fault is None]
+    if len(whole) < keep:
+        return []
+    oldest = whole[-keep]
+    gone = [each.number for each in listed if each.number < oldest and not each.other_version]
+    for number in gone:
+        store.delete([_path(number, MANIFEST)])  # first: half a checkpoint must not look whole
+        store.delete_under(f"{FOLDER}/{number:08d}")
+    return gone
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def listing(store: Store) -> list[Listed]:
+    """All checkpoints, oldest first, with their faults as far as names and sizes show them."""
+    return [_listed(store, number, infos) for number, infos in sorted(_objects(store).items())]
+
+
+def load(store: Store, number: int) -> Checkpoint:
+    """Read the manifest of one checkpoint."""
+    path = _path(number, MANIFEST)
+    try:
+        data = store.get(path)
+    except ObjectMissing:
+        raise DamagedCheckpoint(
+            f"checkpoint {number} in {store.url} is incomplete: it has no manifest"
+        ) from None
+    manifest = decode_manifest(data, store.url_of(path))
+    if manifest.number != number:
+        raise DamagedCheckpoint(f"{store.url_of(path)} is the manifest of {manifest.number}")
+    return Checkpoint(number, manifest)
+
+
+def newest(store: Store, tell: Callable[[str], None]) -> Checkpoint:
+    """The newest checkpoint that is whole. Every byte of it is read and verified. `tell` gets one
+    line for each newer checkpoint that is damaged or incomplete.
+
+    A newer checkpoint of another version is not skipped but raises OtherVersion: to continue from
+    an older one would silently discard progress."""
+    numbers = sorted(_objects(store), reverse=True)
+    if not numbers:
+        raise StoreError(f"there is no checkpoint in {store.url}")
+    for number in numbers:
+        try:
+            checkpoint = load(store, number)
+            verify(store, checkpoint)
+        except (DamagedCheckpoint, ObjectMissing) as error:
+            tell(f"checkpoint {number} is not used: {error}")
+        else:
+            return checkpoint
+    raise StoreError(f"no checkpoint in {store.url} is whole: {len(numbers)} are damaged")
+
+
+def verify(store: Store, checkpoint: Checkpoint) -> None:
+    """Read every byte of a checkpoint. Raise DamagedCheckpoint or ObjectMissing at the first
+    difference from what was written, and StoreError if the store cannot be read."""
+    if missing := _missing_slices(checkpoint):
+        raise DamagedCheckpoint(f"checkpoint {checkpoint.number} has no slice {missing[0]}")
+    read_record(store, checkpoint, Any)
+    for entry in checkpoint.tensor_files:
+        path = _path(checkpoint.number, entry.name)
+        index = read_index(store, path, entry)
+        for _ in read_tensors(store, path, index, index.places):
+            pass
+
+
+def read_record(store: Store, checkpoint: Checkpoint, kind: type[T]) -> T:
+    """The lead's record, verified, as a value of this type."""
+    entry = checkpoint.manifest.record
+    path = _path(checkpoint.number, entry.name)
+    data = store.get(path)
+    if data.nbytes != entry.nbytes or digest_of(data) != entry.digest:
+        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its digest differs")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise OtherVersion(
+            f"{store.url_of(path)} was written by another version of polyrhythm: {error}"
+        ) from None
+
+
+def read_kept(store: Store, checkpoint: Checkpoint) -> Tensors:
+    """The tensors that `worker.keep` added, verified. They lie in read-only memory."""
+    if (entry := checkpoint.manifest.kept) is None:
+        return {}
+    path = _path(checkpoint.number, entry.name)
+    index = read_index(store, path, entry)
+    return dict(read_tensors(store, path, index, index.places))
+
+
+def read_slices(
+    store: Store, checkpoint: Checkpoint, slices: Iterable[Slice]
+) -> dict[int, Tensors]:
+    """Read the tensors of these slices, which may be cut in another way than those of the
+    checkpoint. Only the bytes that are needed are read, and verified. Tensors may lie in read-only
+    memory: copy them."""
+    wanted = list(slices)
+    there = checkpoint.layout.slices
+    sources = {slice_.id: overlapping(there, slice_) for slice_ in wanted}
+    needed = {source.id for found in sources.values() for source in found}
+    read = _read_whole_slices(store, checkpoint, needed)
+    return {slice_.id: assembled(slice_, sources[slice_.id], read) for slice_ in wanted}
+
+
+def check_model(checkpoint: Checkpoint, model: ModelSpec) -> None:
+    """Raise StoreError if the checkpoint is of another model or optimizer. The optimizer's options,
+    such as the learning rate, may differ."""
+    ours = checkpoint.manifest.model
+    found = difference(ours, msgspec.structs.replace(model, optimizer=ours.optimizer))
+    if found is None and model.optimizer.name != ours.optimizer.name:
+        found = f"its optimizer is {model.optimizer.name}, the job's is {ours.optimizer.name}"
+    if found is not None:
+        raise StoreError(
+            f"checkpoint {checkpoint.number} is of another job than this model: {found}"
+        )
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _token() -> str:
+    return os.urandom(4).hex()
+
+
+def _path(number: int, name: str) -> str:
+    return f"{FOLDER}/{number:08d}/{name}"
+
+
+def _objects(store: Store) -> dict[int, list[ObjectInfo]]:
+    """The objects of every number."""
+    found: dict[int, list[ObjectInfo]] = {}
+    for info in store.list(FOLDER):
+        parts = info.name.split("/")
+        if len(parts) == 3 and parts[1].isdecimal() and len(parts[1]) >= 8:
+            found.setdefault(int(parts[1]), []).append(info)
+    return found
+
+
+def _listed(store: Store, number: int, infos: list[ObjectInfo]) -> Listed:
+    try:
+        checkpoint = load(store, number)
+    except OtherVersion as error:
+        return Listed(number, None, str(error), other_version=True)
+    except DamagedCheckpoint as error:
+        return Listed(number, None, str(error))
+    sizes = {info.name: info.nbytes for info in infos}
+    for entry in (*checkpoint.tensor_files, checkpoint.manifest.record):
+        there = sizes.get(_path(number, entry.name))
+        url = store.url_of(_path(number, entry.name))
+        if there is None:
+            return Listed(number, checkpoint, f"{url} is missing")
+        if there != entry.nbytes:
+            fault = f"{url} is damaged: it has {there} bytes instead of {entry.nbytes}"
+            return Listed(number, checkpoint, fault)
+    return Listed(number, checkpoint, None)
+
+
+def _missing_slices(checkpoint: Checkpoint) -> list[int]:
+    written = {slice_ for file in checkpoint.manifest.files for slice_ in file.slices}
+    return [slice_.id for slice_ in checkpoint.layout.slices if slice_.id not in written]
+
+
+def _read_whole_slices(
+    store: Store, checkpoint: Checkpoint, needed: set[int]
+) -> dict[int, Tensors]:
+    read: dict[int, Tensors] = {number: {} for number in needed}
+    for entry in checkpoint.manifest.files:
+        if needed.isdisjoint(entry.slices):
+            continue
+        path = _path(checkpoint.number, entry.name)
+        index = read_index(store, path, entry)
+        names = [name for name in index.places if int(name.partition(".")[0]) in needed]
+        for name, tensor in read_tensors(store, path, index, names):
+            slice_, _, part = name.partition(".")
+            read[int(slice_)][part] = tensor
+    for number, tensors in read.items():
+        if PARAMETERS not in tensors:
+            raise DamagedCheckpoint(f"checkpoint {checkpoint.number} has no slice {number}")
+    return read

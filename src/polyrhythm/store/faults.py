@@ -1,0 +1,80 @@
+"""Turn every fault of a store into one line that names the store and tells what to do.
+
+obstore's exceptions have a text of many lines, with the request and its whole response. The text of
+a `StoreError` has one line, and no credentials: queries of URLs (which may be signatures) are cut.
+"""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit, urlunsplit
+
+from polyrhythm.errors import ObjectMissing, StoreError
+
+_MOST_CHARACTERS = 200
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_QUERY = re.compile(r"\?\S+")
+_METADATA = ("169.254.", "metadata.google", "MissingAccount", "Account must be specified")
+"""Without credentials, obstore asks the host for those of its cloud, under these addresses."""
+_WORDS = {
+    errno.ENOSPC: "no space is left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+}
+
+
+def shown_url(url: str) -> str:
+    """The URL without user, password and query, in which secrets may be."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+@contextlib.contextmanager
+def explained(action: str, url: str) -> Iterator[None]:
+    """Raise each fault of the body as a StoreError: `cannot <action> <url>: <reason>`."""
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+            raise StoreError(f"cannot {action} {url}: the bucket does not exist") from None
+        raise ObjectMissing(f"cannot {action} {url}: it does not exist") from None
+    except (BaseError, OSError, ValueError) as error:
+        raise StoreError(f"cannot {action} {url}: {reason_of(error)}") from None
+
+
+def reason_of(error: Exception) -> str:
+    """The reason in one line, from the text of an exception of obstore or of the system."""
+    text = str(error).partition("\n\nDebug source")[0]
+    if (number := _os_error(error, text)) is not None:
+        return _WORDS.get(number, os.strerror(number).lower())
+    if any(word in text for word in _METADATA):
+        return "no credentials were found; set the variables of the store (see the guide)"
+    code = _CODE.search(text)
+    if status := _STATUS.search(text):
+        answer = f"{status[1]} {code[1]}" if code else status[1]
+        if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
+            return "the bucket does not exist"
+        if status[1] in ("401", "403"):
+            return f"the store refuses these credentials ({answer})"
+        if status[1].startswith("5"):
+            return f"the store has a fault of its own ({answer})"
+        return f"the store refuses the request ({answer})"
+    if "HTTP error" in text:
+        return "the store does not answer"
+    return _QUERY.sub("", text.partition("\n")[0])[:_MOST_CHARACTERS]
+
+
+def _os_error(error: Exception, text: str) -> int | None:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = _OS_ERROR.search(text)
+    return None if found is None else int(found[1])

@@ -1,0 +1,77 @@
+"""The manifest of a checkpoint: the object that makes it exist, and says what it consists of.
+
+It is written last, and only if there is none: of two jobs that write a checkpoint of one number, one
+wins. Its outer form (`format`, `digest`, `manifest`) stays the same in all versions, so that every
+version can tell a checkpoint of another one from a damaged one.
+"""
+
+import msgspec
+
+from polyrhythm.errors import DamagedCheckpoint, StoreError
+from polyrhythm.store.tensor_file import digest_of
+from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec
+
+FORMAT = 1
+"""The version of the format. It changes when an older program could not read a checkpoint rightly."""
+
+
+class OtherVersion(StoreError):
+    """A checkpoint was written by another version of polyrhythm, in a form this one cannot read."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a checkpoint."""
+
+    number: int
+    round: int
+    """The last round, or without rounds the number of contributions, that the cut contains."""
+    made_s: float
+    """When it was made, in seconds since 1970."""
+    version: str
+    """The version of polyrhythm that wrote it."""
+    model: ModelSpec
+    job: JobSpec
+    layout_servers: int
+    """The number of servers for which the model was cut into slices."""
+    slice_nbytes: int
+    files: tuple[FileEntry, ...]
+    """The files of slices, with the numbers of the slices in each."""
+    record: FileEntry
+    """What only the lead knows."""
+    kept: FileEntry | None = None
+    """What `worker.keep` added: the file of its tensors."""
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    format: int
+    digest: str
+    manifest: msgspec.Raw
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    raw = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Envelope(FORMAT, _digest(FORMAT, raw), msgspec.Raw(raw)))
+
+
+def decode_manifest(data: bytes | memoryview, url: str) -> Manifest:
+    """Decode and verify. `url`: where the manifest is, for the text of an error."""
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise DamagedCheckpoint(f"{url} is damaged: it is not a manifest") from None
+    raw = bytes(envelope.manifest)
+    if _digest(envelope.format, raw) != envelope.digest:
+        raise DamagedCheckpoint(f"{url} is damaged: its digest differs")
+    if envelope.format != FORMAT:
+        raise OtherVersion(
+            f"{url} was written by another version of polyrhythm (checkpoint format"
+            f" {envelope.format}; this version reads format {FORMAT})"
+        )
+    try:
+        return msgspec.json.decode(raw, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise OtherVersion(f"{url} was written by another version of polyrhythm: {error}") from None
+
+
+def _digest(version: int, raw: bytes) -> str:
+    return digest_of(b"%d " % version + raw)

@@ -1,0 +1,202 @@
+"""A store of objects: a folder, S3, Google Cloud Storage, Azure, or the memory of this process.
+
+Objects are written whole and read whole, or in ranges. Nothing here compares and swaps, because a
+folder cannot: a decision is an object that only one of several creators can `create`.
+
+Open a store in the process that uses it, after the fork: obstore starts threads of its own on first
+use, and a child that is forked later waits for them forever. This module imports obstore only when
+a store is opened.
+"""
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from polyrhythm.errors import StoreError
+from polyrhythm.store.faults import explained, shown_url
+from polyrhythm.store.remote import open_remote
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_SCHEMES = {"file": "folder", "memory": "memory", "s3": "remote", "gs": "remote", "az": "remote"}
+_PART_NBYTES = 8 * 1024 * 1024
+"""Larger objects go to a remote store in parts of this size, a few at a time."""
+_MOST_PARTS = 9_000
+"""S3 accepts 10,000 parts."""
+_CONCURRENCY = 4
+
+_memories: dict[str, "ObjectStore"] = {}
+_memories_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    name: str
+    nbytes: int
+
+
+def kind_of(url: str) -> str:
+    """`folder`, `memory` (of one process) or `remote`; raise StoreError for any other scheme."""
+    scheme, found, _ = url.partition("://")
+    if not url.strip():
+        raise StoreError("the store's URL is empty")
+    if not found:
+        return "folder"
+    if scheme not in _SCHEMES:
+        raise StoreError(
+            f"cannot open {shown_url(url)}: a store is a folder, file://, s3://BUCKET/PATH,"
+            f" gs://BUCKET/PATH, az://CONTAINER/PATH or memory://NAME"
+        )
+    return _SCHEMES[scheme]
+
+
+def open_store(url: str, *, make: bool = False) -> "Store":
+    """Open the store at a URL. `make`: make the folder if it is not there.
+
+    Call it in the process that uses the store, never before a fork. A remote store is not contacted
+    yet: `Store.check` does that."""
+    kind = kind_of(url)
+    if kind == "folder":
+        return Store(shown_url(url), *_open_folder(url, make=make))
+    if kind == "memory":
+        from obstore.store import MemoryStore
+
+        with _memories_lock:
+            return Store(shown_url(url), _memories.setdefault(url, MemoryStore()))
+    return Store(shown_url(url), open_remote(url))
+
+
+class Store:
+    """The objects under one URL. Every fault is a StoreError of one line. Threads may share it."""
+
+    def __init__(self, url: str, objects: "ObjectStore", folder: Path | None = None) -> None:
+        """`url`: as it is shown, without secrets. `folder`: where the objects are files."""
+        self.url = url
+        self.folder = folder
+        self._objects = objects
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def url_of(self, name: str) -> str:
+        return f"{self.url.rstrip('/')}/{name}"
+
+    def check(self) -> None:
+        """Raise StoreError if objects cannot be written and deleted here."""
+        name = f"check-{os.urandom(8).hex()}"
+        self.put(name, b"polyrhythm")
+        self.delete([name])
+
+    def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
+        """Write an object whole. The buffers are read in place and not joined, so they must not
+        change before this returns. An object of this name is replaced."""
+        parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
+        nbytes = sum(memoryview(part).nbytes for part in parts)
+        in_parts = kind_of(self.url) == "remote" and nbytes > _PART_NBYTES
+        with self._writing(name):
+            self._objects.put(
+                name,
+                iter(parts),
+                use_multipart=in_parts,
+                chunk_size=max(_PART_NBYTES, -(-nbytes // _MOST_PARTS)),
+                max_concurrency=_CONCURRENCY,
+            )
+
+    def create(self, name: str, data: Buffer) -> bool:
+        """Write an object whole if there is none of this name. Return False if there is one: of
+        several creators, one gets True."""
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._writing(name):
+            try:
+                self._objects.put(name, iter([data]), mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def get(self, name: str) -> memoryview:
+        """Read an object whole; raise ObjectMissing if there is none."""
+        with explained("read", self.url_of(name)):
+            return memoryview(self._objects.get(name).buffer())
+
+    def nbytes_of(self, name: str) -> int:
+        """The size of an object; raise ObjectMissing if there is none."""
+        with explained("read", self.url_of(name)):
+            return int(self._objects.head(name)["size"])
+
+    def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Read the bytes [first, end) of each range."""
+        if not ranges:
+            return []
+        starts, ends = [first for first, _ in ranges], [end for _, end in ranges]
+        with explained("read", self.url_of(name)):
+            found = self._objects.get_ranges(name, starts=starts, ends=ends)
+        return [memoryview(part) for part in found]
+
+    def list(self, prefix: str = "") -> list[ObjectInfo]:
+        """The objects under a folder-like prefix, sorted by name."""
+        with explained("list", self.url):
+            self._must_exist()
+            found = self._objects.list(prefix or None).collect()
+        infos = [ObjectInfo(str(meta["path"]), int(meta["size"])) for meta in found]
+        return sorted(infos, key=lambda info: info.name)
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete these objects. Objects that do not exist are no error."""
+        for name in names:
+            with explained("delete", self.url_of(name)), contextlib.suppress(FileNotFoundError):
+                self._objects.delete(name)
+
+    def delete_under(self, prefix: str) -> None:
+        """Delete all objects under a prefix; in a folder also the files of interrupted writes."""
+        self.delete([info.name for info in self.list(prefix)])
+        if self.folder is not None and (left := self.folder / prefix).is_dir():
+            with explained("delete", self.url_of(prefix)):
+                shutil.rmtree(left)
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        with explained("write", self.url_of(name)):
+            self._must_exist()
+            yield
+            if self.folder is not None:
+                _make_durable(self.folder / name, self.folder)
+
+    def _must_exist(self) -> None:
+        """A folder that was removed must not come back with the next object."""
+        if self.folder is not None and not self.folder.is_dir():
+            raise StoreError(f"the folder {self.url} does not exist (any more)")
+
+
+def _open_folder(url: str, *, make: bool) -> "tuple[ObjectStore, Path]":
+    from obstore.store import LocalStore
+
+    path = Path(unquote(urlsplit(url).path) if url.startswith("file://") else url)
+    if make:
+        with explained("make the folder", str(path)):
+            path.mkdir(parents=True, exist_ok=True)
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise StoreError(f"cannot open {path}: it {what}")
+    with explained("open", str(path)):
+        return LocalStore(path, automatic_cleanup=True), path
+
+
+def _make_durable(path: Path, root: Path) -> None:
+    """Wait until a file and its name are on the disk: its folder, and the folders above it."""
+    folders = [folder for folder in path.parents if folder == root or root in folder.parents]
+    for each in (path, *folders):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

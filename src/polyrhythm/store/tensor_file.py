@@ -1,0 +1,168 @@
+"""The file format of tensors in a checkpoint: safetensors, written from memory without a copy.
+
+A file begins with its index (8 bytes of length, then JSON), and the tensors' bytes follow. The index
+holds the digest of every tensor, and the manifest holds the digest of the index. So one tensor can
+be read and verified without the rest of the file, and no byte of the file is left unverified.
+Any safetensors library can read these files; the libraries' own writers would copy every tensor.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+import xxhash
+
+from polyrhythm.errors import DamagedCheckpoint
+from polyrhythm.store.objects import Store
+from polyrhythm.tensors.dtypes import tensor_over
+from polyrhythm.wire.messages import FileEntry
+
+_LENGTH_NBYTES = 8
+_ALIGN = 64
+_FIRST_READ_NBYTES = 64 * 1024
+_READ_NBYTES = 64 * 1024 * 1024
+"""Tensors are read in pieces of about this size, so that a large file does not fill the memory."""
+_DTYPES = {
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_METADATA = "__metadata__"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A tensor in the index; the offsets count from the end of the index."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A file in memory: its index, and the tensors' own memory."""
+
+    buffers: list[memoryview]
+    nbytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    places: dict[str, Place]
+    digests: dict[str, str]
+    nbytes: int
+    """The length of the index, with which the tensors' bytes begin."""
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def encode(tensors: Mapping[str, torch.Tensor]) -> Encoded:
+    """Lay out a file. Tensors on the CPU that are contiguous are not copied: they must not change
+    until the file is written."""
+    memories = {name: _memory(tensor) for name, tensor in tensors.items()}
+    # safetensors allows no gaps: the odd sizes come last, so that all tensors are aligned
+    order = sorted(
+        tensors,
+        key=lambda name: (memories[name].nbytes % _ALIGN > 0, -tensors[name].element_size()),
+    )
+    index: dict[str, Place | dict[str, str]] = {
+        _METADATA: {name: digest_of(memories[name]) for name in order}
+    }
+    end = 0
+    for name in order:
+        first, end = end, end + memories[name].nbytes
+        tensor = tensors[name]
+        index[name] = Place(_NAMES[tensor.dtype], tuple(tensor.shape), (first, end))
+    text = msgspec.json.encode(index)
+    text += b" " * (-(_LENGTH_NBYTES + len(text)) % _ALIGN)
+    head = len(text).to_bytes(_LENGTH_NBYTES, "little") + text
+    buffers = [memoryview(head), *(memories[name] for name in order if memories[name].nbytes)]
+    return Encoded(buffers, len(head) + end, digest_of(head))
+
+
+def read_index(store: Store, path: str, entry: FileEntry) -> Index:
+    """Read and verify a file's index. Raise DamagedCheckpoint if it differs from the entry."""
+    if (there := store.nbytes_of(path)) != entry.nbytes:
+        raise DamagedCheckpoint(
+            f"{store.url_of(path)} is damaged: it has {there} bytes instead of {entry.nbytes}"
+        )
+    end = min(entry.nbytes, _FIRST_READ_NBYTES)
+    (head,) = _ranges(store, path, [(0, end)])
+    nbytes = _LENGTH_NBYTES + int.from_bytes(head[:_LENGTH_NBYTES], "little")
+    if nbytes > entry.nbytes:
+        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its index is longer than it is")
+    if nbytes > end:
+        (head,) = _ranges(store, path, [(0, nbytes)])
+    head = head[:nbytes]
+    if digest_of(head) != entry.digest:
+        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: the digest of its index differs")
+    index = msgspec.json.decode(head[_LENGTH_NBYTES:], type=dict[str, msgspec.Raw])
+    digests = msgspec.json.decode(index.pop(_METADATA), type=dict[str, str])
+    places = {name: msgspec.json.decode(raw, type=Place) for name, raw in index.items()}
+    return Index(places, digests, nbytes)
+
+
+def read_tensors(
+    store: Store, path: str, index: Index, names: Iterable[str]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Read and verify these tensors. They lie in read-only memory: copy what is to change."""
+    order = sorted(names, key=lambda name: index.places[name].data_offsets)
+    for group in _groups(order, index.places):
+        wanted = [tuple(at + index.nbytes for at in index.places[n].data_offsets) for n in group]
+        merged = wanted[0][0], wanted[-1][1]
+        if merged[1] - merged[0] == sum(end - first for first, end in wanted):
+            (memory,) = _ranges(store, path, [merged])
+            parts = [memory[first - merged[0] : end - merged[0]] for first, end in wanted]
+        else:
+            parts = _ranges(store, path, [(first, end) for first, end in wanted])
+        for name, part in zip(group, parts, strict=True):
+            if digest_of(part) != index.digests[name]:
+                raise DamagedCheckpoint(
+                    f"{store.url_of(path)} is damaged: the digest of {name!r} differs"
+                )
+            yield name, _tensor(index.places[name], part)
+
+
+def _groups(names: Sequence[str], places: Mapping[str, Place]) -> Iterator[list[str]]:
+    group: list[str] = []
+    nbytes = 0
+    for name in names:
+        first, end = places[name].data_offsets
+        if group and nbytes + end - first > _READ_NBYTES:
+            yield group
+            group, nbytes = [], 0
+        group.append(name)
+        nbytes += end - first
+    if group:
+        yield group
+
+
+def _ranges(store: Store, path: str, ranges: list[tuple[int, int]]) -> list[memoryview]:
+    """Read ranges; an empty range is read as nothing, because stores refuse it."""
+    full = [pair for pair in ranges if pair[0] < pair[1]]
+    found = iter(store.get_ranges(path, full))
+    return [next(found) if first < end else memoryview(b"") for first, end in ranges]
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+def _tensor(place: Place, memory: memoryview) -> torch.Tensor:
+    dtype = _DTYPES[place.dtype]
+    if not memory.nbytes:
+        return torch.empty(place.shape, dtype=dtype)
+    return tensor_over(memory, dtype).reshape(place.shape)

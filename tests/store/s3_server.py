@@ -1,0 +1,119 @@
+"""A real S3 server for tests: SeaweedFS, in a folder of its own, on free ports of this host."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+BUCKET = "checkpoints-of-tests"
+KEY, SECRET = "key-of-tests", "secret-of-tests"
+_START_S = 60
+_GRPC = 10_000
+"""Every port of the server has a second one, this much higher."""
+
+
+def binary() -> str | None:
+    beside = Path(sys.executable).parent / "weed"
+    return str(beside) if beside.is_file() else shutil.which("weed")
+
+
+class S3Server:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = _free_ports(5)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log = folder / "log"
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._ports[3]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a client reaches this server."""
+        return {
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+        }
+
+    def start(self) -> None:
+        command = binary()
+        assert command is not None
+        data = self._folder / "data"
+        data.mkdir(exist_ok=True)
+        flags = [
+            f"-dir={data}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-master.telemetry=false",
+            "-webdav=false",
+            "-admin.ui=false",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            f"-bucket={BUCKET}",
+        ]
+        names = ("master", "volume", "filer", "s3", "admin")
+        flags += [f"-{name}.port={port}" for name, port in zip(names, self._ports, strict=True)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [command, "mini", *flags],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env={**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET},
+            )
+        self._wait_until_ready(self._process)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_S
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                urllib.request.urlopen(f"{self.endpoint}/healthz", timeout=1).close()
+                return
+            time.sleep(0.1)
+        self.kill()
+        raise RuntimeError(f"the S3 server did not start:\n{self.log.read_text()[-2000:]}")
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[S3Server]:
+    server = S3Server(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and whose second port is free."""
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:
+        for port in range(20_000 + os.getpid() % 10_000, 45_000):
+            if len(ports) == count:
+                break
+            try:
+                for each in (port, port + _GRPC):
+                    bound = held.enter_context(socket.socket())
+                    bound.bind(("127.0.0.1", each))
+            except OSError:
+                continue
+            ports.append(port)
+    return ports

@@ -1,0 +1,89 @@
+"""A small model and checkpoints of it."""
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout, Slice, lay_out
+from polyrhythm.store.checkpoints import Checkpoint, write_manifest, write_slices
+from polyrhythm.store.objects import Store
+from polyrhythm.wire.messages import JobSpec, ModelSpec, OptimizerSpec, TensorSpec
+
+MODEL = ModelSpec(
+    tensors=(
+        TensorSpec("first.weight", (100, 7), "float32", 0, (7, 1)),
+        TensorSpec("first.bias", (100,), "float32", 0, (1,)),
+        TensorSpec("second.weight", (30, 30), "float32", 1, (30, 1)),
+        TensorSpec("mean", (64,), "float32", -1, (1,)),
+        TensorSpec("count", (), "int64", -1, ()),
+    ),
+    optimizer=OptimizerSpec("Adam", ({"lr": 0.1, "betas": [0.9, 0.999]}, {"lr": 0.2})),
+)
+SLICE_NBYTES = 1024
+RECORD = {"round": 12, "clocks": {"worker-0": 12}, "seed": 7, "names": ["worker-0", "ärger"]}
+
+
+def layout_for(servers: int, slice_nbytes: int = SLICE_NBYTES) -> Layout:
+    return lay_out(MODEL, servers, slice_nbytes)
+
+
+def spaces(layout: Layout, seed: int = 0) -> dict[str, list[torch.Tensor]]:
+    """Every flat space of the model, and two states of the optimizer with an element for each
+    parameter."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: [
+            torch.randint(0, 1000, (space.length,), generator=generator).to(
+                getattr(torch, space.dtype)
+            )
+            for space in layout.spaces
+        ]
+        for name in ("parameters", "exp_avg", "exp_avg_sq")
+    }
+
+
+def tensors_of(
+    slice_: Slice, flat: dict[str, list[torch.Tensor]], steps: int = 5
+) -> dict[str, torch.Tensor]:
+    """The tensors of a slice; buffers have no optimizer state."""
+    names = ["parameters"] if slice_.group < 0 else list(flat)
+    end = slice_.offset + slice_.length
+    found = {name: flat[name][slice_.space][slice_.offset : end] for name in names}
+    return found if slice_.group < 0 else {**found, "step": torch.tensor(float(steps))}
+
+
+def write_checkpoint(store: Store, number: int = 1, servers: int = 3, seed: int = 0) -> Checkpoint:
+    layout = layout_for(servers)
+    flat = spaces(layout, seed)
+    files = [
+        write_slices(
+            store,
+            number,
+            server,
+            {s.id: tensors_of(s, flat) for s in layout.slices if s.id % servers == server},
+        )
+        for server in range(servers)
+    ]
+    return write_manifest(
+        store,
+        number,
+        round=12,
+        version="0.1.0",
+        model=MODEL,
+        job=JobSpec(job="lenet", servers=servers),
+        layout_servers=servers,
+        slice_nbytes=SLICE_NBYTES,
+        files=files,
+        record=RECORD,
+    )
+
+
+def check_slices(found: dict[int, dict[str, torch.Tensor]], layout: Layout, seed: int = 0) -> None:
+    """Assert that these are the slices of this layout that `write_checkpoint` wrote."""
+    flat = spaces(layout, seed)
+    for slice_ in layout.slices:
+        if slice_.id not in found:
+            continue
+        expected = tensors_of(slice_, flat)
+        assert found[slice_.id].keys() == expected.keys()
+        for name, tensor in expected.items():
+            assert torch.equal(found[slice_.id][name], tensor), (slice_.id, name)
+            assert found[slice_.id][name].dtype == tensor.dtype

@@ -1,0 +1,198 @@
+"""A checkpoint exists when its manifest does, is read as it was written, and never when damaged."""
+
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from polyrhythm.errors import DamagedCheckpoint, StoreError
+from polyrhythm.store.checkpoints import (
+    check_model,
+    listing,
+    load,
+    newest,
+    next_number,
+    prune,
+    read_kept,
+    read_record,
+    read_slices,
+    verify,
+    write_kept,
+    write_manifest,
+    write_slices,
+)
+from polyrhythm.store.objects import Store, open_store
+from polyrhythm.wire.messages import OptimizerSpec
+from tests.store.samples import (
+    MODEL,
+    RECORD,
+    SLICE_NBYTES,
+    check_slices,
+    layout_for,
+    write_checkpoint,
+)
+
+
+def test_a_checkpoint_is_read_as_it_was_written(store: Store) -> None:
+    written = write_checkpoint(store)
+    found = newest(store, pytest.fail)
+    assert found == written
+    assert read_record(store, found, Any) == RECORD
+    layout = layout_for(3)
+    check_slices(read_slices(store, found, layout.slices), layout)
+
+
+def test_chosen_slices_are_read_alone(store: Store) -> None:
+    write_checkpoint(store)
+    layout = layout_for(3)
+    found = read_slices(store, load(store, 1), [layout.slices[1], layout.slices[-1]])
+    assert found.keys() == {1, layout.slices[-1].id}
+    check_slices(found, layout)
+
+
+@pytest.mark.parametrize(("servers", "slice_nbytes"), [(1, 512), (7, 300), (1, 10**6), (2, 700)])
+def test_slices_that_are_cut_in_another_way_are_assembled(
+    store: Store, servers: int, slice_nbytes: int
+) -> None:
+    write_checkpoint(store)
+    layout = layout_for(servers, slice_nbytes)
+    assert layout.slices != layout_for(3).slices
+    check_slices(read_slices(store, load(store, 1), layout.slices), layout)
+
+
+def test_a_slice_without_a_step_counts_as_zero_when_slices_are_joined(store: Store) -> None:
+    layout, wide = layout_for(3), layout_for(1, 10**6)
+    slices: dict[int, dict[str, torch.Tensor]] = {
+        s.id: {"parameters": torch.ones(s.length)} for s in layout.slices
+    }
+    stepped = layout.slices[1]
+    slices[1] |= {"exp_avg": torch.full((stepped.length,), 3.0), "step": torch.tensor(2.0)}
+    files = [write_slices(store, 1, 0, slices)]
+    _write_manifest(store, files)
+    found = read_slices(store, load(store, 1), wide.slices[:1])[0]
+    expected = torch.zeros(wide.slices[0].length)
+    expected[stepped.offset : stepped.offset + stepped.length] = 3.0
+    assert torch.equal(found["exp_avg"], expected)
+    assert found["step"] == 2.0
+
+
+def test_a_file_of_slices_is_a_safetensors_file(tmp_path: Any) -> None:
+    store = open_store(str(tmp_path))
+    tensors = {
+        "parameters": torch.randn(33).to(torch.bfloat16),
+        "odd": torch.tensor([True, False, True]),
+        "none": torch.empty(0),
+        "step": torch.tensor(3.0),
+        "wide": torch.arange(6).reshape(2, 3).t(),
+    }
+    entry = write_slices(store, 1, 0, {4: tensors})
+    found = load_file(tmp_path / "checkpoints" / "00000001" / entry.name)
+    assert found.keys() == {f"4.{name}" for name in tensors}
+    for name, tensor in tensors.items():
+        assert torch.equal(found[f"4.{name}"], tensor)
+
+
+def test_kept_tensors_are_read_as_they_were_written(store: Store) -> None:
+    kept = {"ema.0": torch.randn(3, 4), "count": torch.tensor(7)}
+    entry = write_kept(store, 1, kept)
+    slices = {s.id: {"parameters": torch.ones(s.length)} for s in layout_for(3).slices}
+    written = _write_manifest(store, [write_slices(store, 1, 0, slices)], kept=entry)
+    found = read_kept(store, load(store, 1))
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], kept[name]) for name in kept)
+    verify(store, written)
+
+
+def test_without_a_manifest_there_is_no_checkpoint(store: Store) -> None:
+    with pytest.raises(StoreError, match="there is no checkpoint in "):
+        newest(store, pytest.fail)
+    first = write_checkpoint(store, 1)
+    write_slices(store, 2, 0, {0: {"parameters": torch.ones(3)}})
+    told: list[str] = []
+    assert newest(store, told.append) == first
+    assert len(told) == 1
+    assert "checkpoint 2" in told[0] and "it has no manifest" in told[0]
+    assert next_number(store) == 3
+
+
+def test_a_manifest_needs_every_slice(store: Store) -> None:
+    slices = {s.id: {"parameters": torch.ones(s.length)} for s in layout_for(3).slices[1:]}
+    with pytest.raises(StoreError, match="no file for slice 0"):
+        _write_manifest(store, [write_slices(store, 1, 0, slices)])
+    assert listing(store)[0].checkpoint is None
+
+
+def test_two_jobs_in_one_store_collide_and_the_first_checkpoint_stays(store: Store) -> None:
+    first = write_checkpoint(store, 1, seed=1)
+    with pytest.raises(StoreError, match="another job has written checkpoint 1 to .*: give every"):
+        write_checkpoint(store, 1, seed=2)
+    assert newest(store, pytest.fail) == first
+    check_slices(read_slices(store, first, layout_for(3).slices), layout_for(3), seed=1)
+
+
+def test_prune_keeps_the_newest_and_removes_what_attempts_left(store: Store) -> None:
+    for number in (1, 3, 4, 6):
+        write_checkpoint(store, number)
+    for number in (2, 5, 7):
+        write_slices(store, number, 0, {0: {"parameters": torch.ones(3)}})
+    assert prune(store, 2) == [1, 2, 3]
+    assert [each.number for each in listing(store)] == [4, 5, 6, 7]
+    assert prune(store, 2) == []
+    assert newest(store, lambda _: None).number == 6
+
+
+def test_prune_does_not_count_damaged_checkpoints_as_kept(store: Store) -> None:
+    for number in (1, 2, 3):
+        checkpoint = write_checkpoint(store, number)
+    store.delete([f"checkpoints/00000003/{checkpoint.manifest.files[0].name}"])
+    assert prune(store, 2) == []
+    assert newest(store, lambda _: None).number == 2
+
+
+def test_prune_refuses_to_keep_nothing(store: Store) -> None:
+    write_checkpoint(store)
+    with pytest.raises(StoreError, match="keep at least 1"):
+        prune(store, 0)
+
+
+def test_a_checkpoint_of_another_model_is_named(store: Store) -> None:
+    checkpoint = write_checkpoint(store)
+    check_model(checkpoint, MODEL)
+    tensors = (*MODEL.tensors[:1], MODEL.tensors[2], *MODEL.tensors[2:])
+    with pytest.raises(StoreError, match=r"another job.*'second.weight' where .*'first.bias'"):
+        check_model(checkpoint, type(MODEL)(tensors, MODEL.optimizer))
+    other_rate = OptimizerSpec("Adam", ({"lr": 0.5}, {"lr": 0.5}))
+    check_model(checkpoint, type(MODEL)(MODEL.tensors, other_rate))
+    with pytest.raises(StoreError, match="optimizer is SGD"):
+        check_model(checkpoint, type(MODEL)(MODEL.tensors, OptimizerSpec("SGD", ({}, {}))))
+
+
+def test_listing_shows_every_checkpoint_with_its_fault(store: Store) -> None:
+    first, second = write_checkpoint(store, 1), write_checkpoint(store, 2)
+    name = f"checkpoints/00000002/{second.manifest.files[1].name}"
+    store.put(name, bytes(store.get(name))[:-1])
+    listed = listing(store)
+    assert [each.number for each in listed] == [1, 2]
+    assert listed[0].checkpoint == first and listed[0].fault is None
+    assert listed[1].fault is not None and name in listed[1].fault
+    with pytest.raises(DamagedCheckpoint, match="bytes instead of"):
+        verify(store, second)
+
+
+def _write_manifest(store: Store, files: list[Any], **options: Any) -> Any:
+    from polyrhythm.wire.messages import JobSpec
+
+    return write_manifest(
+        store,
+        1,
+        round=1,
+        version="0.1.0",
+        model=MODEL,
+        job=JobSpec(job="lenet"),
+        layout_servers=3,
+        slice_nbytes=SLICE_NBYTES,
+        files=files,
+        record=RECORD,
+        **options,
+    )
