@@ -19,7 +19,7 @@ from tests.commands.warm_server import MARK
 PACKAGE = Path(polyrhythm.__file__).parent
 
 DESCRIBED = """
-import json, os, resource, signal, sys, threading
+import gc, json, os, resource, signal, sys, threading
 import torch
 
 
@@ -42,6 +42,7 @@ def described():
         ],
         "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
         "threads": torch.get_num_threads(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
         "write_through": sys.stdout.write_through,
         "encoding": sys.stdout.encoding,
         "path": sys.path,

@@ -55,6 +55,7 @@ def _become_fork_server(
 ) -> None:
     """In a forked child, which never returns from here; `Popen` has set up 0, 1, 2 and the session."""
     try:
+        gc.enable()  # `Popen` switches it off while it runs `preexec_fn`
         _reset_signals()
         _close_all_but(keep)
         if env is not None:
