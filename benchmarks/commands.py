@@ -4,24 +4,27 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import readme
 
+Runner = Callable[[list[str], float], subprocess.CompletedProcess[str]]
+"""Runs a command to its end within a number of seconds."""
 
-def call(command: list[str], timeout_s: float) -> dict[str, Any]:
+
+def execute(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, check=False, cwd=readme.ROOT
+    )
+
+
+def call(command: list[str], timeout_s: float, runner: Runner = execute) -> dict[str, Any]:
     """Run a command. Returns the last line that it printed, which is JSON, or the reason of its
     failure as `failed`."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            cwd=readme.ROOT,
-        )
+        done = runner(command, timeout_s)
     except subprocess.TimeoutExpired:
         return {"failed": f"it had not ended after {timeout_s:.0f} s"}
     if done.returncode:
@@ -29,11 +32,11 @@ def call(command: list[str], timeout_s: float) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def train(*words: str, timeout_s: float) -> dict[str, Any]:
+def train(*words: str, timeout_s: float, runner: Runner = execute) -> dict[str, Any]:
     """Run `polyrhythm train`. Returns its JSON result, with the lines of the run's journal."""
     with tempfile.TemporaryDirectory() as folder:
         command = [str(Path(sys.executable).parent / "polyrhythm"), "train", *words]
-        told = call([*command, "--runs-dir", folder, "--json"], timeout_s)
+        told = call([*command, "--runs-dir", folder, "--json"], timeout_s, runner)
         journals = list(Path(folder).glob("*/journal.jsonl"))
         told["journal"] = (
             [json.loads(line) for line in journals[0].read_text().splitlines()] if journals else []

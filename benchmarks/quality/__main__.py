@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import readme, report
-from benchmarks.commands import call, train
+from benchmarks.commands import Runner, call, execute, train
 
 POLICIES = (
     "bsp",
@@ -52,20 +52,25 @@ class Run:
     policy: str
     """Empty: plain torch."""
     seed: int
+    passes: int | None = None
+    """None: the job's own number."""
 
 
-def accuracy_of(run: Run) -> float:
+def accuracy_of(run: Run, runner: Runner = execute) -> float:
     """The final accuracy on the test set."""
     if run.policy:
         seed = str(run.seed)
+        passes = () if run.passes is None else ("--epochs", str(run.passes))
         told = train(
             *(run.job, "--workers", str(WORKERS), "--sync", *run.policy.split(), "--seed", seed),
-            *("--threads", "1"),
+            *("--threads", "1", *passes),
             timeout_s=LIMIT_S,
+            runner=runner,
         )
     else:
         words = (sys.executable, "-m", "benchmarks.quality.plain", run.job, str(WORKERS))
-        told = call([*words, str(run.seed)], LIMIT_S)
+        passes = () if run.passes is None else (str(run.passes),)
+        told = call([*words, str(run.seed), *passes], LIMIT_S, runner)
     if told.get("failed") or told.get("accuracy") is None:
         raise SystemExit(f"{run} failed: {told.get('failed') or 'it reported no accuracy'}")
     return float(told["accuracy"])

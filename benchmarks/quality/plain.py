@@ -46,5 +46,6 @@ def train(job: str, workers: int, seed: int, *, passes: int | None = None) -> fl
 
 
 if __name__ == "__main__":
-    named, workers_, seed_ = sys.argv[1:]
-    print(json.dumps({"accuracy": train(named, int(workers_), int(seed_))}))
+    named, workers_, seed_, *passes_ = sys.argv[1:]
+    passes__ = int(passes_[0]) if passes_ else None
+    print(json.dumps({"accuracy": train(named, int(workers_), int(seed_), passes=passes__)}))

@@ -181,10 +181,6 @@ def _warm_up() -> None:
 
     # The first optimizer of a process imports a good deal more of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    try:
-        import sklearn.datasets  # noqa: F401
-    except ImportError:
-        pass  # jobs that need it say so
 
 
 class _QuickEnd:
