@@ -4,8 +4,8 @@ Objects are written whole and read whole, or in ranges. Nothing here compares an
 folder cannot: a decision is an object that only one of several creators can `create`.
 
 Open a store in the process that uses it, after the fork: obstore starts threads of its own on first
-use, and a child that is forked later waits for them forever. This module imports obstore only when
-a store is opened.
+use, and a process that is forked later would wait for them forever. Such a process gets a StoreError
+instead. This module imports obstore only when a store is opened.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ _MOST_PARTS = 9_000
 """S3 accepts 10,000 parts."""
 _CONCURRENCY = 4
 
+_used_in: int | None = None
+"""The process in which obstore was first used; its threads exist there alone."""
 _memories: dict[str, "ObjectStore"] = {}
 _memories_lock = threading.Lock()
 
@@ -88,7 +90,7 @@ class Store:
         return f"Store({self.url!r})"
 
     def url_of(self, name: str) -> str:
-        return f"{self.url.rstrip('/')}/{name}"
+        return f"{self.url.rstrip('/')}/{name}".rstrip("/")
 
     def check(self) -> None:
         """Raise StoreError if objects cannot be written and deleted here."""
@@ -125,12 +127,12 @@ class Store:
 
     def get(self, name: str) -> memoryview:
         """Read an object whole; raise ObjectMissing if there is none."""
-        with explained("read", self.url_of(name)):
+        with self._using("read", name):
             return memoryview(self._objects.get(name).buffer())
 
     def nbytes_of(self, name: str) -> int:
         """The size of an object; raise ObjectMissing if there is none."""
-        with explained("read", self.url_of(name)):
+        with self._using("read", name):
             return int(self._objects.head(name)["size"])
 
     def get_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
@@ -138,13 +140,13 @@ class Store:
         if not ranges:
             return []
         starts, ends = [first for first, _ in ranges], [end for _, end in ranges]
-        with explained("read", self.url_of(name)):
+        with self._using("read", name):
             found = self._objects.get_ranges(name, starts=starts, ends=ends)
         return [memoryview(part) for part in found]
 
     def list(self, prefix: str = "") -> list[ObjectInfo]:
         """The objects under a folder-like prefix, sorted by name."""
-        with explained("list", self.url):
+        with self._using("list", prefix):
             self._must_exist()
             found = self._objects.list(prefix or None).collect()
         infos = [ObjectInfo(str(meta["path"]), int(meta["size"])) for meta in found]
@@ -153,7 +155,7 @@ class Store:
     def delete(self, names: Sequence[str]) -> None:
         """Delete these objects. Objects that do not exist are no error."""
         for name in names:
-            with explained("delete", self.url_of(name)), contextlib.suppress(FileNotFoundError):
+            with self._using("delete", name), contextlib.suppress(FileNotFoundError):
                 self._objects.delete(name)
 
     def delete_under(self, prefix: str) -> None:
@@ -165,11 +167,25 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        with explained("write", self.url_of(name)):
+        with self._using("write", name):
             self._must_exist()
             yield
             if self.folder is not None:
                 _make_durable(self.folder / name, self.folder)
+
+    @contextlib.contextmanager
+    def _using(self, action: str, name: str) -> Iterator[None]:
+        """Turn faults into a StoreError, and refuse to work where obstore would hang."""
+        global _used_in
+        if _used_in is None:
+            _used_in = os.getpid()
+        if _used_in != os.getpid():
+            raise StoreError(
+                f"cannot {action} {self.url_of(name)}: this process was forked from process"
+                f" {_used_in} after that had used a store"
+            )
+        with explained(action, self.url_of(name)):
+            yield
 
     def _must_exist(self) -> None:
         """A folder that was removed must not come back with the next object."""
