@@ -6,5 +6,6 @@ from tests.mutants.learn_faults import LEARN
 from tests.mutants.mutant import Mutant
 from tests.mutants.paper_faults import PAPERS
 from tests.mutants.runtime_faults import RUNTIME
+from tests.mutants.store_faults import STORE
 
-MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN, *PAPERS, *ACCESS)
+MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN, *PAPERS, *ACCESS, *STORE)
