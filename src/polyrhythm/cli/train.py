@@ -111,6 +111,15 @@ def train(
             " have come. This hides the exchange, and often breaks training with momentum.",
         ),
     ] = False,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="bsp: a repetition of the job computes the same bits, if its code is deterministic."
+            " Servers keep the contributions of a round and add them in the order of the workers'"
+            " names, workers use one thread, and rounds wait for every worker.",
+        ),
+    ] = False,
     timer: Annotated[
         str,
         typer.Option(
@@ -315,7 +324,8 @@ def train(
         servers=servers,
         replicas=replicas,
         sync=sync,
-        timer=timer,
+        timer="off" if deterministic and timer == "auto" else timer,
+        deterministic=deterministic,
         kind=kind,
         local_steps=local_steps,
         rounds=rounds,
@@ -364,7 +374,7 @@ def train(
         digest=digest,
         host=host,
         port=port,
-        threads=threads,
+        threads=threads or (1 if deterministic else None),
         trace=trace,
         check=check,
         debug=debug,

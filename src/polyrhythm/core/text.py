@@ -58,3 +58,8 @@ def shown(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def name_order(name: str) -> tuple[int, str]:
+    """The order of workers by name, in which worker-2 comes before worker-10."""
+    return len(name), name

@@ -203,3 +203,13 @@ def test_only_asp_may_read_ahead(sync: str) -> None:
     choose_policy(JobSpec(job="j", sync="asp", read_ahead=True))
     with pytest.raises(UsageError, match="--read-ahead goes with --sync asp"):
         choose_policy(JobSpec(job="j", sync=sync, read_ahead=True))
+
+
+@pytest.mark.parametrize("sync", ["asp", "ssp:3", "psp", "fsp", "bspb"])
+def test_only_bsp_that_waits_for_all_can_be_deterministic(sync: str) -> None:
+    choose_policy(JobSpec(job="j", sync="bsp", timer="off", deterministic=True))
+    job = choose_kind(JobSpec(job="j", sync=sync, kind="auto", timer="off", deterministic=True))
+    with pytest.raises(UsageError, match="--deterministic goes with --sync bsp: under"):
+        choose_policy(job)
+    with pytest.raises(UsageError, match="it goes with --timer off"):
+        choose_policy(JobSpec(job="j", sync="bsp", timer="5s", deterministic=True))

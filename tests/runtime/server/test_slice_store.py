@@ -1,5 +1,7 @@
 """The slice store checks slices before it adds them, folds them, and keeps versions apart."""
 
+from itertools import permutations
+
 import pytest
 import torch
 
@@ -319,3 +321,22 @@ def test_slots_of_slow_readers_are_freed() -> None:
         give(made, 0, 1.0, sequence=reader + 1)
     given_back = [segment for reader in readers for segment in made.unlease(reader, 1)]
     assert len(given_back) > len(readers) / 2
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_deterministic_job_adds_in_the_order_of_the_workers_names(deterministic: bool) -> None:
+    """The worker that was admitted last has the first name. A sum of 1e8, 1 and -1e8 depends on the
+    order in float32."""
+    gifts = {0: 1e8, 1: 1.0, 2: -1e8}
+    found = set()
+    for order in permutations(gifts):
+        made = make_store(deterministic=deterministic, timer="off")
+        names = {0: "worker-2", 1: "worker-10", 2: "worker-1"}
+        made.enlist([MemberSpec(worker, worker + 1, names[worker]) for worker in order])
+        for worker in order:
+            give_all(made, gifts[worker], worker=worker, weight=1.0)
+        assert made.fold(1, 1, 2) == 3.0
+        found.add(made.primary.slots.at(1).tensors[0][0].item())
+    assert (len(found) == 1) == deterministic, found
+    in_order = (torch.tensor(-1e8) + torch.tensor(1e8) + torch.tensor(1.0)).item()
+    assert any(value == pytest.approx(1.0 - 0.5 * in_order / 3) for value in found)

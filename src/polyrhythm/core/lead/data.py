@@ -14,6 +14,7 @@ from typing import TypeAlias
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.minimum_tracker import MinimumTracker
+from polyrhythm.core.text import name_order
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased, Trailer
 
@@ -66,9 +67,9 @@ class DataPlan:
             self._passes.put(index, 0)
 
     def share(self, members: list[Holder]) -> set[Holder]:
-        """Distribute all chunks over `members` evenly, and move as few as that allows. Returns the
-        members whose leases changed. A chunk that a member must give up is leased to its heir later,
-        when the member has confirmed."""
+        """Distribute all chunks over `members` evenly and in their order, and move as few as that
+        allows. Returns the members whose leases changed. A chunk that a member must give up is leased
+        to its heir later, when the member has confirmed."""
         if not members:
             return set()
         held: dict[Holder, list[int]] = {member: [] for member in members}
@@ -79,7 +80,7 @@ class DataPlan:
             else:
                 loose.append(index)
         bound, extras = divmod(len(self.chunks), len(members))
-        ranked = sorted(members, key=lambda member: (-len(held[member]), member))
+        ranked = sorted(members, key=lambda member: -len(held[member]))
         quotas = {member: bound + (rank < extras) for rank, member in enumerate(ranked)}
         for member in ranked:
             while len(held[member]) > quotas[member]:
@@ -321,4 +322,6 @@ class Sharing:
 
 
 def _entered(members: Iterable[Member]) -> list[Holder]:
-    return [member.key for member in members if member.entered]
+    """In the order of their names, so that the order in which workers join does not matter."""
+    entered = (member for member in members if member.entered)
+    return [member.key for member in sorted(entered, key=lambda member: name_order(member.name))]

@@ -79,7 +79,20 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
         raise UsageError(
             f"--read-ahead goes with --sync {free}: under {sync} a worker waits before each step anyway"
         )
+    if job.deterministic:
+        if not _repeatable(traits):
+            raise UsageError(
+                f"--deterministic goes with --sync {_names(_repeatable)}: under {sync} the speed of the"
+                " workers decides what a fold contains"
+            )
+        if job.timer != OFF:
+            raise UsageError("--deterministic waits for every worker: it goes with --timer off")
     return policy
+
+
+def _repeatable(traits: Traits) -> bool:
+    """Whether a round contains one step of every worker, whatever their speed."""
+    return traits.rounds and not (traits.timed or traits.plans_steps or traits.gathers)
 
 
 def _names(has_trait: Callable[[Traits], bool]) -> str:

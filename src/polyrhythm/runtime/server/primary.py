@@ -6,7 +6,7 @@ go are touched: `prepare` gives those that come memory and state while the other
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -35,6 +35,8 @@ class PrimarySlice:
     """It travels in another dtype than it is kept in."""
     turn: int = 0
     """With replicas and rounds, which of its two aggregates grows."""
+    kept: list[tuple[torch.Tensor, Contribution]] = field(default_factory=list)
+    """In a deterministic job, the contributions of the open round, which a fold adds in order."""
 
     @property
     def nbytes(self) -> int:
@@ -272,6 +274,14 @@ class RoundsPrimary(Primary):
             elif self._aggregates is not None:
                 part.held.aggregate = self._aggregates.at(part.turn).tensors[self.index[id_]]
         return freed
+
+    def add_kept(self, order: Mapping[int, int]) -> None:
+        """Add the contributions that were kept, in this order of the workers."""
+        for part in self._parts.values():
+            part.kept.sort(key=lambda each: (order.get(each[1].worker, -1), each[1].sequence))
+            for incoming, message in part.kept:
+                self.add(part, incoming, message)
+            part.kept.clear()
 
     def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
         """Make these steps, by slice, into the slot of this number. Slices without a step are carried

@@ -22,6 +22,7 @@ from polyrhythm.core.server import ledger_events
 from polyrhythm.core.server.ledger import Ledger, OnArrivalLedger, RoundsLedger, Verdict
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.core.text import name_order
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
 from polyrhythm.io.segments import Segment
 from polyrhythm.runtime.server.locks import SliceLocks
@@ -85,6 +86,8 @@ class SliceStore:
         self._ledger_lock = threading.Lock()
         self._frozen = False
         self._stepping = Stepping(job)
+        self._order: dict[int, int] = {}
+        """The order of the workers by name."""
         self._sharers: frozenset[int] = frozenset()
         """The workers that share a step where contributions are folded one by one."""
         kept = ledger_events.kept_by(server, routes)
@@ -109,6 +112,8 @@ class SliceStore:
         with self._ledger_lock:
             self.ledger.enlist({member.worker: member.incarnation for member in members})
             self._stepping.enlist(len(members))
+            by_name = sorted(members, key=lambda member: name_order(member.name))
+            self._order = {member.worker: at for at, member in enumerate(by_name)}
             if self._job.async_scale == "members":
                 self._sharers = frozenset(member.worker for member in members)
 
@@ -283,13 +288,18 @@ class RoundsSliceStore(SliceStore):
     def _add_slice(
         self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
     ) -> None:
-        self.primary.add(part, incoming, message)
+        if self._job.deterministic:
+            part.kept.append((incoming.clone(), message))
+        else:
+            self.primary.add(part, incoming, message)
 
     def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
         """Fold every aggregate into `slot`, and return the largest weight. A slice whose former primary
         has folded this round is only copied. `share`: the fraction of a full step to make."""
         primary = self.primary
         with self._locks.all_of(primary.ids):
+            if self._job.deterministic:
+                primary.add_kept(self._order)
             weight = max((held.weight for held in primary.held), default=0.0)
             behind = self._behind(primary, round_)
             with self._ledger_lock:

@@ -57,5 +57,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """fsp: how long the others wait for a micro-batch after the interval."""
     replicas: int = 0
     """The number of copies of every slice on other servers than its primary."""
+    deterministic: bool = False
+    """bsp: servers add contributions in the order of the workers' names, so that a repetition of the
+    job computes the same bits."""
     min_batch: int = 2
     """The fewest points of a batch: a smaller remainder joins the batch before it."""

@@ -1,0 +1,55 @@
+"""`--deterministic`: two runs of a job compute the same bits, whichever worker is quicker."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.processes import call
+
+JOB = """
+import os, time
+import torch
+
+
+def main(worker):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    data = torch.randn(203, 8, generator=torch.Generator().manual_seed(1))
+    goal = data.sin().sum(1, keepdim=True)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+    for x, y in worker.batches((data, goal), 10):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        time.sleep(os.urandom(1)[0] / 255 * 0.004)  # the workers' speed differs in every run
+        optimizer.step()
+    if worker.name == "worker-0":
+        bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        with open("bits", "wb") as file:
+            file.write(bits)
+"""
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--kind", "local", "--local-steps", 2]], ids=["gradient", "local"]
+)
+def test_two_runs_compute_the_same_bits(tmp_path: Path, flags: list[object]) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(JOB)
+    found = []
+    for servers in (1, 2):
+        folder = tmp_path / str(servers)
+        folder.mkdir()
+        common = ["--workers", 3, "--servers", servers, "--epochs", 3, "--deterministic", "--json"]
+        done = call("train", job, *common, *flags, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["points"] == 3 * 203
+        found.append((folder / "bits").read_bytes())
+    assert found[0] == found[1]
+
+
+def test_a_policy_that_depends_on_speed_is_refused(tmp_path: Path) -> None:
+    done = call("train", "digits", "--sync", "asp", "--deterministic", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("polyrhythm: --deterministic goes with --sync bsp")
+    assert done.stderr.count("\n") == 1

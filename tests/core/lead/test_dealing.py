@@ -1,0 +1,32 @@
+"""Chunks are dealt in the order of the workers' names, whatever the order in which workers join."""
+
+from itertools import permutations
+
+import pytest
+
+from polyrhythm.core.lead.data import Sharing
+from polyrhythm.core.lead.members import View
+from polyrhythm.wire.messages import Leased
+
+NAMES = ("worker-2", "worker-10", "worker-1")
+
+
+def dealt(order: tuple[str, ...]) -> dict[str, list[tuple[int, int]]]:
+    """Per name, the points of its chunks, when workers join in this order."""
+    view, sharing = View(), Sharing(seed=0, epochs=None)
+    for name in order:
+        view.enter(view.admit(name, 0))
+    found = {}
+    for member in view.members():
+        lease = sharing.enrol(member, 1_000, 10, view)
+        assert isinstance(lease, Leased)
+        found[member.name] = [(chunk.first, chunk.last) for chunk in lease.chunks]
+    return found
+
+
+@pytest.mark.parametrize("order", list(permutations(NAMES)))
+def test_a_name_gets_the_same_chunks_whenever_its_worker_joins(order: tuple[str, ...]) -> None:
+    found = dealt(order)
+    assert found == dealt(NAMES)
+    assert found["worker-1"][0][0] == 0, "worker-1 comes before worker-2 and worker-10"
+    assert sum(map(len, found.values())) == 48
