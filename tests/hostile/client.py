@@ -18,9 +18,8 @@ from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.net.handshake import introduce
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.digests import Digest
-from polyrhythm.wire.proof import Secret
+from polyrhythm.wire.proof import Hello, Secret
 
-Hello = m.WorkerHello | m.ServerHello
 TIMEOUT_S = 30.0
 
 
@@ -100,6 +99,10 @@ def dial_node(welcome: Callable[[Link], None]) -> Wire:
 
 def hello_of(name: str, job: str, **fields: Any) -> m.WorkerHello:
     return m.WorkerHello(name=name, job=job, identity="", digests=(Digest.XXH3,), **fields)
+
+
+def operator_hello(job: str, **fields: Any) -> m.OperatorHello:
+    return m.OperatorHello(name="mallory", job=job, digests=(Digest.XXH3,), **fields)
 
 
 def server_hello(server: int, incarnation: int, job: str, **fields: Any) -> m.ServerHello:

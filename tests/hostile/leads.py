@@ -48,7 +48,7 @@ ADDRESS = m.Address("host", 1, "", "")
 
 
 class HostileLead:
-    """`role`: what the hostile peer is: "stranger", "member" or "server"."""
+    """`role`: what the hostile peer is: "stranger", "member", "server" or "operator"."""
 
     def __init__(self, rng: random.Random, role: str, policy: str) -> None:
         self.inputs, self.rng = Inputs(rng), rng
@@ -180,6 +180,9 @@ class HostileLead:
         """The type and the head of a message of the hostile peer, which mostly names itself as
         the sender."""
         rng, inputs = self.rng, self.inputs
+        if self.role == "operator":
+            stop = {"what": "stop"} if rng.random() < 0.2 else {}
+            return m.encode_head(inputs.message(m.OperatorRequest, **stop)), m.OperatorRequest
         if self.role == "member":
             kinds = [kind for kind in _KINDS if sender(kind_of(kind, worker=2)) == "w2"]
         else:
@@ -217,6 +220,9 @@ class HostileLead:
             message = m.DECODERS[m.EVENT_TYPES[kind]].decode(head)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return False
+        if isinstance(message, m.OperatorRequest):
+            self._operate(message)
+            return True
         me = "w2" if self.role == "member" else "s2"
         if sender(message) != me or not is_to_lead(message):
             return False
@@ -226,6 +232,18 @@ class HostileLead:
         if self.role == "member" and self.lead.view.at(2) is None and not self.ended:
             self.knock("mallory")
         return True
+
+    def _operate(self, request: m.OperatorRequest) -> None:
+        """Send a request over the link of an operator, mostly after its hello."""
+        link = f"operator-{self.rng.randrange(3)}"
+        if self.rng.random() < 0.7:
+            job = self.rng.choice(("j", "j", "", "another"))
+            hello = self.inputs.message(m.OperatorHello, name="mallory", job=job)
+            assert isinstance(hello, m.OperatorHello)
+            self.tell(ev.OperatorHelloReceived(link, hello))
+        self.tell(ev.OperatorRequested(link, request))
+        if self.rng.random() < 0.5:
+            self.tell(ev.LinkClosed(link, "it hung up"))
 
 
 def kind_of(kind: type[m.Message], **fields: int) -> m.Message:

@@ -14,7 +14,8 @@ from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import DONE
-from tests.hostile.client import Hello, Wire, dial_node, hello_of, server_hello
+from polyrhythm.wire.proof import Hello
+from tests.hostile.client import Wire, dial_node, hello_of, operator_hello, server_hello
 from tests.hostile.inputs import KINDS, Inputs
 
 _PER_LINK = 12
@@ -94,13 +95,14 @@ class Site:
 
 
 class Session:
-    """One hostile link. Its peer may join as a worker or a server, and then sends anything."""
+    """One hostile link. Its peer may join as a worker, a server or an operator, and then sends
+    anything."""
 
     def __init__(self, site: Site, rng: random.Random, number: int) -> None:
         self.site, self.rng, self.inputs = site, rng, Inputs(rng)
         self.server = rng.randrange(len(site.servers))
         self.wire: Wire = dial_node(site.servers[self.server].welcome)
-        self.role = rng.choice(("stranger", "member", "member", "member", "server"))
+        self.role = rng.choice(("stranger", "member", "member", "member", "server", "operator"))
         self.me: dict[str, Any] = {}
         self.greeted = False
         self._lead: Wire | None = None
@@ -131,6 +133,8 @@ class Session:
             number = rng.choice((-1, 0, 1, 2, 7))
             hello = server_hello(number, rng.choice((0, 1, 2, 9)), job)
             self.me = {"server": number}
+        elif self.role == "operator":
+            hello = operator_hello(rng.choice((job, job, "")))
         else:
             worker, incarnation = rng.choice((0, 1, 2, 7, 50)), rng.choice((0, 1, 2, 3))
             name = f"mallory-{self.number % 7}"

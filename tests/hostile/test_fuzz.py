@@ -104,11 +104,11 @@ class _Decoding:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("role", ["member", "server"])
+@pytest.mark.parametrize("role", ["member", "server", "operator"])
 def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
-    """Send every type of message as a member and as a server, with wrong identities and values.
-    The honest members go on meanwhile."""
-    lots = max(1, TO_LEADS // (2 * len(POLICIES) * _PER_LEAD))
+    """Send every type of message as a member, a server and an operator, with wrong identities and
+    values. The honest members go on meanwhile."""
+    lots = max(1, TO_LEADS // (3 * len(POLICIES) * _PER_LEAD))
     accepted = 0
     for lot in range(lots):
         seed = f"{SEED} {policy} {role} {lot}"
@@ -123,7 +123,7 @@ def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
                 raise AssertionError(
                     f"input {number} of seed {seed!r}, a {kind.__name__}: {head!r}"
                 ) from error
-            if target.ended:  # a server may end the job
+            if target.ended:  # a server or an operator may end the job
                 target = HostileLead(rng, role, policy)
     assert accepted > 5 * lots, "most inputs were refused before the lead saw them"
 
@@ -162,8 +162,8 @@ def _resident_kb() -> int:
 @pytest.mark.usefixtures("resources")
 @pytest.mark.parametrize("sync", ["asp", "bsp", "fsp"])
 def test_no_link_breaks_a_server(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers, members and servers send anything to a job of this process, whose honest worker
-    goes on training."""
+    """Strangers, members, servers and operators send anything to a job of this process, whose
+    honest worker goes on training."""
     torch.set_num_threads(1)
     site, sent, number, before_kb = Site(sync), 0, 0, 0
     try:

@@ -2,8 +2,8 @@
 memory, threads or descriptors.
 
 2% of all inputs (`test_fuzz.py`) go over TCP links: before the hello, between hello and proof, with
-and after a wrong proof, and after the proof of a peer that knows the secret, as worker or as
-server.
+and after a wrong proof, and after the proof of a peer that knows the secret, as worker, as
+server or as operator.
 """
 
 import os
@@ -17,13 +17,13 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from tests.hostile.client import Hello, Wire, dial_port, hello_of, server_hello
+from tests.hostile.client import Wire, dial_port, hello_of, operator_hello, server_hello
 from tests.hostile.inputs import KINDS, Inputs
 from tests.hostile.test_fuzz import INPUTS, SEED
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cluster"))
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.proof import Secret, mac
+from polyrhythm.wire.proof import Hello, Secret, mac
 from tests.cluster.handshakes import secret_of, with_nonce
 from tests.cluster.processes import Command, wait_until
 
@@ -81,12 +81,12 @@ class Attack:
     """One link. `sent` is the number of inputs that it carried. `leads`: it goes to the server
     that runs the lead."""
 
-    STAGES = ("silent", "unproven", "wrong", "worker", "worker", "worker", "server")
+    STAGES = ("silent", "unproven", "wrong", "worker", "worker", "worker", "server", "operator")
 
     def __init__(self, port: int, rng: random.Random, target: Target, *, leads: bool) -> None:
         self.rng, self.inputs, self.target, self.leads = rng, Inputs(rng), target, leads
         self.stage = rng.choice(self.STAGES)
-        knows = self.stage in ("worker", "server")
+        knows = self.stage in ("worker", "server", "operator")
         self.wire = dial_port(port, target.secret if knows else None)
         self.me: dict[str, int] = {}
         self.lead: Wire | None = None
@@ -114,7 +114,7 @@ class Attack:
 
     def _input(self) -> bytes:
         rng, inputs = self.rng, self.inputs
-        kind = rng.choice((*KINDS, m.Proof, m.WorkerHello, m.ServerHello))
+        kind = rng.choice((*KINDS, m.Proof, m.WorkerHello, m.ServerHello, m.OperatorHello))
         layout = {"hello": self.greeted is (rng.random() < 0.05)}
         data = inputs.odd_frame(kind, **layout)
         if rng.random() < 0.6:
@@ -152,8 +152,8 @@ class Attack:
         rng = self.rng
         number, incarnation = rng.randrange(3), rng.randrange(4)
         hello: Hello = hello_of(f"worker-{number}", "", worker=number, incarnation=incarnation)
-        if rng.random() < 0.3:
-            hello = server_hello(number, incarnation, "")
+        if rng.random() < 0.4:
+            hello = rng.choice((server_hello(number, incarnation, ""), operator_hello("")))
         hello = with_nonce(hello)
         self.wire.send(self.inputs.frame(hello, hello=True))
         return hello
@@ -175,6 +175,9 @@ class Attack:
         hello = server_hello(number, rng.choice((0, 1, 2, 9)), self.target.job_id)
         self.me = {"server": number}
         self.greeted = self.wire.introduce(hello)
+
+    def _operator(self) -> None:
+        self.greeted = self.wire.introduce(operator_hello(self.target.job_id))
 
 
 def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
@@ -215,7 +218,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
     left = {line["name"]: line["reason"] for line in job.journal("left")}
     assert left["worker-0"] == left["worker-1"] == "done"
     assert stages.keys() == set(Attack.STAGES)
-    assert {stage for stage in stages if greeted[stage]} == {"worker", "server"}
+    assert {stage for stage in stages if greeted[stage]} == {"worker", "server", "operator"}
 
 
 def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: Command) -> None:

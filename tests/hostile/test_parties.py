@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from polyrhythm.core.effects import operator_name
 from polyrhythm.errors import FrameError
 from polyrhythm.io import local
 from polyrhythm.io.local import same_user
 from polyrhythm.runtime.net.authorise import for_the_lead
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import DONE
+from tests.wire.samples import SPEC
 
 ROOT = Path(__file__).parent.parent.parent
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-_PARTIES = ("stranger", "other local user", "member", "server")
+_PARTIES = ("stranger", "other local user", "member", "server", "operator")
 _AS = re.compile(rf"as an? ({'|'.join(_PARTIES)})")
 
 
@@ -77,6 +80,36 @@ def test_a_server_that_sends_in_the_name_of_another_is_refused(peer: str) -> Non
             for_the_lead(link, m.Folded(server=1, round=1))
         with pytest.raises(FrameError, match="in the name of another"):
             for_the_lead(link, m.Unreachable(server=0, incarnation=1, peer=1, detail=""))
+    finally:
+        ours.close()
+        link.close()
+        link.dispose()
+
+
+@pytest.mark.parametrize("peer", ["w2", "s2", "link-2", "lead"])
+def test_a_request_of_an_operator_is_refused_over_the_link_of_another_peer(peer: str) -> None:
+    ours, theirs = socket.socketpair()
+    link = local.local_link(theirs, peer)
+    try:
+        with pytest.raises(FrameError, match="is not an operator"):
+            for_the_lead(link, m.OperatorRequest(what="stop"))
+        link.peer = operator_name(1)
+        assert for_the_lead(link, m.OperatorRequest(what="stop"))
+    finally:
+        ours.close()
+        link.close()
+        link.dispose()
+
+
+def test_an_operator_that_sends_a_message_of_another_party_is_refused() -> None:
+    ours, theirs = socket.socketpair()
+    link = local.local_link(theirs, operator_name(1))
+    orders = (m.Fold(round=1), m.Stop(reason=DONE), m.Place(spec=SPEC, routes=()), m.Alive())
+    members = (m.Leave(worker=0), m.Folded(server=0), m.Attach(worker=0, spec=SPEC), m.Seed())
+    try:
+        for message in (*orders, *members):
+            with pytest.raises(FrameError, match="in the name of another"):
+                for_the_lead(link, message)
     finally:
         ours.close()
         link.close()

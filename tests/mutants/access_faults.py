@@ -6,6 +6,7 @@ _PROOF = "tests/wire/test_proof.py"
 _INDEX = "tests/cli/test_job_index.py"
 _LEARNING = "tests/tensors/test_learning.py"
 _PROCESSES = "tests/cluster/test_job_secret.py"
+_OPERATORS = "tests/core/lead/test_operators.py"
 
 ACCESS: tuple[Mutant, ...] = (
     # -- the handshake -------------------------------------------------------------------------
@@ -264,6 +265,65 @@ ACCESS: tuple[Mutant, ...] = (
         "False",
         "tests/core/lead/test_eviction.py"
         "::test_the_links_of_an_evicted_worker_are_freed_when_it_does_not_wake",
+    ),
+    # -- operators -----------------------------------------------------------------------------
+    mutant(
+        "any-member-is-an-operator",
+        "A member that has not said the operator's hello stops the job.",
+        "runtime:for_the_lead",
+        "not is_operator(link.peer)",
+        "False",
+        "tests/hostile/test_parties.py"
+        "::test_a_request_of_an_operator_is_refused_over_the_link_of_another_peer[w2]",
+    ),
+    mutant(
+        "operator-of-another-job",
+        "An operator of another job, or of another version, stops this one.",
+        "core:LeadMachine._on_operator_hello",
+        "fault is not None",
+        "False",
+        f"{_OPERATORS}::test_an_operator_of_another_job_or_version_is_refused",
+    ),
+    mutant(
+        "operator-asks-twice",
+        "An operator that was refused, or has asked, asks again over the same link.",
+        "core:Operators.take",
+        "operator.asked",
+        "False",
+        f"{_OPERATORS}::test_an_operator_may_ask_once",
+    ),
+    mutant(
+        "operators-at-every-server",
+        "A server that does not lead lets an operator wait for an answer that never comes.",
+        "core:PeerAdmission.call_operator",
+        "self._refuse(link, 'an operator must connect to the lead, which does not run here')",
+        "[]",
+        "tests/core/server/test_admission.py"
+        "::test_an_operator_is_refused_at_once_because_the_lead_does_not_run_here",
+    ),
+    mutant(
+        "every-stop-is-at-once",
+        "An operator's stop raises out of optimizer.step().",
+        "core:LeadMachine._stop_for",
+        "request.at_once",
+        "True",
+        f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
+    ),
+    mutant(
+        "stop-without-a-name",
+        "The journal does not say who stopped the job.",
+        "core:LeadMachine._stop",
+        "self._stopping.reason = stopped(by)",
+        "self._stopping.reason = stopped('')",
+        f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
+    ),
+    mutant(
+        "end-is-not-answered",
+        "An operator is not told that the job has ended.",
+        "core:Ending.finish",
+        "self._operators.close(reason, failed=failed)",
+        "None",
+        f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
     ),
     # -- floods --------------------------------------------------------------------------------
     mutant(

@@ -4,6 +4,7 @@ import pytest
 
 from polyrhythm.core.lead.ending import PATIENCE_NS
 from polyrhythm.errors import UsageError
+from polyrhythm.wire import messages as m
 from tests.sim.staged_run import Run
 
 SYNCS = ["bsp", "asp", "ssp:0", "ssp:3", "ssp-restart:2", "psp", "fsp"]
@@ -76,6 +77,27 @@ def test_local_steps_are_cut_short() -> None:
     assert_in_order(run)
     assert run.lines("ended")[0]["at_s"] < 1.0
     assert run.lines("ended")[0]["rounds"] == 1, "what they had learned counts"
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_an_operator_stops_the_job_in_order_and_gets_answers(sync: str) -> None:
+    run = Run(
+        JOB.format(sync=sync, at="211ms", heartbeat="500ms", more="") + 'operator = "anna@host"\n'
+    )
+    assert_in_order(run)
+    assert run.lines("stopping")[0]["by"] == run.end.reason.fields["by"] == "anna@host"
+    (operator,) = run.simulation.operators
+    assert all(isinstance(answer, m.OperatorAnswer) for answer in operator.answers)
+    numbers = [answer.reason.fields["workers"] for answer in operator.answers]
+    assert numbers[0] == 3 and numbers == sorted(numbers, reverse=True)
+
+
+def test_only_an_end_has_an_operator() -> None:
+    with pytest.raises(UsageError, match="operator goes with"):
+        Run(
+            JOB.format(sync="bsp", at="1s", heartbeat="1s", more="")
+            + '[[events]]\nat = "1s"\nwhat = "crash"\nworker = "worker-0"\noperator = "anna"\n'
+        )
 
 
 def test_an_end_names_no_worker() -> None:

@@ -137,6 +137,9 @@ def messages() -> list[m.Message]:
             parts=2,
         ),
         m.Adopted(**IDENTITY, rows=ROWS),
+        m.OperatorHello(**IDENTITY, name="o", job="j", protocol=9, digests=(1,), nonce=b"n"),
+        m.OperatorRequest(**IDENTITY, what="stop", at_once=True),
+        m.OperatorAnswer(**IDENTITY, reason=refused("no"), done=True, failed=True),
     ]
 
 

@@ -108,7 +108,13 @@ def check_host(host: str, insecure: bool) -> None:
 def check_way_in(connect: str, link: str, digest: str) -> tuple[str, int]:
     """Check the flags by which `polyrhythm worker` and `polyrhythm server` join, and return the
     address of the job."""
-    address = _parse_address(connect)
+    address = parse_address(connect)
+    if address is None:
+        what = f"--connect {connect!r} is not understood" if connect else "--connect is missing"
+        raise UsageError(
+            f"{what}: give HOST:PORT of a running job, as 'polyrhythm train' says at its start and"
+            " 'polyrhythm status' repeats"
+        )
     check_choice("--link", link, _LINKS_FROM_OUTSIDE)
     check_choice("--digest", digest, DIGESTS)
     return address
@@ -124,12 +130,9 @@ def check_threads(threads: int | None) -> None:
         raise UsageError(f"--threads is {threads}: it must be at least 1")
 
 
-def _parse_address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int] | None:
+    """The host and the port in HOST:PORT; None if the text is something else."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        what = f"--connect {text!r} is not understood" if text else "--connect is missing"
-        raise UsageError(
-            f"{what}: give HOST:PORT of a running job, as 'polyrhythm train' says at its start and"
-            " 'polyrhythm status' repeats"
-        )
+        return None
     return host.strip("[]"), int(port)

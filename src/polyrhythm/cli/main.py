@@ -14,6 +14,7 @@ from polyrhythm.cli.new import new
 from polyrhythm.cli.server import server
 from polyrhythm.cli.simulate import simulate
 from polyrhythm.cli.status import runs, status, story, why
+from polyrhythm.cli.stop import stop
 from polyrhythm.cli.train import train
 from polyrhythm.cli.worker import worker
 from polyrhythm.core.text import shown
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=ConfiguredCommand)(train)
-for command in (worker, server, simulate, status, why, story, runs, new):
+for command in (worker, server, stop, simulate, status, why, story, runs, new):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

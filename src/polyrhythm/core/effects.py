@@ -1,5 +1,6 @@
 """Effects: orders of machines to the runtime or the simulator, named in the imperative. Peers have
-the names s0, s1, ... (servers), w0, w1, ... (workers), and `lead` for the process of the lead."""
+the names s0, s1, ... (servers), w0, w1, ... (workers), operator-1, ... (links of operators), and
+`lead` for the process of the lead."""
 
 from functools import cache
 from typing import Any
@@ -41,6 +42,19 @@ def worker_number(peer: str) -> int | None:
 def server_number(peer: str) -> int | None:
     """The number of the server with this name; None if it is not a server's name."""
     return int(peer[1:]) if peer.startswith("s") and peer[1:].isdigit() else None
+
+
+_OPERATOR = "operator-"
+
+
+def operator_name(number: int) -> str:
+    return f"{_OPERATOR}{number}"
+
+
+def is_operator(peer: str) -> bool:
+    """Whether this is the name of an operator's link. A link has it if and only if its peer has said
+    the operator's hello and was authorised."""
+    return peer.startswith(_OPERATOR)
 
 
 class Send(Effect, frozen=True):

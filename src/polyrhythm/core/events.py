@@ -1,7 +1,15 @@
 """Events that arise inside a process, named in the past tense. Messages of peers are events too."""
 
 from polyrhythm.core.machine import Event, Reason
-from polyrhythm.wire.messages import ChunkProgress, ModelSpec, Row, ServerHello, WorkerHello
+from polyrhythm.wire.messages import (
+    ChunkProgress,
+    ModelSpec,
+    OperatorHello,
+    OperatorRequest,
+    Row,
+    ServerHello,
+    WorkerHello,
+)
 
 
 class Tick(Event, frozen=True):
@@ -21,6 +29,20 @@ class ServerHelloReceived(Event, frozen=True):
 
     link: str
     hello: ServerHello
+
+
+class OperatorHelloReceived(Event, frozen=True):
+    """The hello of an operator came over `link`, which has the name of an operator's link."""
+
+    link: str
+    hello: OperatorHello
+
+
+class OperatorRequested(Event, frozen=True):
+    """A request came over `link`, which has the name of an operator's link."""
+
+    link: str
+    request: OperatorRequest
 
 
 class LinkClosed(Event, frozen=True):
@@ -72,6 +94,12 @@ class WorkerCalled(Event, frozen=True):
     link: str
     worker: int
     incarnation: int
+
+
+class OperatorCalled(Event, frozen=True):
+    """The hello of an operator came over `link` to a server without the lead."""
+
+    link: str
 
 
 class SliceSeeded(Event, frozen=True):

@@ -2,6 +2,8 @@
 
 from polyrhythm.core.effects import LEAD, server_name, worker_name
 from polyrhythm.core.events import (
+    OperatorCalled,
+    OperatorHelloReceived,
     ServerCalled,
     ServerHelloReceived,
     WorkerCalled,
@@ -43,15 +45,21 @@ def is_to_lead(message: m.Message) -> bool:
     return kind in TO_LEAD
 
 
-def called(link: str, hello: Hello) -> WorkerCalled | ServerCalled:
+def called(link: str, hello: Hello) -> WorkerCalled | ServerCalled | OperatorCalled:
     """The event with which a server without the lead takes this hello."""
+    if isinstance(hello, m.OperatorHello):
+        return OperatorCalled(link)
     if isinstance(hello, m.WorkerHello):
         return WorkerCalled(link, hello.worker, hello.incarnation)
     return ServerCalled(link, hello.server, hello.incarnation)
 
 
-def hello_event(link: str, hello: Hello) -> WorkerHelloReceived | ServerHelloReceived:
+def hello_event(
+    link: str, hello: Hello
+) -> WorkerHelloReceived | ServerHelloReceived | OperatorHelloReceived:
     """The event by which the lead learns of this hello."""
+    if isinstance(hello, m.OperatorHello):
+        return OperatorHelloReceived(link, hello)
     if isinstance(hello, m.WorkerHello):
         return WorkerHelloReceived(link, hello)
     return ServerHelloReceived(link, hello)

@@ -33,8 +33,8 @@ _FAILED_S = 0.4
 _LEAD_LOST_S = 1.0
 """After the first process gives up a silent lead, how long the others may take to do the same."""
 _STOPPING = (
-    "stopping: the job waits until every worker has run its code after the training loop;"
-    " press Ctrl-C again to end at once"
+    "the job waits until every worker has run its code after the training loop; press Ctrl-C {times}"
+    " to end at once"
 )
 
 
@@ -178,6 +178,9 @@ class LocalJob:
             return  # `_end_without_lead` says why the job ends; `why` names the lead until then
         self._reports.ended(name)
         over = self._stopping.is_ending
+        if child.request.leads and self._stopping.waits_for_workers and self._run.ended is None:
+            # the workers may still finish the code after their loops
+            self._run.failed = f"server {name} died ({child.how}): the lead ran in it"
         if not child.status or (child.failure is None and (over or child.over)):
             return
         if child.request.role == "server":
@@ -238,10 +241,8 @@ class LocalJob:
 
     def _look_around(self) -> None:
         """Act on what no process reports: time that has passed, and processes that are missing."""
-        if self._stopping.waits_for_workers and not self._said_stopping:
-            self._said_stopping = True  # not in the signal handler, which may interrupt a line
-            if self._run.ended is None:
-                self._say(_STOPPING)
+        if not self._said_stopping:
+            self._say_stopping()
         self._reports.show()
         self._end_without_lead()
         self._watch_folder()
@@ -249,6 +250,18 @@ class LocalJob:
         if self._run.failed is None:
             self._failures.say()
         self._stopping.pursue()
+
+    def _say_stopping(self) -> None:
+        """Say once that the job stops in order. Not in the signal handler, which may interrupt a
+        line."""
+        by = self._members.stopping_for()
+        if by is not None:
+            self._stopping.lead_stops()
+        self._said_stopping = self._stopping.waits_for_workers
+        if self._said_stopping and self._run.ended is None and not self._members.ended:
+            begins = "stopping" if by is None else f"stopping on request of {by}"
+            again = "again" if self._run.interrupted else "twice"
+            self._say(f"{begins}: {_STOPPING.format(times=again)}")
 
     def _end_without_lead(self) -> None:
         if self._lead_lost is None or self._stopping.begun:

@@ -1,7 +1,8 @@
 """How the processes of a job on this host are ended.
 
-After a request (Ctrl-C or SIGTERM) the lead ends the job when every worker has left. After a
-failure the lead ends it at once. Processes that are still there after a grace period are killed.
+After a request (Ctrl-C, SIGTERM or an operator's) the lead ends the job when every worker has left.
+After a failure the lead ends it at once. Processes that are still there after a grace period are
+killed.
 """
 
 import signal
@@ -61,6 +62,11 @@ class Stopping:
             return
         self.waits_for_workers = True
         self._processes.signal(lead, signal.SIGTERM)
+
+    def lead_stops(self) -> None:
+        """The lead ends the job on the request of an operator."""
+        self._before_end = True
+        self.waits_for_workers = True
 
     def _lead(self) -> Child | None:
         """The process of the lead, if it can handle an order to stop."""

@@ -1,4 +1,5 @@
-"""Which workers are in a job now, and whether all its servers have joined, from its journal."""
+"""Which workers are in a job now, whether all its servers have joined, and whether an operator stops
+it, from its journal."""
 
 from pathlib import Path
 
@@ -11,11 +12,19 @@ class Members:
         self._names: set[str] = set()
         self._servers: set[int] = set()
         self._most_servers = 0
+        self._stopping_for: str | None = None
+        self.ended = False
+        """Whether the lead has ended the job."""
 
     def present(self) -> frozenset[str]:
         """The names of the workers in the job, including those that joined from outside."""
         self._read()
         return frozenset(self._names)
+
+    def stopping_for(self) -> str | None:
+        """The name of the operator on whose request the job stops; None if it does not."""
+        self._read()
+        return self._stopping_for
 
     def gathered(self, servers: int) -> bool:
         """Whether this many servers have been in the job at the same time."""
@@ -33,4 +42,9 @@ class Members:
                     self._servers.add(line["server"])
                 case "server-left" | "server-lost":
                     self._servers.discard(line["server"])
+                case "stopping":
+                    self._stopping_for = line.get("by")
+                case "ended":
+                    self.ended = True
+                    self._stopping_for = line["fields"].get("by")
             self._most_servers = max(self._most_servers, len(self._servers))

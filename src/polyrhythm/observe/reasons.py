@@ -115,7 +115,9 @@ SENTENCES = {
     "goal": "the job reached its goal: {goal}",
     "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"
     " rate, or clip the gradients",
-    "stopped": "stopped on request",
+    "stopped": "stopped on request{of_operator}",
+    "stopping": "the job stops; waiting for {workers:worker} to leave the training loop and to run the"
+    " code after it",
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
     " {mb:.1f} MB: the job cannot go on",
     "server-died": "server s{server} died ({cause}); without replicas its slices are lost",
@@ -210,6 +212,9 @@ class _Shown(dict[str, Any]):
     def __missing__(self, key: str) -> str:
         if key == "limit":
             return limit_in_words(self._fields)
+        if key == "of_operator":
+            by = self._fields.get("by")
+            return f" of {by}" if by else ""
         if key == "plan":
             return _plan(self._fields["workers"], self._fields["steps"], self._name_of)
         raise KeyError(key)

@@ -262,7 +262,8 @@ class Teller:
 
     def _stopping(self, line: dict[str, Any]) -> list[Sentence]:
         """The command says this itself."""
-        said = self._say("a stop was requested: every worker leaves its training loop", None)
+        by = f" by {line['by']}" if "by" in line else ""
+        said = self._say(f"a stop was requested{by}: every worker leaves its training loop", None)
         return [replace(said, shown=True)]
 
     def _refused(self, line: dict[str, Any]) -> list[Sentence]:

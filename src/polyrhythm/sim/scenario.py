@@ -228,7 +228,7 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What befalls a worker, or a server; `cut` ends the link between a server and one of them; `end`
-    stops the job in order, as Ctrl-C does."""
+    stops the job in order, as Ctrl-C does, or as an operator does with `polyrhythm stop`."""
 
     at: Duration
     what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]
@@ -238,6 +238,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """Slow: its steps take so many times as long as the table says."""
     peer: int | None = None
     """Cut: the other server."""
+    operator: str | None = None
+    """End: the operator that asks for it; without one, a signal does."""
 
     def __post_init__(self) -> None:
         if self.what == "cut":
@@ -252,6 +254,8 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"{self.what} befalls workers only")
         if self.what == "crash" and self.server == SEAT.server:
             raise ValueError(f"the lead runs in server {SEAT.server}: its death would end the job")
+        if self.operator is not None and self.what != "end":
+            raise ValueError("operator goes with what = 'end'")
         if (self.factor is not None) != (self.what == "slow"):
             raise ValueError("factor goes with what = 'slow', and that needs one")
         if self.factor is not None:

@@ -20,6 +20,7 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.sim.model.link import Channel, link
 from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.pace import Pace
+from polyrhythm.sim.operator import OperatorProcess
 from polyrhythm.sim.scenario import Happening, LinkTable, Scenario, WorkerSpec
 from polyrhythm.sim.server.node import ServerProcess
 from polyrhythm.sim.worker.node import WorkerProcess
@@ -47,6 +48,7 @@ class Simulation:
         self.job = job
         self.workers: dict[str, WorkerProcess] = {}
         """By name, the process that last came into the job."""
+        self.operators: list[OperatorProcess] = []
         self._clock = clock
         self._rng = random.Random(seed)
         self._check = check
@@ -154,12 +156,24 @@ class Simulation:
     def _happen(self, event: Happening) -> None:
         if event.what == "cut":
             self._cut(event)
+        elif event.what == "end" and event.operator is not None:
+            self._operate(event.operator)
         elif event.what == "end":
-            self.servers[0].post(fx.LEAD, ev.StopAsked())
+            self.servers[SEAT.server].post(fx.LEAD, ev.StopAsked())
         elif event.server is not None:
             self._befall_server(event.server, event.what)
         elif event.worker is not None:
             self._befall_worker(event, event.worker)
+
+    def _operate(self, name: str) -> None:
+        """An operator connects to the lead and asks it to stop the job."""
+        operator = OperatorProcess(name, self.job.job)
+        self.operators.append(operator)
+        lead = self.servers[SEAT.server]
+        link_to_lead = link(
+            self._clock, self._rng, self.scenario.link, operator, lead, (name, fx.LEAD)
+        )
+        operator.ask(link_to_lead)
 
     def _befall_server(self, number: int, what: str) -> None:
         server = self.servers[number]

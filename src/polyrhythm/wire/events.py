@@ -56,3 +56,7 @@ class EventType(IntEnum):
     FETCH = 82
     STATE = 83
     ADOPTED = 84
+    # ours: between an operator and the lead
+    OPERATOR_HELLO = 96
+    OPERATOR_REQUEST = 97
+    OPERATOR_ANSWER = 98

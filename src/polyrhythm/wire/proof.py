@@ -31,7 +31,7 @@ FEWEST_CHARACTERS = 16
 secrets."""
 _PURPOSE = "polyrhythm link"
 
-Hello = m.WorkerHello | m.ServerHello
+Hello = m.WorkerHello | m.ServerHello | m.OperatorHello
 
 
 class Secret(msgspec.Struct, frozen=True, array_like=True):

@@ -220,3 +220,7 @@ def test_a_server_that_comes_later_is_told_of_every_member() -> None:
 def introductions(effects: Any) -> list[fx.Send]:
     sends = [effect for effect in effects if isinstance(effect, fx.Send)]
     return [effect for effect in sends if isinstance(effect.message, m.Introduced)]
+
+
+def test_an_operator_is_refused_at_once_because_the_lead_does_not_run_here() -> None:
+    assert refused(machine().handle(ev.OperatorCalled("operator-1"), 0), "operator-1")

@@ -1,7 +1,7 @@
 """Which processes may join the job, and when round 1 opens."""
 
 from polyrhythm.core.text import name_fault
-from polyrhythm.wire.messages import PROTOCOL, ServerHello, WorkerHello
+from polyrhythm.wire.messages import PROTOCOL, OperatorHello, ServerHello, WorkerHello
 
 
 class Admission:
@@ -16,7 +16,7 @@ class Admission:
         self.waiting: list[tuple[str, WorkerHello]] = []
         """The links of workers that wait, with their hellos."""
 
-    def fault(self, hello: WorkerHello | ServerHello) -> str | None:
+    def fault(self, hello: WorkerHello | ServerHello | OperatorHello) -> str | None:
         """Why this process is refused whatever the state of the job; None if it is not."""
         if (fault := name_fault(hello.name)) is not None:
             return fault

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from polyrhythm.core.lead.contributions import Complete
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.progress import STOPPED
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire.messages import Folded, Trailer
@@ -74,7 +73,7 @@ class ByRounds:
     # -- a stop on request ---------------------------------------------------------------------
 
     def stop(self, now_ns: int) -> None:
-        self._progress.goals.stop()
+        self._progress.goals.stop(self._stopping.reason)
         self._stopping.begin(now_ns)
         self._folds.pause()
 
@@ -83,9 +82,10 @@ class ByRounds:
         computing would drop it: all workers pull it."""
         self._stopping.settled()
         if self._ending.goal is None and not self._rounds.folding:
-            self._progress.break_off(self.done, STOPPED.code, now_ns)
-            self._ending.goal = STOPPED
-            self.fold(sync.NO_WORKERS, STOPPED, now_ns)
+            stopped = self._stopping.reason
+            self._progress.break_off(self.done, stopped.code, now_ns)
+            self._ending.goal = stopped
+            self.fold(sync.NO_WORKERS, stopped, now_ns)
 
     # -- folds ---------------------------------------------------------------------------------
 

@@ -6,19 +6,26 @@ job is over. Any other end stops every process at once.*
 
 from polyrhythm.core.effects import End
 from polyrhythm.core.lead.admission import Admission
+from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
-from polyrhythm.core.lead.progress import JobProgress
+from polyrhythm.core.lead.progress import STOPPED, JobProgress
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.machine import Reason
 
 
 class Ending:
     def __init__(
-        self, admission: Admission, rounds: Rounds, progress: JobProgress, outbox: LeadOutbox
+        self,
+        admission: Admission,
+        rounds: Rounds,
+        progress: JobProgress,
+        operators: Operators,
+        outbox: LeadOutbox,
     ) -> None:
         self._admission = admission
         self._rounds = rounds
         self._progress = progress
+        self._operators = operators
         self._outbox = outbox
         self.goal: Reason | None = None
         """The goal that is reached: members are about to leave."""
@@ -44,6 +51,7 @@ class Ending:
             folds=self._rounds.folds,
             learning=self._progress.learning.finding.fields(),
         )
+        self._operators.close(reason, failed=failed)
         self._outbox.do(End(reason, failed))
         self.over = True
 
@@ -62,6 +70,8 @@ class Stopping:
 
     def __init__(self) -> None:
         self.asked = False
+        self.reason = STOPPED
+        """The reason of the end, which names the operator that requested the stop, if one did."""
         self.wake_ns: int | None = None
         """When the open round is folded at the latest."""
 

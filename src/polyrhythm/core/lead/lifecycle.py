@@ -8,12 +8,13 @@ from polyrhythm.core.effects import Bind, Drop, worker_name
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.progress import NOT_FINITE, STOPPED
+from polyrhythm.core.lead.progress import NOT_FINITE
 from polyrhythm.core.liveness import Suspicion
 from polyrhythm.core.machine import Reason
 from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import STOP
 from polyrhythm.wire.messages.reasons import Field, refused
 
 
@@ -34,6 +35,7 @@ class Lifecycle:
         self._progress = parts.progress
         self._ending = parts.ending
         self._stopping = parts.stopping
+        self._operators = parts.operators
         self.suspicion = Suspicion(parts.job.heartbeat_s)
 
     def accepts(self, worker: int, incarnation: int) -> bool:
@@ -176,7 +178,14 @@ class Lifecycle:
             self._mode.ask(sync.Left(member.worker), now_ns)
             if owed and not self._contributions.owed:
                 self._mode.repaid(now_ns)
+        self.tell_operators()
         self.end_if_deserted(now_ns)
+
+    def tell_operators(self) -> None:
+        """Tell the operators that have asked for a stop how many workers it waits for."""
+        if len(self._view):
+            remaining = Reason("stopping", {"workers": len(self._view)})
+            self._operators.tell(STOP, remaining)
 
     def end_if_deserted(self, now_ns: int) -> None:
         """End the job if its last member has left and none can be expected."""
@@ -186,6 +195,6 @@ class Lifecycle:
         if goal is not None:
             self._ending.finish(goal, done, now_ns, failed=goal.code == NOT_FINITE)
         elif self._stopping.asked:
-            self._ending.finish(STOPPED, done, now_ns, failed=False)
+            self._ending.finish(self._stopping.reason, done, now_ns, failed=False)
         elif self._rounds.open and self._removals.deserted(now_ns):
             self._ending.finish(Reason("deserted"), done, now_ns, failed=True)

@@ -14,13 +14,14 @@ from polyrhythm.core.lead.counting import Counting
 from polyrhythm.core.lead.lifecycle import Lifecycle
 from polyrhythm.core.lead.modes import choose_mode
 from polyrhythm.core.lead.parts import connect
-from polyrhythm.core.lead.progress import STOPPED
+from polyrhythm.core.lead.progress import stopped
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.liveness import PauseDetector
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.text import plain_reason, refusal
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import STOP
 from polyrhythm.wire.messages.reasons import refused
 
 
@@ -37,6 +38,7 @@ class LeadMachine:
         self._removals = parts.removals
         self._sharing = parts.sharing
         self._outbox = parts.outbox
+        self._operators = parts.operators
         self._servers = parts.servers
         self._progress = parts.progress
         self._ending = parts.ending
@@ -143,6 +145,7 @@ class LeadMachine:
 
     def _on_link_closed(self, event: ev.LinkClosed, now_ns: int) -> None:
         self._admission.leave(event.peer)
+        self._operators.leave(event.peer)
         server, worker = server_number(event.peer), worker_number(event.peer)
         member = self.view.at(worker) if worker is not None else None
         if server is not None:
@@ -325,17 +328,54 @@ class LeadMachine:
             self._opening.tick(now_ns)
             self._lifecycle.open_if_ready(now_ns)
 
+    # -- a stop on request ---------------------------------------------------------------------
+
     def _on_stop_asked(self, event: ev.StopAsked, now_ns: int) -> None:
-        """End the job in order, or at once if that was requested or nothing can be lost."""
-        if event.at_once or not self._rounds.open or not len(self.view):
-            self._finish(STOPPED, now_ns, failed=False)
+        self._stop("", now_ns, at_once=event.at_once)
+
+    def _stop(self, by: str, now_ns: int, *, at_once: bool) -> None:
+        """End the job in order, or at once if that was requested or nothing can be lost. `by`: the
+        operator that requested it; empty for a signal."""
+        if at_once or not self._rounds.open or not len(self.view):
+            self._finish(stopped(by), now_ns, failed=False)
         elif self._ending.goal is None and not self._stopping.asked:
-            self._outbox.note("stopping")
+            self._stopping.reason = stopped(by)
+            self._outbox.note("stopping", **self._stopping.reason.fields)
             self._mode.stop(now_ns)
+
+    # -- operators -----------------------------------------------------------------------------
+
+    def _on_operator_hello(self, event: ev.OperatorHelloReceived, now_ns: int) -> None:
+        fault = self._admission.fault(event.hello)
+        if fault is not None:
+            self._outbox.refuse(event.link, refused(refusal(event.hello.name, fault)))
+        else:
+            self._operators.join(event.link, event.hello)
+
+    def _on_operator_requested(self, event: ev.OperatorRequested, now_ns: int) -> None:
+        request = event.request
+        if (name := self._operators.take(event.link, request)) is None:
+            return
+        perform = self._REQUESTS.get(request.what)
+        if perform is None:
+            self._operators.refuse(event.link, f"this job knows no request {request.what!r}")
+        else:
+            perform(self, request, name, now_ns)
+
+    def _stop_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+        self._stop(name, now_ns, at_once=request.at_once)
+        self._lifecycle.tell_operators()
+
+    _REQUESTS: ClassVar[dict[str, Callable[["LeadMachine", m.OperatorRequest, str, int], None]]] = {
+        STOP: _stop_for
+    }
+    """What an operator may ask for; the handler gets the operator's name."""
 
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {
         ev.WorkerHelloReceived: _on_worker_hello,
         ev.ServerHelloReceived: _on_server_hello,
+        ev.OperatorHelloReceived: _on_operator_hello,
+        ev.OperatorRequested: _on_operator_requested,
         ev.LinkClosed: _on_link_closed,
         ev.StopAsked: _on_stop_asked,
         ev.Tick: _on_tick,

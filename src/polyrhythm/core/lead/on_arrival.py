@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from polyrhythm.core.lead.contributions import Complete, InFlight
 from polyrhythm.core.lead.members import Member
 from polyrhythm.core.lead.parts import Parts
-from polyrhythm.core.lead.progress import IDLE_ROUNDS, STOPPED, RoundEquivalents
+from polyrhythm.core.lead.progress import IDLE_ROUNDS, RoundEquivalents
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire.messages import WINDOW, Folded, Trailer
@@ -30,6 +30,7 @@ class OnArrival:
         self._servers = parts.servers
         self._progress = parts.progress
         self._ending = parts.ending
+        self._stopping = parts.stopping
         self._folds = parts.folds
         self._equivalents = RoundEquivalents()
         self._in_flight = InFlight(WINDOW)
@@ -98,8 +99,9 @@ class OnArrival:
     # -- the end -------------------------------------------------------------------------------
 
     def stop(self, now_ns: int) -> None:
-        self._progress.break_off(self.done, STOPPED.code, now_ns)
-        self._end_with_fold(STOPPED, now_ns)
+        stopped = self._stopping.reason
+        self._progress.break_off(self.done, stopped.code, now_ns)
+        self._end_with_fold(stopped, now_ns)
 
     def stop_waiting(self, now_ns: int) -> None:
         """Nothing to do: a stop waits for no round."""

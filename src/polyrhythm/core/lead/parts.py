@@ -8,6 +8,7 @@ from polyrhythm.core.lead.data import Sharing
 from polyrhythm.core.lead.ending import Ending, Stopping
 from polyrhythm.core.lead.folds import Folds
 from polyrhythm.core.lead.members import View
+from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import JobProgress
 from polyrhythm.core.lead.removals import Removals
@@ -36,6 +37,7 @@ class Parts:
     removals: Removals
     sharing: Sharing
     outbox: LeadOutbox
+    operators: Operators
     servers: Servers
     progress: JobProgress
     ending: Ending
@@ -51,6 +53,7 @@ def connect(job: JobSpec) -> Parts:
     removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
     sharing = Sharing(job.seed, job.epochs, job.min_batch)
     outbox = LeadOutbox(view, routing)
+    operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)
     return Parts(
         job=job,
@@ -64,9 +67,10 @@ def connect(job: JobSpec) -> Parts:
         removals=removals,
         sharing=sharing,
         outbox=outbox,
+        operators=operators,
         servers=Servers(job, routing, rounds, outbox),
         progress=progress,
-        ending=Ending(admission, rounds, progress, outbox),
+        ending=Ending(admission, rounds, progress, operators, outbox),
         stopping=Stopping(),
         folds=Folds(policy, view, routing, removals, rounds, outbox),
     )

@@ -14,9 +14,14 @@ from polyrhythm.wire.messages.reasons import Field
 NOT_FINITE = "goal-not-finite"
 """The code of an end at a goal with an objective that is not finite: the job has failed."""
 STOPPED = Reason("stopped")
-"""The reason of an end that was requested."""
+"""The reason of an end that was requested, by Ctrl-C or SIGTERM."""
 IDLE_ROUNDS = 3
 """The job ends after so many rounds without a contribution: sharing the chunks again did not help."""
+
+
+def stopped(by: str) -> Reason:
+    """The reason of an end that was requested: by this operator, or by a signal if it is empty."""
+    return Reason(STOPPED.code, {"by": by}) if by else STOPPED
 
 
 class JobProgress:
@@ -70,7 +75,7 @@ class JobProgress:
     def _concluded(self, goal: Reason) -> Reason:
         """The reason of an end at this goal, after a last check of the learning."""
         self._conclude()
-        failed = self.learning.unfinished and goal is not STOPPED
+        failed = self.learning.unfinished and goal.code != STOPPED.code
         return Reason(NOT_FINITE, goal.fields) if failed else goal
 
     def _conclude(self) -> None:
@@ -144,7 +149,7 @@ class Goals:
         self._accuracies: dict[int, float] = {}
         self._until_ns: int | None = None
         self._change: float | None = None
-        self._stopped = False
+        self._stopped: Reason | None = None
 
     # -- measurements --------------------------------------------------------------------------
 
@@ -171,9 +176,9 @@ class Goals:
     def left(self, worker: int) -> None:
         self._accuracies.pop(worker, None)
 
-    def stop(self) -> None:
+    def stop(self, reason: Reason) -> None:
         """A stop was requested: it counts as a goal that is reached."""
-        self._stopped = True
+        self._stopped = reason
 
     # -- goals ---------------------------------------------------------------------------------
 
@@ -187,7 +192,7 @@ class Goals:
         goal = self._by_training() or self._by_quality() or self._by_time(now_ns)
         if goal is not None:
             return Reason("goal", goal)
-        return STOPPED if self._stopped else None
+        return self._stopped
 
     def _by_training(self) -> dict[str, Field] | None:
         job = self._job

@@ -117,6 +117,10 @@ class PeerAdmission:
         self._look_ahead()
         return []
 
+    def call_operator(self, link: str) -> list[Effect]:
+        """An operator has said hello over `link`. Only the lead meets requests of operators."""
+        return self._refuse(link, "an operator must connect to the lead, which does not run here")
+
     def hung_up(self, link: str) -> None:
         for waiting, _ in self._queues:
             waiting.pop(link, None)

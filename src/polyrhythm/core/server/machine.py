@@ -145,6 +145,9 @@ class ServerMachine:
         called = (event.link, event.worker, event.incarnation)
         self.state.out += self._admission.call_worker(*called, now_ns)
 
+    def _on_operator_called(self, event: ev.OperatorCalled, now_ns: int) -> None:
+        self.state.out += self._admission.call_operator(event.link)
+
     def _on_introduced(self, message: m.Introduced, now_ns: int) -> None:
         self.state.out += self._admission.introduced(message.worker, message.incarnation)
 
@@ -264,6 +267,7 @@ class ServerMachine:
         m.Place: _on_place,
         ev.ServerCalled: _on_server_called,
         ev.WorkerCalled: _on_worker_called,
+        ev.OperatorCalled: _on_operator_called,
         m.Introduced: _on_introduced,
         m.Dismissed: _on_dismissed,
         ev.Linked: _on_linked,

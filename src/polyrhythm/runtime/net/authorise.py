@@ -1,6 +1,7 @@
 """Refuses messages that their sender may not send: a peer sends in its own name, and only the lead
 gives orders."""
 
+from polyrhythm.core.effects import is_operator
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import TO_SERVER, is_to_lead, sender
 from polyrhythm.errors import FrameError
@@ -12,6 +13,10 @@ def for_the_lead(link: Link, message: m.Message) -> bool:
     """Whether a message is for the lead's machine; otherwise it is for the server's. Raises
     FrameError if the peer of this link may not send it."""
     kind = type(message)
+    if kind is m.OperatorRequest:
+        if not is_operator(link.peer):
+            raise FrameError(f"{link.peer} is not an operator, and sent a request of an operator")
+        return True
     to_lead = is_to_lead(message)
     if not to_lead and kind not in TO_SERVER and kind is not m.Alive:
         raise FrameError(f"{m.article(kind.__name__)} {kind.__name__} is not a message to a server")

@@ -1,6 +1,7 @@
 """A server's links to workers and to other servers: accepting them, dialling them, and reporting
 their ends."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -60,6 +61,7 @@ class ServerLinks:
         self._digest = digest
         self._secret = secret
         self._journal = journal
+        self._operators = itertools.count(1)
         self._refused = 0
         self._reported_s = -_REPORT_EVERY_S
         self._dialer: Dialer | None = None
@@ -84,6 +86,8 @@ class ServerLinks:
         """The handshake of a peer is done. The machine of the lead, or of this server, decides
         about the link. Only the lead reads from it before that."""
         link.outlast(self._link_timeout_s)
+        if isinstance(hello, m.OperatorHello):
+            link.peer = fx.operator_name(next(self._operators))
         self._peers.add(link)
         if self._leads:
             self._driver.post(fx.LEAD, hello_event(link.peer, hello))

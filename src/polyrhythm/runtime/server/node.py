@@ -176,6 +176,9 @@ class ServerNode:
                 self._beats.confirm(link, message)
             elif isinstance(message, m.Attach) and self._optimizes:
                 _check_model(message)
+            elif isinstance(message, m.OperatorRequest):
+                self._driver.put(fx.LEAD, ev.OperatorRequested(link.peer, message))
+                return
             self._driver.put(fx.LEAD, message)
         elif isinstance(message, m.Contribution):
             whole = message.parts != ()

@@ -57,15 +57,17 @@ class SimServerLinks:
             self._process.put(self._name, ev.Linked(SEAT.server, _FIRST))
 
     def hear_hello(self, channel: Channel, hello: Hello) -> None:
-        self._take_stranger(channel)
+        self._take_stranger(channel, hello)
         if self._journal is not None:
             self._process.put(fx.LEAD, hello_event(channel.peer, hello))
         else:
             self._process.put(self._name, called(channel.peer, hello))
 
-    def _take_stranger(self, channel: Channel) -> None:
+    def _take_stranger(self, channel: Channel, hello: Hello) -> None:
         self._strangers += 1
-        channel.peer = f"link-{self._strangers}"
+        operator = isinstance(hello, m.OperatorHello)
+        name = fx.operator_name if operator else "link-{}".format
+        channel.peer = name(self._strangers)
         self.peers[channel.peer] = channel.back
 
     def _greet(self, channel: Channel, peer: str, incarnation: int) -> bool:

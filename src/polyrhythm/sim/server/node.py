@@ -38,6 +38,8 @@ from polyrhythm.sim.server.slice_store import (
 )
 from polyrhythm.wire import messages as m
 
+_HELLOS = frozenset({m.WorkerHello, m.ServerHello, m.OperatorHello})
+
 
 class ServerProcess(Process):
     def __init__(
@@ -152,8 +154,10 @@ class ServerProcess(Process):
             self._queue.append((fx.LEAD, message))
             if self._checker is not None:
                 self._checker.told_lead(message)
-        elif kind is m.WorkerHello or kind is m.ServerHello:
+        elif kind in _HELLOS:
             self._mesh.hear_hello(channel, message)  # type: ignore[arg-type]
+        elif kind is m.OperatorRequest:
+            self.put(fx.LEAD, ev.OperatorRequested(channel.peer, message))  # type: ignore[arg-type]
         elif kind is m.Seed:
             self._take_seed(channel, message)  # type: ignore[arg-type]
         elif kind is CarriedCopy or kind is CarriedState:

@@ -66,6 +66,7 @@ from polyrhythm.wire.messages.membership import (
     Routing,
     Stop,
 )
+from polyrhythm.wire.messages.operator import OperatorAnswer, OperatorHello, OperatorRequest
 from polyrhythm.wire.messages.replication import Adopted, Copied, Copy, Fetch, State
 from polyrhythm.wire.messages.servers import (
     CaughtUp,
@@ -137,6 +138,9 @@ __all__ = [
     "Message",
     "ModelSpec",
     "Number",
+    "OperatorAnswer",
+    "OperatorHello",
+    "OperatorRequest",
     "OptimizerSpec",
     "Option",
     "Parameters",
@@ -219,6 +223,9 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     Fetch: EventType.FETCH,
     State: EventType.STATE,
     Adopted: EventType.ADOPTED,
+    OperatorHello: EventType.OPERATOR_HELLO,
+    OperatorRequest: EventType.OPERATOR_REQUEST,
+    OperatorAnswer: EventType.OPERATOR_ANSWER,
 }
 DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     event: msgspec.msgpack.Decoder(kind) for kind, event in EVENT_TYPES.items()

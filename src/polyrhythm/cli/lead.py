@@ -1,0 +1,90 @@
+"""Finds the lead of a running job for a command that asks it for something: by the run's name or
+folder, or by HOST:PORT."""
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyrhythm.cli.checks import parse_address
+from polyrhythm.cli.secret import SECRET, find_secret
+from polyrhythm.errors import UsageError
+from polyrhythm.io.secretfile import read_secret
+from polyrhythm.io.tcp import ANY_HOST, is_loopback
+from polyrhythm.observe.runs import Run, RunProcess, find_run, load_run
+from polyrhythm.wire.proof import Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Where the lead of a job listens, and what it takes to be believed there."""
+
+    name: str
+    """The run as messages name it."""
+    host: str
+    port: int
+    secret: Secret
+    job: str = ""
+    """The job's id, if it is known: another job may have taken the port."""
+    path: Path | None = None
+    """The folder of the run, if it is known."""
+    process: RunProcess | None = None
+    """The command that trains, if it is known."""
+
+
+def find_lead(run: str, runs_dir: Path, secret_file: Path | None) -> Lead:
+    """Raises UsageError if there is no such run, if it does not run, or if it is another user's."""
+    try:
+        path = find_run(runs_dir, run)
+    except UsageError:
+        address = parse_address(run)
+        if address is None:
+            raise
+        known = find_secret(*address, secret_file)
+        return Lead(f"the job at {run}", *address, known.secret, known.job)
+    found = load_run(path)
+    check_running(found)
+    host, port = _address_of(found)
+    secret = read_secret(secret_file) if secret_file is not None else _secret_of(found)
+    job = found.job.job if found.job is not None else ""
+    return Lead(f"run {found.name}", host, port, secret, job, path, found.process)
+
+
+def check_running(run: Run) -> None:
+    """Raises UsageError if the run has ended."""
+    if run.word not in ("running", "unknown"):
+        raise UsageError(f"run {run.name} does not run any more: {run.word}: {run.reason}")
+
+
+def _address_of(run: Run) -> tuple[str, int]:
+    """Where the lead of this run listens, as this machine reaches it."""
+    listening = parse_address(run.state.listening or "")
+    if listening is None:
+        raise UsageError(f"run {run.name} is starting: its lead does not listen yet; try again")
+    host, port = listening
+    if run.word == "unknown" and (is_loopback(host) or host in ANY_HOST):
+        raise UsageError(f"run {run.name} cannot be reached from here: {run.reason}")
+    if host in ANY_HOST:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return host, port
+
+
+def _secret_of(run: Run) -> Secret:
+    file = run.path / SECRET
+    try:
+        owner = file.stat().st_uid
+    except OSError:
+        owner = run.path.stat().st_uid
+    if owner != os.getuid():
+        raise UsageError(
+            f"run {run.name} belongs to another user ({_user(owner)}): only a user who has its secret"
+            " can do this; give a copy of the file with --secret-file FILE"
+        )
+    return read_secret(file)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"number {uid}"

@@ -1,0 +1,111 @@
+"""`polyrhythm stop`: end a running job from another terminal."""
+
+import getpass
+import signal
+import socket
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from polyrhythm.cli import flags
+from polyrhythm.cli.lead import Lead, check_running, find_lead
+from polyrhythm.cli.status import RUNS, RunsDir
+from polyrhythm.core.text import name_fault, plain_reason, shown
+from polyrhythm.errors import LinkError, PolyrhythmError, UsageError
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.runs import is_alive, load_run
+from polyrhythm.runtime.operator import ask_lead
+from polyrhythm.wire.messages import OperatorAnswer, OperatorRequest
+from polyrhythm.wire.messages.operator import STOP
+
+_LOOK_EVERY_S = 0.1
+
+
+def stop(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
+    ],
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="End the job at once; the code after the loops may not run."),
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the job has ended.")
+    ] = True,
+    secret_file: flags.SecretFile = None,
+    runs_dir: RunsDir = RUNS,
+    debug: flags.Debug = False,
+) -> None:
+    """End a running job, from this or another machine.
+
+    The job ends in order: every worker leaves its training loop with the final parameters and runs
+    the code after the loop. Then `polyrhythm train` ends with status 0. This command waits for that
+    and shows what it waits for. The journal names the user who asked.
+
+    Examples:
+
+      polyrhythm stop mine
+
+      polyrhythm stop runs/mine --no-wait
+
+      polyrhythm stop 10.0.0.5:7000 --secret-file secret --now
+    """
+    lead = find_lead(run, runs_dir, secret_file)
+    try:
+        answer = _ask(lead, OperatorRequest(what=STOP, at_once=now), wait=wait)
+        if wait:
+            _await_end(lead)
+    except KeyboardInterrupt:
+        _say(f"{lead.name} is stopping all the same; 'polyrhythm status' shows how far it is")
+        sys.exit(128 + signal.SIGINT)
+    told = in_words(plain_reason(answer.reason))
+    if answer.failed:
+        raise PolyrhythmError(f"{lead.name} failed before it could stop: {told}")
+    print(shown(f"{lead.name}: {told}"))
+
+
+def _ask(lead: Lead, request: OperatorRequest, *, wait: bool) -> OperatorAnswer:
+    """Make the request, and show the answers until the last one, or until the first one if this
+    command does not wait."""
+    told = ""
+    try:
+        for answer in ask_lead(lead.host, lead.port, _me(), lead.job, lead.secret, request):
+            if answer.done or not wait:
+                return answer
+            if (words := in_words(plain_reason(answer.reason))) != told:
+                told = words
+                _say(told)
+    except LinkError as error:
+        _explain(lead, error, asked=bool(told))
+    raise AssertionError  # the last answer is done
+
+
+def _explain(lead: Lead, error: LinkError, *, asked: bool) -> None:
+    """The lead cannot be reached, or its link has ended: raise an error that says what happened."""
+    if asked:
+        _await_end(lead)
+    if lead.path is not None:
+        check_running(load_run(lead.path))  # it may have ended in this very moment
+    raise UsageError(f"the lead of {lead.name} cannot be reached: {error}")
+
+
+def _await_end(lead: Lead) -> None:
+    """Wait until the process of `polyrhythm train` has ended, if it is on this machine."""
+    while lead.process is not None and is_alive(lead.process):
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _me() -> str:
+    """This user, as the journal names the operator."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        user = "operator"
+    name = f"{user}@{socket.gethostname()}"
+    return "operator" if name_fault(name) is not None else name
+
+
+def _say(line: str) -> None:
+    typer.echo(f"polyrhythm: {shown(line)}", err=True)

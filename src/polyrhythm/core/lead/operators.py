@@ -1,0 +1,77 @@
+"""Operators: commands of the job's user that ask the lead of the running job for something.
+
+*Only a peer that has said the operator's hello may ask, and it may ask once. It gets answers until its
+request is done or the job is over, and then the lead closes its link. An operator is no member: the job
+waits for none, and the end of its link withdraws nothing.*
+"""
+
+from dataclasses import dataclass
+
+from polyrhythm.core.effects import Drop, Send
+from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.text import plain
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import refused
+
+
+@dataclass(slots=True)
+class _Operator:
+    name: str
+    asked: str = ""
+    """The request that it waits for; empty before it has asked."""
+
+
+class Operators:
+    def __init__(self, outbox: LeadOutbox) -> None:
+        self._outbox = outbox
+        self._operators: dict[str, _Operator] = {}
+        """By link."""
+
+    def join(self, link: str, hello: m.OperatorHello) -> None:
+        self._operators[link] = _Operator(hello.name)
+
+    def leave(self, link: str) -> None:
+        """A link has ended, which may have been an operator's."""
+        self._operators.pop(link, None)
+
+    def take(self, link: str, request: m.OperatorRequest) -> str | None:
+        """A request has come over `link`. Returns the name of the operator, or None if it may not
+        ask and was refused."""
+        operator = self._operators.get(link)
+        if operator is None:
+            self.refuse(link, "only an operator may ask for that")
+            return None
+        if operator.asked:
+            self.refuse(link, f"{operator.name} has asked already, and an operator may ask once")
+            return None
+        operator.asked = request.what
+        return operator.name
+
+    def refuse(self, link: str, fault: str) -> None:
+        """The request of this operator cannot be met."""
+        self._operators.pop(link, None)
+        self._outbox.refuse(link, refused(plain(fault)))
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def tell(self, what: str, reason: Reason) -> None:
+        """Tell all operators that have asked for this how far it is."""
+        for link in self._waiting(what):
+            self._outbox.do(Send(link, m.OperatorAnswer(term=TERM, reason=reason)))
+
+    def done(self, what: str, reason: Reason, *, failed: bool = False) -> None:
+        """This was done, or has failed: give the last answer to all operators that asked for it."""
+        for link in self._waiting(what):
+            answer = m.OperatorAnswer(term=TERM, reason=reason, done=True, failed=failed)
+            self._outbox.do(Send(link, answer))
+            self._outbox.do(Drop(link, reason))
+            del self._operators[link]
+
+    def close(self, reason: Reason, *, failed: bool) -> None:
+        """The job is over: every operator gets its last answer."""
+        for what in sorted({operator.asked for operator in self._operators.values()}):
+            self.done(what, reason, failed=failed)
+
+    def _waiting(self, what: str) -> list[str]:
+        return [link for link, operator in self._operators.items() if operator.asked == what]

@@ -1,0 +1,173 @@
+"""What the lead does for an operator: only its hello gives the right to ask, and it may ask once."""
+
+from typing import Any
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Effect
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import DONE
+from tests.core.stage import Stage, of, sent
+
+LINK = "operator-1"
+
+
+def hello(stage: Stage, link: str = LINK, **fields: Any) -> list[Effect]:
+    said = m.OperatorHello(**{"name": "anna@host", "job": "j", **fields})
+    return stage.tell(ev.OperatorHelloReceived(link, said))
+
+
+def ask(stage: Stage, link: str = LINK, what: str = "stop", **fields: Any) -> list[Effect]:
+    return stage.tell(ev.OperatorRequested(link, m.OperatorRequest(what=what, **fields)))
+
+
+def leave(stage: Stage, worker: int) -> list[Effect]:
+    return stage.tell(m.Leave(**stage.who(worker), reason=DONE))
+
+
+def answers(effects: list[Effect], link: str = LINK) -> list[m.OperatorAnswer]:
+    return sent(effects, m.OperatorAnswer, link)
+
+
+def refusal(effects: list[Effect], link: str = LINK) -> str:
+    (refused,) = sent(effects, m.Refusal, link)
+    assert [drop.peer for drop in of(effects, fx.Drop)] == [link]
+    return in_words(refused.reason)
+
+
+def test_a_stop_ends_the_job_in_order_and_names_the_operator() -> None:
+    stage = Stage(workers=2).begin()
+    assert not hello(stage), "the hello alone changes nothing"
+    stage.contribute(0, 1)
+    effects = ask(stage)
+    assert fx.Note("stopping", {"by": "anna@host"}) in effects
+    assert len(sent(effects, m.Pause)) == 2 and not sent(effects, m.Stop)
+    (answer,) = answers(effects)
+    assert not answer.done and "waiting for 2 workers" in in_words(answer.reason)
+    stage.contribute(1, 1)
+    released = sent(stage.folded(1), m.Release)
+    assert [release.stop for release in released] == [True, True]
+    (answer,) = answers(leave(stage, 0))
+    assert not answer.done and "waiting for 1 worker " in in_words(answer.reason)
+    effects = leave(stage, 1)
+    (answer,) = answers(effects)
+    assert answer.done and not answer.failed
+    assert in_words(answer.reason) == "stopped on request of anna@host"
+    (end,) = of(effects, fx.End)
+    assert end.reason.code == "stopped" and not end.failed
+    (note,) = [note for note in of(effects, fx.Note) if note.what == "ended"]
+    assert note.fields["reason"] == "stopped" and note.fields["fields"] == {"by": "anna@host"}
+    assert fx.Drop(LINK, end.reason) in effects, "the link is closed after the last answer"
+
+
+def test_without_rounds_a_stop_names_the_operator_too() -> None:
+    stage = Stage(workers=1, sync="asp").begin()
+    hello(stage)
+    assert sent(ask(stage), m.Fold)[0].last
+    stage.folded(1)
+    (end,) = of(leave(stage, 0), fx.End)
+    assert end.reason.fields == {"by": "anna@host"} and end.reason.code == "stopped"
+
+
+def test_a_stop_at_once_waits_for_no_worker() -> None:
+    stage = Stage(workers=2).begin()
+    hello(stage)
+    effects = ask(stage, at_once=True)
+    assert len(sent(effects, m.Stop)) == 3 and of(effects, fx.End)
+    (answer,) = answers(effects)
+    assert answer.done and not answer.failed
+
+
+def test_a_stop_before_round_1_ends_the_job() -> None:
+    stage = Stage(workers=2)
+    hello(stage)
+    assert of(ask(stage), fx.End)
+
+
+def test_a_second_operator_can_end_a_job_that_stops() -> None:
+    stage = Stage(workers=1).begin()
+    hello(stage)
+    ask(stage)
+    hello(stage, "operator-2", name="bert@host")
+    effects = ask(stage, "operator-2", at_once=True)
+    assert of(effects, fx.End)
+    assert answers(effects)[0].done and answers(effects, "operator-2")[0].done
+
+
+def test_a_second_operator_that_asks_for_the_same_gets_the_same_answers() -> None:
+    stage = Stage(workers=1).begin()
+    hello(stage)
+    ask(stage)
+    hello(stage, "operator-2", name="bert@host")
+    effects = ask(stage, "operator-2")
+    assert "stopping" not in [note.what for note in of(effects, fx.Note)], "it was noted before"
+    assert answers(effects, "operator-2")
+    stage.contribute(0, 1)
+    stage.folded(1)
+    effects = leave(stage, 0)
+    assert answers(effects)[-1].done and answers(effects, "operator-2")[-1].done
+
+
+def test_a_request_without_an_operators_hello_is_refused() -> None:
+    stage = Stage(workers=1).begin()
+    for link in (LINK, "w0", "link-7"):
+        effects = ask(stage, link)
+        assert "only an operator may" in refusal(effects, link)
+        assert not of(effects, fx.End) and not sent(effects, m.Pause)
+
+
+def test_an_operator_may_ask_once() -> None:
+    stage = Stage(workers=1).begin()
+    hello(stage)
+    ask(stage)
+    assert "has asked already" in refusal(ask(stage, at_once=True))
+    assert not of(ask(stage, at_once=True), fx.End), "its link is forgotten"
+
+
+def test_an_unknown_request_is_refused() -> None:
+    stage = Stage(workers=1).begin()
+    hello(stage)
+    effects = ask(stage, what="dance\x1b[2J")
+    assert refusal(effects) == "this job knows no request 'dance\\x1b[2J'"
+
+
+def test_an_operator_of_another_job_or_version_is_refused() -> None:
+    stage = Stage(workers=1).begin()
+    assert "another job" in refusal(hello(stage, job="k"))
+    assert "protocol" in refusal(hello(stage, protocol=1))
+    assert "control characters" in refusal(hello(stage, name="\x1b[2J"))
+    assert "only an operator may" in refusal(ask(stage))
+
+
+def test_an_operator_that_hangs_up_withdraws_nothing() -> None:
+    stage = Stage(workers=1).begin()
+    hello(stage)
+    ask(stage)
+    stage.closed(LINK)
+    stage.contribute(0, 1)
+    stage.folded(1)
+    effects = leave(stage, 0)
+    assert of(effects, fx.End) and not answers(effects)
+
+
+def test_the_job_waits_for_no_operator() -> None:
+    """An operator that has not asked anything gets the end of the job, and no part in it."""
+    stage = Stage(workers=1, rounds=1).begin()
+    hello(stage)
+    stage.contribute(0, 1)
+    stage.folded(1)
+    effects = leave(stage, 0)
+    (end,) = of(effects, fx.End)
+    assert end.reason.code == "goal"
+    assert answers(effects)[0].reason == end.reason
+
+
+def test_a_goal_that_is_reached_first_is_the_reason_of_the_end() -> None:
+    stage = Stage(workers=1, rounds=1).begin()
+    hello(stage)
+    ask(stage)
+    stage.contribute(0, 1)
+    stage.folded(1)
+    (answer,) = answers(leave(stage, 0))
+    assert answer.done and answer.reason.code == "goal"
