@@ -26,6 +26,7 @@ SPEC = m.ModelSpec(
         m.TensorSpec("count", (), "int64", -1, ()),
     ),
     m.OptimizerSpec("SGD", ({"lr": 0.1, "nesterov": True, "betas": [0.9, 0.99]},)),
+    (m.StateName("weight", 0), m.StateName("tied", 0), m.StateName("count", 1)),
 )
 ROUTES = (m.Route(0, (1, 2)), m.Route(1, (0,), (2,), 4))
 SERVERS = (m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 3))
@@ -140,6 +141,8 @@ def messages() -> list[m.Message]:
         m.OperatorHello(**IDENTITY, name="o", job="j", protocol=9, digests=(1,), nonce=b"n"),
         m.OperatorRequest(**IDENTITY, what="stop", at_once=True),
         m.OperatorAnswer(**IDENTITY, reason=refused("no"), done=True, failed=True),
+        m.Collect(**IDENTITY, number=2, slices=(0, 3)),
+        m.Collected(**IDENTITY, number=2),
     ]
 
 

@@ -352,6 +352,7 @@ def train(
         target_objective=target_objective,
         target_change=target_change,
         max_seconds=max_seconds,
+        save_model=True,
         path="" if job in JOBS else str(Path(job).resolve()),
         staging=_staging_flags(
             min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold

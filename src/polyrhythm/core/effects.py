@@ -214,6 +214,38 @@ class Freeze(Effect, frozen=True):
     """Without rounds: stop folding, so that all workers read the same final parameters."""
 
 
+class SendParameters(Effect, frozen=True):
+    """Send the parameters of these slices to the process of the lead, for the file `number`."""
+
+    number: int
+    slices: tuple[int, ...]
+
+
+# -- the lead -----------------------------------------------------------------------------------
+
+
+class CreateModel(Effect, frozen=True):
+    """Begin a model's file, in the run's folder. Slices that arrive are written to it in another
+    thread; each is followed by `SliceStored`."""
+
+    number: int
+    file: str
+    spec: ModelSpec
+    round: int
+
+
+class CommitModel(Effect, frozen=True):
+    """The file has all slices: give it its name. `ModelSaved` follows."""
+
+    number: int
+
+
+class DiscardModel(Effect, frozen=True):
+    """Remove the unfinished file."""
+
+    number: int
+
+
 # -- the worker ---------------------------------------------------------------------------------
 
 

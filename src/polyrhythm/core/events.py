@@ -172,6 +172,31 @@ class Sent(Event, frozen=True):
     round: int
 
 
+# -- the lead -----------------------------------------------------------------------------------
+
+
+class SliceStored(Event, frozen=True):
+    """The parameters of a slice are in the file `number`."""
+
+    number: int
+    slice: int
+
+
+class ModelSaved(Event, frozen=True):
+    """The file `number` has its name, and contains the whole model."""
+
+    number: int
+    path: str
+    nbytes: int
+
+
+class SavingFailed(Event, frozen=True):
+    """The file `number` cannot be written, and does not exist any more."""
+
+    number: int
+    detail: str
+
+
 # -- the worker ---------------------------------------------------------------------------------
 
 

@@ -28,12 +28,20 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
         return f"it has {len(theirs.tensors)} tensors, the job has {len(ours.tensors)}"
     if ours.optimizer != theirs.optimizer:
         return f"its optimizer is {theirs.optimizer}, the job's is {ours.optimizer}"
+    if ours.state != theirs.state:
+        return "its state_dict has other names than the job's"
     return None
 
 
 def nbytes_of(spec: ModelSpec) -> int:
     """The size of one copy of the model."""
     return sum(math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype] for tensor in spec.tensors)
+
+
+def _nbytes_saved(spec: ModelSpec) -> int:
+    """The size of the saved model, in which tied weights occur once per name."""
+    sizes = [math.prod(t.shape) * ITEM_NBYTES[t.dtype] for t in spec.tensors]
+    return sum(sizes[entry.tensor] for entry in spec.state)
 
 
 def nonsense(spec: ModelSpec) -> str | None:
@@ -47,6 +55,10 @@ def nonsense(spec: ModelSpec) -> str | None:
             return f"{tensor.name!r} is in group {tensor.group}, which the optimizer does not have"
     if not spec.tensors:
         return "it has no tensors"
-    if (nbytes := nbytes_of(spec)) > _MOST_NBYTES:
+    if any(entry.tensor >= len(spec.tensors) for entry in spec.state):
+        return "its state_dict names tensors that it does not have"
+    if len({entry.name for entry in spec.state}) != len(spec.state):
+        return "its state_dict has a name twice"
+    if (nbytes := max(nbytes_of(spec), _nbytes_saved(spec))) > _MOST_NBYTES:
         return f"it has {nbytes} bytes, and at most {_MOST_NBYTES} can be held"
     return None

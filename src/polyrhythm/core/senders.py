@@ -13,10 +13,25 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello
 
 _WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave)
-_SERVER_TO_LEAD = (m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable)
+_SERVER_TO_LEAD = (
+    m.Placed,
+    m.Seeded,
+    m.Arrived,
+    m.Folded,
+    m.CaughtUp,
+    m.Unreachable,
+    m.Collected,
+)
 _SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
-_LEAD_TO_SERVER = (m.Introduced, m.Dismissed, m.Place, m.Fold, m.Stop)  # and its own Alive
+_LEAD_TO_SERVER = (
+    m.Introduced,
+    m.Dismissed,
+    m.Place,
+    m.Fold,
+    m.Collect,
+    m.Stop,
+)  # and its own Alive
 
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(

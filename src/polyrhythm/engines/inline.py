@@ -66,7 +66,11 @@ class InlineEngine:
         job, run_dir = first.job, Path(first.run_dir)
         if len(requests) != job.servers + job.workers:
             raise UsageError("the inline engine runs all servers and workers of a job itself")
-        options = NodeOptions(check=first.check, trace_dir=run_dir if first.trace else None)
+        options = NodeOptions(
+            check=first.check,
+            trace_dir=run_dir if first.trace else None,
+            model_dir=run_dir,
+        )
         run = InlineRun(None, [])
         journal = FileJournal(run_dir / "journal.jsonl")
         try:

@@ -150,6 +150,8 @@ class LocalJob:
             child.reported = True
             if child.request.leads:
                 self._meet_lead(told.address)
+        if told.saving:
+            self._stopping.saving = True
         if told.ended is not None:
             self._run.ended = told.ended
         child.over = child.over or told.whole_job
@@ -275,7 +277,7 @@ class LocalJob:
             self._say(
                 f"the folder of this run, {self._run_dir}, or the journal in it was deleted or moved:"
                 " nothing is recorded any more, and status, why and story do not know this run; the"
-                " job goes on"
+                " job goes on, and saves its model there"
             )
 
     def _end_without_workers(self) -> None:
@@ -289,6 +291,8 @@ class LocalJob:
         patience_s = _FAILED_S if failures else _LAST_WORD_S
         waited = time.monotonic() > self._over_since + patience_s
         if not (over and waited) or self._run.ended is not None or self._stopping.begun:
+            return
+        if self._stopping.waits_for_model:
             return
         if self._stopping.waits_for_workers:
             self._stopping.stop()  # the lead has no worker to wait for, and does not end

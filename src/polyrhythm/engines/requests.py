@@ -61,6 +61,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`failed` because the lead was silent for --lead-timeout."""
     stop: bool = False
     """From the engine to the lead's process: end the job at once, because it has failed."""
+    saving: bool = False
+    """From the lead's process: the job is over, and its model is being written."""
     note: ReportLine | None = None
     """A child's report while it runs. From the engine to the lead's process: a line for the
     journal."""

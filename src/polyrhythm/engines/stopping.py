@@ -27,6 +27,8 @@ class Stopping:
         """The job is stopped before its end."""
         self.waits_for_workers = False
         """The job is stopped in order: the lead ends it when the last worker has left."""
+        self.saving = False
+        """The lead has said that it saves the model. It ends the job after that."""
         self._hurried = False
 
     @property
@@ -38,6 +40,12 @@ class Stopping:
     def is_ending(self) -> bool:
         """The job has ended or is being stopped, so processes that end now are not replaced."""
         return self._before_end or self.begun or self._run.ended is not None
+
+    @property
+    def waits_for_model(self) -> bool:
+        """The lead's process writes the model, however long that takes."""
+        lead = self._processes.lead
+        return self.saving and self._run.ended is None and lead is not None and lead.alive
 
     def stop(self) -> None:
         """End a job that has failed, if need be by force."""
@@ -80,7 +88,7 @@ class Stopping:
         if self._since_s is None:
             return
         stopping_s = time.monotonic() - self._since_s
-        if stopping_s > _GRACE_S:
+        if stopping_s > _GRACE_S and not self.waits_for_model:
             for child in self._processes.all:
                 self._processes.signal(child, signal.SIGKILL)
         elif not self._hurried and self._workers_must_leave(stopping_s):

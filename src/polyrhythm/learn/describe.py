@@ -10,7 +10,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.tensors.dtypes import NAMES
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import describe_optimizer
-from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, TensorSpec
+from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, StateName, TensorSpec
 
 
 def describe(
@@ -50,7 +50,23 @@ def describe(
     else:
         spec = describe_optimizer(optimizer)
     tensors = tuple(_describe_tensor(name, tensor, group) for name, tensor, group in named)
-    return ModelSpec(tensors, spec), [tensor for _, tensor, _ in named]
+    state = _state_names(model, [tensor for _, tensor, _ in named], tensors)
+    return ModelSpec(tensors, spec, state), [tensor for _, tensor, _ in named]
+
+
+def _state_names(
+    model: torch.nn.Module, tensors: list[torch.Tensor], specs: tuple[TensorSpec, ...]
+) -> tuple[StateName, ...]:
+    """The names in the model's `state_dict` and their tensors. Entries that are not parameters or
+    buffers (the extra state of a module) are left out. Empty if the names are those of the spec."""
+    index = {id(tensor): number for number, tensor in enumerate(tensors)}
+    state = tuple(
+        StateName(name, index[id(value)])
+        for name, value in model.state_dict(keep_vars=True).items()
+        if id(value) in index
+    )
+    own = {(spec.name, number) for number, spec in enumerate(specs)}
+    return () if {(entry.name, entry.tensor) for entry in state} == own else state
 
 
 def _has_stepped(state: dict[str, Any]) -> bool:

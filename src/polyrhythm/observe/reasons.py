@@ -48,6 +48,9 @@ SENTENCES = {
     " contributions",
     "unreported": "{servers} {servers:has|have} not reported what {held} contributed",
     "ending": "the goal is reached; waiting for {workers} to finish",
+    "collecting": "the job is over; the model is being saved, and {servers} still"
+    " {servers:sends|send} parameters",
+    "saving": "the job is over, and its model is being written to the disk",
     "stale": "{held} {held:is|are up to} {ahead:step} ahead of {missing} (limit {bound})",
     "restarting": "{held} stopped {bound:step} ahead; clocks restart when {missing}"
     " {missing:arrives|arrive}",
@@ -118,6 +121,10 @@ SENTENCES = {
     "stopped": "stopped on request{of_operator}",
     "stopping": "the job stops; waiting for {workers:worker} to leave the training loop and to run the"
     " code after it",
+    "not-saved": "the trained model could not be saved: {cause}",
+    "not-written": "{detail}",
+    "no-progress": "nothing of it was written for a minute; {servers} {servers:was|were} asked for"
+    " parameters",
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
     " {mb:.1f} MB: the job cannot go on",
     "server-died": "server s{server} died ({cause}); without replicas its slices are lost",

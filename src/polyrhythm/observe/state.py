@@ -71,6 +71,12 @@ class RunState:
     moved_chunks: int = 0
     folds: dict[int, int] = field(default_factory=dict)
     waiting: WaitingState | None = None
+    saving: bool = False
+    """The job is over, and its model is being written."""
+    model: str | None = None
+    """The path of the trained model, once it is saved."""
+    not_saved: Reason | None = None
+    """Why the model could not be saved."""
     ended: Ended | None = None
     curve: list[Point] = field(default_factory=list)
     accuracies: list[tuple[float, float]] = field(default_factory=list)
@@ -320,6 +326,17 @@ class RunState:
         if self.finding.state is LearningState.NOT_FINITE:
             self.objective = None  # an earlier value says nothing about the present model
 
+    def _saving(self, line: dict[str, Any]) -> None:
+        self.saving = True
+
+    def _saved(self, line: dict[str, Any]) -> None:
+        self.saving = False
+        self.model = line["path"]
+
+    def _not_saved(self, line: dict[str, Any]) -> None:
+        self.saving = False
+        self.not_saved = reason_of(line)
+
     def _ended(self, line: dict[str, Any]) -> None:
         self.ended = Ended(self.at_s, reason_of(line), line.get("failed", False))
         self.round = line.get("rounds", self.round)
@@ -353,6 +370,9 @@ class RunState:
         "empty-handed": _empty_handed,
         "learning": _found,
         "given-up": _given_up,
+        "saving": _saving,
+        "saved": _saved,
+        "not-saved": _not_saved,
         "ended": _ended,
     }
 

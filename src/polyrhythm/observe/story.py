@@ -300,6 +300,13 @@ class Teller:
             reason = f"the job {'failed' if line.get('failed') else 'ended'}: {reason}"
         return [self._say(reason, None), *self._in_all()]
 
+    def _saved(self, line: dict[str, Any]) -> list[Sentence]:
+        text = f"the model is saved in {line['path']}, after {line['seconds']:.1f} s"
+        return [self._say(text, None)]
+
+    def _not_saved(self, line: dict[str, Any]) -> list[Sentence]:
+        return [self._say(f"the trained model is not saved: {in_words(reason_of(line))}", None)]
+
     def _in_all(self) -> list[Sentence]:
         """Who gave how much, where few enough did."""
         gave = [worker for worker in self.state.workers.values() if worker.totals.contributions]
@@ -341,6 +348,8 @@ class Teller:
         "respawn": _respawn,
         "given-up": _respawn,
         "respawned": _respawned,
+        "saved": _saved,
+        "not-saved": _not_saved,
         "ended": _ended,
     }
 

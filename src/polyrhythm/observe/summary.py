@@ -68,6 +68,8 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "folds": {f"s{server}": count for server, count in state.folds.items()},
         "servers_left": len(state.servers),
         "servers_lost": [_loss(failover) for failover in state.failovers],
+        "model": state.model,
+        "not_saved": None if state.not_saved is None else in_words(state.not_saved),
         "ended": ended_in_words(state),
     }
 
@@ -162,7 +164,22 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
     rows.append(f"  folds: {folds or 'none'}")
     rows += _loss_rows(result["servers_lost"], result["servers_left"])
     rows.append(f"  journal: {run_dir / 'journal.jsonl'}")
+    rows += _model_rows(result, run_dir)
     return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
+
+
+def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
+    """Where the trained model is, and the lines of Python that load it."""
+    if result["not_saved"] is not None:
+        return [f"  model: not saved: {result['not_saved']}"]
+    if result["model"] is None:
+        return []
+    path = run_dir / Path(result["model"]).name
+    return [
+        f"  model: {path}; load it with",
+        "    from safetensors.torch import load_file",
+        f'    model.load_state_dict(load_file("{path}"))',
+    ]
 
 
 def _loss_rows(losses: list[dict[str, Any]], left: int) -> list[str]:

@@ -19,7 +19,8 @@ class NodeOptions:
     """`check`: machines check their invariants after every event. `trace_dir`: where traces are
     written. `fold_pause_s`: staging, folds take so much longer. `report` is called, on any thread,
     with the notes of a node that keeps no journal. `secret`: the job's secret, without which there
-    are no TCP links."""
+    are no TCP links. `model_dir`: where the lead's process writes the model; `saving` is called when
+    it begins to."""
 
     digest: str = "auto"
     link: str = "auto"
@@ -28,3 +29,5 @@ class NodeOptions:
     fold_pause_s: float = 0.0
     report: Report = report_nothing
     secret: Secret | None = None
+    model_dir: Path | None = None
+    saving: Callable[[], None] = lambda: None

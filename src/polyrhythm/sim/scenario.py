@@ -74,6 +74,8 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The fewest points of a batch."""
     replicas: int = 0
     """Copies of every slice on other servers."""
+    save_model: bool = False
+    """The lead's process writes the model when the job ends."""
     start_timeout: Duration = Duration(60 * 10**9)
     limit: Duration = Duration(3600 * 10**9)
     """Virtual time after which a run that does not end is given up."""
@@ -336,6 +338,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             probe_points=job.probe_points,
             min_batch=job.min_batch,
             replicas=job.replicas,
+            save_model=job.save_model,
             read_ahead=job.read_ahead,
         )
         return choose_kind(spec)

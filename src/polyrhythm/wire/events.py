@@ -60,3 +60,6 @@ class EventType(IntEnum):
     OPERATOR_HELLO = 96
     OPERATOR_REQUEST = 97
     OPERATOR_ANSWER = 98
+    # ours: saving the model
+    COLLECT = 104
+    COLLECTED = 105

@@ -81,7 +81,7 @@ class ByRounds:
         """Fold the open round as it is. No worker gets that version pushed, because a worker that is
         computing would drop it: all workers pull it."""
         self._stopping.settled()
-        if self._ending.goal is None and not self._rounds.folding:
+        if not self._ending.begun and not self._rounds.folding:
             stopped = self._stopping.reason
             self._progress.break_off(self.done, stopped.code, now_ns)
             self._ending.goal = stopped
@@ -112,7 +112,7 @@ class ByRounds:
         return not moving and self._rounds.folded(message, self._routing.primaries)
 
     def closed(self, now_ns: int) -> None:
-        if self._ending.goal is not None:
+        if self._ending.begun:
             return
         round_, why = self._rounds.round, self._rounds.reason
         goal = self._progress.folded(round_, why, now_ns)
@@ -141,7 +141,7 @@ class ByRounds:
 
     def resume(self, now_ns: int) -> None:
         waits = self._routing.moving or self._contributions.owed or self._rounds.folding
-        if self._postponed is not None and not waits and not self._ending.over:
+        if self._postponed is not None and not waits and not self._ending.decided:
             (release, reason), self._postponed = self._postponed, None
             self.fold(release, reason, now_ns)
 

@@ -1,16 +1,30 @@
 """The end of the job: at a goal, on request, or at once.
 
-*When a goal is reached, or a stop was requested, members read the final version and leave, and then the
-job is over. Any other end stops every process at once.*
+*When a goal is reached, or a stop was requested, members read the final version and leave. Any other
+end stops every worker at once. In both cases the model is saved before the servers stop, if round 1 has
+opened and every slice exists.*
 """
 
+from dataclasses import dataclass
+
+from polyrhythm.core import events as ev
 from polyrhythm.core.effects import End
 from polyrhythm.core.lead.admission import Admission
 from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import STOPPED, JobProgress
 from polyrhythm.core.lead.rounds import Rounds
+from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.machine import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the job ended. `rounds`: how many were folded."""
+
+    reason: Reason
+    rounds: int
+    failed: bool
 
 
 class Ending:
@@ -21,38 +35,92 @@ class Ending:
         progress: JobProgress,
         operators: Operators,
         outbox: LeadOutbox,
+        saving: Saving,
+        *,
+        saves: bool,
     ) -> None:
+        """`saves`: the job keeps its model."""
         self._admission = admission
         self._rounds = rounds
         self._progress = progress
         self._operators = operators
         self._outbox = outbox
+        self._saving = saving
+        self._saves = saves
         self.goal: Reason | None = None
         """The goal that is reached: members are about to leave."""
+        self._outcome: Outcome | None = None
+        """How the job ended; the servers stop when the model is saved."""
         self.over = False
         """Whether every process was told to stop."""
 
     @property
     def begun(self) -> bool:
-        return self.goal is not None or self.over
+        return self.goal is not None or self.decided
 
-    def finish(self, reason: Reason, rounds: int, now_ns: int, *, failed: bool) -> None:
-        """Stop every process of the job. `rounds`: how many were folded."""
+    @property
+    def decided(self) -> bool:
+        """Whether the outcome is known: workers were told to stop, and the model may still be on its way
+        to the disk."""
+        return self._outcome is not None
+
+    def finish(
+        self, reason: Reason, rounds: int, now_ns: int, *, failed: bool, lost: bool = False
+    ) -> None:
+        """End the job: stop the workers, save the model, then stop the servers. `rounds`: how many were
+        folded. `lost`: a slice has no copy any more, so there is no model to save. Only the first call
+        decides; a loss while the model is being saved ends the attempt."""
+        if self._outcome is not None:
+            if lost and self._saving.active:
+                self._not_saved(self._saving.abandon(reason))
+            return
         if self.goal is None and self._rounds.open:
             self._progress.break_off(rounds, reason.code, now_ns)
-        self._outbox.stop(reason, failed=failed)
+        self._outcome = Outcome(reason, rounds, failed)
+        self._outbox.stop_members(reason, failed=failed)
         for link, _ in self._admission.open():
             self._outbox.refuse(link, reason)
+        if self._saves and self._rounds.open and not lost:
+            self._saving.begin(rounds, now_ns)
+        else:
+            self._end()
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def saved(self, event: ev.ModelSaved, now_ns: int) -> None:
+        if self._saving.saved(event, now_ns):
+            self._end()
+
+    def saving_failed(self, event: ev.SavingFailed) -> None:
+        if (fault := self._saving.failed(event)) is not None:
+            self._not_saved(Reason("not-saved").because(fault))
+
+    def tick(self, now_ns: int) -> None:
+        if (fault := self._saving.overdue(now_ns)) is not None:
+            self._not_saved(Reason("not-saved").because(fault))
+
+    def _not_saved(self, reason: Reason) -> None:
+        """*A job whose model is lost has failed, even if it reached its goal.*"""
+        outcome = self._outcome
+        assert outcome is not None
+        if not outcome.failed:
+            self._outcome = Outcome(reason, outcome.rounds, True)
+        self._end()
+
+    def _end(self) -> None:
+        outcome = self._outcome
+        assert outcome is not None
+        self._outbox.stop_servers(outcome.reason, failed=outcome.failed)
         self._outbox.note(
             "ended",
-            **reason.noted(),
-            failed=failed,
-            rounds=rounds,
+            **outcome.reason.noted(),
+            failed=outcome.failed,
+            rounds=outcome.rounds,
             folds=self._rounds.folds,
             learning=self._progress.learning.finding.fields(),
         )
-        self._operators.close(reason, failed=failed)
-        self._outbox.do(End(reason, failed))
+        self._operators.close(outcome.reason, failed=outcome.failed)
+        self._outbox.do(End(outcome.reason, outcome.failed))
         self.over = True
 
 

@@ -57,7 +57,7 @@ class Lifecycle:
             fault = "a worker with this name is in the job; give another with --name"
             self._outbox.refuse(link, refused(f"{name} was refused: {fault}"))
             return False
-        if self._ending.goal is not None:
+        if self._ending.begun:
             ending = refused(f"{name} was refused: the job is ending")
             self._outbox.refuse(link, ending, ending=True)
             return False

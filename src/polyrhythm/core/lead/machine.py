@@ -41,6 +41,7 @@ class LeadMachine:
         self._operators = parts.operators
         self._servers = parts.servers
         self._progress = parts.progress
+        self._saving = parts.saving
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
@@ -55,6 +56,7 @@ class LeadMachine:
             self._removals,
             self._pauses,
             self._stopping,
+            self._saving,
         )
         """The parts that want to be woken, beside the policy and the opening."""
 
@@ -72,6 +74,8 @@ class LeadMachine:
         if self._ending.over:
             return None
         wake_ns = self._folds.wake_ns if self._rounds.open else self._opening.wake_at()
+        if self._ending.decided:
+            wake_ns = None  # the policy is not asked any more
         for part in self._timed:
             other_ns = part.wake_ns
             if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
@@ -88,8 +92,8 @@ class LeadMachine:
         if not self._routing.moving:
             self._rounds.check(self._routing.primaries)
 
-    def _finish(self, reason: Reason, now_ns: int, *, failed: bool) -> None:
-        self._ending.finish(reason, self._mode.done, now_ns, failed=failed)
+    def _finish(self, reason: Reason, now_ns: int, *, failed: bool, lost: bool = False) -> None:
+        self._ending.finish(reason, self._mode.done, now_ns, failed=failed, lost=lost)
 
     # -- processes join ------------------------------------------------------------------------
 
@@ -139,7 +143,7 @@ class LeadMachine:
             return
         reason = plain_reason(message.reason)
         self._lifecycle.remove(member, reason, now_ns)
-        if message.failed and self.job.on_error == "end" and not self._ending.over:
+        if message.failed and self.job.on_error == "end":
             failed = Reason("worker-failed", {"name": member.name}).because(reason)
             self._finish(failed, now_ns, failed=True)
 
@@ -199,7 +203,7 @@ class LeadMachine:
         for worker, incarnation in removed:
             self._contributions.forget(worker, incarnation)
         self._mode.closed(now_ns)
-        if self._ending.over or self._rounds.folding:
+        if self._ending.decided or self._rounds.folding:
             return
         if self._ending.goal is not None:
             self._send_stop(self._ending.goal, now_ns)
@@ -222,15 +226,14 @@ class LeadMachine:
                 self._lifecycle.refuse(member, late, now_ns, ending=True)
                 continue
             self._folds.release_one(member, self._rounds.readers, stop=True)
-        if not self._ending.over:
-            self._lifecycle.end_if_deserted(now_ns)
+        self._lifecycle.end_if_deserted(now_ns)
 
     # -- servers -------------------------------------------------------------------------------
 
     def _end_if_fatal(self, fatal: Reason | None, now_ns: int) -> None:
         """A server is lost; `fatal` says why the job cannot continue without it, if it cannot."""
         if fatal is not None:
-            self._finish(fatal, now_ns, failed=True)
+            self._finish(fatal, now_ns, failed=True, lost=True)
 
     def _on_unreachable(self, message: m.Unreachable, now_ns: int) -> None:
         self._end_if_fatal(self._servers.unreachable(message, now_ns), now_ns)
@@ -271,6 +274,7 @@ class LeadMachine:
             self._lifecycle.open_if_ready(now_ns)
         elif not self._rounds.opening:
             self._lifecycle.enter_attached(now_ns)
+        self._saving.ask()
 
     def _recount(
         self,
@@ -309,6 +313,7 @@ class LeadMachine:
             self._servers.suspicion.exclude_time(paused_ns, now_ns)
             self._removals.exclude_time(paused_ns)
             self._stopping.exclude_time(paused_ns)
+            self._saving.exclude_time(paused_ns)
             self._opening.exclude_time(paused_ns)
             self._outbox.note("lead-paused", seconds=paused_ns / 1e9)
 
@@ -316,6 +321,7 @@ class LeadMachine:
         self._exclude_pause(now_ns)
         self._lifecycle.evict_silent(now_ns)
         self._lifecycle.close_links(now_ns)
+        self._ending.tick(now_ns)
         if not self._ending.over:
             self._servers.suspect(now_ns)
         if self._removals.overdue(now_ns):
@@ -338,7 +344,7 @@ class LeadMachine:
         operator that requested it; empty for a signal."""
         if at_once or not self._rounds.open or not len(self.view):
             self._finish(stopped(by), now_ns, failed=False)
-        elif self._ending.goal is None and not self._stopping.asked:
+        elif not self._ending.begun and not self._stopping.asked:
             self._stopping.reason = stopped(by)
             self._outbox.note("stopping", **self._stopping.reason.fields)
             self._mode.stop(now_ns)
@@ -371,6 +377,17 @@ class LeadMachine:
     }
     """What an operator may ask for; the handler gets the operator's name."""
 
+    # -- the model -----------------------------------------------------------------------------
+
+    def _on_slice_stored(self, event: ev.SliceStored, now_ns: int) -> None:
+        self._saving.stored(event, now_ns)
+
+    def _on_model_saved(self, event: ev.ModelSaved, now_ns: int) -> None:
+        self._ending.saved(event, now_ns)
+
+    def _on_saving_failed(self, event: ev.SavingFailed, now_ns: int) -> None:
+        self._ending.saving_failed(event)
+
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {
         ev.WorkerHelloReceived: _on_worker_hello,
         ev.ServerHelloReceived: _on_server_hello,
@@ -379,6 +396,9 @@ class LeadMachine:
         ev.LinkClosed: _on_link_closed,
         ev.StopAsked: _on_stop_asked,
         ev.Tick: _on_tick,
+        ev.SliceStored: _on_slice_stored,
+        ev.ModelSaved: _on_model_saved,
+        ev.SavingFailed: _on_saving_failed,
         m.Placed: _on_placed,
         m.Seeded: _on_seeded,
         m.Attach: _on_attach,

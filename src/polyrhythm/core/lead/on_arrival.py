@@ -129,7 +129,7 @@ class OnArrival:
         return self._rounds.folded(message, self._routing.primaries)
 
     def closed(self, now_ns: int) -> None:
-        if self._ending.goal is not None and not self._last:
+        if self._ending.goal is not None and not self._ending.decided and not self._last:
             self._fold_last(self._ending.goal, now_ns)  # the goal was reached during a view change
 
     def recount(self, versions: Mapping[int, int]) -> bool:

@@ -104,9 +104,13 @@ class LeadOutbox:
         )
         self.tell(member, message)
 
-    def stop(self, reason: Reason, *, failed: bool) -> None:
-        """Tell every member and server that the job is over."""
+    def stop_members(self, reason: Reason, *, failed: bool) -> None:
+        """Tell every member that the job is over."""
         stop = m.Stop(term=TERM, view=self._view.epoch, reason=reason, failed=failed)
         for member in self._view.members():
             self.tell(member, stop)
+
+    def stop_servers(self, reason: Reason, *, failed: bool) -> None:
+        """Tell every server that the job is over."""
+        stop = m.Stop(term=TERM, view=self._view.epoch, reason=reason, failed=failed)
         self.tell_servers(stop)

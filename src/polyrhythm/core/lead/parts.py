@@ -14,6 +14,7 @@ from polyrhythm.core.lead.progress import JobProgress
 from polyrhythm.core.lead.removals import Removals
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.lead.servers import Servers
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.sync.policy import SyncPolicy
@@ -40,6 +41,7 @@ class Parts:
     operators: Operators
     servers: Servers
     progress: JobProgress
+    saving: Saving
     ending: Ending
     stopping: Stopping
     folds: Folds
@@ -55,6 +57,7 @@ def connect(job: JobSpec) -> Parts:
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)
+    saving = Saving(routing, outbox)
     return Parts(
         job=job,
         policy=policy,
@@ -70,7 +73,8 @@ def connect(job: JobSpec) -> Parts:
         operators=operators,
         servers=Servers(job, routing, rounds, outbox),
         progress=progress,
-        ending=Ending(admission, rounds, progress, operators, outbox),
+        saving=saving,
+        ending=Ending(admission, rounds, progress, operators, outbox, saving, saves=job.save_model),
         stopping=Stopping(),
         folds=Folds(policy, view, routing, removals, rounds, outbox),
     )

@@ -25,12 +25,15 @@ class WaitReport:
         self._opening = parts.opening
         self._contributions = parts.contributions
         self._rounds = parts.rounds
+        self._saving = parts.saving
         self._ending = parts.ending
         self._noted_ns = 0
         self._look_ns = 0
 
     def why(self) -> Waiting:
         routing, opening = self._routing, self._opening
+        if self._saving.active:
+            return self._for_failover() or self._saving.waiting()
         if self._ending.goal is not None and not self._rounds.folding:
             present = [member.worker for member in self._view.members()]
             return Waiting(Reason("ending", {"workers": present}), self._rounds.moved_ns)

@@ -14,6 +14,7 @@ from polyrhythm.core.effects import (
     Drop,
     End,
     Note,
+    SendParameters,
     server_number,
     worker_name,
     worker_number,
@@ -36,6 +37,8 @@ class ServerMachine:
         self.state, self.mode = choose_mode(server, job)
         self._failover = Failover(self.state, self.mode)
         self._admission = PeerAdmission(server, job.workers)
+        self._collects: list[m.Collect] = []
+        """Requests for parameters that cannot be answered yet."""
         self._ended = False
         self._heartbeat = Heartbeat()
         self._lead = LeadWatch()
@@ -157,6 +160,7 @@ class ServerMachine:
 
     def _on_rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
         self._failover.rerouted(event, now_ns)
+        self._send_parameters()
 
     def _on_state_adopted(self, event: ev.StateAdopted, now_ns: int) -> None:
         self._failover.state_adopted(event)
@@ -210,6 +214,26 @@ class ServerMachine:
         if state.epoch.changing:
             self._failover.follow()
         self._failover.answer_fetches()
+        self._send_parameters()
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def _on_collect(self, message: m.Collect, now_ns: int) -> None:
+        """Send the parameters of slices to the lead's process, once a fold that was ordered before, or a
+        change of routes, is done."""
+        self._collects.append(message)
+        self._send_parameters()
+
+    def _send_parameters(self) -> None:
+        state = self.state
+        if not self._collects or state.writing or state.epoch.changing:
+            return
+        self.mode.freeze()
+        for collect in self._collects:
+            slices = tuple(s for s in collect.slices if s in state.mine)
+            if slices:  # the lead asks the new primary for the others
+                state.out.append(SendParameters(collect.number, slices))
+        self._collects.clear()
 
     # -- readers -------------------------------------------------------------------------------
 
@@ -286,5 +310,6 @@ class ServerMachine:
         m.Pulled: _on_pulled,
         ev.Sent: _on_sent,
         ev.LinkClosed: _on_link_closed,
+        m.Collect: _on_collect,
         m.Stop: _on_stop,
     }

@@ -67,6 +67,9 @@ class ServerMode(Protocol):
     def free(self) -> None:
         """Free slots that are not needed, unless they may be written now."""
 
+    def freeze(self) -> None:
+        """Change no parameters any more, without an order to fold."""
+
 
 def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:
     rounds, replicas = traits_of(job.sync).rounds, job.replicas > 0
@@ -200,6 +203,9 @@ class RoundsMode(_Mode):
         self._state.leases.forget(worker)
         self.free()
 
+    def freeze(self) -> None:
+        """Nothing to do: only a fold changes parameters."""
+
 
 class OnArrivalMode(_Mode):
     def contributed(self, event: ev.Contributed) -> None:
@@ -234,9 +240,13 @@ class OnArrivalMode(_Mode):
 
     def fold(self, message: m.Fold, now_ns: int) -> None:
         if message.last:
+            self.freeze()
+        self._finish(0.0, now_ns)
+
+    def freeze(self) -> None:
+        if not self._state.frozen:
             self._state.frozen = True
             self._state.out.append(Freeze())
-        self._finish(0.0, now_ns)
 
     def folded(self, event: ev.FoldDone, now_ns: int) -> None:
         raise AssertionError("slices are folded as they come, and no fold is started")

@@ -38,6 +38,7 @@ from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.publishing import Publishing
+from polyrhythm.runtime.server.saving import ModelSaver
 from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
@@ -134,6 +135,12 @@ class ServerNode:
             report_refusal=mesh.report_refusal,
         )
         mesh.reading.start()
+        self._saver = ModelSaver(
+            options.model_dir,
+            job,
+            announce=options.saving,
+            post=lambda event: self._driver.post(fx.LEAD, event),
+        )
         self._pacemaker: Driver | None = None
         if lead:
             self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
@@ -178,6 +185,9 @@ class ServerNode:
                 _check_model(message)
             elif isinstance(message, m.OperatorRequest):
                 self._driver.put(fx.LEAD, ev.OperatorRequested(link.peer, message))
+                return
+            elif isinstance(message, m.Collected):
+                self._saver.take(message, _payload(message, payload))
                 return
             self._driver.put(fx.LEAD, message)
         elif isinstance(message, m.Contribution):
@@ -298,6 +308,16 @@ class ServerNode:
     def _freeze(self, effect: fx.Freeze) -> None:
         self._placed().freeze()
 
+    def _send_parameters(self, effect: fx.SendParameters) -> None:
+        """The slices travel as copies, because the memory may be freed while they are sent."""
+        for slice_ in effect.slices:
+            message = m.Collected(server=self._server, number=effect.number, slice=slice_)
+            data = self._placed().parameters_of(slice_)
+            if self._leads:
+                self._saver.take(message, data)
+            else:
+                self._tell_server(SEAT.server, message, (data,))
+
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))
 
@@ -326,6 +346,7 @@ class ServerNode:
         if self._pacemaker is not None:
             self._pacemaker.close()
         self._driver.close()
+        self._saver.close()
         self._mesh.close()
         self._adding.close()
         if self._store is not None:
@@ -353,6 +374,10 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.Reroute: ServerNode._reroute,
     fx.SendState: ServerNode._send_state,
     fx.FetchState: ServerNode._fetch_state,
+    fx.SendParameters: ServerNode._send_parameters,
+    fx.CreateModel: lambda node, effect: node._saver.create(effect),
+    fx.CommitModel: lambda node, effect: node._saver.commit(effect),
+    fx.DiscardModel: lambda node, effect: node._saver.discard(effect),
 }
 
 

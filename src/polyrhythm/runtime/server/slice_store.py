@@ -236,6 +236,15 @@ class SliceStore:
         with self._fold_lock:
             self._frozen = True
 
+    def parameters_of(self, slice_: int) -> memoryview:
+        """A copy of the parameters of a slice, in the dtype of the model. Not while a round is
+        folded."""
+        with self._locks.of(slice_):
+            part = self.primary.find(slice_)
+            assert part is not None
+            parameters = part.held.parameters.detach().contiguous().view(torch.uint8)
+            return memoryview(bytes(parameters.numpy()))
+
     # -- routes --------------------------------------------------------------------------------
 
     def send_state(self, to: int, asked: Sequence[Stamp], routing: int) -> None:

@@ -12,7 +12,8 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.machine import LeadMachine
 from polyrhythm.core.lead.pacemaker import PACEMAKER, Pacemaker
 from polyrhythm.core.lead_watch import HeardThrottle
-from polyrhythm.core.machine import Machine
+from polyrhythm.core.machine import Event, Machine
+from polyrhythm.core.peers import SEAT
 from polyrhythm.core.senders import is_to_lead
 from polyrhythm.core.server.machine import ServerMachine
 from polyrhythm.core.server.stepping import Stepping
@@ -29,6 +30,7 @@ from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
 from polyrhythm.sim.server.links import SimServerLinks
 from polyrhythm.sim.server.publishing import SimPublishing
+from polyrhythm.sim.server.saving import SimModelSaver
 from polyrhythm.sim.server.slice_store import (
     CarriedCopy,
     CarriedState,
@@ -92,6 +94,9 @@ class ServerProcess(Process):
         self._publishing = SimPublishing(
             self, server, self._mesh, self._placed, self._slept_through
         )
+        self._saver = SimModelSaver(
+            clock, lambda slice_: self._placed().nbytes_at(slice_), self._post_to_lead
+        )
         self._missed: deque[Callable[[], None]] = deque()
         """Calls that are delayed because the process is stopped."""
 
@@ -150,6 +155,8 @@ class ServerProcess(Process):
         kind = type(message)
         if kind is m.Contribution:
             self._take_contribution(channel, message)  # type: ignore[arg-type]
+        elif kind is m.Collected:
+            self._saver.take(message)  # type: ignore[arg-type]
         elif is_to_lead(message):
             self._queue.append((fx.LEAD, message))
             if self._checker is not None:
@@ -317,6 +324,18 @@ class ServerProcess(Process):
     def _freeze(self, effect: fx.Freeze) -> None:
         self._placed().freeze()
 
+    def _send_parameters(self, effect: fx.SendParameters) -> None:
+        for slice_ in effect.slices:
+            message = m.Collected(server=self._server, number=effect.number, slice=slice_)
+            if self._leads:
+                self._saver.take(message)
+            else:
+                self._tell_server(SEAT.server, message, self._placed().nbytes_at(slice_))
+
+    def _post_to_lead(self, event: Event) -> None:
+        if not self._slept_through(lambda: self._post_to_lead(event)):
+            self.post(fx.LEAD, event)
+
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))
 
@@ -344,4 +363,8 @@ class ServerProcess(Process):
         fx.Reroute: _reroute,
         fx.SendState: _send_state,
         fx.FetchState: _fetch_state,
+        fx.SendParameters: _send_parameters,
+        fx.CreateModel: lambda process, effect: process._saver.create(effect),
+        fx.CommitModel: lambda process, effect: process._saver.commit(effect),
+        fx.DiscardModel: lambda process, effect: process._saver.discard(effect),
     }

@@ -68,6 +68,7 @@ from polyrhythm.wire.messages.membership import (
 )
 from polyrhythm.wire.messages.operator import OperatorAnswer, OperatorHello, OperatorRequest
 from polyrhythm.wire.messages.replication import Adopted, Copied, Copy, Fetch, State
+from polyrhythm.wire.messages.saving import Collect, Collected
 from polyrhythm.wire.messages.servers import (
     CaughtUp,
     Dismissed,
@@ -91,6 +92,7 @@ from polyrhythm.wire.messages.specs import (
     ServerSpec,
     SliceStep,
     Stamp,
+    StateName,
     TensorSpec,
 )
 
@@ -117,6 +119,8 @@ __all__ = [
     "Challenge",
     "ChunkLease",
     "ChunkProgress",
+    "Collect",
+    "Collected",
     "Contribution",
     "Copied",
     "Copy",
@@ -167,6 +171,7 @@ __all__ = [
     "SliceStep",
     "Stamp",
     "State",
+    "StateName",
     "Stop",
     "TensorSpec",
     "Trailer",
@@ -226,6 +231,8 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     OperatorHello: EventType.OPERATOR_HELLO,
     OperatorRequest: EventType.OPERATOR_REQUEST,
     OperatorAnswer: EventType.OPERATOR_ANSWER,
+    Collect: EventType.COLLECT,
+    Collected: EventType.COLLECTED,
 }
 DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     event: msgspec.msgpack.Decoder(kind) for kind, event in EVENT_TYPES.items()

@@ -60,5 +60,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     """bsp: servers add contributions in the order of the workers' names, so that a repetition of the
     job computes the same bits."""
+    save_model: bool = False
+    """Keep the trained model: the lead's process writes it when the job ends."""
     min_batch: int = 2
     """The fewest points of a batch: a smaller remainder joins the batch before it."""

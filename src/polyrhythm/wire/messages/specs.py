@@ -31,9 +31,26 @@ class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
     groups: tuple[dict[Label, Option], ...]
 
 
+class StateName(msgspec.Struct, frozen=True, array_like=True):
+    """A name in the model's `state_dict`, and the index of its tensor in the spec."""
+
+    name: Label
+    tensor: Amount
+
+
 class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
     tensors: tuple[TensorSpec, ...]
     optimizer: OptimizerSpec
+    state: tuple[StateName, ...] = ()
+    """The names under which tensors are saved. Tied weights have several names, buffers that are not
+    persistent have none. Empty: every tensor is saved under its own name."""
+
+    @property
+    def saved(self) -> tuple[StateName, ...]:
+        """The names under which tensors are saved."""
+        if self.state:
+            return self.state
+        return tuple(StateName(tensor.name, i) for i, tensor in enumerate(self.tensors))
 
 
 class Route(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,138 @@
+"""The trained model: when a job ends, the lead's process writes it to a file in the run's folder.
+
+*Every primary sends the parameters of its slices to the process of the lead, a few slices at a time, so
+that this process never holds a second copy of the model. A slice is stored once. If a server is lost
+meanwhile, its replica is asked for what is missing. The job ends when the file has its name, or when it
+cannot be written: a fault of the disk, the loss of slices, or a long time without progress.*
+"""
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.effects import CommitModel, CreateModel, DiscardModel
+from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.machine import Reason, Waiting
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Field
+
+MODEL = "model.safetensors"
+_AT_ONCE = 4
+"""Slices that a server is asked for before the first of them is stored."""
+_PATIENCE_NS = 60 * 10**9
+"""How long no slice may be stored before the lead gives up."""
+_COMMIT_NS = 600 * 10**9
+"""How long the disk may take to make the file durable."""
+
+
+class Saving:
+    def __init__(self, routing: Routing, outbox: LeadOutbox) -> None:
+        self._routing = routing
+        self._outbox = outbox
+        self._number = 0
+        self._missing: set[int] = set()
+        self._asked: dict[int, tuple[int, int]] = {}
+        """Per slice, the server and its incarnation that were asked for it."""
+        self._began_ns = 0
+        self.active = False
+        self.wake_ns: int | None = None
+        """When the lead gives up, unless a slice is stored before."""
+
+    def begin(self, round_: int, now_ns: int) -> None:
+        """Begin to write the model of this round."""
+        routing = self._routing
+        assert routing.spec is not None
+        self.active = True
+        self._number += 1
+        self._missing = set(range(len(routing.routes)))
+        self._asked = {}
+        self._began_ns = now_ns
+        self.wake_ns = now_ns + _PATIENCE_NS
+        self._outbox.do(CreateModel(self._number, MODEL, routing.spec, round_))
+        self._outbox.note("saving", file=MODEL, nbytes=routing.nbytes)
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask for slices that are missing. While slices change their primary nothing is asked for; call
+        this again when every server applies the new routes."""
+        if not self.active or not self._missing or self._routing.change is not None:
+            return
+        routes, incarnations = self._routing.routes, self._routing.incarnations
+        wanted: dict[int, list[int]] = {}
+        busy: dict[int, int] = {}
+        for slice_ in sorted(self._missing):
+            server = routes[slice_].primary
+            if self._asked.get(slice_) == (server, incarnations[server]):
+                busy[server] = busy.get(server, 0) + 1
+            else:
+                wanted.setdefault(server, []).append(slice_)
+        for server, slices in wanted.items():
+            some = slices[: max(0, _AT_ONCE - busy.get(server, 0))]
+            if some:
+                self._asked.update(dict.fromkeys(some, (server, incarnations[server])))
+                collect = m.Collect(
+                    term=TERM,
+                    routing=self._routing.epoch,
+                    number=self._number,
+                    slices=tuple(some),
+                )
+                self._outbox.tell_servers(collect, (server,))
+
+    def stored(self, event: ev.SliceStored, now_ns: int) -> None:
+        if not self.active or event.number != self._number or event.slice not in self._missing:
+            return
+        self._missing.remove(event.slice)
+        self._asked.pop(event.slice, None)
+        self.wake_ns = now_ns + (_PATIENCE_NS if self._missing else _COMMIT_NS)
+        if self._missing:
+            self.ask()
+        else:
+            self._outbox.do(CommitModel(self._number))
+
+    def saved(self, event: ev.ModelSaved, now_ns: int) -> bool:
+        """The file is complete. Returns False if it is not the file that is being written."""
+        if not self.active or event.number != self._number:
+            return False
+        seconds = (now_ns - self._began_ns) / 1e9
+        self._outbox.note("saved", path=event.path, nbytes=event.nbytes, seconds=seconds)
+        self._over()
+        return True
+
+    def failed(self, event: ev.SavingFailed) -> Reason | None:
+        """Returns why the model is not saved; None if it is not the file that is being written."""
+        if not self.active or event.number != self._number:
+            return None
+        return self._give_up(Reason("not-written", {"detail": event.detail}))
+
+    def abandon(self, reason: Reason) -> Reason:
+        """Slices are lost."""
+        self._outbox.do(DiscardModel(self._number))
+        return self._give_up(reason)
+
+    def overdue(self, now_ns: int) -> Reason | None:
+        """Returns why the model is not saved if there was no progress for too long."""
+        if self.wake_ns is None or now_ns < self.wake_ns:
+            return None
+        self._outbox.do(DiscardModel(self._number))
+        return self._give_up(Reason("no-progress", {"servers": self._late()}))
+
+    def exclude_time(self, paused_ns: int) -> None:
+        if self.wake_ns is not None:
+            self.wake_ns += paused_ns
+
+    def _give_up(self, reason: Reason) -> Reason:
+        self._outbox.note("not-saved", **reason.noted())
+        self._over()
+        return reason
+
+    def _over(self) -> None:
+        self.active = False
+        self.wake_ns = None
+
+    def _late(self) -> list[int]:
+        """The servers that were asked for slices which are not stored yet."""
+        return sorted({server for server, _ in self._asked.values()})
+
+    def waiting(self) -> Waiting:
+        if self._missing:
+            fields: dict[str, Field] = {"servers": self._late(), "left": len(self._missing)}
+            return Waiting(Reason("collecting", fields), self._began_ns)
+        return Waiting(Reason("saving"), self._began_ns)

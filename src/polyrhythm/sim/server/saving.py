@@ -1,0 +1,49 @@
+"""Writes the model in virtual time: one disk, which takes slices in order at a constant rate.
+
+It mirrors `runtime/server/saving.py`, with sizes in place of bytes.
+"""
+
+from collections.abc import Callable
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Event
+from polyrhythm.sim.clock import Clock
+from polyrhythm.wire import messages as m
+
+DISK_NS_PER_BYTE = 2.0
+"""500 MB per second."""
+
+
+class SimModelSaver:
+    def __init__(
+        self, clock: Clock, size_of: Callable[[int], int], post: Callable[[Event], None]
+    ) -> None:
+        """`size_of`: the size of a slice."""
+        self._clock = clock
+        self._size_of = size_of
+        self._post = post
+        self._number = 0
+        self._file = ""
+        self._taken: set[int] = set()
+        self._free_ns = 0
+
+    def create(self, effect: fx.CreateModel) -> None:
+        self._number, self._file, self._taken = effect.number, effect.file, set()
+
+    def take(self, message: m.Collected) -> None:
+        if message.number == self._number and message.slice not in self._taken:
+            self._taken.add(message.slice)
+            stored = ev.SliceStored(message.number, message.slice)
+            self._later(self._size_of(message.slice), stored)
+
+    def commit(self, effect: fx.CommitModel) -> None:
+        nbytes = sum(self._size_of(slice_) for slice_ in self._taken)
+        self._later(0, ev.ModelSaved(effect.number, self._file, nbytes))
+
+    def discard(self, effect: fx.DiscardModel) -> None:
+        self._number = 0
+
+    def _later(self, nbytes: int, event: Event) -> None:
+        self._free_ns = max(self._free_ns, self._clock.now_ns) + int(nbytes * DISK_NS_PER_BYTE)
+        self._clock.at(self._free_ns, self._post, event)

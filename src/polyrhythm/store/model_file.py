@@ -1,0 +1,226 @@
+"""A model as one file in the safetensors format, under the names of the model's own `state_dict`.
+
+A file is written slice by slice: every range of a slice has its place in the file, so nothing of the
+model is held in memory. *The file gets its name when it is complete and on the disk; until then it is
+called `NAME.part`.* A tensor whose elements lie in another order in the flat space (channels_last) is
+brought into the order of its shape at the end. Tied weights are stored once for each of their names,
+because the format has no references.
+"""
+
+import contextlib
+import errno
+import json
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from polyrhythm.core.placement.slices import ITEM_NBYTES, Layout
+from polyrhythm.errors import StoreError
+from polyrhythm.tensors.dtypes import DTYPES, tensor_over
+from polyrhythm.wire.messages import ModelSpec, TensorSpec
+
+_CODES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+_ALIGN = 8
+_CHUNK_NBYTES = 1 << 24
+
+
+class ModelFile:
+    """A file that is being written. Not safe for several threads."""
+
+    def __init__(
+        self, path: Path, spec: ModelSpec, layout: Layout, about: Mapping[str, str] | None = None
+    ) -> None:
+        """`about` is stored as metadata. The folder is made again if it was deleted."""
+        self.path = path
+        self._part = path.with_name(f"{path.name}.part")
+        self._spec = spec
+        self._layout = layout
+        header, self._places = _plan(spec, about or {})
+        self._first: dict[int, int] = {}
+        """Per tensor of the spec, its offset in the file; tensors that are not saved have none."""
+        for name in reversed(spec.saved):
+            self._first[name.tensor] = self._places[name.name]
+        self.nbytes = len(header) + sum(_nbytes(spec.tensors[s.tensor]) for s in spec.saved)
+        self._missing = {slice_.id for slice_ in layout.slices}
+        self._ranges = _ranges(layout)
+        self._fd = -1
+        with self._faults():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            _reserve(self._fd, self.nbytes)
+            _write(self._fd, memoryview(header), 0)
+
+    def write(self, slice_: int, data: memoryview) -> None:
+        """Write the parameters of a slice, in the dtype of the model, to their places."""
+        item = self._layout.spaces[self._layout.slices[slice_].space].item_nbytes
+        with self._faults():
+            for tensor, begin, end, at in self._ranges[slice_]:
+                if tensor in self._first:
+                    piece = data[begin * item : end * item]
+                    _write(self._fd, piece, self._first[tensor] + at * item)
+        self._missing.discard(slice_)
+
+    def commit(self) -> None:
+        """Give the complete file its name."""
+        assert not self._missing, "slices are missing"
+        with self._faults():
+            self._reorder()
+            self._repeat()
+            os.fsync(self._fd)
+            _verify(self._part)
+            os.close(self._fd)
+            self._fd = -1
+            self._part.replace(self.path)
+            _sync_folder(self.path.parent)
+
+    def discard(self) -> None:
+        """Remove the unfinished file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with contextlib.suppress(OSError):  # the folder may be gone
+                self._part.unlink()
+
+    def _reorder(self) -> None:
+        """Bring tensors whose strides are permuted into the order of their shape."""
+        for index, at in self._first.items():
+            tensor = self._spec.tensors[index]
+            if _is_in_order(tensor) or not _nbytes(tensor):
+                continue
+            memory = memoryview(bytearray(_nbytes(tensor)))
+            _read(self._fd, memory, at)
+            flat = tensor_over(memory, DTYPES[tensor.dtype])
+            ordered = flat.as_strided(tensor.shape, tensor.strides).contiguous()
+            _write(self._fd, _bytes_of(ordered), at)
+
+    def _repeat(self) -> None:
+        """Write tied weights under their other names."""
+        for entry in self._spec.saved:
+            source, target = self._first[entry.tensor], self._places[entry.name]
+            nbytes = _nbytes(self._spec.tensors[entry.tensor]) if source != target else 0
+            for begin in range(0, nbytes, _CHUNK_NBYTES):
+                piece = memoryview(bytearray(min(_CHUNK_NBYTES, nbytes - begin)))
+                _read(self._fd, piece, source + begin)
+                _write(self._fd, piece, target + begin)
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.discard()
+            raise StoreError(f"cannot write {self.path}: {error.strerror or error}") from None
+
+
+def _plan(spec: ModelSpec, about: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
+    """The header of the file, and the offset of each name in the file. Larger dtypes come first, so
+    that every tensor is aligned."""
+    saved = sorted(spec.saved, key=lambda s: -ITEM_NBYTES[spec.tensors[s.tensor].dtype])
+    table: dict[str, Any] = {"__metadata__": {"format": "pt", **about}}
+    offsets, end = {}, 0
+    for entry in saved:
+        tensor = spec.tensors[entry.tensor]
+        offsets[entry.name], begin = end, end
+        end += _nbytes(tensor)
+        table[entry.name] = {
+            "dtype": _CODES[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGN)
+    header = len(text).to_bytes(8, "little") + text
+    return header, {name: len(header) + offset for name, offset in offsets.items()}
+
+
+def _ranges(layout: Layout) -> list[list[tuple[int, int, int, int]]]:
+    """Per slice, its ranges of tensors: tensor, first and last element in the slice, and the first
+    element in the tensor."""
+    ends = [(place.space, place.offset + place.length) for place in layout.places]
+    found: list[list[tuple[int, int, int, int]]] = []
+    for slice_ in layout.slices:
+        ranges, end = [], slice_.offset + slice_.length
+        for place in layout.places[bisect_right(ends, (slice_.space, slice_.offset)) :]:
+            if place.space != slice_.space or place.offset >= end:
+                break
+            first = max(place.offset, slice_.offset)
+            last = min(place.offset + place.length, end)
+            if first < last:
+                within = (first - slice_.offset, last - slice_.offset, first - place.offset)
+                ranges.append((place.index, *within))
+        found.append(ranges)
+    return found
+
+
+def _nbytes(tensor: TensorSpec) -> int:
+    return math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype]
+
+
+def _is_in_order(tensor: TensorSpec) -> bool:
+    """Whether the elements lie in the order of the shape."""
+    expected = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _reserve(fd: int, nbytes: int) -> None:
+    """Reserve the space of the file, so that a full disk is noticed at once."""
+    try:
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.ftruncate(fd, nbytes)  # this file system cannot reserve space
+
+
+def _write(fd: int, data: memoryview, at: int) -> None:
+    while len(data):
+        written = os.pwrite(fd, data, at)
+        data, at = data[written:], at + written
+
+
+def _read(fd: int, into: memoryview, at: int) -> None:
+    while len(into):
+        read = os.preadv(fd, [into], at)
+        into, at = into[read:], at + read
+
+
+def _verify(path: Path) -> None:
+    """Let the library read the header: it checks that every byte belongs to one tensor."""
+    try:
+        with safe_open(path, "pt"):
+            pass
+    except SafetensorError as error:
+        raise StoreError(f"{path} was not written as a safetensors file: {error}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

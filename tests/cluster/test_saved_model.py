@@ -1,0 +1,241 @@
+"""Every job whose round 1 has opened ends with its trained model in a file, whichever way it ends."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from polyrhythm.learn.jobs import digits
+from polyrhythm.learn.jobs.images import accuracy
+from tests.cluster.processes import Command, call, wait_until
+
+JOB = '''
+"""Trains a model with tied weights and buffers; the code after the loop saves what this worker has."""
+import os, time
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.norm = nn.BatchNorm1d(16)
+        self.second = nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+        self.register_buffer("scratch", torch.ones(3), persistent=False)
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.norm(self.first(x)))).sum(1, keepdim=True)
+
+
+def main(worker):
+    torch.manual_seed(worker.seed)
+    model = Model()
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.001))
+    inputs = torch.randn(2000, 16)
+    targets = inputs.sum(1, keepdim=True)
+    for step, (x, y) in enumerate(worker.batches((inputs, targets), batch_size=8)):
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step(objective=loss)
+        if step == 5 and worker.name == worker.options.get("fails"):
+            raise RuntimeError("it is broken")
+        if step == 5:
+            open(f"began-{worker.name}", "w").close()
+        while step == 20 and worker.options.get("gate") and not os.path.exists("go"):
+            time.sleep(0.01)
+    torch.save(model.state_dict(), f"after-{worker.name}.tmp")
+    os.rename(f"after-{worker.name}.tmp", f"after-{worker.name}.pt")
+'''
+SIZES = ("--workers", 2, "--servers", 2, "--threads", 1)
+POLICIES = ("bsp", "asp", "psp")
+
+
+def start(cwd: Path, *flags: object, sizes: tuple[object, ...] = SIZES) -> Command:
+    path = cwd / "job.py"
+    path.write_text(JOB)
+    return Command(path, *sizes, *flags, cwd=cwd)
+
+
+def await_training(command: Command, workers: int = 2) -> None:
+    def begun() -> bool:
+        command.assert_alive()
+        return len(list(command.cwd.glob("began-*"))) == workers
+
+    wait_until(begun, "every worker trains")
+
+
+def build(job: Path) -> nn.Module:
+    names: dict[str, Any] = {}
+    exec(compile(job.read_text(), str(job), "exec"), names)
+    model = names["Model"]()
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def saved_model(command: Command) -> dict[str, torch.Tensor]:
+    """The saved model, which a fresh model must accept."""
+    path = command.run_dir / "model.safetensors"
+    state = load_file(path)
+    build(command.cwd / "job.py").load_state_dict(state, strict=True)
+    assert torch.equal(state["first.weight"], state["second.weight"])
+    assert "scratch" not in state
+    assert not list(command.run_dir.glob("*.part"))
+    (line,) = command.journal("saved")
+    assert line["path"] == str(path) and line["nbytes"] == path.stat().st_size
+    return state
+
+
+def assert_equals_what_workers_had(command: Command, state: dict[str, torch.Tensor]) -> None:
+    for path in command.cwd.glob("after-*.pt"):
+        theirs = torch.load(path)
+        assert theirs.keys() == state.keys()
+        for name, value in theirs.items():
+            assert torch.equal(value, state[name]), (path.name, name)
+
+
+@pytest.mark.parametrize("link", ["local", "tcp"])
+@pytest.mark.parametrize("sync", POLICIES)
+def test_at_a_goal_the_model_is_saved_as_every_worker_has_it(
+    tmp_path: Path, sync: str, link: str
+) -> None:
+    with start(tmp_path, "--sync", sync, "--epochs", 2, "--link", link) as command:
+        assert command.wait() == 0, command.stderr()
+        state = saved_model(command)
+        assert len(list(tmp_path.glob("after-*.pt"))) == 2
+        assert_equals_what_workers_had(command, state)
+    shown = command.stdout()
+    assert "model: runs/run/model.safetensors" in shown
+    assert 'model.load_state_dict(load_file("runs/run/model.safetensors"))' in shown
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sync", ["bsp", "asp", "psp"])
+def test_after_a_stop_the_model_is_saved_as_every_worker_has_it(
+    tmp_path: Path, sync: str, number: int
+) -> None:
+    with start(tmp_path, "--sync", sync, "--max-seconds", 600) as command:
+        await_training(command)
+        command.process.send_signal(number)
+        assert command.wait() == 128 + number, command.stderr()
+        state = saved_model(command)
+        assert len(list(tmp_path.glob("after-*.pt"))) == 2
+        assert_equals_what_workers_had(command, state)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_when_every_worker_is_killed_the_model_is_saved(tmp_path: Path, sync: str) -> None:
+    with start(tmp_path, "--sync", sync, "--max-seconds", 600) as command:
+        await_training(command)
+        for pid in command.workers():
+            os.kill(pid, signal.SIGKILL)
+        assert command.wait() == 1
+        saved_model(command)
+        assert len(command.stderr().strip().splitlines()) >= 1
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_when_a_failed_worker_ends_the_job_the_model_is_saved(tmp_path: Path, sync: str) -> None:
+    flags = ("--on-error", "end", "--set", "fails=worker-1", "--max-seconds", 600)
+    with start(tmp_path, "--sync", sync, *flags) as command:
+        assert command.wait() == 1
+        assert "it is broken" in command.stderr()
+        saved_model(command)
+
+
+def test_when_every_worker_fails_before_round_1_nothing_is_saved(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("def main(worker):\n    raise RuntimeError('broken')\n")
+    with Command("job.py", *SIZES, cwd=tmp_path) as command:
+        assert command.wait() == 1
+        assert not list(command.run_dir.glob("model*"))
+
+
+def test_when_slices_are_lost_nothing_is_saved(tmp_path: Path) -> None:
+    with start(tmp_path, "--max-seconds", 600) as command:
+        await_training(command)
+        os.kill(command.servers()[1], signal.SIGKILL)
+        assert command.wait() == 1
+        assert not list(command.run_dir.glob("model*"))
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_server_that_dies_while_it_sends_its_slices_is_replaced_by_its_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+) -> None:
+    crash = tmp_path / "crash"
+    crash.write_text("s1 sent Collected")
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
+    sizes = ("--workers", 2, "--servers", 3, "--replicas", 1, "--threads", 1)
+    with start(tmp_path, "--sync", sync, "--epochs", 2, sizes=sizes) as command:
+        assert command.wait() == 0, command.stderr()
+        assert not crash.exists(), "s1 did not die"
+        assert_equals_what_workers_had(command, saved_model(command))
+        assert [line["server"] for line in command.journal("server-lost")] == [1]
+
+
+def test_the_loss_of_slices_while_they_are_sent_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash = tmp_path / "crash"
+    crash.write_text("s1 took Collect")
+    monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash))
+    with start(tmp_path, "--epochs", 2, "--quiet") as command:
+        assert command.wait() == 1
+        assert not list(command.run_dir.glob("model*"))
+        assert command.journal("not-saved")
+        assert "server s1 died" in command.stderr() and "Traceback" not in command.stderr()
+
+
+def test_a_folder_that_cannot_be_written_gives_one_line_and_the_job_ends(tmp_path: Path) -> None:
+    with start(tmp_path, "--epochs", 2, "--set", "gate=1", "--quiet") as command:
+        await_training(command)
+        (command.run_dir / "model.safetensors.part").mkdir()
+        (tmp_path / "go").touch()
+        assert command.wait() == 1
+        path = command.run_dir / "model.safetensors"
+        assert f"could not be saved: cannot write {path}: Is a directory" in command.stderr()
+        assert "Traceback" not in command.stderr()
+
+
+def test_the_model_is_saved_when_the_folder_of_the_run_was_deleted(tmp_path: Path) -> None:
+    with start(tmp_path, "--epochs", 2, "--set", "gate=1", "--quiet") as command:
+        await_training(command)
+        shutil.rmtree(command.run_dir)
+        wait_until(lambda: "was deleted" in command.stderr(), "it is reported", 20)
+        (tmp_path / "go").touch()
+        assert command.wait() == 0
+        state = load_file(command.run_dir / "model.safetensors")
+        assert_equals_what_workers_had(command, state)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--sync", "asp"), ("--kind", "local", "--local-steps", 4), ("--sync", "fsp")],
+    ids=["bsp", "asp", "local", "fsp"],
+)
+def test_the_saved_model_has_the_accuracy_that_the_summary_printed(
+    tmp_path: Path, flags: tuple[object, ...]
+) -> None:
+    args = ("train", "digits", *SIZES, "--epochs", 5, "--name", "run", "--json", *flags)
+    done = call(*args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    model = digits.build()
+    model.load_state_dict(load_file(tmp_path / "runs" / "run" / "model.safetensors"))
+    images = digits.load()
+    assert accuracy(model, images.test_x, images.test_y) == result["accuracy"]
+    assert result["model"] == str(tmp_path / "runs" / "run" / "model.safetensors")
+
+
+def test_bench_saves_no_model(tmp_path: Path) -> None:
+    done = call("bench", "exchange", "--size", "1MB", "--no-bare", "--rounds", 3, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.rglob("*.safetensors"))

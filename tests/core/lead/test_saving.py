@@ -1,0 +1,193 @@
+"""How the lead saves the model: it collects the slices when the workers are told to end, and the
+servers stop when the file is complete or cannot be written."""
+
+import pytest
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.core.machine import Effect
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import failed
+from tests.core.stage import Stage, of, sent, spec
+
+
+def stage_of(**job: object) -> Stage:
+    """A job of 2 workers whose round 1 is open; by default with 2 servers and 1 slice each."""
+    return Stage(**{"workers": 2, "servers": 2, "save_model": True, **job}).begin()
+
+
+def leave(stage: Stage, worker: int, *, fails: bool = False) -> list[Effect]:
+    return stage.tell(m.Leave(**stage.who(worker), reason=failed(""), failed=fails))
+
+
+def end_by_goal(stage: Stage) -> list[Effect]:
+    stage.contribute(0, 1)
+    stage.contribute(1, 1)
+    stage.folded(1)
+    leave(stage, 0)
+    return leave(stage, 1)
+
+
+def notes(effects: list[Effect]) -> list[str]:
+    return [note.what for note in of(effects, fx.Note)]
+
+
+def asked(effects: list[Effect]) -> dict[str, list[int]]:
+    """The slices that each server is asked for."""
+    found: dict[str, list[int]] = {}
+    for effect in of(effects, fx.Send):
+        if isinstance(effect.message, m.Collect):
+            found.setdefault(effect.to, []).extend(effect.message.slices)
+    return found
+
+
+def store(stage: Stage, *slices: int) -> list[Effect]:
+    effects: list[Effect] = []
+    for slice_ in slices:
+        effects += stage.tell(ev.SliceStored(1, slice_))
+    return effects
+
+
+SAVED = ev.ModelSaved(1, "runs/run/model.safetensors", 256)
+
+
+def test_servers_stop_when_the_model_is_saved_and_not_before() -> None:
+    stage = stage_of(rounds=1)
+    effects = end_by_goal(stage)
+    (create,) = of(effects, fx.CreateModel)
+    assert create.file == "model.safetensors" and create.round == 1
+    wanted = asked(effects)
+    assert sorted(slice_ for slices in wanted.values() for slice_ in slices) == [0, 1, 2, 3]
+    assert not sent(effects, m.Stop) and not of(effects, fx.End)
+    assert "saving" in notes(effects) and "ended" not in notes(effects)
+    assert not of(store(stage, 0, 1, 2), fx.CommitModel)
+    assert of(store(stage, 3), fx.CommitModel)
+    effects = stage.tell(SAVED)
+    assert len(sent(effects, m.Stop)) == 2 and notes(effects) == ["saved", "ended"]
+    (end,) = of(effects, fx.End)
+    assert not end.failed and end.reason.code == "goal"
+
+
+def test_a_job_that_saves_no_model_ends_at_once() -> None:
+    effects = end_by_goal(stage_of(rounds=1, save_model=False))
+    assert of(effects, fx.End) and not of(effects, fx.CreateModel)
+
+
+def test_a_job_whose_round_1_did_not_open_saves_nothing() -> None:
+    stage = Stage(workers=2, save_model=True)
+    stage.knock("worker-0")
+    effects = stage.tell(ev.StopAsked())
+    assert of(effects, fx.End) and not of(effects, fx.CreateModel)
+
+
+def test_the_model_is_saved_when_every_worker_has_gone() -> None:
+    stage = stage_of()
+    stage.closed("w0")
+    effects = stage.closed("w1")
+    assert of(effects, fx.CreateModel)
+    store(stage, 0, 1, 2, 3)
+    (end,) = of(stage.tell(SAVED), fx.End)
+    assert end.failed and end.reason.code == "deserted"
+
+
+def test_a_failed_worker_stops_the_others_while_the_model_is_saved() -> None:
+    stage = stage_of(on_error="end")
+    effects = leave(stage, 0, fails=True)
+    assert len(sent(effects, m.Stop, "w1")) == 1, "it must not train on"
+    assert not sent(effects, m.Stop, "s0") and of(effects, fx.CreateModel)
+    assert not sent(stage.contribute(1, 1), m.Fold), "no round is folded any more"
+    store(stage, 0, 1, 2, 3)
+    (end,) = of(stage.tell(SAVED), fx.End)
+    assert end.failed and end.reason.code == "worker-failed"
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_stop_at_once_saves_the_model_too(sync: str) -> None:
+    stage = stage_of(sync=sync)
+    effects = stage.tell(ev.StopAsked(at_once=True))
+    assert of(effects, fx.CreateModel) and not of(effects, fx.End)
+    assert not stage.tell(ev.StopAsked(at_once=True)), "a second request changes nothing"
+    store(stage, 0, 1, 2, 3)
+    assert of(stage.tell(SAVED), fx.End)
+
+
+def test_few_slices_are_asked_for_at_a_time() -> None:
+    stage = Stage(workers=1, servers=1, save_model=True)
+    stage.knock("worker-0")
+    stage.attach(0, spec((16 * 20,)))
+    stage.from_servers(m.Placed)
+    stage.from_servers(m.Seeded)
+    stage.folded(0)
+    effects = stage.closed("w0")
+    assert asked(effects) == {"s0": [0, 1, 2, 3]}
+    assert asked(store(stage, 2)) == {"s0": [4]}
+    assert asked(store(stage, 2)) == {}, "it was stored before"
+    assert asked(store(stage, 0, 1)) == {"s0": [5, 6]}
+
+
+def test_a_fault_of_the_disk_ends_the_job_with_its_words() -> None:
+    stage = stage_of(rounds=1)
+    end_by_goal(stage)
+    effects = stage.tell(ev.SavingFailed(1, "cannot write m: No space left on device"))
+    assert notes(effects) == ["not-saved", "ended"] and len(sent(effects, m.Stop)) == 2
+    (end,) = of(effects, fx.End)
+    assert end.failed
+    expected = "the trained model could not be saved: cannot write m: No space left on device"
+    assert in_words(end.reason) == expected
+
+
+def test_a_job_that_failed_keeps_its_reason_when_the_disk_fails_too() -> None:
+    stage = stage_of()
+    stage.closed("w0")
+    stage.closed("w1")
+    (end,) = of(stage.tell(ev.SavingFailed(1, "cannot write m")), fx.End)
+    assert end.failed and end.reason.code == "deserted"
+
+
+def test_the_loss_of_a_server_without_copies_ends_the_attempt() -> None:
+    stage = stage_of(rounds=1)
+    end_by_goal(stage)
+    effects = stage.closed("s1")
+    assert of(effects, fx.DiscardModel) and notes(effects) == ["not-saved", "ended"]
+    (end,) = of(effects, fx.End)
+    assert end.failed and "server s1 died" in in_words(end.reason)
+
+
+def test_a_job_that_loses_slices_saves_nothing() -> None:
+    stage = stage_of()
+    effects = stage.closed("s1")
+    assert of(effects, fx.End) and not of(effects, fx.CreateModel)
+
+
+def test_the_replica_of_a_lost_server_is_asked_for_what_is_missing() -> None:
+    stage = stage_of(rounds=1, replicas=1)
+    wanted = asked(end_by_goal(stage))
+    first, *rest = wanted["s1"]
+    store(stage, first)
+    assert asked(stage.closed("s1")) == {}, "the replica does not apply the routes yet"
+    effects = stage.tell(m.Placed(server=0, routing=stage.routing, round=1))
+    assert asked(effects) == {"s0": rest}
+    assert stage.why.startswith("the job is over; the model is being saved, and s0 still sends")
+    store(stage, *wanted["s0"], *rest)
+    (end,) = of(stage.tell(SAVED), fx.End)
+    assert not end.failed
+
+
+def test_the_lead_gives_up_after_a_minute_without_progress() -> None:
+    stage = stage_of(rounds=1)
+    end_by_goal(stage)
+    assert not of(stage.tick(59), fx.End)
+    store(stage, 0)
+    assert not of(stage.tick(59), fx.End), "a slice was stored in between"
+    effects = stage.tick(2)
+    assert of(effects, fx.DiscardModel)
+    (end,) = of(effects, fx.End)
+    assert end.failed and "nothing of it was written for a minute" in in_words(end.reason)
+
+
+def test_workers_that_come_while_the_model_is_saved_are_refused() -> None:
+    stage = stage_of()
+    stage.tell(ev.StopAsked(at_once=True))
+    (refusal,) = sent(stage.knock("worker-7"), m.Refusal)
+    assert refusal.ending
