@@ -8,6 +8,7 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.bench import bench
+from polyrhythm.cli.checkpoints import checkpoints
 from polyrhythm.cli.config import ConfiguredCommand
 from polyrhythm.cli.data import data
 from polyrhythm.cli.new import new
@@ -31,6 +32,7 @@ app.command(cls=ConfiguredCommand)(train)
 for command in (worker, server, stop, simulate, status, why, story, runs, new):
     app.command()(command)
 app.add_typer(bench, name="bench")
+app.add_typer(checkpoints, name="checkpoints")
 app.add_typer(data, name="data")
 
 

@@ -12,10 +12,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-import torch
 
 from polyrhythm.core.model import difference
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out
@@ -23,8 +22,11 @@ from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError
 from polyrhythm.store.manifest import Manifest, OtherVersion, decode_manifest, encode_manifest
 from polyrhythm.store.objects import ObjectInfo, Store
 from polyrhythm.store.recut import Tensors, assembled, overlapping
-from polyrhythm.store.tensor_file import digest_of, encode, read_index, read_tensors
+from polyrhythm.store.tensor_file import digest_of, encode, read_bytes, read_index, read_tensors
 from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec
+
+if TYPE_CHECKING:
+    import torch
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
@@ -64,13 +66,24 @@ class Listed:
     checkpoint: Checkpoint | None
     fault: str | None
     other_version: bool = False
+    incomplete: bool = False
+    """It has no manifest: it is being written, or its writing was interrupted."""
+
+    @property
+    def state(self) -> str:
+        """`whole`, `incomplete`, `damaged` or `other version`."""
+        if self.fault is None:
+            return "whole"
+        if self.incomplete:
+            return "incomplete"
+        return "other version" if self.other_version else "damaged"
 
 
 # -- writing ---------------------------------------------------------------------------------------
 
 
 def write_slices(
-    store: Store, number: int, server: int, slices: Mapping[int, Mapping[str, torch.Tensor]]
+    store: Store, number: int, server: int, slices: "Mapping[int, Mapping[str, torch.Tensor]]"
 ) -> FileEntry:
     """Write the slices of one server: for each slice its `parameters` and its optimizer state. The
     tensors are written from their own memory and must not change before this returns."""
@@ -85,7 +98,7 @@ def write_slices(
     return FileEntry(name, file.nbytes, file.digest, tuple(sorted(slices)))
 
 
-def write_kept(store: Store, number: int, tensors: Mapping[str, torch.Tensor]) -> FileEntry:
+def write_kept(store: Store, number: int, tensors: "Mapping[str, torch.Tensor]") -> FileEntry:
     """Write the tensors that `worker.keep` added. Its plain values belong into the record."""
     file = encode(tensors)
     name = f"kept-{_token()}.safetensors"
@@ -215,7 +228,7 @@ def verify(store: Store, checkpoint: Checkpoint) -> None:
     for entry in checkpoint.tensor_files:
         path = _path(checkpoint.number, entry.name)
         index = read_index(store, path, entry)
-        for _ in read_tensors(store, path, index, index.places):
+        for _ in read_bytes(store, path, index, index.places):
             pass
 
 
@@ -292,6 +305,8 @@ def _objects(store: Store) -> dict[int, list[ObjectInfo]]:
 
 
 def _listed(store: Store, number: int, infos: list[ObjectInfo]) -> Listed:
+    if _path(number, MANIFEST) not in {info.name for info in infos}:
+        return Listed(number, None, "it has no manifest", incomplete=True)
     try:
         checkpoint = load(store, number)
     except OtherVersion as error:

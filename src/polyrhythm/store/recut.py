@@ -5,12 +5,14 @@ of servers. So a slice is a range, and the slices of the checkpoint that overlap
 """
 
 from collections.abc import Mapping, Sequence
-
-import torch
+from typing import TYPE_CHECKING, TypeAlias
 
 from polyrhythm.core.placement.slices import Slice
 
-Tensors = dict[str, torch.Tensor]
+if TYPE_CHECKING:
+    import torch
+
+Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
 
 def overlapping(there: Sequence[Slice], slice_: Slice) -> list[Slice]:
@@ -36,10 +38,12 @@ def assembled(slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors]) 
 
 def _joined(
     slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors], name: str
-) -> torch.Tensor:
+) -> "torch.Tensor":
     """One tensor of a slice. A tensor with an element per parameter is joined; a source without it
     has not made a step yet and counts as zero. Any other tensor (a count of steps) is the greatest
     of the sources'."""
+    import torch
+
     found = [(source, read[source.id].get(name)) for source in sources]
     known = [(source, tensor) for source, tensor in found if tensor is not None]
     first, sample = known[0]

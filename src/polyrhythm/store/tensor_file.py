@@ -4,19 +4,24 @@ A file begins with its index (8 bytes of length, then JSON), and the tensors' by
 holds the digest of every tensor, and the manifest holds the digest of the index. So one tensor can
 be read and verified without the rest of the file, and no byte of the file is left unverified.
 Any safetensors library can read these files; the libraries' own writers would copy every tensor.
+
+Commands that list and verify checkpoints import this module, so it imports torch only when it makes
+tensors.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 import xxhash
 
 from polyrhythm.errors import DamagedCheckpoint
 from polyrhythm.store.objects import Store
-from polyrhythm.tensors.dtypes import tensor_over
 from polyrhythm.wire.messages import FileEntry
+
+if TYPE_CHECKING:
+    import torch
 
 _LENGTH_NBYTES = 8
 _ALIGN = 64
@@ -24,18 +29,19 @@ _FIRST_READ_NBYTES = 64 * 1024
 _READ_NBYTES = 64 * 1024 * 1024
 """Tensors are read in pieces of about this size, so that a large file does not fill the memory."""
 _DTYPES = {
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+    "F32": "float32",
+    "F64": "float64",
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
 }
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+"""The names of dtypes in safetensors, and in torch."""
+_NAMES = {f"torch.{dtype}": name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
 
 
@@ -68,7 +74,7 @@ def digest_of(data: bytes | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def encode(tensors: Mapping[str, torch.Tensor]) -> Encoded:
+def encode(tensors: "Mapping[str, torch.Tensor]") -> Encoded:
     """Lay out a file. Tensors on the CPU that are contiguous are not copied: they must not change
     until the file is written."""
     memories = {name: _memory(tensor) for name, tensor in tensors.items()}
@@ -84,7 +90,7 @@ def encode(tensors: Mapping[str, torch.Tensor]) -> Encoded:
     for name in order:
         first, end = end, end + memories[name].nbytes
         tensor = tensors[name]
-        index[name] = Place(_NAMES[tensor.dtype], tuple(tensor.shape), (first, end))
+        index[name] = Place(_NAMES[str(tensor.dtype)], tuple(tensor.shape), (first, end))
     text = msgspec.json.encode(index)
     text += b" " * (-(_LENGTH_NBYTES + len(text)) % _ALIGN)
     head = len(text).to_bytes(_LENGTH_NBYTES, "little") + text
@@ -116,8 +122,16 @@ def read_index(store: Store, path: str, entry: FileEntry) -> Index:
 
 def read_tensors(
     store: Store, path: str, index: Index, names: Iterable[str]
-) -> Iterator[tuple[str, torch.Tensor]]:
+) -> "Iterator[tuple[str, torch.Tensor]]":
     """Read and verify these tensors. They lie in read-only memory: copy what is to change."""
+    for name, memory in read_bytes(store, path, index, names):
+        yield name, _tensor(index.places[name], memory)
+
+
+def read_bytes(
+    store: Store, path: str, index: Index, names: Iterable[str]
+) -> Iterator[tuple[str, memoryview]]:
+    """Read and verify the bytes of these tensors."""
     order = sorted(names, key=lambda name: index.places[name].data_offsets)
     for group in _groups(order, index.places):
         wanted = [tuple(at + index.nbytes for at in index.places[n].data_offsets) for n in group]
@@ -132,7 +146,7 @@ def read_tensors(
                 raise DamagedCheckpoint(
                     f"{store.url_of(path)} is damaged: the digest of {name!r} differs"
                 )
-            yield name, _tensor(index.places[name], part)
+            yield name, part
 
 
 def _groups(names: Sequence[str], places: Mapping[str, Place]) -> Iterator[list[str]]:
@@ -156,13 +170,19 @@ def _ranges(store: Store, path: str, ranges: list[tuple[int, int]]) -> list[memo
     return [next(found) if first < end else memoryview(b"") for first, end in ranges]
 
 
-def _memory(tensor: torch.Tensor) -> memoryview:
+def _memory(tensor: "torch.Tensor") -> memoryview:
+    import torch
+
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
-def _tensor(place: Place, memory: memoryview) -> torch.Tensor:
-    dtype = _DTYPES[place.dtype]
+def _tensor(place: Place, memory: memoryview) -> "torch.Tensor":
+    import torch
+
+    from polyrhythm.tensors.dtypes import tensor_over
+
+    dtype = getattr(torch, _DTYPES[place.dtype])
     if not memory.nbytes:
         return torch.empty(place.shape, dtype=dtype)
     return tensor_over(memory, dtype).reshape(place.shape)
