@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polyrhythm.store.objects import Store, open_store
-from tests.store.s3_server import BUCKET, S3Server, binary, running
+from tools.s3_server import BUCKET, S3Server, binary, running
 
 
 @pytest.fixture(scope="session")

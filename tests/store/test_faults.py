@@ -17,8 +17,8 @@ from polyrhythm.store.checkpoints import newest
 from polyrhythm.store.credentials import aws_settings
 from polyrhythm.store.faults import reason_of, shown_url
 from polyrhythm.store.objects import Store, open_store
-from tests.store.s3_server import BUCKET, KEY, SECRET, S3Server, binary, running
 from tests.store.samples import check_slices, layout_for, write_checkpoint
+from tools.s3_server import BUCKET, KEY, SECRET, S3Server, binary, running
 
 
 def refused(action: Callable[[], object], *words: str) -> str:

@@ -100,7 +100,8 @@ class Store:
 
     def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
         """Write an object whole. The buffers are read in place and not joined, so they must not
-        change before this returns. An object of this name is replaced."""
+        change before this returns. An object of this name is replaced. In a folder, its bytes are on
+        the disk when this returns, and its name is when `create` returns for an object beside it."""
         parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         nbytes = sum(memoryview(part).nbytes for part in parts)
         in_parts = kind_of(self.url) == "remote" and nbytes > _PART_NBYTES
@@ -118,7 +119,7 @@ class Store:
         several creators, one gets True."""
         from obstore.exceptions import AlreadyExistsError
 
-        with self._writing(name):
+        with self._writing(name, sync_names=True):
             try:
                 self._objects.put(name, iter([data]), mode="create")
             except AlreadyExistsError:
@@ -166,12 +167,15 @@ class Store:
                 shutil.rmtree(left)
 
     @contextlib.contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
+    def _writing(self, name: str, *, sync_names: bool = False) -> Iterator[None]:
+        """Around the write of an object. `sync_names`: wait until its name is on the disk, too, with
+        the names of all objects beside it."""
         with self._using("write", name):
             self._must_exist()
             yield
             if self.folder is not None:
-                _make_durable(self.folder / name, self.folder)
+                folders = Path(name).parents if sync_names else ()
+                _sync(self.folder / name, *(self.folder / folder for folder in folders))
 
     @contextlib.contextmanager
     def _using(self, action: str, name: str) -> Iterator[None]:
@@ -207,11 +211,10 @@ def _open_folder(url: str, *, make: bool) -> "tuple[ObjectStore, Path]":
         return LocalStore(path, automatic_cleanup=True), path
 
 
-def _make_durable(path: Path, root: Path) -> None:
-    """Wait until a file and its name are on the disk: its folder, and the folders above it."""
-    folders = [folder for folder in path.parents if folder == root or root in folder.parents]
-    for each in (path, *folders):
-        descriptor = os.open(each, os.O_RDONLY)
+def _sync(*paths: Path) -> None:
+    """Wait until these files or folders are on the disk."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

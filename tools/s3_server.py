@@ -1,4 +1,4 @@
-"""A real S3 server for tests: SeaweedFS, in a folder of its own, on free ports of this host."""
+"""A real S3 server for tests and benchmarks: SeaweedFS, in a folder of its own, on free ports."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-BUCKET = "checkpoints-of-tests"
+BUCKET = "polyrhythm"
 KEY, SECRET = "key-of-tests", "secret-of-tests"
 _START_S = 60
 _GRPC = 10_000
