@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,7 +16,9 @@ from pathlib import Path
 
 BUCKET = "polyrhythm"
 KEY, SECRET = "key-of-tests", "secret-of-tests"
+_LISTENERS = ("master", "volume", "filer", "s3", "admin")
 _START_S = 60
+_ATTEMPTS = 5
 _GRPC = 10_000
 """Every port of the server has a second one, this much higher."""
 
@@ -28,13 +31,13 @@ def binary() -> str | None:
 class S3Server:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = _free_ports(5)
+        self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
         self.log = folder / "log"
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._ports[3]}"
+        return f"http://127.0.0.1:{self._ports[_LISTENERS.index('s3')]}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -47,6 +50,21 @@ class S3Server:
         }
 
     def start(self) -> None:
+        """Start it; a later start uses the same ports. Another process may take a port between the
+        choice and the start, so the first start tries several times."""
+        if self._ports:
+            self._start()
+            return
+        for attempt in range(_ATTEMPTS):
+            self._ports = _free_ports(len(_LISTENERS))
+            try:
+                self._start()
+                return
+            except RuntimeError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+
+    def _start(self) -> None:
         command = binary()
         assert command is not None
         data = self._folder / "data"
@@ -62,8 +80,8 @@ class S3Server:
             "-s3.port.lance=0",
             f"-bucket={BUCKET}",
         ]
-        names = ("master", "volume", "filer", "s3", "admin")
-        flags += [f"-{name}.port={port}" for name, port in zip(names, self._ports, strict=True)]
+        listeners = zip(_LISTENERS, self._ports, strict=True)
+        flags += [f"-{name}.port={port}" for name, port in listeners]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [command, "mini", *flags],
@@ -106,9 +124,8 @@ def _free_ports(count: int) -> list[int]:
     """Ports that are free, and whose second port is free."""
     ports: list[int] = []
     with contextlib.ExitStack() as held:
-        for port in range(20_000 + os.getpid() % 10_000, 45_000):
-            if len(ports) == count:
-                break
+        while len(ports) < count:
+            port = random.randrange(12_000, 32_000)
             try:
                 for each in (port, port + _GRPC):
                     bound = held.enter_context(socket.socket())
