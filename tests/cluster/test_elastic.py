@@ -127,7 +127,7 @@ def test_a_job_continues_with_a_guest_after_its_own_workers_have_left(counting: 
         )
         os.kill(joiner.pid, signal.SIGINT)
         _, said = joiner.communicate(timeout=20)
-        assert joiner.returncode == 0, said
+        assert joiner.returncode == 128 + signal.SIGINT, said
         assert said.splitlines()[-1] == "left: it was told to leave"
         assert command.wait(20) == 1
         assert "every worker left before the goal" in command.stderr()
@@ -191,6 +191,23 @@ def test_a_worker_that_is_told_to_leave_twice_leaves_at_once(counting: Path) -> 
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: command.left("worker-1"), "it left")
         assert not counting.with_name("worker-1.steps").exists()
+        stop(command)
+
+
+def test_a_guest_that_is_told_to_leave_twice_ends_with_the_status_of_the_signal(
+    counting: Path,
+) -> None:
+    with start(counting, "--workers", 1, "--servers", 1) as command:
+        command.await_round(0)
+        joiner = command.join("--name", "guest")
+        pid_of(command, "guest")
+        counting.with_name("guest.hold").touch()
+        wait_until(counting.with_name("guest.held").exists, "the guest is in its step")
+        os.kill(joiner.pid, signal.SIGTERM)
+        wait_until(counting.with_name("guest.asked").exists, "it took the first one")
+        os.kill(joiner.pid, signal.SIGTERM)
+        assert joiner.wait(20) == 128 + signal.SIGTERM
+        wait_until(lambda: command.left("guest"), "it left")
         stop(command)
 
 
@@ -311,7 +328,7 @@ def test_this_jobs_identifier_is_accepted(running: Command) -> None:
     joiner = running.join("--name", "exact", "--job", job_id)
     pid_of(running, "exact")
     os.kill(joiner.pid, signal.SIGTERM)
-    assert joiner.wait(20) == 0
+    assert joiner.wait(20) == 128 + signal.SIGTERM
 
 
 def test_a_worker_with_another_model_is_refused(running: Command) -> None:

@@ -125,7 +125,7 @@ def test_a_worker_of_the_same_user_on_the_same_host_needs_only_the_address(job: 
     joiner = job.join("--name", "friend")
     wait_until(lambda: job.joined("friend"), "it joined")
     os.kill(joiner.pid, signal.SIGTERM)
-    assert joiner.wait(30) == 0
+    assert joiner.wait(30) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("way", ["file", "variable"])
@@ -148,7 +148,7 @@ def test_on_another_host_the_secret_comes_from_a_file_or_the_environment(
     try:
         wait_until(lambda: job.joined(name), "it joined")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(30) == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.wait(10)
@@ -465,7 +465,7 @@ def test_on_the_same_host_a_worker_runs_the_file_given_to_train(job: Command) ->
     try:
         wait_until(lambda: job.joined("from-elsewhere"), "it joined")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(30) == 128 + signal.SIGTERM
     finally:
         process.kill()
         process.wait(10)

@@ -127,6 +127,16 @@ def test_two_of_four_die_at_once_with_two_replicas(tmp_path: Path) -> None:
     assert "s2 was lost after" in row and "s3 was lost after" in row
 
 
+def test_a_server_that_is_told_to_leave_ends_with_the_status_of_the_signal(tmp_path: Path) -> None:
+    site = Site(tmp_path, 2, 1, "--replicas", 1, "--sync", "bsp")
+    with site.command:
+        site.gather()
+        os.kill(site.outside[1].pid, signal.SIGTERM)
+        assert site.outside[1].wait(30) == 128 + signal.SIGTERM
+        site.job_workers.until(lambda: site.command.journal("server-lost"), "s1 is missed")
+        finish(site.job_workers)
+
+
 def test_a_local_server_is_replaced_by_one_started_by_command(tmp_path: Path) -> None:
     """The new s1 has a lower number than s2: s2 must reach it on any host."""
     site = Site(tmp_path, 3, 2, "--replicas", 1, "--sync", "bsp")

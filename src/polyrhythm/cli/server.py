@@ -34,6 +34,7 @@ def server(
     """Join a job as a server: hold a share of its model until the job ends.
 
     The job was started with fewer --local-servers than --servers, and its lead numbers this server.
+    Ctrl-C or SIGTERM ends the server, and the command ends with status 130 or 143.
 
     Examples:
 
@@ -50,7 +51,7 @@ def server(
     # Imports torch, which takes seconds: only after the flags have been checked.
     from polyrhythm.engines.standalone_server import serve_remote
 
-    serve_remote(
+    status = serve_remote(
         lead_host,
         lead_port,
         say=lambda line: print(shown(line), file=sys.stderr, flush=True),
@@ -61,3 +62,5 @@ def server(
         link=link,
         digest=digest,
     )
+    if status:
+        sys.exit(status)

@@ -59,8 +59,8 @@ def worker(
 ) -> None:
     """Join a running job as one more worker, train with it, and leave when it ends.
 
-    After Ctrl-C or SIGTERM the worker contributes what it has, returns its data, and leaves. After
-    a second one it leaves at once.
+    After Ctrl-C or SIGTERM the worker contributes what it has, returns its data, and leaves; the
+    command ends with status 130 or 143. After a second one it leaves at once.
 
     Examples:
 
@@ -91,7 +91,7 @@ def worker(
     # Imports torch, which takes seconds: only after the flags have been checked.
     from polyrhythm.engines.standalone_worker import run_remote
 
-    run_remote(
+    status = run_remote(
         host,
         port,
         name or f"{socket.gethostname()}-{os.getpid()}",
@@ -105,3 +105,5 @@ def worker(
         staging=staging,
         trace_dir=trace,
     )
+    if status:
+        sys.exit(status)

@@ -42,10 +42,12 @@ def serve_remote(
     job: str = "",
     link: str = "auto",
     digest: str = "auto",
-) -> None:
-    """Hold slices for the job whose lead is at host:port until the job ends. `listen_on`: where to
-    listen; without a host, at this machine's end of the link to the lead. `check_host` may refuse
-    that address."""
+) -> int:
+    """Hold slices for the job whose lead is at host:port until the job ends. Returns the exit status
+    of the command: 128 and the number of the signal that ended the server, or 0.
+
+    `listen_on`: where to listen; without a host, at this machine's end of the link to the lead.
+    `check_host` may refuse that address."""
     settle_in()
     load_optimizers()  # before the lead expects signs of life
     to_lead = dial_tcp(host, port, fx.LEAD)
@@ -75,8 +77,14 @@ def serve_remote(
         ),
         shared=link != "tcp",
     )
+    signals: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        signals.append(number)
+        node.stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: node.stop())
+        signal.signal(number, stop)
     say(f"joined job {admitted.job.name} at {host}:{port} as {name}")
     say(f"{name} listens on {address.host}:{address.port}")
     node.listen(listeners)
@@ -89,6 +97,7 @@ def serve_remote(
     if node.outcome.reason.code in ("lead-gone", "lead-lost"):
         raise LinkError(f"{name} ends: {in_words(node.outcome.reason)}")
     say(f"left: {in_words(node.outcome.reason)}")
+    return 128 + signals[0] if signals else 0
 
 
 def _enter(

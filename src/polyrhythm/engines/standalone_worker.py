@@ -35,10 +35,12 @@ def run_remote(
     threads: int | None = None,
     staging: Mapping[str, str] | None = None,
     trace_dir: Path | None = None,
-) -> None:
-    """Join the job whose lead is at host:port, train, and leave. `job`: join only the job with this
-    id. `file`: the job's code on this host, as this user has named it. *A file that only the peer
-    names is never run.*"""
+) -> int:
+    """Join the job whose lead is at host:port, train, and leave. Returns the exit status of the
+    command: 128 and the number of the signal that asked the worker to leave, or 0.
+
+    `job`: join only the job with this id. `file`: the job's code on this host, as this user has named
+    it. *A file that only the peer names is never run.*"""
     settle_in()
     options = NodeOptions(
         digest=digest,
@@ -49,7 +51,7 @@ def run_remote(
     )
     node = WorkerNode(name, job, DialerFromOutside(link, host), options)
     try:
-        with presence(node, (signal.SIGTERM, signal.SIGINT)):
+        with presence(node, (signal.SIGTERM, signal.SIGINT), own_command=True) as present:
             spec = node.join(Address(host, port, "", ""))
             say(f"joined job {spec.name} at {host}:{port} as {name}")
             here = node.servers[0].identity == host_identity()
@@ -59,12 +61,13 @@ def run_remote(
         raise LeadLost(f"{name} ends: {error}") from None
     except JobFailed as error:
         say(f"left: the job has ended: {error}")
-        return
+        return 0
     finally:
         if node.fault is not None:
             say(f"its trace ends early: {node.fault}")
     left = "the job has ended" if node.stopped else in_words(DONE)
     say(f"left: {in_words(TOLD_TO_LEAVE) if node.asked else left}")
+    return present.status
 
 
 def _threads_for(spec: JobSpec, here: bool) -> int:

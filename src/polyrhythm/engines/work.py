@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from polyrhythm.errors import JobFailed, LinkError, Refused, ToldToLeave
 from polyrhythm.learn.staging import Staging
@@ -40,14 +41,33 @@ def _die(args: threading.ExceptHookArgs) -> None:
     os._exit(70)
 
 
+@dataclass(slots=True)
+class Presence:
+    """How this process takes part in a job."""
+
+    own_command: bool
+    """A user started the process as a command of its own, and not the engine: its exit status then
+    names the signal that ended it, as shells and supervisors expect."""
+    signal: int = 0
+    """The number of the first signal that asked the worker to leave; 0 if none came."""
+
+    @property
+    def status(self) -> int:
+        """The exit status of the process if it leaves in order."""
+        return 128 + self.signal if self.own_command and self.signal else 0
+
+
 @contextlib.contextmanager
-def presence(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+def presence(
+    node: WorkerNode, signals: tuple[signal.Signals, ...], *, own_command: bool = False
+) -> Iterator[Presence]:
     """Run the body as a member of the job: the worker leaves when the body ends, and tells the lead
     why. `signals` ask the worker to leave."""
     reason, raised = DONE, False
-    _handle(node, signals)
+    present = Presence(own_command)
+    _handle(node, signals, present)
     try:
-        yield
+        yield present
         reason = TOLD_TO_LEAVE if node.asked else DONE
     except (ToldToLeave, JobFailed, Refused, LinkError) as error:
         reason = TOLD_TO_LEAVE if node.asked else failed(error)
@@ -63,20 +83,17 @@ def presence(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> Iterator[
         node.close()
 
 
-def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...]) -> None:
-    asked = False
-
+def _handle(node: WorkerNode, signals: tuple[signal.Signals, ...], present: Presence) -> None:
     def leave_at_once() -> None:
         try:
             node.leave(TOLD_TO_LEAVE, at_once=True)
             node.close()
         finally:
-            os._exit(0)
+            os._exit(present.status)
 
-    def on_signal(*_: object) -> None:
-        nonlocal asked
-        act = leave_at_once if asked else node.ask_to_leave
-        asked = True
+    def on_signal(number: int, frame: object) -> None:
+        act = leave_at_once if present.signal else node.ask_to_leave
+        present.signal = present.signal or number
         threading.Thread(target=act, name="leave", daemon=True).start()
 
     for number in signals:
