@@ -299,4 +299,13 @@ RUNTIME: tuple[Mutant, ...] = (
         "self._expected",
         "tests/wire/test_frames.py::test_the_error_for_a_damaged_payload_names_the_digest",
     ),
+    mutant(
+        "segments-without-slices-stay-open",
+        "A segment whose slices have all moved away is not freed.",
+        "runtime:Slots.change",
+        "segment.close()",
+        "None",
+        "tests/runtime/server/test_slots.py"
+        "::test_moves_add_no_segments_beyond_one_per_slice_and_slot",
+    ),
 )
