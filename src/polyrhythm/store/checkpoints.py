@@ -267,6 +267,12 @@ def read_slices(
     sources = {slice_.id: overlapping(there, slice_) for slice_ in wanted}
     needed = {source.id for found in sources.values() for source in found}
     read = _read_whole_slices(store, checkpoint, needed)
+    for number, tensors in read.items():
+        parameters = tensors.get(PARAMETERS)
+        if parameters is None or parameters.shape != (there[number].length,):
+            raise DamagedCheckpoint(
+                f"checkpoint {checkpoint.number} in {store.url} has no parameters of slice {number}"
+            )
     return {slice_.id: assembled(slice_, sources[slice_.id], read) for slice_ in wanted}
 
 
@@ -339,11 +345,10 @@ def _read_whole_slices(
             continue
         path = _path(checkpoint.number, entry.name)
         index = read_index(store, path, entry)
-        names = [name for name in index.places if int(name.partition(".")[0]) in needed]
+        owners = {name: name.partition(".") for name in index.places}
+        wanted = {str(number): number for number in needed}
+        names = [name for name, (slice_, _, _) in owners.items() if slice_ in wanted]
         for name, tensor in read_tensors(store, path, index, names):
-            slice_, _, part = name.partition(".")
-            read[int(slice_)][part] = tensor
-    for number, tensors in read.items():
-        if PARAMETERS not in tensors:
-            raise DamagedCheckpoint(f"checkpoint {checkpoint.number} has no slice {number}")
+            slice_, _, part = owners[name]
+            read[wanted[slice_]][part] = tensor
     return read

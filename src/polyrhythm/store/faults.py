@@ -9,7 +9,6 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit, urlunsplit
 
 from polyrhythm.errors import ObjectMissing, StoreError
 
@@ -30,10 +29,11 @@ _WORDS = {
 
 def shown_url(url: str) -> str:
     """The URL without user, password and query, in which secrets may be."""
-    if "://" not in url:
+    scheme, found, rest = url.partition("://")
+    if not found:
         return url
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    place, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
 
 
 @contextlib.contextmanager

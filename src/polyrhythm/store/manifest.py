@@ -5,14 +5,23 @@ wins. Its outer form (`format`, `digest`, `manifest`) stays the same in all vers
 version can tell a checkpoint of another one from a damaged one.
 """
 
+import re
+
 import msgspec
 
+from polyrhythm.core.model import nonsense
 from polyrhythm.errors import DamagedCheckpoint, StoreError
 from polyrhythm.store.tensor_file import digest_of
 from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec
 
 FORMAT = 1
 """The version of the format. It changes when an older program could not read a checkpoint rightly."""
+
+
+_NAME = re.compile(r"[a-z0-9-]+\.[a-z]+")
+"""The names of files. A manifest cannot name an object outside its checkpoint."""
+_MOST_SERVERS = 1_000_000
+_LEAST_SLICE_NBYTES = 64
 
 
 class OtherVersion(StoreError):
@@ -68,9 +77,27 @@ def decode_manifest(data: bytes | memoryview, url: str) -> Manifest:
             f" {envelope.format}; this version reads format {FORMAT})"
         )
     try:
-        return msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=Manifest)
     except msgspec.MsgspecError as error:
         raise OtherVersion(f"{url} was written by another version of polyrhythm: {error}") from None
+    if (fault := _fault(manifest)) is not None:
+        raise DamagedCheckpoint(f"{url} is damaged: {fault}")
+    return manifest
+
+
+def _fault(manifest: Manifest) -> str | None:
+    """The first value that no job could have written; None if there is none. A digest shows that the
+    manifest is what was written, not that a polyrhythm wrote it."""
+    if (fault := nonsense(manifest.model)) is not None:
+        return f"its model is impossible: {fault}"
+    if not 1 <= manifest.layout_servers <= _MOST_SERVERS:
+        return f"it was made for {manifest.layout_servers} servers"
+    if manifest.slice_nbytes < _LEAST_SLICE_NBYTES:
+        return f"its slices have {manifest.slice_nbytes} bytes"
+    for file in (*manifest.files, manifest.record, *([manifest.kept] if manifest.kept else [])):
+        if not _NAME.fullmatch(file.name):
+            return f"it names a file {file.name!r}"
+    return None
 
 
 def _digest(version: int, raw: bytes) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from polyrhythm.errors import StoreError
 from polyrhythm.store.faults import explained, shown_url
@@ -200,7 +200,9 @@ class Store:
 def _open_folder(url: str, *, make: bool) -> "tuple[ObjectStore, Path]":
     from obstore.store import LocalStore
 
-    path = Path(unquote(urlsplit(url).path) if url.startswith("file://") else url)
+    path = Path(unquote(url.removeprefix("file://")) if "://" in url else url).expanduser()
+    if "://" in url and not path.is_absolute():
+        raise StoreError(f"cannot open {url}: it needs an absolute path, as in file:///data/jobs")
     if make:
         with explained("make the folder", str(path)):
             path.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,8 @@ def open_remote(url: str) -> "ObjectStore":
     """Open s3://, gs:// or az://. The store is not contacted yet."""
     from obstore.store import AzureStore, GCSStore, S3Store
 
-    parts = urlsplit(url)
+    with explained("open", shown_url(url)):
+        parts = urlsplit(url)
     if parts.username or parts.password or parts.query:
         raise StoreError(
             f"cannot open {shown_url(url)}: give credentials by environment variables, not in the"

@@ -9,6 +9,7 @@ Commands that list and verify checkpoints import this module, so it imports torc
 tensors.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import xxhash
 
+from polyrhythm.core.placement.slices import ITEM_NBYTES
 from polyrhythm.errors import DamagedCheckpoint
 from polyrhythm.store.objects import Store
 from polyrhythm.wire.messages import FileEntry
@@ -114,10 +116,34 @@ def read_index(store: Store, path: str, entry: FileEntry) -> Index:
     head = head[:nbytes]
     if digest_of(head) != entry.digest:
         raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: the digest of its index differs")
-    index = msgspec.json.decode(head[_LENGTH_NBYTES:], type=dict[str, msgspec.Raw])
-    digests = msgspec.json.decode(index.pop(_METADATA), type=dict[str, str])
-    places = {name: msgspec.json.decode(raw, type=Place) for name, raw in index.items()}
-    return Index(places, digests, nbytes)
+    try:
+        index = msgspec.json.decode(head[_LENGTH_NBYTES:], type=dict[str, msgspec.Raw])
+        digests = msgspec.json.decode(index.pop(_METADATA, b"{}"), type=dict[str, str])
+        places = {name: msgspec.json.decode(raw, type=Place) for name, raw in index.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: its index is unusable") from None
+    found = Index(places, digests, nbytes)
+    if (fault := _fault(found, entry.nbytes)) is not None:
+        raise DamagedCheckpoint(f"{store.url_of(path)} is damaged: {fault}")
+    return found
+
+
+def _fault(index: Index, nbytes: int) -> str | None:
+    """How an index contradicts itself or the size of its file; None if it does not. Its digest shows
+    that it is what was written, not that a polyrhythm wrote it."""
+    end = 0
+    for name, place in sorted(index.places.items(), key=lambda item: item[1].data_offsets):
+        first, end_before, end = place.data_offsets[0], end, place.data_offsets[1]
+        if name not in index.digests:
+            return f"{name!r} has no digest"
+        if place.dtype not in _DTYPES:
+            return f"{name!r} has the unknown dtype {place.dtype!r}"
+        size = math.prod(place.shape) * ITEM_NBYTES[_DTYPES[place.dtype]]
+        if first != end_before or end - first != size or min(place.shape, default=0) < 0:
+            return f"{name!r} has bytes {first} to {end} and shape {list(place.shape)}"
+    if index.nbytes + end != nbytes:
+        return f"its tensors end at byte {index.nbytes + end} of {nbytes}"
+    return None
 
 
 def read_tensors(
