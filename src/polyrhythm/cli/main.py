@@ -11,6 +11,7 @@ from polyrhythm.cli.bench import bench
 from polyrhythm.cli.checkpoints import checkpoints
 from polyrhythm.cli.config import ConfiguredCommand
 from polyrhythm.cli.data import data
+from polyrhythm.cli.export import export
 from polyrhythm.cli.new import new
 from polyrhythm.cli.server import server
 from polyrhythm.cli.simulate import simulate
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=ConfiguredCommand)(train)
-for command in (worker, server, stop, simulate, status, why, story, runs, new):
+for command in (worker, server, stop, export, simulate, status, why, story, runs, new):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(checkpoints, name="checkpoints")

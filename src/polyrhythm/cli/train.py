@@ -20,6 +20,7 @@ from polyrhythm.learn.data.places import DATA_DIR
 from polyrhythm.learn.defaults import defaults_of
 from polyrhythm.learn.jobs.numbers import check_numbers
 from polyrhythm.learn.load import HIDDEN, JOBS, check_job
+from polyrhythm.store.model_open import check_readable
 from polyrhythm.wire.messages import JobSpec
 
 
@@ -182,6 +183,13 @@ def train(
     max_seconds: Annotated[
         float | None,
         typer.Option(help="End with the first fold after this many seconds of training."),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Begin with the parameters of this model, such as runs/NAME/model.safetensors."
+            " Hosts that run workers need the file at the same path."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the order of points, and of the job.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
@@ -352,6 +360,7 @@ def train(
         target_objective=target_objective,
         target_change=target_change,
         max_seconds=max_seconds,
+        init="" if init is None else str(_checked_init(init)),
         save_model=True,
         path="" if job in JOBS else str(Path(job).resolve()),
         staging=_staging_flags(
@@ -380,6 +389,13 @@ def train(
         check=check,
         debug=debug,
     )
+
+
+def _checked_init(path: Path) -> Path:
+    """The absolute path of the model of --init, which must be readable."""
+    path = path.expanduser().resolve()
+    check_readable(path)
+    return path
 
 
 def _parse_options(pairs: list[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from polyrhythm.learn.points import Indices, Points
 from polyrhythm.learn.probe import Probe
 from polyrhythm.learn.staging import Pacer, Stage, Staging
 from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.store.model_read import load_into
 from polyrhythm.wire.messages import MOST_NUMBER, ChunkProgress, JobSpec
 
 _EVALUATOR = "worker-0"
@@ -137,6 +138,8 @@ class Worker:
         if self._attached:
             raise UsageError("attach() was called twice: a worker trains one model")
         self._attached = True
+        if self._job.init:
+            load_into(model, Path(self._job.init))
         spec, tensors = describe(model, optimizer, self._job.kind)
         flat = self._node.attach(spec, tensors)
         pacer = Pacer(self._stage) if self._stage != Stage() else None

@@ -15,6 +15,7 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 
 MODEL = "model.safetensors"
+BEST = "model-best.safetensors"
 _AT_ONCE = 4
 """Slices that a server is asked for before the first of them is stored."""
 _PATIENCE_NS = 60 * 10**9

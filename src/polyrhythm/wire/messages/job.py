@@ -60,6 +60,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     """bsp: servers add contributions in the order of the workers' names, so that a repetition of the
     job computes the same bits."""
+    init: str = ""
+    """The path of a saved model from which training begins; empty: from the model of the job."""
     save_model: bool = False
     """Keep the trained model: the lead's process writes it when the job ends."""
     min_batch: int = 2

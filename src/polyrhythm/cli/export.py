@@ -1,0 +1,115 @@
+"""`polyrhythm export`: the model of a run or of a checkpoint as a file of its own."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrhythm.cli import flags
+from polyrhythm.cli.status import RUNS, RunsDir
+from polyrhythm.core.lead.saving import BEST, MODEL
+from polyrhythm.errors import StoreError, UsageError
+from polyrhythm.observe.runs import find_run
+from polyrhythm.store.model_open import check_readable
+
+_PICKLED = (".pt", ".pth")
+
+
+def export(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run's name or folder, or the URL of a store with checkpoints."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="The file to write: .safetensors, or .pt and .pth for torch.load."
+        ),
+    ],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Export this checkpoint: its number, or last."),
+    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Export the best model (train --keep-best).")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
+    runs_dir: RunsDir = RUNS,
+    debug: flags.Debug = False,
+) -> None:
+    """Write the model of a run, or of one of its checkpoints, to a file.
+
+    Without --checkpoint this is the model with which the run ended. OUT contains parameters and
+    buffers under the names of the model's own state_dict.
+
+    Examples:
+
+      polyrhythm export mine mine.safetensors
+
+      polyrhythm export mine mine.pt --best
+
+      polyrhythm export s3://bucket/mine mine.safetensors --checkpoint last
+    """
+    if best and checkpoint is not None:
+        raise UsageError("--best and --checkpoint exclude each other")
+    if out.suffix not in (".safetensors", *_PICKLED):
+        raise UsageError(f"{out} must end in .safetensors, .pt or .pth")
+    if out.exists() and not force:
+        raise UsageError(f"{out} exists already: give another name, or --force")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {out.absolute().parent}")
+    source = _source(run, runs_dir)
+    try:
+        with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as folder:
+            found = Path(folder) / MODEL
+            if isinstance(source, Path) and checkpoint is None:
+                _copy_of_run(source, found, best=best)
+            else:
+                _of_checkpoint(str(source), checkpoint or "last", found)
+            if out.suffix in _PICKLED:
+                found = _pickled(found)
+            found.replace(out)
+    except OSError as error:
+        raise StoreError(f"cannot write {out}: {error.strerror or error}") from None
+    typer.echo(str(out))
+
+
+def _source(run: str, runs_dir: Path) -> Path | str:
+    """The folder of a run, or the URL of a store."""
+    return run if "://" in run else find_run(runs_dir, run)
+
+
+def _copy_of_run(run_dir: Path, target: Path, *, best: bool) -> None:
+    model = run_dir / (BEST if best else MODEL)
+    if not model.exists():
+        if best:
+            raise UsageError(f"{run_dir} has no best model: train with --keep-best accuracy")
+        raise UsageError(
+            f"{run_dir} has no model: the run has not ended, or lost it; --checkpoint last exports"
+            " its last checkpoint, if it has one"
+        )
+    check_readable(model)
+    shutil.copyfile(model, target)
+
+
+def _of_checkpoint(url: str, wanted: str, target: Path) -> None:
+    from polyrhythm.store.model_export import export_checkpoint  # imports torch
+
+    if wanted != "last" and not wanted.isdigit():
+        raise UsageError(f"--checkpoint {wanted!r} is not understood: give a number, or last")
+    number = None if wanted == "last" else int(wanted)
+    export_checkpoint(url, number, target, lambda line: typer.echo(line, err=True))
+
+
+def _pickled(model: Path) -> Path:
+    """The model as a file for torch.load, beside it."""
+    import torch
+    from safetensors.torch import load_file
+
+    path = model.with_suffix(".pt")
+    torch.save(load_file(model), path)
+    return path

@@ -1,0 +1,36 @@
+"""Write the model of a checkpoint to a file, a few slices at a time."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from polyrhythm.store import checkpoints
+from polyrhythm.store.model_file import ModelFile
+from polyrhythm.store.objects import open_store
+
+_AT_ONCE = 16
+
+
+def export_checkpoint(
+    url: str, number: int | None, path: Path, tell: Callable[[str], None]
+) -> None:
+    """Write the parameters and buffers of a checkpoint in the store `url`; without a number, of the
+    newest that is whole. Every byte that is read is verified. `tell` gets a line for each checkpoint
+    that is passed over."""
+    store = open_store(url)
+    checkpoint = (
+        checkpoints.newest(store, tell) if number is None else checkpoints.load(store, number)
+    )
+    layout, manifest = checkpoint.layout, checkpoint.manifest
+    about = {"job": manifest.job.name, "rounds": str(manifest.round)}
+    file = ModelFile(path, manifest.model, layout, about)
+    try:
+        for first in range(0, len(layout.slices), _AT_ONCE):
+            some = layout.slices[first : first + _AT_ONCE]
+            for slice_, tensors in checkpoints.read_slices(store, checkpoint, some).items():
+                flat = tensors[checkpoints.PARAMETERS].contiguous().reshape(-1)
+                file.write(slice_, flat.view(torch.uint8).numpy().data)
+        file.commit()
+    finally:
+        file.discard()  # does nothing to a file that was committed
