@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from polyrhythm import release
+
+__version__ = release.VERSION
+
 __all__ = ["Worker", "__version__"]
 
 if TYPE_CHECKING:

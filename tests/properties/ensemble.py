@@ -268,9 +268,9 @@ class Ensemble:
     def _watch_counting(self) -> None:
         commit = self.lead._sharing.commit
 
-        def watched(trailer: m.Trailer) -> int:
+        def watched(trailer: m.Trailer, *, ahead: bool = False) -> int:
             self.counted.append((trailer.worker, trailer.incarnation, trailer.sequence))
-            return commit(trailer)
+            return commit(trailer, ahead=ahead)
 
         self.lead._sharing.commit = watched  # type: ignore[method-assign]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import settings
 
 from polyrhythm.core.lead.contributions import Contributions
-from polyrhythm.core.lead.data import DataPlan, Holder, Sharing
+from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.server.leases import SliceVersions
 from polyrhythm.core.server.ledger import Ledger, Verdict
 from polyrhythm.core.server.modes import OnArrivalMode

@@ -143,6 +143,14 @@ def messages() -> list[m.Message]:
         m.OperatorAnswer(**IDENTITY, reason=refused("no"), done=True, failed=True),
         m.Collect(**IDENTITY, number=2, slices=(0, 3)),
         m.Collected(**IDENTITY, number=2),
+        m.Cut(**IDENTITY, number=4),
+        m.CutTaken(**IDENTITY, number=4, torn=1),
+        m.CutWritten(
+            **IDENTITY, number=4, file=m.FileEntry("slices-0", 7, "d", (1, 2)), fault="full"
+        ),
+        m.Withhold(**IDENTITY, number=4),
+        m.Withheld(**IDENTITY, number=4),
+        m.Proceed(**IDENTITY, number=4),
     ]
 
 

@@ -31,3 +31,15 @@ Threads = Annotated[
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+CheckpointEvery = Annotated[
+    str | None,
+    typer.Option(help="Make a checkpoint regularly: a time such as 60s, or 100rounds."),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="Where checkpoints are kept: a folder, s3://BUCKET/PATH, gs://BUCKET/PATH or"
+        " az://CONTAINER/PATH; default: the run's folder.",
+    ),
+]

@@ -13,6 +13,7 @@ from polyrhythm.cli.config import ConfiguredCommand
 from polyrhythm.cli.data import data
 from polyrhythm.cli.export import export
 from polyrhythm.cli.new import new
+from polyrhythm.cli.resume import resume
 from polyrhythm.cli.server import server
 from polyrhythm.cli.simulate import simulate
 from polyrhythm.cli.status import runs, status, story, why
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(cls=ConfiguredCommand)(train)
+app.command()(resume)
 for command in (worker, server, stop, export, simulate, status, why, story, runs, new):
     app.command()(command)
 app.add_typer(bench, name="bench")

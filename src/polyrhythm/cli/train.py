@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from polyrhythm.cli import flags
+from polyrhythm.cli.checkpointing import check_checkpoints, in_run_folder, with_store
 from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.cli.config import read_config, shown_config
 from polyrhythm.cli.data import fetch_for
@@ -191,6 +192,9 @@ def train(
             " Hosts that run workers need the file at the same path."
         ),
     ] = None,
+    checkpoint_every: flags.CheckpointEvery = None,
+    store: flags.StoreUrl = None,
+    keep: Annotated[int, typer.Option(help="How many of the newest checkpoints are kept.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the order of points, and of the job.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
@@ -362,6 +366,8 @@ def train(
         max_seconds=max_seconds,
         init="" if init is None else str(_checked_init(init)),
         save_model=True,
+        checkpoint_every=checkpoint_every or "",
+        keep=keep,
         path="" if job in JOBS else str(Path(job).resolve()),
         staging=_staging_flags(
             min_step, slow=slow, slow_at=slow_at, stall=stall, tenant=tenant, slow_fold=slow_fold
@@ -373,11 +379,14 @@ def train(
     check_port(port)
     check_threads(threads)
     here = Here.of(spec, local_servers, local_workers)
+    check_checkpoints(spec, store, here)
     fetch_for(job, defaults, options.get(DATA_DIR), quiet=quiet or json_)
+    spec = with_store(spec, store)
+    run_dir = make_run_dir(runs_dir, name, job)
     launch(
-        spec,
+        in_run_folder(spec, here, run_dir),
         here,
-        make_run_dir(runs_dir, name, job),
+        run_dir,
         as_json=json_,
         quiet=quiet or json_,
         link=link,

@@ -6,8 +6,10 @@ from functools import cache
 from typing import Any
 
 from polyrhythm.core.machine import Effect, Reason
+from polyrhythm.core.record import Record
 from polyrhythm.wire.messages import (
     Alive,
+    FileEntry,
     Leased,
     MemberSpec,
     Message,
@@ -106,7 +108,24 @@ class End(Effect, frozen=True):
     failed: bool = False
 
 
+class CommitCut(Effect, frozen=True):
+    """Every server has written its part of this checkpoint: write the record and then the manifest,
+    and delete checkpoints that are not kept. The answer is `CutCommitted`."""
+
+    record: Record
+    spec: ModelSpec
+    files: tuple[FileEntry, ...]
+
+
 # -- the server ---------------------------------------------------------------------------------
+
+
+class TakeCut(Effect, frozen=True):
+    """Copy the parameters and the optimizer state of the slices whose primary this server is, answer
+    with `CutCopied`, write the copy in the background, and answer with `CutStored`."""
+
+    number: int
+    round: int
 
 
 class Build(Effect, frozen=True):

@@ -1,8 +1,10 @@
 """Events that arise inside a process, named in the past tense. Messages of peers are events too."""
 
 from polyrhythm.core.machine import Event, Reason
+from polyrhythm.core.record import Record
 from polyrhythm.wire.messages import (
     ChunkProgress,
+    FileEntry,
     ModelSpec,
     OperatorHello,
     OperatorRequest,
@@ -75,7 +77,39 @@ class StopAsked(Event, frozen=True):
     at_once: bool = False
 
 
+class ResumeAsked(Event, frozen=True):
+    """The job resumes from a checkpoint with this record and this model. It is the lead's first
+    event."""
+
+    record: Record
+    spec: ModelSpec
+
+
+class CutCommitted(Event, frozen=True):
+    """The record and the manifest of a checkpoint were written, so it exists; or they cannot be
+    written because of `fault`."""
+
+    number: int
+    nbytes: int = 0
+    fault: str = ""
+
+
 # -- the server ---------------------------------------------------------------------------------
+
+
+class CutCopied(Event, frozen=True):
+    """The slices of a cut are copied. `torn`: see `CutTaken`."""
+
+    number: int
+    torn: int = 0
+
+
+class CutStored(Event, frozen=True):
+    """This server's part of a checkpoint is written, or cannot be written because of `fault`."""
+
+    number: int
+    file: FileEntry | None = None
+    fault: str = ""
 
 
 class ServerCalled(Event, frozen=True):

@@ -12,7 +12,16 @@ from polyrhythm.core.events import (
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Hello
 
-_WORKER_TO_LEAD = (m.Attach, m.Enrol, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave)
+_WORKER_TO_LEAD = (
+    m.Attach,
+    m.Enrol,
+    m.Trailer,
+    m.Abstained,
+    m.Asking,
+    m.Report,
+    m.Leave,
+    m.Withheld,
+)
 _SERVER_TO_LEAD = (
     m.Placed,
     m.Seeded,
@@ -21,6 +30,8 @@ _SERVER_TO_LEAD = (
     m.CaughtUp,
     m.Unreachable,
     m.Collected,
+    m.CutTaken,
+    m.CutWritten,
 )
 _SERVER_TO_SERVER = (m.Copy, m.Copied, m.Fetch, m.State, m.Adopted)
 _WORKER_TO_SERVER = (m.Contribution, m.Seed, m.Pull, m.Pulled)
@@ -30,6 +41,7 @@ _LEAD_TO_SERVER = (
     m.Place,
     m.Fold,
     m.Collect,
+    m.Cut,
     m.Stop,
 )  # and its own Alive
 

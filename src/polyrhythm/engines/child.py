@@ -17,6 +17,8 @@ from typing import IO
 import msgspec
 import torch
 
+from polyrhythm.core.events import ResumeAsked
+from polyrhythm.core.record import Record
 from polyrhythm.engines.requests import ChildRequest, ReportLine, Told, pack_line
 from polyrhythm.engines.work import presence, settle_in, train
 from polyrhythm.errors import JobFailed, LeadLost, PolyrhythmError
@@ -31,7 +33,9 @@ from polyrhythm.runtime.net.dial import SocketDialer
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.node import ServerNode
 from polyrhythm.runtime.worker.node import WorkerNode
-from polyrhythm.wire.messages import Address
+from polyrhythm.store.checkpoints import load, read_record
+from polyrhythm.store.objects import open_store
+from polyrhythm.wire.messages import Address, JobSpec
 
 
 class _Control:
@@ -138,6 +142,7 @@ def _serve_at(
         options=_options(request, control),
         journal=journal,
         shared=request.link != "tcp",
+        resumed=_resumed(request.job) if lead else None,
     )
     signal.signal(signal.SIGTERM, lambda *_: node.stop())
     node.listen(listeners)
@@ -158,6 +163,8 @@ def _serve_at(
         fault = journal.fault or node.fault
         failed = fault or (in_words(outcome.reason) if outcome.failed else None)
         control.tell(Told(ended=in_words(outcome.reason), failed=failed, whole_job=True))
+    elif outcome.reason.code == "refused":
+        control.tell(Told(failed=in_words(outcome.reason)))
     elif outcome.reason.code == "lead-gone":
         control.tell(Told(failed=in_words(outcome.reason), orphaned=True))
     elif outcome.reason.code == "lead-lost":
@@ -166,7 +173,16 @@ def _serve_at(
     listeners.close()
     if journal is not None:
         journal.close()
-    return int(outcome.reason.code in ("lead-gone", "lead-lost"))
+    return int(outcome.reason.code in ("lead-gone", "lead-lost", "refused"))
+
+
+def _resumed(job: JobSpec) -> ResumeAsked | None:
+    """The record and the model of the checkpoint that the job resumes from."""
+    if not job.resume:
+        return None
+    store = open_store(job.resume)
+    checkpoint = load(store, job.resume_number)
+    return ResumeAsked(read_record(store, checkpoint, Record), checkpoint.manifest.model)
 
 
 def _handle_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:

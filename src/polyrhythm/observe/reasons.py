@@ -32,6 +32,8 @@ SENTENCES = {
     "settling": "this worker leaves when {unacknowledged:contribution has|contributions have} been"
     " acknowledged",
     "unacknowledged": "waiting for {servers} to acknowledge the last two contributions",
+    "withheld": "a checkpoint is being made; this worker withholds its contribution until the slices"
+    " are copied",
     "lead-suspect": "the lead is silent; this process waits for it until --lead-timeout",
     "order-missing": "round {round} waits for the lead to order the fold",
     "rerouting": "the slices have new primaries; waiting for {servers} to follow the new routes",
@@ -114,6 +116,14 @@ SENTENCES = {
     " named",
     "refused": "{detail}",
     "too-late": "{name} came too late: {cause}",
+    # why a checkpoint was not made
+    "cut-torn": "a late contribution was in some slices of s{server} and not in others; the next round"
+    " is tried",
+    "cut-busy": "{workers} did not contribute in time; training goes on without it",
+    "cut-server-lost": "s{server} was lost before it had written its part",
+    "cut-unwritten": "{detail}",
+    "no-store": "the job has no store for checkpoints: start it with --store URL",
+    "ending-already": "the job is ending",
     # why a job, or a process of it, ended
     "goal": "the job reached its goal: {goal}",
     "goal-not-finite": "the job reached its goal ({goal}), but the objective is not finite: lower the"

@@ -260,6 +260,20 @@ class Teller:
         away = f"the lead itself was away for {line['seconds']:.1f} s"
         return [self._say(f"{away}: nobody is suspected for that time", None)]
 
+    def _checkpoint(self, line: dict[str, Any]) -> list[Sentence]:
+        made = f"checkpoint {line['number']} is made, of round {line['round']}"
+        text = f"{made}: {size(line['nbytes'])} in {line['seconds']:.1f} s"
+        return [replace(self._say(text, ()), routine=True)]
+
+    def _checkpoint_failed(self, line: dict[str, Any]) -> list[Sentence]:
+        why = in_words(reason_of(line), self.state.name_of)
+        text = f"checkpoint {line['number']} is not made: {why}; training goes on"
+        return [replace(self._say(text, ()), urgent=True)]
+
+    def _resumed(self, line: dict[str, Any]) -> list[Sentence]:
+        text = f"the job resumes from checkpoint {line['number']}, after round {line['round']}"
+        return [self._say(text, ())]
+
     def _stopping(self, line: dict[str, Any]) -> list[Sentence]:
         """The command says this itself."""
         by = f" by {line['by']}" if "by" in line else ""
@@ -337,6 +351,9 @@ class Teller:
         "evicted": _evicted,
         "lead-paused": _away,
         "stopping": _stopping,
+        "checkpoint": _checkpoint,
+        "checkpoint-failed": _checkpoint_failed,
+        "resumed": _resumed,
         "rounds": _rounds,
         "policy": _policy,
         "waiting": _waiting,

@@ -25,12 +25,18 @@ def arm() -> None:
 
 def reach(who: str, did: str, message: object) -> None:
     """Die here if the file names this process, what it did, and the type of the message."""
+    if ON:
+        reach_step(who, did, type(message).__name__)
+
+
+def reach_step(who: str, did: str, what: str) -> None:
+    """Die here if the file names this process, what it did, and what it did it to."""
     if not ON:
         return
     try:
         with open(_file) as file:
             wanted = file.read().split()
-        if wanted == [who, did, type(message).__name__]:
+        if wanted == [who, did, what]:
             if not _again:
                 os.unlink(_file)
             os.kill(os.getpid(), signal.SIGKILL)

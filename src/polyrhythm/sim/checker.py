@@ -4,6 +4,7 @@
 was decided is wholly in that round's version: in every slice, on every server.*
 """
 
+from polyrhythm.core.record import Record
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.sim.server.slice_store import Given, SimSliceStore
 from polyrhythm.wire import messages as m
@@ -18,6 +19,17 @@ class Checker:
         self._trailers: set[Given] = set()
         self._arrived: dict[Given, set[int]] = {}
         self._promised: dict[int, list[Given]] = {}
+        self._cuts: dict[int, dict[int, tuple[frozenset[Given], float]]] = {}
+        self.checkpoints: list[tuple[Record, dict[int, tuple[frozenset[Given], float]]]] = []
+        """The checkpoints that were made: the record, and per slice its contributions and weight."""
+
+    def cut(self, number: int, slice_: int, contents: frozenset[Given], weight: float) -> None:
+        """A server has copied a slice for this cut."""
+        self._cuts.setdefault(number, {})[slice_] = (contents, weight)
+
+    def committed(self, record: Record) -> None:
+        """The lead makes a checkpoint of a cut."""
+        self.checkpoints.append((record, self._cuts.pop(record.number)))
 
     def told_lead(self, message: m.Message) -> None:
         """The lead has received this message: a server that reports a contribution must have it."""

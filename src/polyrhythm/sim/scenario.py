@@ -10,6 +10,7 @@ import msgspec
 
 from polyrhythm.core.batches import DEFAULT
 from polyrhythm.core.peers import SEAT
+from polyrhythm.core.schedule import Schedule
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
 from polyrhythm.errors import UsageError
 from polyrhythm.sim.quantities import Duration, Rate, Size
@@ -76,6 +77,10 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Copies of every slice on other servers."""
     save_model: bool = False
     """The lead's process writes the model when the job ends."""
+    checkpoint_every: str = ""
+    """How often a checkpoint is made: a duration, or a number of rounds such as 100rounds."""
+    store_rate: Rate = Rate(5 * 10**8)
+    """How fast a server writes its part of a checkpoint, and reads it."""
     start_timeout: Duration = Duration(60 * 10**9)
     limit: Duration = Duration(3600 * 10**9)
     """Virtual time after which a run that does not end is given up."""
@@ -340,6 +345,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             replicas=job.replicas,
             save_model=job.save_model,
             read_ahead=job.read_ahead,
+            checkpoint_every=job.checkpoint_every,
+            store="simulated" if job.checkpoint_every else "",
         )
         return choose_kind(spec)
 
@@ -357,6 +364,7 @@ def parse_scenario(text: bytes | str, source: str) -> Scenario:
     try:
         scenario = msgspec.toml.decode(text, type=Scenario, dec_hook=_parse_quantity)
         choose_policy(scenario.job_spec("simulated"))
+        Schedule(scenario.job.checkpoint_every)
     except (msgspec.DecodeError, UnicodeDecodeError, UsageError) as error:
         raise UsageError(f"{source}: {error}") from None
     return scenario

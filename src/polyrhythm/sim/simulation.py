@@ -12,6 +12,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.lead.pacemaker import PACEMAKER
 from polyrhythm.core.machine import Machine
 from polyrhythm.core.peers import SEAT
+from polyrhythm.core.record import Record
 from polyrhythm.errors import JobFailed
 from polyrhythm.observe.journal import Journal
 from polyrhythm.observe.reasons import in_words
@@ -40,10 +41,11 @@ class Simulation:
         *,
         seed: int = 0,
         check: bool = False,
+        resumed: Record | None = None,
     ) -> None:
         """`job` is made by `scenario.job_spec`. `check`: after every event the machine asserts its
         invariants, servers keep what they were given, and a witness compares what was promised
-        with what was folded."""
+        with what was folded. `resumed`: the record of the checkpoint that the job resumes from."""
         self.scenario = scenario
         self.job = job
         self.workers: dict[str, WorkerProcess] = {}
@@ -61,6 +63,7 @@ class Simulation:
         self.servers = [self._make_server(server) for server in range(scenario.job.servers)]
         self._cast = {spec.name: spec for spec in scenario.cast()}
         self._began_ns = clock.now_ns
+        self._resumed = resumed
 
     def _make_server(self, server: int) -> ServerProcess:
         self._lives[server] += 1
@@ -70,6 +73,7 @@ class Simulation:
             self._clock,
             journal=self._journal if server == SEAT.server else None,
             fold_ns_per_byte=1e9 / self.scenario.job.fold_rate,
+            store_ns_per_byte=1e9 / self.scenario.job.store_rate,
             objective=self.objective,
             checker=self._witness,
             dial=self._dial_server,
@@ -79,6 +83,8 @@ class Simulation:
     def run(self) -> fx.End:
         clock, lead = self._clock, self.servers[SEAT.server]
         began_ns = self._began_ns
+        if self._resumed is not None:
+            lead.post(fx.LEAD, ev.ResumeAsked(self._resumed, self._model))
         for server in self.servers:
             server.say_hello(
                 None if server is lead else self._link(server, lead, self.scenario.link)

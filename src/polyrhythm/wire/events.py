@@ -63,3 +63,10 @@ class EventType(IntEnum):
     # ours: saving the model
     COLLECT = 104
     COLLECTED = 105
+    # ours: checkpoints
+    CUT = 112
+    CUT_TAKEN = 113
+    CUT_WRITTEN = 114
+    WITHHOLD = 115
+    WITHHELD = 116
+    PROCEED = 117

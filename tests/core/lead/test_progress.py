@@ -2,11 +2,11 @@
 
 import pytest
 
-from polyrhythm.core.lead.data import Sharing
 from polyrhythm.core.lead.members import View
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import IDLE_ROUNDS, JobProgress, RoundEquivalents
 from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.wire.messages import JobSpec, Trailer

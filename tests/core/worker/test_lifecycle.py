@@ -12,7 +12,16 @@ from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
-BEFORE_ADMISSION = (m.Routing, m.Leased, m.Acknowledged, m.Release, m.Evicted, ev.Linked)
+BEFORE_ADMISSION = (
+    m.Routing,
+    m.Leased,
+    m.Acknowledged,
+    m.Release,
+    m.Withhold,
+    m.Proceed,
+    m.Evicted,
+    ev.Linked,
+)
 """They are meant for an incarnation, and there is none."""
 BEFORE_ROUTES = (ev.Skipped, ev.Landed)
 AFTER_THE_LOOP = (ev.Enrolling, ev.Computed, ev.Exhausted, ev.PassedAll, ev.LeaveAsked)

@@ -68,11 +68,12 @@ class _Span:
 
 @dataclass(slots=True)
 class Accounting:
+    _round: int = 0
+    """The last round that was closed."""
     workers: dict[int, WorkerTotals] = field(default_factory=dict)
     _span: _Span = field(default_factory=_Span)
     _line_ns: int = 0
     _round_ns: int = 0
-    _round: int = 0
     _computed_ns: list[int] = field(default_factory=list)
     """The compute time of each contribution of this round."""
     _first_ns: int = 0

@@ -5,6 +5,7 @@ promoted: otherwise servers would fold different sets of contributions in the sa
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from polyrhythm.core.lead.contributions import Complete
 from polyrhythm.core.lead.members import Member
@@ -17,7 +18,12 @@ from polyrhythm.wire.messages import Folded, Trailer
 class ByRounds:
     """Implements `modes.Mode`."""
 
+    withholds: ClassVar[bool] = False
+
     def __init__(self, parts: Parts) -> None:
+        self.part = 0.0
+        self._before = parts.job.resume_round
+        """The rounds before the checkpoint that the job resumed from."""
         self._rounds = parts.rounds
         self._routing = parts.routing
         self._contributions = parts.contributions
@@ -34,7 +40,7 @@ class ByRounds:
 
     @property
     def done(self) -> int:
-        return max(0, self._rounds.round)
+        return self._before + max(0, self._rounds.round)
 
     # -- contributions -------------------------------------------------------------------------
 
@@ -46,6 +52,9 @@ class ByRounds:
 
     def complete(self, complete: Complete) -> None:
         self._rounds.arrived(complete.trailer.worker, complete.round)
+
+    def ahead(self, complete: Complete) -> bool:
+        return self._rounds.folding and complete.round > self._rounds.round
 
     def counted(self, now_ns: int) -> None:
         """Nothing to do: goals are checked when a round is folded."""
@@ -115,7 +124,7 @@ class ByRounds:
         if self._ending.begun:
             return
         round_, why = self._rounds.round, self._rounds.reason
-        goal = self._progress.folded(round_, why, now_ns)
+        goal = self._progress.folded(self.done, why, now_ns)
         if goal is not None:
             self._ending.goal = goal
         elif (trouble := self._progress.stuck(round_, why)) is not None:

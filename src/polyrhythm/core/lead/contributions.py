@@ -16,7 +16,15 @@ from collections.abc import Callable, Container, Mapping
 import msgspec
 
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.wire.messages import LEAST_WEIGHT, MOST_NUMBER, WINDOW, Arrived, Row, Trailer
+from polyrhythm.wire.messages import (
+    LEAST_WEIGHT,
+    MOST_COUNT,
+    MOST_NUMBER,
+    WINDOW,
+    Arrived,
+    Row,
+    Trailer,
+)
 
 _MOST_INCOMPLETE = 16
 """The most incomplete contributions of one member. An honest worker has at most two that are not
@@ -50,6 +58,8 @@ class _Partial(msgspec.Struct, gc=False):
     """Per server, the routing epoch of its last report."""
     trailer: Trailer | None = None
     round: int = 0
+    first: int = MOST_COUNT
+    """The earliest round that a server has added it to."""
 
     def lacks(self, primary_since: PrimarySince) -> set[int]:
         """The primaries without a report of all their slices."""
@@ -71,6 +81,9 @@ class Contributions:
         that it had of each member then."""
         self.owed: dict[_Key, set[int]] = {}
         """Contributions that were complete, with the primaries that lack them now."""
+        self._whole_from = 0
+        """No complete contribution is in this round on some servers and in an earlier one on others,
+        and the same holds for all later rounds."""
 
     def keep_until_folded(self) -> None:
         """Remember complete contributions: a server that is promoted may lack them."""
@@ -129,6 +142,8 @@ class Contributions:
         partial.reports[message.server] = message.routing
         if message.round > partial.round:
             partial.round = message.round
+        if message.round < partial.first:
+            partial.first = message.round
         return self._complete_if(key, partial, primary_since)
 
     def _begin(self, key: _Key) -> _Partial:
@@ -159,6 +174,8 @@ class Contributions:
         ):
             return None
         del self._partial[key]
+        if partial.first < partial.round > self._whole_from:
+            self._whole_from = partial.round
         sender = partial.sender
         sender.incomplete -= 1
         if sender.done < key[2]:
@@ -220,6 +237,13 @@ class Contributions:
                 found = self._complete_if(key, partial, primary_since)
                 done += [found] if found is not None else []
         return done
+
+    def split(self, round_: int) -> bool:
+        """Whether the fold of this round has a contribution on some servers and not on others, or one
+        that is not counted yet. Every server has reported what is in that fold."""
+        if self._whole_from > round_:
+            return True
+        return any(partial.first <= round_ for partial in self._partial.values())
 
     def owing_members(self) -> set[tuple[int, int]]:
         return {key[:2] for key in self.owed}

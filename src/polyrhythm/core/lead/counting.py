@@ -48,7 +48,7 @@ class Counting:
         self._rounds.moved_ns = now_ns
         trailer = complete.trailer
         self._mode.complete(complete)
-        self._progress.count(trailer, now_ns)
+        self._progress.count(trailer, now_ns, ahead=self._mode.ahead(complete))
         if member is not None:
             lease = trailer.lease
             if member.confirms and not self._contributions.incomplete(*member.key):

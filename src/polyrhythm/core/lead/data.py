@@ -7,16 +7,14 @@ holder has contributed under a lease without the chunk, or every server knows th
 removed.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from polyrhythm.core.batches import too_few
-from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.minimum_tracker import MinimumTracker
-from polyrhythm.core.text import name_order
+from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.errors import InvariantBroken
-from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased, Trailer
+from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 CHUNKS_PER_WORKER = 16
 _MOST_PASSES = 10_000
@@ -65,6 +63,30 @@ class DataPlan:
         self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(count):
             self._passes.put(index, 0)
+        self._ahead: dict[int, tuple[int, int]] = {}
+        """Per chunk with progress that is not in the fold under way: passes and cursor before it."""
+
+    @classmethod
+    def resumed(
+        cls, record: Record, epochs: int | None, members: Mapping[str, Holder]
+    ) -> "DataPlan":
+        """The plan of a checkpoint. `members`: the holders by name. A member that held chunks at the
+        cut gets them again, up to its share."""
+        plan = cls(record.points, 1, record.seed, epochs)
+        plan.chunks = [
+            Chunk(c.first, c.last, None, None, 0, c.passes, c.cursor) for c in record.chunks
+        ]
+        plan._passes = MinimumTracker()
+        wanted: dict[Holder, list[int]] = {}
+        for index, chunk in enumerate(record.chunks):
+            plan._passes.put(index, chunk.passes)
+            if chunk.holder in members:
+                wanted.setdefault(members[chunk.holder], []).append(index)
+        for member, quota in _quotas(len(plan.chunks), wanted, members.values()).items():
+            for index in wanted.get(member, [])[:quota]:
+                plan._hand(index, member)
+        plan.share(list(members.values()))
+        return plan
 
     def share(self, members: list[Holder]) -> set[Holder]:
         """Distribute all chunks over `members` evenly and in their order, and move as few as that
@@ -79,16 +101,14 @@ class DataPlan:
                 held[chunk.due].append(index)
             else:
                 loose.append(index)
-        bound, extras = divmod(len(self.chunks), len(members))
-        ranked = sorted(members, key=lambda member: -len(held[member]))
-        quotas = {member: bound + (rank < extras) for rank, member in enumerate(ranked)}
-        for member in ranked:
-            while len(held[member]) > quotas[member]:
+        quotas = _quotas(len(self.chunks), held, members)
+        for member, quota in quotas.items():
+            while len(held[member]) > quota:
                 loose.append(held[member].pop())
         moves = iter(loose)
         changed = set()
-        for member in ranked:
-            for _ in range(quotas[member] - len(held[member])):
+        for member, quota in quotas.items():
+            for _ in range(quota - len(held[member])):
                 changed.add(self._move(next(moves), member))
         self._number(changed)
         for index in self.moving:
@@ -173,9 +193,12 @@ class DataPlan:
             number=self._numbers.get(holder, 0),
         )
 
-    def commit(self, holder: Holder, progress: tuple[ChunkProgress, ...]) -> int:
+    def commit(
+        self, holder: Holder, progress: tuple[ChunkProgress, ...], *, ahead: bool = False
+    ) -> int:
         """Record what a contribution visited; returns the number of points. Progress on a chunk that
-        the member does not hold is ignored, and so is progress that no worker can have made."""
+        the member does not hold is ignored, and so is progress that no worker can have made. `ahead`:
+        the contribution is in the next fold, and not in the one under way."""
         visited = 0
         for step in progress:
             index, passes, cursor = step.chunk, step.passes, step.cursor
@@ -191,12 +214,30 @@ class DataPlan:
                 done += (passes - chunk.passes) * chunk.points
             if done <= 0:
                 continue
+            if ahead:
+                self._ahead.setdefault(index, (chunk.passes, chunk.cursor))
             if passes != chunk.passes:
                 self._passes.put(index, passes)
                 chunk.passes = passes
             chunk.cursor = cursor
             visited += done
         return visited
+
+    def settle(self) -> None:
+        """The fold is over: contributions that were ahead of it belong to the next one."""
+        self._ahead.clear()
+
+    def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
+        """The chunks for a checkpoint of the fold that has just ended. `names`: of the members."""
+        return tuple(
+            RecordedChunk(
+                chunk.first,
+                chunk.last,
+                *self._ahead.get(index, (chunk.passes, chunk.cursor)),
+                "" if chunk.holder is None else names.get(chunk.holder, ""),
+            )
+            for index, chunk in enumerate(self.chunks)
+        )
 
     @property
     def passes(self) -> int:
@@ -227,101 +268,11 @@ class DataPlan:
                 raise InvariantBroken("a chunk is missing in the chunks of its holder")
 
 
-class Sharing:
-    """The data plan as members join, enrol and leave.
-
-    *The first data set that is enrolled makes the plan; the data sets of all members must have the same
-    length. The chunks of a member that left are shared again when every server knows that it left:
-    until then its contributions may still count.*
-    """
-
-    def __init__(self, seed: int, epochs: int | None, min_batch: int = 1) -> None:
-        self._min_batch = min_batch
-        self._seed = seed
-        self._epochs = epochs
-        self._plan: DataPlan | None = None
-        self._members: list[Holder] = []
-        self.moving: Collection[int] = ()
-        """Chunks that are moving from one member to another."""
-
-    @property
-    def passes(self) -> int:
-        return self._plan.passes if self._plan is not None else 0
-
-    @property
-    def points(self) -> int:
-        """The length of the data set; 0 until a worker enrols one."""
-        return self._plan.points if self._plan is not None else 0
-
-    @property
-    def begun(self) -> bool:
-        """Whether a worker has enrolled a data set."""
-        return self._plan is not None
-
-    def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | str:
-        """The member's lease, or what is wrong with its data set. `batch`: the batch size of the
-        member's loop; 0: unknown."""
-        if points < 1:
-            return "is empty"
-        if too_few(points, self._min_batch):
-            return f"has {points} points, fewer than --min-batch {self._min_batch}"
-        if self._plan is None:
-            self._members = _entered(view.members())
-            least = min(self._min_batch, batch or self._min_batch)
-            self._plan = DataPlan(points, len(self._members), self._seed, self._epochs, least)
-            self.moving = self._plan.moving
-            self._plan.share(self._members)
-        elif points != self._plan.points:
-            return f"has {points} points, the job's has {self._plan.points}"
-        member.enrolled = True
-        return self._plan.lease(member.key)
-
-    def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
-        """Every server knows the view, and that the members in `gone` were removed. Returns the
-        leases that changed."""
-        if self._plan is None:
-            return []
-        changed = self._plan.release(gone)
-        members = _entered(view.members())
-        if members != self._members:
-            self._members = members
-            changed |= self._plan.share(members)
-        return self._leases(view, changed)
-
-    def commit(self, trailer: Trailer) -> int:
-        """Record what a contribution visited; returns the number of points."""
-        if self._plan is None:
-            return int(trailer.weight)
-        return self._plan.commit((trailer.worker, trailer.incarnation), trailer.progress)
-
-    def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
-        """The member works under lease `number` now. Returns the leases that grew because of that."""
-        if self._plan is None or not self.moving:
-            return []
-        return self._leases(view, self._plan.confirm(member.key, number))
-
-    def outdated(self, member: Member, number: int) -> bool:
-        """Whether the member has chunks under a lease that is later than `number`."""
-        if self._plan is None or not member.enrolled:
-            return False
-        lease = self._plan.lease(member.key)
-        return lease.number > number and bool(lease.chunks)
-
-    def _leases(self, view: View, changed: set[Holder]) -> list[tuple[Member, Leased]]:
-        assert self._plan is not None
-        found = []
-        for worker, incarnation in sorted(changed):
-            member = view.get(worker, incarnation)
-            if member is not None and member.enrolled:
-                found.append((member, self._plan.lease(member.key)))
-        return found
-
-    def check(self) -> None:
-        if self._plan is not None:
-            self._plan.check()
-
-
-def _entered(members: Iterable[Member]) -> list[Holder]:
-    """In the order of their names, so that the order in which workers join does not matter."""
-    entered = (member for member in members if member.entered)
-    return [member.key for member in sorted(entered, key=lambda member: name_order(member.name))]
+def _quotas(
+    chunks: int, held: Mapping[Holder, Collection[int]], members: Iterable[Holder]
+) -> dict[Holder, int]:
+    """How many chunks each member gets: the same number, and those that hold the most get one more if
+    that does not come out even. In the order of that ranking."""
+    ranked = sorted(members, key=lambda member: -len(held.get(member, ())))
+    bound, extras = divmod(chunks, len(ranked))
+    return {member: bound + (rank < extras) for rank, member in enumerate(ranked)}

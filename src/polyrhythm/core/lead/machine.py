@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import server_number, worker_number
 from polyrhythm.core.lead.counting import Counting
+from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.lifecycle import Lifecycle
 from polyrhythm.core.lead.modes import choose_mode
 from polyrhythm.core.lead.parts import connect
@@ -49,6 +50,9 @@ class LeadMachine:
         self._counting = Counting(parts, self._mode)
         self._lifecycle = Lifecycle(parts, self._mode)
         self._waiting = WaitReport(parts, self._mode)
+        self._cuts = Cuts(parts, self._mode)
+        self._resumes: m.ModelSpec | None = None
+        """The model of the checkpoint that the job resumes from."""
         self._pauses = PauseDetector(job.heartbeat_s)
         self._timed = (
             self._lifecycle.suspicion,
@@ -57,6 +61,7 @@ class LeadMachine:
             self._pauses,
             self._stopping,
             self._saving,
+            self._cuts,
         )
         """The parts that want to be woken, beside the policy and the opening."""
 
@@ -68,6 +73,8 @@ class LeadMachine:
             handler = self._HANDLERS.get(type(event))
             if handler is not None:
                 handler(self, event, now_ns)
+            if self._cuts.active and not self._ending.over:
+                self._cuts.advance(now_ns)
         return effects
 
     def wake_at(self) -> int | None:
@@ -102,6 +109,8 @@ class LeadMachine:
         if fault is not None:
             self._outbox.refuse(event.link, refused(refusal(event.hello.name, fault)))
         elif self._servers.join(event.link, event.hello, now_ns) and self._routing.gathered:
+            if self._resumes is not None and self._routing.spec is None:
+                self._servers.place(self._resumes)
             for link, hello in self._admission.open():
                 self._admit(link, hello, now_ns)
 
@@ -174,6 +183,7 @@ class LeadMachine:
         if member is not None and fault is not None:
             self._lifecycle.refuse(member, refused(fault), now_ns)
         else:
+            self._cuts.computed(message.compute_ns)
             self._counting.trailer(message, member, now_ns)
 
     def _on_arrived(self, message: m.Arrived, now_ns: int) -> None:
@@ -208,6 +218,7 @@ class LeadMachine:
         if self._ending.goal is not None:
             self._send_stop(self._ending.goal, now_ns)
             return
+        self._cuts.after_fold(now_ns)
         self._counting.send_leases(self._sharing.share_again(self.view, removed), now_ns)
         self._folds.release(self._rounds.release, self._rounds.readers)
         opened = self._rounds.round
@@ -293,6 +304,33 @@ class LeadMachine:
                 self._contributions.excuse(worker, incarnation)
         if self._mode.recount(versions):
             self._after_fold(now_ns)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def _on_resume_asked(self, event: ev.ResumeAsked, now_ns: int) -> None:
+        """Continue after a checkpoint: servers read the slices, and the lead takes its record over."""
+        record = event.record
+        self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
+        self._routing.resume(record.routing)
+        self._sharing.resume(record)
+        self._mode.part = record.part
+        self._cuts.resume(record)
+        self._resumes = event.spec
+        self._outbox.note(
+            "resumed", number=record.number, round=record.round, store=self.job.resume
+        )
+
+    def _on_withheld(self, message: m.Withheld, now_ns: int) -> None:
+        self._cuts.withheld(message)
+
+    def _on_cut_taken(self, message: m.CutTaken, now_ns: int) -> None:
+        self._cuts.taken(message, now_ns)
+
+    def _on_cut_written(self, message: m.CutWritten, now_ns: int) -> None:
+        self._cuts.written(message, now_ns)
+
+    def _on_cut_committed(self, event: ev.CutCommitted, now_ns: int) -> None:
+        self._cuts.committed(event, now_ns)
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -399,6 +437,8 @@ class LeadMachine:
         ev.SliceStored: _on_slice_stored,
         ev.ModelSaved: _on_model_saved,
         ev.SavingFailed: _on_saving_failed,
+        ev.ResumeAsked: _on_resume_asked,
+        ev.CutCommitted: _on_cut_committed,
         m.Placed: _on_placed,
         m.Seeded: _on_seeded,
         m.Attach: _on_attach,
@@ -413,4 +453,7 @@ class LeadMachine:
         m.Alive: _on_alive,
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
+        m.Withheld: _on_withheld,
+        m.CutTaken: _on_cut_taken,
+        m.CutWritten: _on_cut_written,
     }

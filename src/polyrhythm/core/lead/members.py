@@ -4,6 +4,7 @@
 was admitted, so a worker that rejoins under its old name has a new incarnation.*
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from polyrhythm.wire.messages import MemberSpec
@@ -45,6 +46,16 @@ class View:
         """Per name, the number of the worker; names of former members stay."""
         self._specs: tuple[MemberSpec, ...] | None = None
         """Of all members that have entered; None: to be built anew."""
+
+    def resume(self, epoch: int, numbers: Mapping[str, int]) -> None:
+        """Continue after a checkpoint: epochs go on rising, and known names keep their numbers."""
+        self.epoch = epoch
+        self._numbers = dict(numbers)
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Per name, the number of the worker that is or was a member."""
+        return self._numbers
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._members

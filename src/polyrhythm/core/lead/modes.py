@@ -5,7 +5,7 @@ ask which one it is (decision 041).
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from polyrhythm.core.lead.by_rounds import ByRounds
 from polyrhythm.core.lead.contributions import Complete
@@ -18,6 +18,12 @@ from polyrhythm.wire.messages import Folded, Trailer
 
 
 class Mode(Protocol):
+    withholds: ClassVar[bool]
+    """Whether workers must withhold contributions before a cut: no fold divides those that are in it
+    from those that are not."""
+    part: float
+    """The part of the next round's equivalent that is done; always 0 by rounds."""
+
     @property
     def done(self) -> int:
         """How many rounds, or their equivalent, are folded or being folded."""
@@ -32,6 +38,9 @@ class Mode(Protocol):
 
     def complete(self, complete: Complete) -> None:
         """A contribution is complete; the policy does not know of it yet."""
+
+    def ahead(self, complete: Complete) -> bool:
+        """Whether a contribution is complete that is in the next fold, and not in the one under way."""
 
     def counted(self, now_ns: int) -> None:
         """A contribution is complete, and the policy has decided about it."""

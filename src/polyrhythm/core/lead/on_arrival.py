@@ -5,6 +5,7 @@ knows the members, and a last one when a goal is reached, so that servers stop f
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from polyrhythm.core.lead.contributions import Complete, InFlight
 from polyrhythm.core.lead.members import Member
@@ -20,6 +21,8 @@ _ON_ARRIVAL = Reason("on-arrival")
 class OnArrival:
     """Implements `modes.Mode`."""
 
+    withholds: ClassVar[bool] = True
+
     def __init__(self, parts: Parts) -> None:
         self._view = parts.view
         self._rounds = parts.rounds
@@ -32,7 +35,7 @@ class OnArrival:
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
-        self._equivalents = RoundEquivalents()
+        self._equivalents = RoundEquivalents(parts.job.resume_round)
         self._in_flight = InFlight(WINDOW)
         self._last = False
         """Whether the last fold was ordered: servers fold nothing after it."""
@@ -40,6 +43,14 @@ class OnArrival:
     @property
     def done(self) -> int:
         return self._equivalents.done
+
+    @property
+    def part(self) -> float:
+        return self._equivalents.part
+
+    @part.setter
+    def part(self, part: float) -> None:
+        self._equivalents.part = part
 
     # -- contributions -------------------------------------------------------------------------
 
@@ -52,6 +63,9 @@ class OnArrival:
     def complete(self, complete: Complete) -> None:
         trailer = complete.trailer
         self._in_flight.completed(trailer.worker, trailer.incarnation, trailer.sequence)
+
+    def ahead(self, complete: Complete) -> bool:
+        return False
 
     def counted(self, now_ns: int) -> None:
         if not self._ending.begun:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from polyrhythm.core.lead.admission import Admission, Opening
 from polyrhythm.core.lead.contributions import Contributions
-from polyrhythm.core.lead.data import Sharing
 from polyrhythm.core.lead.ending import Ending, Stopping
 from polyrhythm.core.lead.folds import Folds
 from polyrhythm.core.lead.members import View
@@ -16,6 +15,7 @@ from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.routing import Routing
 from polyrhythm.core.lead.saving import Saving
 from polyrhythm.core.lead.servers import Servers
+from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.lead_watch import link_timeout_s
 from polyrhythm.core.sync.policy import SyncPolicy
 from polyrhythm.core.sync.registry import choose_policy
@@ -50,7 +50,7 @@ class Parts:
 def connect(job: JobSpec) -> Parts:
     policy, view, rounds = choose_policy(job), View(), Rounds()
     admission = Admission(job.job)
-    routing = Routing(job.servers, job.slice_nbytes, job.replicas)
+    routing = Routing(job.servers, job.slice_nbytes, job.replicas, restores=bool(job.resume))
     grace_s = job.start_timeout_s if job.respawn else 0.0
     removals = Removals(grace_s, link_timeout_s(job.lead_timeout_s))
     sharing = Sharing(job.seed, job.epochs, job.min_batch)

@@ -3,10 +3,10 @@
 import math
 
 from polyrhythm.core.lead.accounting import Accounting
-from polyrhythm.core.lead.data import Sharing
 from polyrhythm.core.lead.learning import Learning
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.passes import Passes, PassObjective
+from polyrhythm.core.lead.sharing import Sharing
 from polyrhythm.core.machine import Reason
 from polyrhythm.wire.messages import JobSpec, Trailer
 from polyrhythm.wire.messages.reasons import Field
@@ -28,7 +28,7 @@ class JobProgress:
     def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
         self.goals = Goals(job)
         self.learning = Learning()
-        self.accounting = Accounting()
+        self.accounting = Accounting(job.resume_round)
         self._passes = Passes()
         self._job = job
         self._sharing = sharing
@@ -43,9 +43,9 @@ class JobProgress:
         needed = job.epochs is not None or job.target_change is not None
         return needed and job.rounds is None and not self._sharing.begun
 
-    def count(self, trailer: Trailer, now_ns: int) -> None:
-        """A contribution is complete."""
-        points = self._sharing.commit(trailer)
+    def count(self, trailer: Trailer, now_ns: int, *, ahead: bool = False) -> None:
+        """A contribution is complete. `ahead`: it is not in the fold under way."""
+        points = self._sharing.commit(trailer, ahead=ahead)
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)
         if trailer.objective is not None:
@@ -120,15 +120,15 @@ class RoundEquivalents:
     the rate.*
     """
 
-    def __init__(self) -> None:
-        self.done = 0
-        self._part = 0.0
+    def __init__(self, done: int = 0) -> None:
+        self.done = done
+        self.part = 0.0
 
     def advance(self, members: int) -> None:
         """A contribution of one of so many members is complete."""
-        self._part += 1 / max(1, members)
-        if self._part >= 1 - 1e-9:
-            self._part -= 1
+        self.part += 1 / max(1, members)
+        if self.part >= 1 - 1e-9:
+            self.part -= 1
             self.done += 1
 
 

@@ -46,7 +46,10 @@ class Change:
 
 
 class Routing:
-    def __init__(self, servers: int, slice_nbytes: int, replicas: int = 0) -> None:
+    def __init__(
+        self, servers: int, slice_nbytes: int, replicas: int = 0, *, restores: bool = False
+    ) -> None:
+        """`restores`: servers read the initial parameters from a checkpoint, and no worker seeds."""
         self.addresses: dict[int, Address] = {}
         self.incarnations: dict[int, int] = {}
         """Per server, the routing epoch in which it joined."""
@@ -64,6 +67,7 @@ class Routing:
         self._expected = servers
         self._slice_nbytes = slice_nbytes
         self._replicas = replicas
+        self._restores = restores
         self._layout: Layout | None = None
         self._gathered = False
         self._begun = False
@@ -131,12 +135,16 @@ class Routing:
         del self.addresses[server]
         return True
 
+    def resume(self, epoch: int) -> None:
+        """Continue after a checkpoint that was made in this epoch."""
+        self.epoch = epoch
+
     def place(self, spec: ModelSpec) -> None:
         """Cut the first worker's model into slices, and route them."""
         self.spec = spec
         self._layout = lay_out(spec, self._expected, self._slice_nbytes)
         self.nbytes = self._layout.nbytes
-        self.epoch = 1
+        self.epoch += 1
         self._route(steps.begin(self._goal(), self.epoch))
 
     def _goal(self) -> tuple[Route, ...]:
@@ -176,7 +184,10 @@ class Routing:
         return self.all_placed
 
     def seeds(self, worker: int) -> bool:
-        """Whether this worker, which is about to get the routes, must seed: the first one must."""
+        """Whether this worker, which is about to get the routes, must seed: the first one must, unless
+        the servers read a checkpoint."""
+        if self._restores:
+            return False
         if self.seeder is None:
             self.seeder = worker
         return self.seeder == worker and not self.all_seeded

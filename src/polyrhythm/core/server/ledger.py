@@ -137,6 +137,11 @@ class Ledger:
         """The number of incomplete contributions."""
         return len(self._arrivals)
 
+    @property
+    def torn(self) -> int:
+        """How many contributions are folded into some slices of this server and not into others."""
+        return len(self._arrivals)
+
     def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
         """Whether a contribution of this incarnation, which then has read a version, is in the slice."""
         row = self._rows.get(slice_, {}).get(worker)
@@ -319,11 +324,13 @@ class RoundsLedger(Ledger):
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
         super().__init__(mine, replicated=replicated)
         self._folded: dict[int, _Rows] = {}
+        self._torn = 0
 
     def close(self, round_: int) -> None:
         """Round `round_` is folded: later contributions are in the next one. A slice that a primary
         before this one had folded is not folded again, and its later contributions are not in it."""
         self.round = round_ + 1
+        self._torn = len(self._arrivals)
         if self._replicated:
             for slice_ in [s for s in self._mine if self.number(s) < round_]:
                 self._folded[slice_] = dict(self._rows.get(slice_, {}))
@@ -339,6 +346,10 @@ class RoundsLedger(Ledger):
             self._rows[slice_] = self._folded.pop(slice_, {})
         super().reroute(server, routes, routing)
         self.round = 1 + max((self.number(slice_) for slice_ in mine), default=0)
+
+    @property
+    def torn(self) -> int:
+        return self._torn
 
     def _drop(self, slice_: int) -> None:
         super()._drop(slice_)

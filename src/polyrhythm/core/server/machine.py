@@ -15,6 +15,7 @@ from polyrhythm.core.effects import (
     End,
     Note,
     SendParameters,
+    TakeCut,
     server_number,
     worker_name,
     worker_number,
@@ -40,6 +41,8 @@ class ServerMachine:
         self._collects: list[m.Collect] = []
         """Requests for parameters that cannot be answered yet."""
         self._ended = False
+        self._waiting_fold: m.Fold | None = None
+        """A fold that came while the slices of a cut are copied."""
         self._heartbeat = Heartbeat()
         self._lead = LeadWatch()
         """Not begun if the lead runs in the same process: both live and stop together."""
@@ -129,7 +132,7 @@ class ServerMachine:
             self._heartbeat.begin(self.job.heartbeat_s, now_ns)
         state.out += self._admission.named(message.servers)
         state.epoch.set_out(message)
-        if not state.writing:  # otherwise when the fold, which writes the slices, is done
+        if not state.writing and not state.cutting:  # otherwise when the slices are at rest
             self._failover.follow()
 
     def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
@@ -195,6 +198,9 @@ class ServerMachine:
         state = self.state
         if message.term < state.term or state.folding is not None:
             return
+        if state.cutting:
+            self._waiting_fold = message
+            return
         state.term, state.view = message.term, message.view
         state.since_ns = now_ns
         if self.mode.is_folded(message):
@@ -234,6 +240,41 @@ class ServerMachine:
             if slices:  # the lead asks the new primary for the others
                 state.out.append(SendParameters(collect.number, slices))
         self._collects.clear()
+
+    # -- cuts ----------------------------------------------------------------------------------
+
+    def _on_cut(self, message: m.Cut, now_ns: int) -> None:
+        state = self.state
+        if message.term < state.term:
+            return
+        if state.cutting or state.writing:
+            fault = "the copying for the checkpoint before it was not over"
+            self._on_cut_stored(ev.CutStored(message.number, fault=fault), now_ns)
+            return
+        state.cutting = message.number
+        state.out.append(TakeCut(message.number, message.round))
+
+    def _on_cut_copied(self, event: ev.CutCopied, now_ns: int) -> None:
+        state = self.state
+        if event.number != state.cutting:
+            return
+        state.cutting = 0
+        state.tell_lead(m.CutTaken(**state.identity(), number=event.number, torn=event.torn))
+        if state.epoch.changing:
+            self._failover.follow()
+        self._failover.answer_fetches()
+        fold, self._waiting_fold = self._waiting_fold, None
+        if fold is not None:
+            self._on_fold(fold, now_ns)
+
+    def _on_cut_stored(self, event: ev.CutStored, now_ns: int) -> None:
+        written = m.CutWritten(
+            **self.state.identity(),
+            number=event.number,
+            file=event.file,
+            fault=event.fault,
+        )
+        self.state.tell_lead(written)
 
     # -- readers -------------------------------------------------------------------------------
 
@@ -306,6 +347,9 @@ class ServerMachine:
         ev.Repeated: _on_repeated,
         m.Fold: _on_fold,
         ev.FoldDone: _on_fold_done,
+        m.Cut: _on_cut,
+        ev.CutCopied: _on_cut_copied,
+        ev.CutStored: _on_cut_stored,
         m.Pull: _on_pull,
         m.Pulled: _on_pulled,
         ev.Sent: _on_sent,

@@ -27,6 +27,9 @@ class ServerState:
         self.writing = False
         """The fold writes the slices; after that it only waits for replicas."""
         self.frozen = False
+        self.cutting = 0
+        """The number of the cut whose slices are being copied; 0: none is. Folds and changes of routes
+        wait until they are copied."""
         self.since_ns = 0
         """When the current wait began."""
         self.out: list[Effect] = []

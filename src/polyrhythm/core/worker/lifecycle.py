@@ -68,6 +68,8 @@ _ROWS: dict[type, str] = {
     ev.Landed:        "-       -        CT      CT      C       C         =       E",
     m.Release:        "-       =        CT      CT      WCT     =         =       =",
     m.Pause:          "-       -        -       -       -       =         -       -",
+    m.Withhold:       "-       =        =       =       =       =         =       =",
+    m.Proceed:        "-       =        =       C       C       C         =       =",
     ev.LeaveAsked:    "T       T        T       T       T       T         =       -",
     ev.Leaving:       "LE      LE       LE      LE      LE      LE        LE      E",
     m.Evicted:        "-       JT       JT      JT      JT      JT        J       E",

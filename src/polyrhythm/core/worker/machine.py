@@ -73,6 +73,8 @@ class WorkerMachine:
             case Phase.WAITING if state.joining.parted is not None:
                 return Reason("parted", {"server": state.joining.parted.server})
             case Phase.WAITING if state.pushes.held is not None and not state.mode.answer_first:
+                if state.pushes.withheld:
+                    return Reason("withheld")
                 servers = list(state.pushes.outstanding.servers())
                 return Reason("unacknowledged", {"servers": servers})
             case Phase.WAITING:
@@ -189,6 +191,8 @@ _HANDLERS: dict[type, tuple[int, Callable[[Any, Any, int], None]]] = {
     m.Acknowledged: (_TRAINING, Training.on_acknowledged),
     ev.Skipped: (_TRAINING, Training.on_skipped),
     m.Release: (_TRAINING, Training.on_release),
+    m.Withhold: (_TRAINING, Training.on_withhold),
+    m.Proceed: (_TRAINING, Training.on_proceed),
     m.Pause: (_TRAINING, Training.on_pause),
     ev.Landed: (_TRAINING, Training.on_landed),
     ev.LeaveAsked: (_DEPARTURE, Departure.on_leave_asked),

@@ -156,6 +156,8 @@ class Pushes:
         self.outstanding = Outstanding()
         self.held: Computed | None = None
         """A contribution that is computed and kept back."""
+        self.withheld = 0
+        """The number of the cut for which contributions are withheld; 0: none is."""
         self.relinking: set[int] = set()
         """Servers whose link has ended, or that were replaced: what was in flight to them is lost."""
         self._early: dict[int, tuple[int, int]] = {}
@@ -163,8 +165,8 @@ class Pushes:
 
     @property
     def full(self) -> bool:
-        """No further contribution may be sent before one is acknowledged."""
-        return len(self.outstanding) >= m.WINDOW
+        """No further contribution may be sent now: two are not acknowledged, or a cut is being taken."""
+        return len(self.outstanding) >= m.WINDOW or self.withheld > 0
 
     @property
     def acknowledged(self) -> int:

@@ -92,6 +92,23 @@ class Training:
         if message.round == self._state.mode.resumed + 1:
             self._state.outbox.do(ContributeNow())
 
+    # -- cuts ----------------------------------------------------------------------------------
+
+    def on_withhold(self, message: m.Withhold, now_ns: int) -> None:
+        state = self._state
+        if message.incarnation == state.outbox.incarnation and not state.mode.stop:
+            state.pushes.withheld = message.number
+            identity = state.outbox.identity()
+            withheld = m.Withheld(**identity, sequence=state.pushes.sequence, number=message.number)
+            state.outbox.tell_lead(withheld)
+
+    def on_proceed(self, message: m.Proceed, now_ns: int) -> None:
+        pushes = self._state.pushes
+        if message.number == pushes.withheld:
+            pushes.withheld = 0
+            if pushes.held is not None:
+                self._contribute_held(pushes.held, now_ns)
+
     # -- acknowledgements ----------------------------------------------------------------------
 
     def on_acknowledged(self, message: m.Acknowledged, now_ns: int) -> None:
@@ -129,6 +146,7 @@ class Training:
         outbox.follow(message)
         if message.stop:
             pushes.held = None
+            pushes.withheld = 0
         if state.phase is _RESTING:
             state.enter(_WAITING, now_ns)
         idle = state.phase in AWAITING and pushes.held is None

@@ -37,6 +37,7 @@ from polyrhythm.runtime.net.peers import Peers
 from polyrhythm.runtime.net.server_links import ServerLinks
 from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
+from polyrhythm.runtime.server.checkpoints import Checkpoints
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.saving import ModelSaver
 from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
@@ -44,7 +45,7 @@ from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_optimizer
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE
+from polyrhythm.wire.messages.reasons import TOLD_TO_LEAVE, refused
 
 
 class ServerNode:
@@ -58,7 +59,9 @@ class ServerNode:
         options: NodeOptions,
         journal: Journal | None = None,
         shared: bool = True,
+        resumed: ev.ResumeAsked | None = None,
     ) -> None:
+        """`resumed`: for the lead, what the job resumes from."""
         self.name = fx.server_name(server)
         self.address = address
         self.ended = threading.Event()
@@ -123,6 +126,9 @@ class ServerNode:
             replicated=job.replicas > 0,
             workers=job.workers,
         )
+        self._checkpoints = Checkpoints(
+            self.name, server, job, self._placed, self._driver, self._give_up
+        )
         mesh = self._mesh
         self._acceptor = ConnectionAcceptor(
             self.name,
@@ -146,6 +152,8 @@ class ServerNode:
             self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
             self._pacemaker.post(PACEMAKER, ev.Tick())
             hello = msgspec.structs.replace(me, identity="")
+            if resumed is not None:
+                self._driver.post(fx.LEAD, resumed)
             self._driver.post(fx.LEAD, ev.ServerHelloReceived(self.name, hello))
 
     # -- links ---------------------------------------------------------------------------------
@@ -260,6 +268,10 @@ class ServerNode:
         self.outcome = self.outcome or effect
         self.ended.set()
 
+    def _give_up(self, detail: str) -> None:
+        """End this server, and with it the job if the lead runs here."""
+        self._end(fx.End(refused(detail), failed=True))
+
     def _build(self, effect: fx.Build) -> None:
         if self._store is not None:  # the seeder died before any version was published
             self._store.close()
@@ -275,6 +287,8 @@ class ServerNode:
             fresh=effect.fresh,
         )
         self._adding.make_adders(self._store)
+        if effect.fresh and self._job.resume:
+            self._checkpoints.restore(self._store, effect.routing)
 
     def _reroute(self, effect: fx.Reroute) -> None:
         store = self._placed()
@@ -378,6 +392,8 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.CreateModel: lambda node, effect: node._saver.create(effect),
     fx.CommitModel: lambda node, effect: node._saver.commit(effect),
     fx.DiscardModel: lambda node, effect: node._saver.discard(effect),
+    fx.TakeCut: lambda node, effect: node._checkpoints.take(effect),
+    fx.CommitCut: lambda node, effect: node._checkpoints.commit(effect),
 }
 
 

@@ -207,6 +207,14 @@ class Primary:
         if part.converts:
             slot.tensors[index].copy_(incoming)
 
+    def restore(self, part: PrimarySlice, state: SliceState) -> None:
+        """Begin with the state of a checkpoint. The tensors beside the parameters are given away."""
+        slot, index = self.slots.at(self._slot), self.index[part.held.slice.id]
+        slot.rewrite(index)
+        adopt_state(part.held, part.updater, state)
+        if part.converts:
+            slot.tensors[index].copy_(part.held.parameters)
+
     def add(self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution) -> None:
         held, updater = part.held, part.updater
         updater.add(held, incoming, message.weight, message.parts)

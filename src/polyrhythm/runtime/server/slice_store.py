@@ -9,7 +9,7 @@ Locks are taken in this order: slices by number, the fold lock, the ledger's loc
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
@@ -33,7 +33,7 @@ from polyrhythm.runtime.server.primary import (
     RoundsPrimary,
 )
 from polyrhythm.runtime.server.replica_apply import Put, ReplicaApply
-from polyrhythm.runtime.server.replica_memory import ReplicaMemory
+from polyrhythm.runtime.server.replica_memory import PARAMETERS, ReplicaMemory, SliceState
 from polyrhythm.runtime.server.replica_send import ReplicaSender, Tell
 from polyrhythm.runtime.server.slots import Allocate
 from polyrhythm.tensors.finite import all_finite
@@ -146,6 +146,39 @@ class SliceStore:
         with self._locks.of(message.slice):
             self.primary.seed(part, incoming)
         return SliceSeeded(message.slice, message.routing)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def copied(self) -> tuple[dict[int, SliceState], int]:
+        """A copy of every slice whose primary this server is, with the state of its updater, and how
+        many contributions are in some of them only. The machine lets no fold begin meanwhile;
+        contributions may be added."""
+        copies = {}
+        for id_ in self.primary.ids:
+            with self._lock(id_):
+                state = self.primary.export(id_)
+                copies[id_] = {**state, PARAMETERS: state[PARAMETERS].clone()}
+        with self._ledger_lock:
+            return copies, self.ledger.torn
+
+    @property
+    def kept(self) -> list[Slice]:
+        """The slices that this server is the primary or a replica of."""
+        kept = {*self.primary.ids, *self.follower.replicas.ids}
+        return [slice_ for slice_ in self._layout.slices if slice_.id in kept]
+
+    def restore(self, slice_: int, state: Mapping[str, torch.Tensor]) -> None:
+        """Begin with this state of a slice, which was read from a checkpoint."""
+        mine = {name: value.clone() for name, value in state.items() if name != PARAMETERS}
+        mine[PARAMETERS] = state[PARAMETERS]
+        with self._locks.of(slice_):
+            part = self.primary.find(slice_)
+            if part is not None:
+                self.primary.restore(part, mine)
+            else:
+                self.follower.replicas.adopt(slice_, mine)
+        with self._ledger_lock:
+            self.ledger.seeded(slice_)
 
     # -- contributions -------------------------------------------------------------------------
 

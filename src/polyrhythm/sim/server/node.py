@@ -28,6 +28,7 @@ from polyrhythm.sim.model.objective import Objective
 from polyrhythm.sim.model.sizes import slice_sizes
 from polyrhythm.sim.process import Process
 from polyrhythm.sim.server.adding import SimAdding, SimOnArrivalAdding, SimRoundsAdding
+from polyrhythm.sim.server.cuts import SimCuts
 from polyrhythm.sim.server.links import SimServerLinks
 from polyrhythm.sim.server.publishing import SimPublishing
 from polyrhythm.sim.server.saving import SimModelSaver
@@ -52,6 +53,7 @@ class ServerProcess(Process):
         *,
         journal: Journal | None,
         fold_ns_per_byte: float,
+        store_ns_per_byte: float,
         objective: Objective | None,
         checker: Checker | None,
         dial: Callable[["ServerProcess", m.ServerSpec], Channel | None],
@@ -96,6 +98,16 @@ class ServerProcess(Process):
         )
         self._saver = SimModelSaver(
             clock, lambda slice_: self._placed().nbytes_at(slice_), self._post_to_lead
+        )
+        self._cuts = SimCuts(
+            self,
+            self.name,
+            server,
+            self._placed,
+            self._slept_through,
+            checker,
+            copy_ns_per_byte=fold_ns_per_byte,
+            store_ns_per_byte=store_ns_per_byte,
         )
         self._missed: deque[Callable[[], None]] = deque()
         """Calls that are delayed because the process is stopped."""
@@ -281,6 +293,8 @@ class ServerProcess(Process):
         )
         if self._checker is not None:
             self._checker.memories[self._server] = self.memory
+        if effect.fresh and self._job.resume:
+            self._cuts.restore(self.memory, effect.routing)
 
     def _enlist(self, effect: fx.Enlist) -> None:
         if self.memory is not None:
@@ -367,4 +381,6 @@ class ServerProcess(Process):
         fx.CreateModel: lambda process, effect: process._saver.create(effect),
         fx.CommitModel: lambda process, effect: process._saver.commit(effect),
         fx.DiscardModel: lambda process, effect: process._saver.discard(effect),
+        fx.TakeCut: lambda process, effect: process._cuts.take(effect),
+        fx.CommitCut: lambda process, effect: process._cuts.commit(effect),
     }

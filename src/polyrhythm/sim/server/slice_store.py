@@ -174,6 +174,11 @@ class SimSliceStore:
             raise LinkError(f"the peer sent slice {slice_}, which is not held here")
         return nbytes or 0
 
+    @property
+    def torn(self) -> int:
+        """How many contributions are folded into some slices and not into others."""
+        return self._ledger.torn
+
     def nbytes_at(self, slice_: int) -> int:
         return self._sizes[slice_]
 

@@ -11,6 +11,14 @@ purpose.
 import msgspec
 
 from polyrhythm.wire.events import EventType
+from polyrhythm.wire.messages.checkpoint import (
+    Cut,
+    CutTaken,
+    CutWritten,
+    Proceed,
+    Withheld,
+    Withhold,
+)
 from polyrhythm.wire.messages.contribution import (
     Abstained,
     Acknowledged,
@@ -125,6 +133,9 @@ __all__ = [
     "Copied",
     "Copy",
     "Count",
+    "Cut",
+    "CutTaken",
+    "CutWritten",
     "Dismissed",
     "Enrol",
     "Evicted",
@@ -151,6 +162,7 @@ __all__ = [
     "Pause",
     "Place",
     "Placed",
+    "Proceed",
     "Proof",
     "Pull",
     "Pulled",
@@ -177,6 +189,8 @@ __all__ = [
     "Trailer",
     "Unreachable",
     "Weight",
+    "Withheld",
+    "Withhold",
     "WorkerHello",
     "article",
     "encode_head",
@@ -233,6 +247,12 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     OperatorAnswer: EventType.OPERATOR_ANSWER,
     Collect: EventType.COLLECT,
     Collected: EventType.COLLECTED,
+    Cut: EventType.CUT,
+    CutTaken: EventType.CUT_TAKEN,
+    CutWritten: EventType.CUT_WRITTEN,
+    Withhold: EventType.WITHHOLD,
+    Withheld: EventType.WITHHELD,
+    Proceed: EventType.PROCEED,
 }
 DECODERS: dict[int, msgspec.msgpack.Decoder[Message]] = {
     event: msgspec.msgpack.Decoder(kind) for kind, event in EVENT_TYPES.items()

@@ -66,3 +66,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Keep the trained model: the lead's process writes it when the job ends."""
     min_batch: int = 2
     """The fewest points of a batch: a smaller remainder joins the batch before it."""
+    checkpoint_every: str = ""
+    """How often a checkpoint is made: a duration such as 60s, or 100rounds; empty: on request."""
+    store: str = ""
+    """The address of the store of checkpoints; empty: the job has none."""
+    keep: int = 3
+    """How many checkpoints are kept; the older ones are deleted."""
+    checkpoints: int = 0
+    """The highest number of a checkpoint in the store when the job began."""
+    resume: str = ""
+    """The address of the store of the checkpoint that the job resumes from; empty: it begins."""
+    resume_number: int = 0
+    """The number of that checkpoint."""
+    resume_round: int = 0
+    """How many rounds were folded when that checkpoint was made."""

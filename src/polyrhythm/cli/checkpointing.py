@@ -1,0 +1,60 @@
+"""Where a job keeps its checkpoints, checked before any process is started."""
+
+from pathlib import Path
+
+import msgspec
+
+from polyrhythm.cli.hosts import Here
+from polyrhythm.core.schedule import Schedule
+from polyrhythm.errors import StoreError, UsageError
+from polyrhythm.store.checkpoints import next_number
+from polyrhythm.store.objects import kind_of, open_store
+from polyrhythm.wire.messages import JobSpec
+
+
+def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
+    """Refuse flags of checkpoints that are wrong or contradict each other."""
+    Schedule(spec.checkpoint_every)
+    if spec.keep < 1:
+        raise UsageError(f"--keep is {spec.keep}: it must be at least 1")
+    kind = "folder" if store is None else _kind_of(store)
+    if kind == "memory" and store is not None:
+        raise UsageError(f"--store {store} is the memory of one process: give a folder or a bucket")
+    wanted = store is not None or spec.checkpoint_every
+    if wanted and here.servers < spec.servers and kind == "folder":
+        raise UsageError(
+            "servers on several hosts need a store that all of them reach: give"
+            " --store s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH"
+        )
+
+
+def with_store(spec: JobSpec, store: str | None) -> JobSpec:
+    """The job with the store that was given, if one was. It must be writable, and have no checkpoints
+    of another job."""
+    if store is None:
+        return msgspec.structs.replace(spec, store="")
+    url = str(Path(store).expanduser().resolve()) if "://" not in store else store
+    opened = open_store(url, make=True)
+    opened.check()
+    before = next_number(opened) - 1
+    if before and not spec.resume:
+        raise UsageError(
+            f"--store {store} has checkpoints of another job: give every job a store of its own, or"
+            f" continue that job with 'polyrhythm resume {store}'"
+        )
+    return msgspec.structs.replace(spec, store=url, checkpoints=before)
+
+
+def in_run_folder(spec: JobSpec, here: Here, run_dir: Path) -> JobSpec:
+    """The job with the run's own folder as its store if none was given. Other hosts do not reach
+    it."""
+    if spec.store or here.servers < spec.servers:
+        return spec
+    return msgspec.structs.replace(spec, store=str(run_dir.resolve()))
+
+
+def _kind_of(store: str) -> str:
+    try:
+        return kind_of(store)
+    except StoreError as error:
+        raise UsageError(f"--store {store!r}: {error}") from None

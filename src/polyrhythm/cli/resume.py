@@ -1,0 +1,178 @@
+"""`polyrhythm resume`: continue a job from its newest checkpoint that is whole."""
+
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from polyrhythm.cli import flags
+from polyrhythm.cli.checkpointing import check_checkpoints, with_store
+from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
+from polyrhythm.cli.data import fetch_for
+from polyrhythm.cli.folders import make_run_dir
+from polyrhythm.cli.hosts import Here
+from polyrhythm.cli.launch import launch
+from polyrhythm.core.sync.registry import sync_help
+from polyrhythm.errors import UsageError
+from polyrhythm.learn.data.places import DATA_DIR
+from polyrhythm.learn.defaults import defaults_of
+from polyrhythm.learn.load import check_job
+from polyrhythm.observe.runs import find_run, load_run
+from polyrhythm.store.checkpoints import Checkpoint, load, newest, verify
+from polyrhythm.store.objects import Store, open_store
+from polyrhythm.wire.messages import JobSpec
+
+
+def resume(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="RUN|URL", help="A run's name or folder, or a store's URL."),
+    ],
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(help="The number of the checkpoint; default: the newest that is whole."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers; default: as before.")] = None,
+    servers: Annotated[int | None, typer.Option(help="Servers; default: as before.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="Copies of every slice; default: as before.")
+    ] = None,
+    local_workers: Annotated[
+        int | None, typer.Option(help="Workers to start on this machine; default: all.")
+    ] = None,
+    local_servers: Annotated[
+        int | None, typer.Option(help="Servers to start on this machine; default: all.")
+    ] = None,
+    sync: Annotated[
+        str | None,
+        typer.Option(help=f"Another policy of the same kind; default: as before. {sync_help()}."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="End after this many rounds, counted from the beginning.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="End after this many passes, counted from the beginning.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="End after this many seconds, counted from now.")
+    ] = None,
+    checkpoint_every: flags.CheckpointEvery = None,
+    store: flags.StoreUrl = None,
+    keep: Annotated[
+        int | None, typer.Option(help="Keep the newest checkpoints; default: as before.")
+    ] = None,
+    link: Annotated[str, typer.Option(help="Links: auto, tcp, or local (shared memory).")] = "auto",
+    digest: flags.Digest = "auto",
+    name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
+    host: Annotated[str, typer.Option(help="Address that servers listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the first server; 0 for any free port.")] = 0,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Allow a --host that other machines can reach.")
+    ] = False,
+    threads: flags.Threads = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Record every event and effect in the run's folder.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Check the invariants of all machines after every event."),
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object on stdout at the end.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Continue a job from its newest checkpoint that is whole, as a new run.
+
+    The job has the settings that it began with, except those given here. It may have another number
+    of servers and workers, or another policy of the same kind. A worker with the name of a former
+    one gets its chunks again, and every point of the pass is visited once.
+
+    Examples:
+
+      polyrhythm resume mine
+
+      polyrhythm resume mine --servers 2 --workers 6
+
+      polyrhythm resume s3://bucket/mine --sync ssp:4
+    """
+    opened = _store_of(source, runs_dir)
+    found = _find(opened, checkpoint)
+    changes: dict[str, Any] = {
+        "workers": workers,
+        "servers": servers,
+        "replicas": replicas,
+        "sync": sync,
+        "rounds": rounds,
+        "epochs": epochs,
+        "max_seconds": max_seconds,
+        "checkpoint_every": checkpoint_every,
+        "keep": keep,
+    }
+    spec = msgspec.structs.replace(
+        found.manifest.job,
+        job=uuid.uuid4().hex,
+        resume=opened.url,
+        resume_number=found.number,
+        resume_round=found.manifest.round,
+        **{name: value for name, value in changes.items() if value is not None},
+    )
+    _check_goal(spec)
+    job = spec.path or spec.name
+    check_job(job)
+    spec = msgspec.structs.replace(spec, name=job)
+    check_spec(spec, link, digest)
+    check_host(host, insecure)
+    check_port(port)
+    check_threads(threads)
+    here = Here.of(spec, local_servers, local_workers)
+    target = opened.url if store is None else store
+    check_checkpoints(spec, target, here)
+    fetch_for(spec.name, defaults_of(job), spec.options.get(DATA_DIR), quiet=quiet or json_)
+    launch(
+        with_store(spec, target),
+        here,
+        make_run_dir(runs_dir, name, job),
+        as_json=json_,
+        quiet=quiet or json_,
+        link=link,
+        digest=digest,
+        host=host,
+        port=port,
+        threads=threads,
+        trace=trace,
+        check=check,
+        debug=debug,
+    )
+
+
+def _store_of(source: str, runs_dir: Path) -> Store:
+    """The store of a run, or the one at this URL."""
+    if "://" in source or (Path(source) / "checkpoints").is_dir():
+        return open_store(source if "://" in source else str(Path(source).resolve()))
+    run = load_run(find_run(runs_dir, source))
+    if run.word == "running":
+        raise UsageError(f"the run {source!r} is still running: stop it first")
+    if run.job is None or not run.job.store:
+        raise UsageError(f"the run {source!r} has no checkpoints: start it with --store URL")
+    return open_store(run.job.store)
+
+
+def _find(store: Store, number: int | None) -> Checkpoint:
+    if number is None:
+        return newest(store, lambda line: typer.echo(f"polyrhythm: {line}", err=True))
+    checkpoint = load(store, number)
+    verify(store, checkpoint)
+    return checkpoint
+
+
+def _check_goal(spec: JobSpec) -> None:
+    if spec.rounds is not None and spec.rounds <= spec.resume_round:
+        raise UsageError(
+            f"the checkpoint is of round {spec.resume_round}, and the job ends after"
+            f" {spec.rounds} rounds: give more with --rounds"
+        )

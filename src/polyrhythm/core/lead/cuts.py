@@ -1,0 +1,288 @@
+"""Cuts: the moments at which the job can be continued later, and the checkpoints made of them.
+
+*A contribution is in every slice of a cut or in none, and the lead's record counts exactly the
+contributions that are in the slices.* With rounds, a cut is taken after a fold and before the next
+`Fold` is sent. A fold that has a contribution on some servers and not on others (its worker was late)
+is no cut: the next fold is tried. Without rounds, the lead asks every member to withhold its next
+contribution, waits until no contribution is in flight, and cuts then; workers go on computing
+meanwhile.
+
+*One cut is made at a time. It is given up if a server that has not written its part is lost or cannot
+write it; the next cut is made when it is due.* Servers write in the background, and the lead's process
+writes record and manifest when all parts are there (decision 051).
+"""
+
+from enum import Enum
+
+import msgspec
+
+from polyrhythm.core.effects import CommitCut
+from polyrhythm.core.events import CutCommitted
+from polyrhythm.core.lead.modes import Mode
+from polyrhythm.core.lead.outbox import TERM
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.record import Record, RecordedWorker
+from polyrhythm.core.schedule import Schedule
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.reasons import Field
+
+_PATIENCE_NS = 10 * 10**9
+"""How long contributions are withheld at most, beside twice the longest computing of a worker."""
+
+
+class _Phase(Enum):
+    WITHHOLDING = "withholding"
+    WRITING = "writing"
+    COMMITTING = "committing"
+
+
+class _Cut(msgspec.Struct):
+    number: int
+    began_ns: int
+    phase: _Phase
+    round: int = 0
+    record: Record | None = None
+    until_ns: int = 0
+    told: dict[tuple[int, int], bool] = {}
+    """The members that were asked to withhold, and whether each has answered."""
+    untaken: set[int] = set()
+    unwritten: set[int] = set()
+    files: dict[int, m.FileEntry] = {}
+    """Per server, its part."""
+
+
+class Cuts:
+    def __init__(self, parts: Parts, mode: Mode) -> None:
+        self._mode = mode
+        self._job = parts.job
+        self._view = parts.view
+        self._routing = parts.routing
+        self._contributions = parts.contributions
+        self._rounds = parts.rounds
+        self._removals = parts.removals
+        self._sharing = parts.sharing
+        self._progress = parts.progress
+        self._ending = parts.ending
+        self._outbox = parts.outbox
+        self._schedule = Schedule(parts.job.checkpoint_every)
+        self._number = parts.job.checkpoints
+        self._cut: _Cut | None = None
+        self._asked = False
+        """Whether a cut was requested that has not been begun."""
+        self._clocks: dict[str, RecordedWorker] = {}
+        """The workers of the checkpoint that the job resumed from."""
+        self._longest_ns = 0
+
+    def resume(self, record: Record) -> None:
+        self._clocks = {worker.name: worker for worker in record.workers}
+
+    # -- when ----------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether `advance` must be called after every event."""
+        if self._cut is not None:
+            return True
+        wanted = self._asked or bool(self._job.checkpoint_every)
+        return wanted and self._mode.withholds and bool(self._job.store)
+
+    @property
+    def wake_ns(self) -> int | None:
+        idle = self._ending.begun or not self._rounds.open
+        if idle or not self._mode.withholds or not self._job.store:
+            return None
+        if self._cut is not None:
+            return self._cut.until_ns if self._cut.phase is _Phase.WITHHOLDING else None
+        return self._schedule.wake_ns
+
+    def opened(self, now_ns: int) -> None:
+        self._schedule.begin(self._mode.done, now_ns)
+
+    def ask(self) -> Reason | None:
+        """A cut is requested. Returns why none can be made, if so."""
+        if not self._job.store:
+            return Reason("no-store")
+        if self._ending.begun:
+            return Reason("ending-already")
+        self._asked = True
+        return None
+
+    def computed(self, compute_ns: int) -> None:
+        """A worker has computed so long before it contributed."""
+        self._longest_ns = max(self._longest_ns, compute_ns)
+
+    def _due(self, now_ns: int) -> bool:
+        if self._cut is not None or not self._job.store or self._ending.begun:
+            return False
+        return self._asked or self._schedule.due(self._mode.done, now_ns)
+
+    # -- with rounds ---------------------------------------------------------------------------
+
+    def after_fold(self, now_ns: int) -> None:
+        """Every primary has folded, and no later fold is ordered: take a cut if one is due."""
+        round_ = self._rounds.round
+        if round_ == 0:
+            self.opened(now_ns)
+        if not self._mode.withholds and self._due(now_ns) and not self._disturbed():
+            self._begin(_Phase.WRITING, now_ns)
+            self._take(now_ns)
+        self._sharing.settle()
+
+    def _disturbed(self) -> bool:
+        """Whether this fold is no cut: slices move, or a contribution is in some slices only."""
+        if self._routing.change is not None or self._contributions.owed:
+            return True
+        return self._contributions.split(self._rounds.round)
+
+    # -- without rounds ------------------------------------------------------------------------
+
+    def advance(self, now_ns: int) -> None:
+        """Give a cut up if a server is lost that has not written its part. Without rounds: begin a cut
+        that is due, and take it if nothing is in flight any more."""
+        if self._cut is not None and (lost := self._cut.unwritten - self._routing.addresses.keys()):
+            self._give_up("cut-server-lost", {"server": min(lost)}, now_ns)
+        if not self._mode.withholds:
+            return
+        if self._cut is None and self._rounds.open and self._due(now_ns):
+            begun = self._begin(_Phase.WITHHOLDING, now_ns)
+            begun.until_ns = now_ns + _PATIENCE_NS + 2 * self._longest_ns
+        cut = self._cut
+        if cut is None or cut.phase is not _Phase.WITHHOLDING:
+            return
+        if self._ending.begun:
+            self._cut = None  # the last fold ends the withholding
+            return
+        for member in self._view.members():
+            if member.entered and member.key not in cut.told:
+                cut.told[member.key] = False
+                identity = self._outbox.identity(member)
+                self._outbox.tell(member, m.Withhold(**identity, number=cut.number))
+        if self._quiet(cut):
+            self._take(now_ns)
+        elif now_ns >= cut.until_ns:
+            members = [member for member in self._view.members() if member.entered]
+            late = [member.worker for member in members if not self._answered(member.key)]
+            self._give_up("cut-busy", {"workers": late}, now_ns)
+
+    def _answered(self, key: tuple[int, int]) -> bool:
+        return self._cut is not None and self._cut.told.get(key, False)
+
+    def _quiet(self, cut: _Cut) -> bool:
+        changing = self._rounds.folding or self._removals.any or self._routing.change is not None
+        if changing or self._contributions.any:
+            return False
+        return all(self._answered(member.key) for member in self._view.members() if member.entered)
+
+    def withheld(self, message: m.Withheld) -> None:
+        cut = self._cut
+        key = (message.worker, message.incarnation)
+        if cut is not None and cut.number == message.number and key in cut.told:
+            cut.told[key] = True
+
+    def _proceed(self, cut: _Cut) -> None:
+        for worker, incarnation in cut.told:
+            member = self._view.get(worker, incarnation)
+            if member is not None:
+                identity = self._outbox.identity(member)
+                self._outbox.tell(member, m.Proceed(**identity, number=cut.number))
+        cut.told = {}
+
+    # -- taking and writing --------------------------------------------------------------------
+
+    def _begin(self, phase: _Phase, now_ns: int) -> _Cut:
+        self._number += 1
+        self._asked = False
+        self._schedule.begin(self._mode.done, now_ns)
+        self._cut = _Cut(self._number, now_ns, phase)
+        return self._cut
+
+    def _take(self, now_ns: int) -> None:
+        cut = self._cut
+        assert cut is not None
+        cut.phase = _Phase.WRITING
+        cut.round = self._mode.done
+        cut.record = self._record(cut.number)
+        cut.untaken = set(self._routing.primaries)
+        cut.unwritten = set(self._routing.primaries)
+        order = m.Cut(
+            term=TERM,
+            view=self._view.epoch,
+            routing=self._routing.epoch,
+            round=self._rounds.round,
+            number=cut.number,
+        )
+        self._outbox.tell_servers(order, self._routing.primaries)
+
+    def _record(self, number: int) -> Record:
+        chunks = self._sharing.recorded(self._view)
+        totals = self._progress.accounting.workers
+        workers = []
+        for name, worker in self._view.numbers.items():
+            before, now = self._clocks.get(name), totals.get(worker)
+            clock, points = (0, 0) if before is None else (before.clock, before.points)
+            if now is not None:
+                clock, points = clock + now.contributions, points + now.points
+            workers.append(RecordedWorker(name=name, number=worker, clock=clock, points=points))
+        return Record(
+            number=number,
+            round=self._mode.done,
+            part=self._mode.part,
+            view=self._view.epoch,
+            routing=self._routing.epoch,
+            seed=self._sharing.seed,
+            points=chunks[-1].last if chunks else 0,
+            passes=min((chunk.passes for chunk in chunks), default=0),
+            chunks=chunks,
+            workers=tuple(workers),
+        )
+
+    def taken(self, message: m.CutTaken, now_ns: int) -> None:
+        cut = self._cut
+        if cut is None or message.number != cut.number:
+            return
+        cut.untaken.discard(message.server)
+        if message.torn:
+            self._asked = True  # the next fold is tried
+            self._give_up("cut-torn", {"server": message.server}, now_ns)
+        elif not cut.untaken:
+            self._proceed(cut)
+
+    def written(self, message: m.CutWritten, now_ns: int) -> None:
+        cut = self._cut
+        if cut is None or message.number != cut.number or message.server not in cut.unwritten:
+            return
+        if message.file is None:
+            fields: dict[str, Field] = {"server": message.server, "detail": message.fault}
+            self._give_up("cut-unwritten", fields, now_ns)
+            return
+        cut.unwritten.discard(message.server)
+        cut.files[message.server] = message.file
+        if not cut.unwritten:
+            cut.phase = _Phase.COMMITTING
+            files = tuple(file for _, file in sorted(cut.files.items()))
+            assert cut.record is not None and self._routing.spec is not None
+            self._outbox.do(CommitCut(cut.record, self._routing.spec, files))
+
+    def committed(self, event: CutCommitted, now_ns: int) -> None:
+        cut = self._cut
+        if cut is None or event.number != cut.number:
+            return
+        if event.fault:
+            self._give_up("cut-unwritten", {"detail": event.fault}, now_ns)
+            return
+        self._outbox.note(
+            "checkpoint",
+            number=cut.number,
+            round=cut.round,
+            nbytes=event.nbytes + sum(file.nbytes for file in cut.files.values()),
+            seconds=(now_ns - cut.began_ns) / 1e9,
+        )
+        self._cut = None
+
+    def _give_up(self, code: str, fields: dict[str, Field], now_ns: int) -> None:
+        cut, self._cut = self._cut, None
+        assert cut is not None
+        self._proceed(cut)
+        reason = Reason(code, fields)
+        self._outbox.note("checkpoint-failed", number=cut.number, **reason.noted())

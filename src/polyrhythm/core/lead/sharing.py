@@ -1,0 +1,142 @@
+"""The data plan of a job as members join, enrol and leave (`data.py`)."""
+
+from collections.abc import Collection, Iterable
+
+from polyrhythm.core.batches import too_few
+from polyrhythm.core.lead.data import DataPlan, Holder
+from polyrhythm.core.lead.members import Member, View
+from polyrhythm.core.record import Record, RecordedChunk
+from polyrhythm.core.text import name_order
+from polyrhythm.wire.messages import Leased, Trailer
+
+
+class Sharing:
+    """The data plan as members join, enrol and leave.
+
+    *The first data set that is enrolled makes the plan; the data sets of all members must have the same
+    length. The chunks of a member that left are shared again when every server knows that it left:
+    until then its contributions may still count.*
+    """
+
+    def __init__(self, seed: int, epochs: int | None, min_batch: int = 1) -> None:
+        self._min_batch = min_batch
+        self._seed = seed
+        self._epochs = epochs
+        self._plan: DataPlan | None = None
+        self._members: list[Holder] = []
+        self._record: Record | None = None
+        """The record of the checkpoint that the job resumes from, if it had a data set."""
+        self.moving: Collection[int] = ()
+        """Chunks that are moving from one member to another."""
+
+    def resume(self, record: Record) -> None:
+        """Continue the plan of a checkpoint when the first member enrols."""
+        self._seed = record.seed
+        self._record = record if record.points else None
+
+    @property
+    def passes(self) -> int:
+        return self._plan.passes if self._plan is not None else 0
+
+    @property
+    def points(self) -> int:
+        """The length of the data set; 0 until a worker enrols one."""
+        return self._plan.points if self._plan is not None else 0
+
+    @property
+    def seed(self) -> int:
+        return self._seed
+
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has enrolled a data set."""
+        return self._plan is not None
+
+    def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | str:
+        """The member's lease, or what is wrong with its data set. `batch`: the batch size of the
+        member's loop; 0: unknown."""
+        if points < 1:
+            return "is empty"
+        if too_few(points, self._min_batch):
+            return f"has {points} points, fewer than --min-batch {self._min_batch}"
+        if self._plan is None and self._record is not None:
+            if points != self._record.points:
+                return f"has {points} points, the checkpoint's has {self._record.points}"
+            self._members = _entered(view.members())
+            names = {member.key: member.name for member in view.members()}
+            named = {names[key]: key for key in self._members}
+            self._plan = DataPlan.resumed(self._record, self._epochs, named)
+            self.moving = self._plan.moving
+        elif self._plan is None:
+            self._members = _entered(view.members())
+            least = min(self._min_batch, batch or self._min_batch)
+            self._plan = DataPlan(points, len(self._members), self._seed, self._epochs, least)
+            self.moving = self._plan.moving
+            self._plan.share(self._members)
+        elif points != self._plan.points:
+            return f"has {points} points, the job's has {self._plan.points}"
+        member.enrolled = True
+        return self._plan.lease(member.key)
+
+    def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
+        """Every server knows the view, and that the members in `gone` were removed. Returns the
+        leases that changed."""
+        if self._plan is None:
+            return []
+        changed = self._plan.release(gone)
+        members = _entered(view.members())
+        if members != self._members:
+            self._members = members
+            changed |= self._plan.share(members)
+        return self._leases(view, changed)
+
+    def commit(self, trailer: Trailer, *, ahead: bool = False) -> int:
+        """Record what a contribution visited; returns the number of points. `ahead`: see
+        `DataPlan.commit`."""
+        if self._plan is None:
+            return int(trailer.weight)
+        holder = (trailer.worker, trailer.incarnation)
+        return self._plan.commit(holder, trailer.progress, ahead=ahead)
+
+    def settle(self) -> None:
+        """The fold is over: see `DataPlan.settle`."""
+        if self._plan is not None:
+            self._plan.settle()
+
+    def recorded(self, view: View) -> tuple[RecordedChunk, ...]:
+        """The chunks for a checkpoint of the fold that has just ended."""
+        if self._plan is None:
+            return () if self._record is None else self._record.chunks
+        return self._plan.recorded({member.key: member.name for member in view.members()})
+
+    def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
+        """The member works under lease `number` now. Returns the leases that grew because of that."""
+        if self._plan is None or not self.moving:
+            return []
+        return self._leases(view, self._plan.confirm(member.key, number))
+
+    def outdated(self, member: Member, number: int) -> bool:
+        """Whether the member has chunks under a lease that is later than `number`."""
+        if self._plan is None or not member.enrolled:
+            return False
+        lease = self._plan.lease(member.key)
+        return lease.number > number and bool(lease.chunks)
+
+    def _leases(self, view: View, changed: set[Holder]) -> list[tuple[Member, Leased]]:
+        assert self._plan is not None
+        found = []
+        for worker, incarnation in sorted(changed):
+            member = view.get(worker, incarnation)
+            if member is not None and member.enrolled:
+                found.append((member, self._plan.lease(member.key)))
+        return found
+
+    def check(self) -> None:
+        if self._plan is not None:
+            self._plan.check()
+
+
+def _entered(members: Iterable[Member]) -> list[Holder]:
+    """In the order of their names, so that the order in which workers join does not matter."""
+    entered = (member for member in members if member.entered)
+    return [member.key for member in sorted(entered, key=lambda member: name_order(member.name))]

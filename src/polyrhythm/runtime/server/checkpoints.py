@@ -1,0 +1,156 @@
+"""Writes the checkpoints of a job in the background, and reads the one that it resumes from.
+
+Every server copies its slices when the lead orders a cut, and writes the copy while training goes on.
+The lead's process writes record and manifest when every server has written. *A fault of the store is
+reported to the machine, which gives the cut up; it never ends a process that trains.*
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from polyrhythm.core import effects as fx
+from polyrhythm.core import events as ev
+from polyrhythm.errors import PolyrhythmError
+from polyrhythm.release import VERSION
+from polyrhythm.runtime import crashpoint
+from polyrhythm.runtime.driver import Driver
+from polyrhythm.runtime.server.replica_memory import SliceState
+from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.store.checkpoints import load, prune, read_slices, write_manifest, write_slices
+from polyrhythm.store.objects import Buffer, Store, open_store
+from polyrhythm.wire.messages import JobSpec
+
+_SMALL_NBYTES = 256 * 1024
+"""Up to this size the slices are copied at once: starting a thread takes longer."""
+
+
+class WatchedStore(Store):
+    """A store in which a test can kill the process before or after any object is written. The file of
+    `crashpoint` names the object without its random part: `s1 puts slices`, `s0 created manifest`."""
+
+    def __init__(self, store: Store, who: str) -> None:
+        super().__init__(store.url, store._objects, store.folder)
+        self._who = who
+
+    def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
+        crashpoint.reach_step(self._who, "puts", _short(name))
+        super().put(name, data)
+        crashpoint.reach_step(self._who, "put", _short(name))
+
+    def create(self, name: str, data: Buffer) -> bool:
+        crashpoint.reach_step(self._who, "creates", _short(name))
+        created = super().create(name, data)
+        crashpoint.reach_step(self._who, "created", _short(name))
+        return created
+
+    def delete(self, names: Sequence[str]) -> None:
+        crashpoint.reach_step(self._who, "deletes", _short(names[0]))
+        super().delete(names)
+        crashpoint.reach_step(self._who, "deleted", _short(names[0]))
+
+
+def _short(name: str) -> str:
+    """`slices`, `record` or `manifest`: the name of an object without numbers and suffix."""
+    return name.rpartition("/")[2].partition(".")[0].partition("-")[0]
+
+
+class Checkpoints:
+    def __init__(
+        self,
+        name: str,
+        server: int,
+        job: JobSpec,
+        placed: Callable[[], SliceStore],
+        driver: Driver,
+        fail: Callable[[str], None],
+    ) -> None:
+        """`placed` returns the slice store. `fail` ends this server: it
+        cannot read the checkpoint that the job resumes from."""
+        self._name = name
+        self._server = server
+        self._job = job
+        self._placed = placed
+        self._driver = driver
+        self._fail = fail
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+
+    def _opened(self) -> Store:
+        with self._lock:
+            if self._store is None:
+                store = open_store(self._job.store)
+                self._store = WatchedStore(store, self._name) if crashpoint.ON else store
+            return self._store
+
+    # -- a server's part -----------------------------------------------------------------------
+
+    def take(self, effect: fx.TakeCut) -> None:
+        """Copy the slices, tell the machine, and write the copy in a thread of its own."""
+        if self._placed().primary.nbytes <= _SMALL_NBYTES:
+            copies = self._copy(effect)
+            self._begin(lambda: self._write(effect, copies))
+        else:
+            self._begin(lambda: self._write(effect, self._copy(effect)))
+
+    def _copy(self, effect: fx.TakeCut) -> dict[int, SliceState]:
+        copies, torn = self._placed().copied()
+        crashpoint.reach(self._name, "copied", effect)
+        self._driver.post(self._name, ev.CutCopied(effect.number, torn))
+        return copies
+
+    def _write(self, effect: fx.TakeCut, copies: dict[int, SliceState]) -> None:
+        try:
+            entry = write_slices(self._opened(), effect.number, self._server, copies)
+        except PolyrhythmError as error:
+            stored = ev.CutStored(effect.number, fault=str(error))
+        else:
+            stored = ev.CutStored(effect.number, entry)
+        self._driver.post(self._name, stored)
+
+    # -- the lead's part -----------------------------------------------------------------------
+
+    def commit(self, effect: fx.CommitCut) -> None:
+        self._begin(lambda: self._commit(effect))
+
+    def _commit(self, effect: fx.CommitCut) -> None:
+        record, job = effect.record, self._job
+        try:
+            store = self._opened()
+            checkpoint = write_manifest(
+                store,
+                record.number,
+                round=record.round,
+                version=VERSION,
+                model=effect.spec,
+                job=job,
+                layout_servers=job.servers,
+                slice_nbytes=job.slice_nbytes,
+                files=effect.files,
+                record=record,
+            )
+            prune(store, job.keep)
+        except PolyrhythmError as error:
+            committed = ev.CutCommitted(record.number, fault=str(error))
+        else:
+            committed = ev.CutCommitted(record.number, checkpoint.manifest.record.nbytes)
+        self._driver.post(fx.LEAD, committed)
+
+    # -- resuming ------------------------------------------------------------------------------
+
+    def restore(self, slices: SliceStore, routing: int) -> None:
+        """Read every slice that this server holds, in place of the parameters that a worker sends."""
+        self._begin(lambda: self._restore(slices, routing))
+
+    def _restore(self, slices: SliceStore, routing: int) -> None:
+        try:
+            store = open_store(self._job.resume)
+            checkpoint = load(store, self._job.resume_number)
+            for id_, state in read_slices(store, checkpoint, slices.kept).items():
+                slices.restore(id_, state)
+                self._driver.put(self._name, ev.SliceSeeded(id_, routing))
+            self._driver.run()
+        except PolyrhythmError as error:
+            self._fail(f"{self._name} cannot resume: {error}")
+
+    def _begin(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="checkpoint", daemon=True).start()
