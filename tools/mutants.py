@@ -10,76 +10,38 @@ that they start. A mutant is killed if one of these tests fails, and has survive
 A test that hangs fails by pytest's own timeout; a process that must be stopped from outside has killed
 nothing. First the named tests run without any mutant, and must pass.
 
+Quick mutants are first tried without a copy, which takes less time (tools/patched_mutants.py).
+
 The exit code is 0 if every mutant was killed, else 1.
 """
 
 import argparse
-import contextlib
 import gc
 import importlib
 import json
 import os
-import select
-import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant, Outdated, write_mutated
+from tools.mutant_runs import PATIENCE_S, Outcome, Watch, await_outcome, pytest_arguments
+from tools.patched_mutants import try_patched
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "polyrhythm"
 TEST_TIMEOUT_S = 60.0
-_PATIENCE_S = 600.0
-"""The time limit for all tests of one mutant, and for each test that runs without a mutant."""
 _WARM = (
     *("pytest", "_pytest.junitxml", "_pytest.unittest", "pdb", "tomllib", "pytest_timeout"),
     *("hypothesis", "_hypothesis_pytestplugin", "hypothesis.strategies", "hypothesis.stateful"),
     *("numpy", "torch", "torch.utils.data", "torch._dynamo", "msgspec", "typer", "rich"),
 )
 """Modules that are imported once, before processes are forked. No mutant changes them."""
-_IMPORTED_BEFORE = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
-
-
-@dataclass
-class Outcome:
-    """The result of one pytest process."""
-
-    seconds: float = 0.0
-    exit_code: int | None = None
-    """None: the process crashed or was stopped."""
-    passed: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    output: str = ""
-
-    @property
-    def fault(self) -> str | None:
-        """Why this result does not tell whether the mutant was killed; None if it does."""
-        if self.exit_code is None:
-            return "its process was stopped, or crashed"
-        if self.exit_code not in (0, 1):
-            return f"the tests could not be run: pytest's exit code is {self.exit_code}"
-        if self.skipped:
-            return f"skipped: {', '.join(self.skipped)}"
-        return None if self.passed or self.failed else "no test ran"
-
-
-class _Watch:
-    """A pytest plugin that records the result of every test."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.when == "call" or report.outcome != "passed":
-            getattr(self._outcome, report.outcome).append(report.nodeid)
 
 
 def run_tests(
@@ -94,8 +56,8 @@ def run_tests(
             os.close(read)
             _become_pytest(tests, path, timeout_s, to_the_end, output.fileno(), write)
         os.close(write)
-        patience_s = _PATIENCE_S * (len(tests) if to_the_end else 1)
-        outcome = _await(pid, read, patience_s)
+        patience_s = PATIENCE_S * (len(tests) if to_the_end else 1)
+        outcome = await_outcome(pid, read, patience_s)
         output.seek(0)
         outcome.output = output.read().decode(errors="replace")
     outcome.seconds = time.monotonic() - began_s
@@ -125,44 +87,22 @@ def _become_pytest(
         outcome = Outcome()
         outcome.exit_code = pytest.main(
             [
-                *("-o", "addopts=", "-q", "--strict-markers"),
-                *("-p", "no:cacheprovider", "-p", "no:xdist"),
-                *("--timeout", str(timeout_s), "--timeout-method", "signal", "--tb", "short"),
-                # A mutant is meant to fail: the longer messages of rewritten assertions are not needed.
-                *(() if to_the_end else ("-x", "--assert", "plain")),
-                *("-W", _IMPORTED_BEFORE),
+                *pytest_arguments(timeout_s, plain=not to_the_end),
+                *(() if to_the_end else ("-x",)),
                 *tests,
             ],
-            plugins=[_Watch(outcome)],
+            plugins=[Watch(outcome)],
         )
         found = sys.modules.get("polyrhythm")
         if path is not None and found is not None:
             assert Path(found.__file__ or "").is_relative_to(path), "another package was tested"
-        told = {k: getattr(outcome, k) for k in ("exit_code", "passed", "failed", "skipped")}
-        os.write(result, json.dumps(told).encode())
+        os.write(result, json.dumps(outcome.told()).encode())
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _await(pid: int, result: int, patience_s: float) -> Outcome:
-    """Read the result of the child until it ends or the time is over, then kill its process
-    group."""
-    told = b""
-    until_s = time.monotonic() + patience_s
-    while select.select([result], [], [], max(0.0, until_s - time.monotonic()))[0]:
-        part = os.read(result, 1 << 16)
-        if not part:
-            break
-        told += part
-    os.close(result)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return Outcome(**json.loads(told)) if told else Outcome()
 
 
 @dataclass(frozen=True)
@@ -174,12 +114,16 @@ class Verdict:
     fault: str | None = None
     """Why it is unknown whether the mutant was killed."""
     output: str = ""
+    patched: bool = False
+    """Whether it was tried without a copy of the package."""
 
     @property
     def words(self) -> str:
         if self.fault is not None:
             return f"UNKNOWN: {self.fault}"
-        return f"killed by {self.killer}" if self.killer is not None else "SURVIVED"
+        if self.killer is None:
+            return "SURVIVED"
+        return f"killed by {self.killer}{', without a copy' if self.patched else ''}"
 
 
 def judge(mutant: Mutant, timeout_s: float) -> Verdict:
@@ -221,8 +165,14 @@ def show(mutants: Sequence[Mutant]) -> None:
 
 def hunt(mutants: Sequence[Mutant], timeout_s: float, *, verbose: bool) -> Iterator[Verdict]:
     width = max(len(mutant.name) for mutant in mutants)
+    quick = [mutant for mutant in mutants if not mutant.slow]
+    patched = dict(try_patched(quick, PACKAGE, timeout_s))
     for number, mutant in enumerate(mutants, 1):
-        verdict = judge(mutant, timeout_s)
+        outcome = patched.get(mutant.name)
+        if outcome is not None:
+            verdict = Verdict(mutant, outcome.failed[0], outcome.seconds, patched=True)
+        else:
+            verdict = judge(mutant, timeout_s)
         place = f"[{number:{len(str(len(mutants)))}}/{len(mutants)}]"
         print(f"{place} {mutant.name:{width}}  {verdict.seconds:5.1f} s  {verdict.words}")
         if verdict.killer is None or verdict.fault is not None or verbose:

@@ -8,9 +8,12 @@ once is an error: when code changes, its mutants must be reviewed.
 
 import ast
 import functools
+import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
 
 _Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
@@ -83,14 +86,81 @@ def mutated_sources(mutant: Mutant, package: Path) -> dict[Path, str]:
     trees: dict[Path, ast.Module] = {}
     for change in mutant.changes:
         path = _find(change.code, package)
+        _apply(change, trees.setdefault(path, ast.parse(path.read_text())), mutant.name)
+    return {path: ast.unparse(ast.fix_missing_locations(tree)) for path, tree in trees.items()}
+
+
+def _apply(change: Change, tree: ast.Module, name: str) -> None:
+    (definition,) = _definitions(tree, change.code.partition(":")[2])
+    found = _replace(definition, change)
+    if found != 1:
+        raise Outdated(f"{name}: {change.code} holds {change.old!r} {found} times, not once")
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """New code for one function."""
+
+    module: str
+    names: tuple[str, ...]
+    """The name of the function, after the names of the classes around it."""
+    code: CodeType
+
+
+def patches(mutant: Mutant, package: Path) -> list[Patch] | None:
+    """The new code of every function that the mutant changes. None: it changes something else, such as
+    a constant or the default of a parameter."""
+    trees: dict[Path, ast.Module] = {}
+    changed: list[tuple[Path, tuple[str, ...]]] = []
+    for change in mutant.changes:
+        path = _find(change.code, package)
         tree = trees.setdefault(path, ast.parse(path.read_text()))
         (definition,) = _definitions(tree, change.code.partition(":")[2])
-        found = _replace(definition, change)
-        if found != 1:
-            raise Outdated(
-                f"{mutant.name}: {change.code} holds {change.old!r} {found} times, not once"
-            )
-    return {path: ast.unparse(ast.fix_missing_locations(tree)) for path, tree in trees.items()}
+        if not isinstance(definition, ast.FunctionDef):
+            return None
+        before = _head(definition)
+        _apply(change, tree, mutant.name)
+        if _head(definition) != before:
+            return None
+        changed.append((path, tuple(change.code.partition(":")[2].split("."))))
+    compiled = {
+        path: compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
+        for path, tree in trees.items()
+    }
+    found = []
+    for path, names in changed:
+        code = _code_of(compiled[path], names)
+        if code is None:
+            return None
+        inside = path.relative_to(package.parent).with_suffix("").parts
+        module = ".".join(inside[:-1] if inside[-1] == "__init__" else inside)
+        found.append(Patch(module, names, code))
+    return found
+
+
+def _head(definition: ast.FunctionDef) -> list[str]:
+    return [ast.dump(part) for part in (definition.args, *definition.decorator_list)]
+
+
+def _code_of(code: CodeType, names: Sequence[str]) -> CodeType | None:
+    for name in names:
+        inner = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name]
+        if len(inner) != 1:
+            return None
+        code = inner[0]
+    return code
+
+
+def apply_patch(patch: Patch) -> None:
+    """Give the function its new code in this process."""
+    found: Any = importlib.import_module(patch.module)
+    for name in patch.names:
+        found = vars(found)[name]
+    if isinstance(found, property):
+        found = found.fget
+    while not isinstance(found, FunctionType) or hasattr(found, "__wrapped__"):
+        found = found.__wrapped__
+    found.__code__ = patch.code
 
 
 def _find(code: str, package: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import Mutant, Outdated, mutant, mutated_sources
+from tests.mutants.mutant import Mutant, Outdated, mutant, mutated_sources, patches
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "polyrhythm"
@@ -59,6 +59,7 @@ here = sys.argv[1]
 code, old = "core:parse_duration", "round(length_ns)"
 sys.exit(main(sys.argv[2:], [
     mutant("found", "A duration is wrong in every process.", code, old, "7", f"{here}::test_child"),
+    mutant("patched", "It shows in the test's own process.", code, old, "7", f"{here}::test_own"),
     mutant("missed", "The same.", code, old, "7", f"{here}::test_nothing"),
     mutant("hangs", "It is stopped by the test's own timeout.", code, old, "7", f"{here}::test_hang"),
     mutant("dies", "The test kills its process.", code, old, "7", f"{here}::test_die"),
@@ -75,6 +76,10 @@ WRONG = parse_duration("1s") != 10**9
 
 def test_nothing():
     assert "s" in "1s"
+
+
+def test_own():
+    assert parse_duration("1s") == 10**9
 
 
 def test_child():
@@ -110,14 +115,15 @@ def hunt(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
 
 def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: Path) -> None:
     """ "found" shows in a process that its test starts; a hanging test fails by its own timeout."""
-    code, said = hunt(tmp_path, "found", "missed", "hangs", "dies", "outdated")
+    code, said = hunt(tmp_path, "found", "patched", "missed", "hangs", "dies", "outdated")
     words = {line.split()[1]: line for line in said if line.startswith("[")}
-    assert "test_hunted.py::test_child" in words["found"]
-    assert "test_hunted.py::test_hang" in words["hangs"]
+    assert words["found"].endswith("test_hunted.py::test_child")
+    assert words["patched"].endswith("test_hunted.py::test_own, without a copy")
+    assert words["hangs"].endswith("test_hunted.py::test_hang")
     assert "SURVIVED" in words["missed"]
     assert "UNKNOWN: its process was stopped, or crashed" in words["dies"]
     assert "UNKNOWN: the mutant is outdated" in words["outdated"]
-    assert said[-3:] == ["5 mutants, 2 killed", "1 SURVIVED: missed", "2 UNKNOWN: dies, outdated"]
+    assert said[-3:] == ["6 mutants, 3 killed", "1 SURVIVED: missed", "2 UNKNOWN: dies, outdated"]
     assert code == 1
 
 
@@ -125,6 +131,30 @@ def test_a_test_that_fails_without_a_mutant_kills_none(tmp_path: Path) -> None:
     code, said = hunt(tmp_path, "broken")
     assert said[0].startswith("without any mutant: these fail: ")
     assert code == 1
+
+
+def test_a_test_that_fails_in_a_fork_without_a_mutant_decides_nothing_there(tmp_path: Path) -> None:
+    """Both tests fail in the fork; only one of them passes there without the mutant."""
+    _, said = hunt(tmp_path, "broken", "patched", "--unverified")
+    words = {line.split()[1]: line for line in said if line.startswith("[")}
+    assert "without a copy" in words["patched"]
+    assert "without a copy" not in words["broken"]
+
+
+@pytest.mark.parametrize(
+    ("code", "old", "new", "fits"),
+    [
+        ("core:parse_duration", "round(length_ns)", "7", True),
+        ("core:Ring.place", "Mapping[int, Sequence[int]] | None", "None", False),
+        ("core:VIRTUAL_NODES", "64", "8", False),
+    ],
+    ids=["body", "parameter", "constant"],
+)
+def test_only_the_bodies_of_functions_are_patched(
+    code: str, old: str, new: str, fits: bool
+) -> None:
+    found = patches(mutant("m", "Nothing.", code, old, new), PACKAGE)
+    assert (found is not None) == fits
 
 
 @pytest.mark.timeout(600)
