@@ -251,20 +251,21 @@ class DataPlan:
     def check(self) -> None:
         if self.chunks[-1].last != self.points or self.chunks[0].first != 0:
             raise InvariantBroken("the chunks do not cover the points")
-        for left, right in zip(self.chunks, self.chunks[1:], strict=False):
-            if left.last != right.first:
-                raise InvariantBroken("the chunks overlap or leave a gap")
-        for chunk in self.chunks:
-            if not 0 <= chunk.cursor < max(1, chunk.points):
-                raise InvariantBroken("a cursor is outside its chunk")
+        moving, held, end = self.moving, self._held, 0
         for index, chunk in enumerate(self.chunks):
-            if (chunk.heir is not None) != (index in self.moving):
+            if chunk.first != end:
+                raise InvariantBroken("the chunks overlap or leave a gap")
+            end = chunk.last
+            cursor, holder, heir = chunk.cursor, chunk.holder, chunk.heir
+            if cursor and not 0 <= cursor < end - chunk.first:
+                raise InvariantBroken("a cursor is outside its chunk")
+            if (heir is not None) != (index in moving):
                 raise InvariantBroken("a chunk has an heir, but is not moving")
-            if chunk.heir is not None and (chunk.holder is None or not chunk.asked):
+            if heir is not None and (holder is None or not chunk.asked):
                 raise InvariantBroken(
                     "a chunk has an heir, but its holder was not asked to give it up"
                 )
-            if chunk.holder is not None and index not in self._held[chunk.holder]:
+            if holder is not None and index not in held[holder]:
                 raise InvariantBroken("a chunk is missing in the chunks of its holder")
 
 

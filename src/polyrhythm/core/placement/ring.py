@@ -8,6 +8,7 @@ its bound allows. The caller gives the order in which slices choose, so that the
 server last is the first to leave it.
 """
 
+import functools
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +22,16 @@ def _point(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
+@functools.cache
+def _nodes(server: int) -> tuple[tuple[int, int], ...]:
+    """The points of the server's virtual nodes, each with the server."""
+    return tuple((_point(f"server {server} node {node}"), server) for node in range(VIRTUAL_NODES))
+
+
 class Ring:
     def __init__(self, servers: Sequence[int]) -> None:
         self.servers = tuple(sorted(servers))
-        points = sorted(
-            (_point(f"server {server} node {node}"), server)
-            for server in self.servers
-            for node in range(VIRTUAL_NODES)
-        )
+        points = sorted(node for server in self.servers for node in _nodes(server))
         self._points = [point for point, _ in points]
         self._owners = [server for _, server in points]
 
