@@ -15,12 +15,14 @@ import pytest
 
 from tests.cluster.job_workers import JobWorkers
 from tests.cluster.jobs.ledger import ROWS
-from tests.cluster.processes import Command
+from tests.cluster.processes import TORTURED, Command
 
 JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096
 """Columns of a block. With few, elements are counted more than once, and all frames are small."""
-ONCE = 8192
+_STEP_MS = 5 if TORTURED else 20
+"""The shortest step of a worker. With 5 ms, a job keeps both cores busy while a test waits."""
+ONCE = 8192 if TORTURED else 4096
 """So many columns that no element is counted twice: enough for more than a minute of
 contributions."""
 ADDITION, MOMENTUM, ADAGRAD = "addition", "momentum", "adagrad"
@@ -35,7 +37,7 @@ def flags(sync: str, columns: int, optimizer: str = ADDITION) -> list[str | floa
     """Flags of the job. With an optimizer a contribution counts the same for any number of members."""
     return [
         *("--sync", sync, "--timer", "1s", "--set", f"columns={columns}"),
-        *("--min-step", "5ms" if optimizer == ADDITION else "10ms"),
+        *("--min-step", f"{_STEP_MS if optimizer == ADDITION else max(_STEP_MS, 10)}ms"),
         *("--respawn", "--target-accuracy", 1.0, "--json", *folded_with(optimizer)),
     ]
 

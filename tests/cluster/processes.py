@@ -28,6 +28,8 @@ SHOWN_ELSEWHERE = pytest.mark.skipif(
 )
 _TCP_LISTEN = "0A"
 _WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
+_LONGEST_PAUSE_S = 0.05
+"""The pause between two looks at a job grows to this, because a look takes processor time."""
 _MOST_STEPS = 20_000 if TORTURED else 4_000
 """Steps of a trace that are replayed at most."""
 
@@ -35,13 +37,15 @@ _MOST_STEPS = 20_000 if TORTURED else 4_000
 def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
     """Wait for a true answer of `done` and return it; fail the test if none comes in time."""
     until_s = time.monotonic() + deadline_s
+    pause_s = 0.005
     while True:
         found = done()
         if found:
             return found
         if time.monotonic() > until_s:
             raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, _LONGEST_PAUSE_S)
 
 
 def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:

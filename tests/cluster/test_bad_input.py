@@ -1,16 +1,19 @@
 """Bad input ends a command with one clear line and a non-zero status, and never with a
 traceback."""
 
+import contextlib
 import json
 import re
+import resource
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.processes import Command, call, last_word
-from tests.commands.start import CLI
+from tests.commands.start import start, warm_server
 
 GOOD = """
 import torch
@@ -244,23 +247,31 @@ def main(worker):
 """
 
 
+@contextlib.contextmanager
+def file_size_limit(nbytes: int) -> Iterator[None]:
+    """Processes that are started meanwhile cannot write larger files."""
+    warm_server()  # it must not have the limit
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 @pytest.mark.parametrize(("blocks", "words"), [(0, "cannot write to runs/"), (16, "journal.jsonl")])
 def test_a_file_size_limit_ends_the_job_with_one_line(
     tmp_path: Path, blocks: int, words: str
 ) -> None:
     """The limit is so low that no file can be written, or that the journal is cut off."""
     (tmp_path / "talkative.py").write_text(TALKATIVE)
-    train = f"{CLI} train talkative.py --rounds 1000000 --workers 1 --servers 1 --json"
-    done = subprocess.run(
-        ["bash", "-c", f"ulimit -f {blocks}; exec {train}"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert done.returncode == 1, done.stdout
-    (line,) = done.stderr.strip().splitlines()
+    flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--json")
+    pipe = subprocess.PIPE
+    with file_size_limit(1024 * blocks):
+        train = start("train", "talkative.py", *flags, cwd=tmp_path, stdout=pipe, stderr=pipe)
+    out, said = train.communicate(timeout=90)
+    assert train.returncode == 1, out
+    (line,) = said.strip().splitlines()
     assert line.startswith("polyrhythm: cannot write ") and words in line
     assert line.endswith("File too large")
 

@@ -70,9 +70,9 @@ def stop(command: Command) -> None:
 
 def test_a_worker_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
     # A guest is admitted at the end of a round, so rounds continue, slowly until it trains.
-    slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.05)\n'
+    slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.2)\n'
     counting.write_text(COUNTING.replace("worker.stopped:\n", f"worker.stopped:\n{slowly}"))
-    with start(counting, "--workers", 1, "--servers", 2, rounds=1500) as command:
+    with start(counting, "--workers", 1, "--servers", 2, rounds=300) as command:
         command.await_round(0)
         joiner = command.join("--name", "guest")
         assert command.wait(90) == 0

@@ -62,7 +62,7 @@ def hello(server: int, incarnation: int) -> m.ServerHello:
 def states(server: int, count: int, **fields: object) -> bytes:
     """Make parts of slice states that are never complete, each for its own slice and of one
     megabyte."""
-    frames = b""
+    pieces: list[bytes | memoryview] = []
     for number in range(count):
         usual = {"dtype": "float32", "shape": (PAYLOAD.nbytes // 4,), "name": f"{number}"}
         message = m.State(
@@ -73,8 +73,8 @@ def states(server: int, count: int, **fields: object) -> bytes:
             parts=1000,
             **{**usual, **fields},
         )
-        frames += b"".join(encode(message, [PAYLOAD], Digest.XXH3, 0))
-    return frames
+        pieces += encode(message, [PAYLOAD], Digest.XXH3, 0)
+    return b"".join(pieces)
 
 
 def resident_kb(pid: int) -> int:
@@ -85,9 +85,10 @@ def resident_kb(pid: int) -> int:
 def send_what_is_taken(peer: Peer, data: bytes) -> None:
     """Send as much as the other end accepts: it need not read, and may close the link."""
     peer.sock.setblocking(False)
+    left = memoryview(data)
     try:
-        while data:
-            data = data[peer.sock.send(data) :]
+        while left:
+            left = left[peer.sock.send(left) :]
     except (BlockingIOError, ConnectionError):
         pass
     peer.sock.settimeout(15)

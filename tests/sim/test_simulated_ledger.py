@@ -1,6 +1,6 @@
 """Nothing acknowledged is lost and nothing is folded twice, whatever befalls workers (the design's §9).
 
-30 seeds for each policy; POLYRHYTHM_TORTURE multiplies them.
+12 seeds for each policy; POLYRHYTHM_TORTURE=N tries N times 30.
 """
 
 import os
@@ -15,7 +15,9 @@ from polyrhythm.errors import InvariantBroken, JobFailed
 from tests.sim.ledger import keep_books
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
-SEEDS = range(30 * TORTURE)
+SEARCHED = range(30 * TORTURE)
+"""The seeds among which one must show a fault."""
+SEEDS = SEARCHED if "POLYRHYTHM_TORTURE" in os.environ else range(12)
 SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp", "fsp abandon 2ms"]
 
 
@@ -34,9 +36,9 @@ def test_the_books_balance(sync: str, seed: int) -> None:
 def failure(sync: str, *, check: bool = False) -> str:
     """Some seed must show it; unchecked, so that the books are what shows it. A fault may also keep a
     run from ending: such a run has no books to settle, and the next seed is tried."""
-    for seed in SEEDS:
+    for seed in SEARCHED:
         try:
-            keep_books(sync, seed, check=check, limit="60s")
+            keep_books(sync, seed, check=check, limit="10s")
         except (AssertionError, InvariantBroken) as error:
             return str(error)
         except JobFailed:
