@@ -308,4 +308,14 @@ RUNTIME: tuple[Mutant, ...] = (
         "tests/runtime/server/test_slots.py"
         "::test_moves_add_no_segments_beyond_one_per_slice_and_slot",
     ),
+    mutant(
+        "early-stop-ends-at-once",
+        "Ctrl-C right after the workers have begun kills them before the code after their loop.",
+        "engines:LocalJob._meet_lead",
+        "self._starting = False",
+        "self._starting = True",
+        "tests/engines/test_early_stop.py"
+        "::test_a_signal_in_the_turn_that_started_the_workers_ends_the_job_in_order",
+        slow=True,
+    ),
 )

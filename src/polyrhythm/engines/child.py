@@ -190,7 +190,7 @@ def _handle_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:
     if told.note is not None:
         journal.note(told.note.what, **told.note.fields)
     if told.stop:
-        node.stop(at_once=True)
+        node.stop(at_once=not told.in_order)
 
 
 def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJournal:

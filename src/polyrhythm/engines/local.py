@@ -86,7 +86,6 @@ class LocalJob:
                 for request in self._servers:
                     self._start(request)
                 self._await_lead()
-                self._starting = False
                 self._supervise()
             except _EndAtOnce:
                 pass  # closing the processes ends all that were started
@@ -122,6 +121,7 @@ class LocalJob:
         self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
         for request in self._workers:
             self._start(request)
+        self._starting = False  # before the rest of the turn: the workers may train by then
 
     # -- supervising ---------------------------------------------------------------------------
 

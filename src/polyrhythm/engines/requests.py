@@ -60,7 +60,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lead_lost: bool = False
     """`failed` because the lead was silent for --lead-timeout."""
     stop: bool = False
-    """From the engine to the lead's process: end the job at once, because it has failed."""
+    """From the engine to the lead's process: end the job, at once because it has failed, or
+    `in_order` because its user asked for it."""
+    in_order: bool = False
     saving: bool = False
     """From the lead's process: the job is over, and its model is being written."""
     note: ReportLine | None = None

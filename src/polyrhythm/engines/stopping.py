@@ -69,7 +69,7 @@ class Stopping:
             self.stop()
             return
         self.waits_for_workers = True
-        self._processes.signal(lead, signal.SIGTERM)
+        self._processes.tell(lead, Told(stop=True, in_order=True))
 
     def lead_stops(self) -> None:
         """The lead ends the job on the request of an operator."""

@@ -1,0 +1,56 @@
+"""A stop that comes as soon as the workers train ends the job in order, even if the engine is busy."""
+
+import signal
+from pathlib import Path
+
+from polyrhythm.cli.hosts import child_requests
+from polyrhythm.engines.choice import choose_engine
+from polyrhythm.engines.engine import EngineWatch
+from polyrhythm.wire.messages import JobSpec
+from tests.cluster.processes import wait_until
+
+JOB = """
+import pathlib
+import torch
+
+
+def main(worker):
+    model = torch.nn.Linear(2, 1)
+    optimizer = worker.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    folder = pathlib.Path(__file__).parent
+    (folder / f"began-{worker.name}").touch()
+    while not worker.stopped:
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+    (folder / f"after-{worker.name}").touch()
+"""
+
+
+def test_a_signal_in_the_turn_that_started_the_workers_ends_the_job_in_order(
+    tmp_path: Path,
+) -> None:
+    """The first tick after the workers were started takes as long as they need to begin; then the
+    signal comes."""
+    file = tmp_path / "job.py"
+    file.write_text(JOB)
+    said: list[str] = []
+    listening = sent = False
+
+    def listen() -> None:
+        nonlocal listening
+        listening = True
+
+    def tick() -> None:
+        nonlocal sent
+        if listening and not sent:
+            sent = True
+            wait_until(lambda: len(list(tmp_path.glob("began-*"))) == 2, "both workers train")
+            signal.raise_signal(signal.SIGINT)
+
+    job = JobSpec(job="j", name=str(file), path=str(file), workers=2, max_seconds=60)
+    requests = child_requests(job, tmp_path, link="auto", digest="auto")
+    watch = EngineWatch(say=said.append, tick=tick, listening=lambda address: listen())
+    outcome = choose_engine("local").run(requests, watch)
+    assert outcome.interrupted == signal.SIGINT and outcome.ended == "stopped on request"
+    assert len(list(tmp_path.glob("after-*"))) == 2, "the code after the loop did not run"
+    assert not outcome.worker_failures and outcome.failed is None
