@@ -42,7 +42,7 @@ def damage(run: Path, number: int, pattern: str) -> Path:
 def test_list_shows_the_checkpoints_of_a_run(call: Call, run: Path, words: tuple[str, ...]) -> None:
     lines = call("checkpoints", "list", *words).stdout.splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["1", "2", "3"]
-    assert lines[2].endswith("whole") and lines[3].endswith("whole")
+    assert " kB " in lines[2] and lines[2].endswith("whole") and lines[3].endswith("whole")
     assert lines[4].endswith("incomplete: it has no manifest")
 
 
@@ -61,14 +61,22 @@ def test_list_reads_a_folder_or_a_url(call: Call, run: Path, tmp_path: Path) -> 
         assert "      7  " in call("checkpoints", "list", target).stdout
 
 
-def test_list_follows_the_store_that_a_run_names(call: Call, run: Path, tmp_path: Path) -> None:
+def test_list_follows_the_store_that_a_run_names(
+    call: Call, write_run: Write, tmp_path: Path
+) -> None:
     write_checkpoint(open_store(str(tmp_path / "elsewhere"), make=True), 7)
-    job = run / "job.json"
-    job.write_text(
-        json.dumps({**json.loads(job.read_text()), "store": str(tmp_path / "elsewhere")})
-    )
-    told = json.loads(call("checkpoints", "list", "mine", "--json").stdout)
+    write_run("other", [], store=str(tmp_path / "elsewhere"))
+    told = json.loads(call("checkpoints", "list", "other", "--json").stdout)
     assert [one["number"] for one in told["checkpoints"]] == [7]
+
+
+def test_list_finds_the_checkpoints_of_a_run_that_was_moved(
+    call: Call, write_run: Write, tmp_path: Path
+) -> None:
+    path = write_run("old", [], store=str(tmp_path / "runs" / "old"))
+    write_checkpoint(open_store(str(path)), 3)
+    path.rename(tmp_path / "runs" / "new")
+    assert "\n       3  " in call("checkpoints", "list", "new").stdout
 
 
 def test_list_names_a_run_that_does_not_exist(call: Call, run: Path) -> None:

@@ -5,15 +5,14 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from polyrhythm.cli.flags import Debug
 from polyrhythm.cli.status import RUNS, Json, RunsDir
 from polyrhythm.core.text import shown
 from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError, UsageError
-from polyrhythm.observe.runs import JOB, find_run
-from polyrhythm.store.checkpoints import Listed, listing, verify
+from polyrhythm.observe.runs import find_run, load_run
+from polyrhythm.store.checkpoints import FOLDER, Listed, listing, verify
 from polyrhythm.store.objects import Store, open_store
 
 checkpoints = typer.Typer(no_args_is_help=True)
@@ -127,12 +126,12 @@ def store_of(target: str | None, runs_dir: Path) -> Store:
 
 
 def url_of_run(run: Path) -> str:
-    """The store of a run: the one that its job names, or the run's folder."""
-    try:
-        job = msgspec.json.decode((run / JOB).read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError):
-        job = {}
-    return str(job.get("store") or run)
+    """The store of a run: its own folder if there are checkpoints, which holds after the folder was
+    moved, too; otherwise the store that the job names."""
+    if (run / FOLDER).is_dir():
+        return str(run)
+    job = load_run(run).job
+    return str(run) if job is None or not job.store else job.store
 
 
 def _verified(store: Store, one: Listed) -> tuple[str, str | None]:
@@ -166,8 +165,15 @@ def _row(one: Listed) -> str:
         return f"{one.number:>8}  {'-':>8}  {'-':19}  {'-':>9}  {'-':>7}  {state}"
     manifest = one.checkpoint.manifest
     made = datetime.datetime.fromtimestamp(manifest.made_s).isoformat(" ", "seconds")
-    size = f"{one.checkpoint.nbytes / 1e6:.1f} MB"
+    size = _size(one.checkpoint.nbytes)
     return (
         f"{one.number:>8}  {manifest.round:>8}  {made:19}  {size:>9}"
         f"  {len(manifest.files):>7}  {state}"
     )
+
+
+def _size(nbytes: int) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.1f} {name}"
+    return f"{nbytes / 1e3:.1f} kB"

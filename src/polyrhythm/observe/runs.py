@@ -24,8 +24,7 @@ from polyrhythm.observe.watch import WATCH, Suspect, read_suspects
 from polyrhythm.wire.messages import JobSpec
 
 JOURNAL = "journal.jsonl"
-JOB = "job.json"
-_PROCESS, _RESULT = "process.json", "result.json"
+_PROCESS, _RESULT, _JOB = "process.json", "result.json", "job.json"
 
 
 class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +84,7 @@ class Run:
 
 
 def write_job(run_dir: Path, job: JobSpec) -> None:
-    (run_dir / JOB).write_bytes(msgspec.json.format(msgspec.json.encode(job)))
+    (run_dir / _JOB).write_bytes(msgspec.json.format(msgspec.json.encode(job)))
 
 
 def write_process(run_dir: Path) -> None:
@@ -135,7 +134,7 @@ def find_run(runs_dir: Path, name: str | None) -> Path:
     """The folder of a run by its name or path; without a name, of the newest."""
     if name is not None:
         for path in (runs_dir / name, Path(name)):
-            if (path / JOB).is_file() or (path / JOURNAL).is_file():
+            if (path / _JOB).is_file() or (path / JOURNAL).is_file():
                 return path
         raise UsageError(f"there is no run {name!r} in {runs_dir}: see 'polyrhythm runs'")
     paths = list(run_dirs(runs_dir))
@@ -147,8 +146,8 @@ def find_run(runs_dir: Path, name: str | None) -> Path:
 def run_dirs(runs_dir: Path) -> Iterator[Path]:
     """The folders of all runs, oldest first."""
     if runs_dir.is_dir():
-        folders = [path for path in runs_dir.iterdir() if (path / JOB).is_file()]
-        yield from sorted(folders, key=lambda path: ((path / JOB).stat().st_mtime_ns, path.name))
+        folders = [path for path in runs_dir.iterdir() if (path / _JOB).is_file()]
+        yield from sorted(folders, key=lambda path: ((path / _JOB).stat().st_mtime_ns, path.name))
 
 
 def load_run(path: Path) -> Run:
@@ -159,7 +158,7 @@ def load_run(path: Path) -> Run:
     written = journal.stat().st_mtime if journal.is_file() else time.time()
     return Run(
         path=path,
-        job=_decode(path / JOB, JobSpec),
+        job=_decode(path / _JOB, JobSpec),
         state=state,
         process=process,
         result=_decode(path / _RESULT, dict[str, Any]),
