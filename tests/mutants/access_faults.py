@@ -320,8 +320,8 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "end-is-not-answered",
         "An operator is not told that the job has ended.",
-        "core:Ending.finish",
-        "self._operators.close(reason, failed=failed)",
+        "core:Ending._end",
+        "self._operators.close(outcome.reason, failed=outcome.failed)",
         "None",
         f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
     ),
