@@ -24,13 +24,8 @@ from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.pushes import Outstanding
 from polyrhythm.core.worker.training import Training
 from polyrhythm.sim.model.link import Channel
-from polyrhythm.sim.server.slice_store import (
-    Given,
-    Place,
-    SimOnArrivalSliceStore,
-    SimRoundsSliceStore,
-    SimSliceStore,
-)
+from polyrhythm.sim.server.slice_store import Given, Place, SimSliceStore
+from polyrhythm.sim.server.store_modes import SimOnArrivalSliceStore, SimRoundsSliceStore
 from polyrhythm.wire.messages import Contribution, Message, Route, SliceStep
 from tests.sim.staged_run import Run
 

@@ -40,7 +40,8 @@ from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_l
 from polyrhythm.runtime.server.checkpoints import Checkpoints
 from polyrhythm.runtime.server.publishing import Publishing
 from polyrhythm.runtime.server.saving import ModelSaver
-from polyrhythm.runtime.server.slice_store import SliceStore, choose_slice_store
+from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.runtime.server.store_modes import choose_slice_store
 from polyrhythm.runtime.trace import Origin, Trace
 from polyrhythm.tensors.kinds import KINDS
 from polyrhythm.tensors.optimizers import check_optimizer

@@ -32,13 +32,8 @@ from polyrhythm.sim.server.cuts import SimCuts
 from polyrhythm.sim.server.links import SimServerLinks
 from polyrhythm.sim.server.publishing import SimPublishing
 from polyrhythm.sim.server.saving import SimModelSaver
-from polyrhythm.sim.server.slice_store import (
-    CarriedCopy,
-    CarriedState,
-    SimOnArrivalSliceStore,
-    SimRoundsSliceStore,
-    SimSliceStore,
-)
+from polyrhythm.sim.server.slice_store import CarriedCopy, CarriedState, SimSliceStore
+from polyrhythm.sim.server.store_modes import SimOnArrivalSliceStore, SimRoundsSliceStore
 from polyrhythm.wire import messages as m
 
 _HELLOS = frozenset({m.WorkerHello, m.ServerHello, m.OperatorHello})

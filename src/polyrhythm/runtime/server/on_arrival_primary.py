@@ -1,0 +1,70 @@
+"""The slices of a primary without rounds: every contribution to a slice is folded as it comes, into a
+slot of that slice."""
+
+from collections.abc import Sequence
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.core.server.leases import SliceVersions
+from polyrhythm.runtime.server.primary import Primary, PrimarySlice
+from polyrhythm.runtime.server.slots import Allocate
+from polyrhythm.tensors.buffers import Changers
+from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
+
+
+class OnArrivalPrimary(Primary):
+    """Without rounds, every contribution to a slice is folded at once, into a slot of that slice."""
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        layout: Layout,
+        job: JobSpec,
+        spec: ModelSpec,
+        allocate: Allocate,
+    ) -> None:
+        self.latest = SliceVersions(())
+        """The slot of each slice, and the leases of its readers."""
+        self._changers = Changers()
+        super().__init__(slices, layout, job, spec, allocate)
+
+    def _first_slot(self) -> int:
+        return self.latest.hold(self.ids, sum(part.nbytes for part in self._parts.values()))
+
+    def _give_up(self, slice_: int) -> None:
+        super()._give_up(slice_)
+        self._changers.forget(self._parts[slice_].held.slice)
+
+    def buffer_step(
+        self, part: PrimarySlice, data: memoryview, message: Contribution, members: frozenset[int]
+    ) -> memoryview | None:
+        """Add a contribution to a slice of buffers. Returns the step that this makes, here and on the
+        replicas; empty if it changed no buffer, None if the slice has no buffers.
+        `members`: the workers that share a step; if there are none, every change counts in full."""
+        held, updater = part.held, part.updater
+        if not updater.takes_parts:
+            return None
+        self.add(part, self.incoming(part, data, message.parts), message)
+        scales = self._changers.scales(held, message.worker, message.parts, members)
+        if not held.weight:
+            return memoryview(b"")
+        updater.settle(held, scales)
+        return held.aggregate.view(torch.uint8).numpy().data
+
+    def fold_slice(self, part: PrimarySlice, step: SliceStep) -> None:
+        """Fold the contribution that was just added."""
+        held = part.held
+        if not held.weight:
+            return  # buffers that stay as they are
+        number, index = self.latest.target(held.slice.id), self.index[held.slice.id]
+        slot = self.slots.at(number)
+        slot.rewrite(index)
+        place = slot.tensors[index]
+        part.updater.fold([held], [held.parameters if part.converts else place], [step])
+        if part.converts:
+            place.copy_(held.parameters)
+        else:
+            held.parameters = place
+        held.empty()
+        self.latest.folded(held.slice.id, number)

@@ -1,0 +1,130 @@
+"""The slices of a primary with rounds: contributions are collected, and a fold makes the next version of
+all slices."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from polyrhythm.core.placement.slices import Layout, Slice
+from polyrhythm.io.segments import Piece, Segment
+from polyrhythm.runtime.server.primary import Coming, Primary, PrimarySlice
+from polyrhythm.runtime.server.slots import Allocate, Slot, Slots
+from polyrhythm.tensors.updaters import Held
+from polyrhythm.wire.messages import JobSpec, ModelSpec, SliceStep
+
+_AGGREGATES = 2
+"""While replicas read the aggregate that was folded, the next one grows."""
+
+
+class RoundsPrimary(Primary):
+    """With rounds, every slice has an aggregate, and a fold makes the next version of all of them."""
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        layout: Layout,
+        job: JobSpec,
+        spec: ModelSpec,
+        allocate: Allocate,
+    ) -> None:
+        self.grows = job.updater == "addition"
+        self._fill = 1 if self.grows else 0
+        self._aggregates: Slots | None = None
+        if job.replicas and not self.grows:  # replicas read aggregates where they lie
+            self._aggregates = Slots((), (), allocate)
+            for number in range(_AGGREGATES):
+                self._aggregates.at(number)
+        self._aggregates_in_slots = self.grows or self._aggregates is not None
+        super().__init__(slices, layout, job, spec, allocate)
+
+    def _first_slot(self) -> int:
+        return self._slot
+
+    def _place(self, coming: Coming) -> list[Segment]:
+        freed = super()._place(coming)
+        if self._aggregates is not None:
+            dtypes = [held.parameters.dtype for held in self.held]
+            freed += self._aggregates.change(self.slices, dtypes, {})
+        for id_, part in coming.parts.items():
+            if self.grows:
+                part.held.aggregate = self.slots.at(self._fill).tensors[self.index[id_]]
+            elif self._aggregates is not None:
+                part.held.aggregate = self._aggregates.at(part.turn).tensors[self.index[id_]]
+        return freed
+
+    def add_kept(self, order: Mapping[int, int]) -> None:
+        """Add the contributions that were kept, in this order of the workers."""
+        for part in self._parts.values():
+            part.kept.sort(key=lambda each: (order.get(each[1].worker, -1), each[1].sequence))
+            for incoming, message in part.kept:
+                self.add(part, incoming, message)
+            part.kept.clear()
+
+    def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
+        """Make these steps, by slice, into the slot of this number. Slices without a step are carried
+        over. `fill`: the slot in which plain addition grows the next version."""
+        target = self.slots.at(number)
+        if not self.grows:  # otherwise the slot was opened when its aggregate began to grow
+            target.rewrite_all()
+        for updater, slices in self._updaters.values():
+            due = [held for held in slices if held.slice.id in steps]
+            made = [steps[held.slice.id] for held in due]
+            updater.fold(due, [self._target(held, target) for held in due], made)
+        if self.grows:
+            self.slots.at(fill).rewrite_all()
+        for index, part in enumerate(self._parts.values()):
+            if part.held.slice.id in steps:
+                self._settle(index, part, target, fill)
+            else:
+                self._carry_over(index, part, target, fill)
+        self._slot, self._fill = number, fill
+
+    def _target(self, held: Held, target: Slot) -> torch.Tensor:
+        if self._parts[held.slice.id].converts:
+            return held.parameters
+        return target.tensors[self.index[held.slice.id]]
+
+    def _settle(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
+        """Point a slice that was folded at its new version, and open an empty aggregate."""
+        held = part.held
+        if part.converts:
+            target.tensors[index].copy_(held.parameters)
+        else:
+            held.parameters = target.tensors[index]
+        if self.grows:
+            held.aggregate = self.slots.at(fill).tensors[index]
+        elif self._aggregates is not None:
+            part.turn = (part.turn + 1) % _AGGREGATES
+            opened = self._aggregates.at(part.turn)
+            opened.rewrite(index)
+            held.aggregate = opened.tensors[index]
+        held.empty()
+
+    def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
+        """Copy a slice that was not folded into the new version; its aggregate goes on growing. The
+        other aggregate may still be read by replicas that have not confirmed its fold."""
+        held = part.held
+        if self.grows:  # it grows in the slot that its parameters are copied into
+            before, held.aggregate = held.aggregate, self.slots.at(fill).tensors[index]
+            if held.weight:
+                held.aggregate.copy_(before)
+        place = target.tensors[index].copy_(held.parameters)
+        if not part.converts:
+            held.parameters = place
+
+    def settle(self, held: Held, *, forwarded: bool) -> None:
+        """Make the aggregate the step that a fold makes, here and on every replica. `forwarded`:
+        replicas read it where it lies."""
+        self._parts[held.slice.id].updater.settle(held, forwarded=forwarded)
+
+    def aggregate_piece(self, held: Held, number: int) -> Piece:
+        """The memory of the aggregate that is about to be folded into the slot `number`. Replicas read
+        it where it lies, so it is not written before all have confirmed."""
+        id_ = held.slice.id
+        if self._aggregates is None:
+            return self.slots.at(number).pieces[self.index[id_]]
+        return self._aggregates.at(self._parts[id_].turn).pieces[self.index[id_]]
+
+    def close(self) -> list[Segment]:
+        aggregates = [] if self._aggregates is None else self._aggregates.close()
+        return [*super().close(), *aggregates]

@@ -1,0 +1,119 @@
+"""The two slice stores of a server: with rounds, and with folds on arrival."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+from polyrhythm.core.server.ledger import OnArrivalLedger, RoundsLedger
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.io.segments import Segment
+from polyrhythm.runtime.server.on_arrival_primary import OnArrivalPrimary
+from polyrhythm.runtime.server.primary import PrimarySlice
+from polyrhythm.runtime.server.rounds_primary import RoundsPrimary
+from polyrhythm.runtime.server.slice_store import SliceStore
+from polyrhythm.tensors.updaters import Held
+from polyrhythm.wire.messages import Contribution, JobSpec, SliceStep
+
+
+class RoundsSliceStore(SliceStore):
+    """Contributions are added to aggregates; a fold makes the next version of all slices."""
+
+    ledger: RoundsLedger
+    primary: RoundsPrimary
+    _ledger_type = RoundsLedger
+    _primary_type = RoundsPrimary
+
+    def _lock(self, slice_: int) -> AbstractContextManager[object]:
+        return self._locks.of(slice_)
+
+    def _add_slice(
+        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+    ) -> None:
+        if self._job.deterministic:
+            part.kept.append((incoming.clone(), message))
+        else:
+            self.primary.add(part, incoming, message)
+
+    def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
+        """Fold every aggregate into `slot`, and return the largest weight. A slice whose former primary
+        has folded this round is only copied. `share`: the fraction of a full step to make."""
+        primary = self.primary
+        with self._locks.all_of(primary.ids):
+            if self._job.deterministic:
+                primary.add_kept(self._order)
+            weight = max((held.weight for held in primary.held), default=0.0)
+            behind = self._behind(primary, round_)
+            with self._ledger_lock:
+                self.ledger.close(round_)
+            steps = {held.slice.id: self._step_of(primary, held, share) for held in behind}
+            for held in behind if self._replicated else ():
+                id_ = held.slice.id
+                piece = primary.aggregate_piece(held, slot)
+                self._replica_sender.fold_too(
+                    id_, steps[id_], piece, self.routes[id_], self._routing
+                )
+            primary.fold(slot, fill, steps)
+        return weight
+
+    def _step_of(self, primary: RoundsPrimary, held: Held, share: float) -> SliceStep:
+        primary.settle(held, forwarded=self._replicated)
+        return self._stepping.step(held.weight, held.rate, held.clock, share)
+
+    def _behind(self, primary: RoundsPrimary, round_: int) -> Sequence[Held]:
+        if not self._replicated:
+            return primary.held
+        with self._ledger_lock:
+            return [held for held in primary.held if self.ledger.number(held.slice.id) < round_]
+
+
+class OnArrivalSliceStore(SliceStore):
+    """Every contribution to a slice is folded as it comes, as a step of its own."""
+
+    ledger: OnArrivalLedger
+    primary: OnArrivalPrimary
+    _ledger_type = OnArrivalLedger
+    _primary_type = OnArrivalPrimary
+
+    @contextmanager
+    def _lock(self, slice_: int) -> Iterator[None]:
+        """One updater makes the steps of all slices, one after the other."""
+        with self._locks.of(slice_), self._fold_lock:
+            yield
+
+    def _add_slice(
+        self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
+    ) -> None:
+        """Make the step of a contribution, here and on every replica."""
+        primary = self.primary
+        step = self._stepping.step(message.weight, message.rate, message.sequence)
+        if message.pulled >= 0:  # before the fold, which then needs no spare for that reader
+            primary.latest.release(message.worker, message.pulled)
+        buffers = primary.buffer_step(part, data, message, self._sharers)
+        if buffers is not None:  # the numbers contain the scale of each part already
+            data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
+        if self._replicated:
+            with self._ledger_lock:
+                stamp = self.ledger.next_step(message.slice)
+            data = self._replica_sender.forward(message, data, step, stamp, self._routing)
+        if buffers is None:
+            primary.add(part, primary.incoming(part, data), message)
+        primary.fold_slice(part, step)
+
+    def lease(self, worker: int, ticket: int) -> list[int]:
+        """The slot of each slice as it is now, leased to this worker."""
+        with self._fold_lock:
+            return list(self.primary.latest.lease(worker, ticket))
+
+    def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
+        """This worker has read the version that it got with `ticket`. Returns the memory that was
+        freed."""
+        with self._fold_lock:
+            latest = self.primary.latest
+            latest.release(worker, ticket)
+            return self.primary.slots.free(latest.surplus())
+
+
+def choose_slice_store(job: JobSpec) -> type[SliceStore]:
+    """The slice store of a server, by the job's policy."""
+    return RoundsSliceStore if traits_of(job.sync).rounds else OnArrivalSliceStore
