@@ -32,7 +32,7 @@ STORE: tuple[Mutant, ...] = (
     mutant(
         "digest-of-tensors-not-checked",
         "Parameters with a flipped bit are loaded.",
-        "store:read_tensors",
+        "store:read_bytes",
         "digest_of(part) != index.digests[name]",
         "False",
         f"{_FLIPPED}[first slices]",
@@ -43,7 +43,7 @@ STORE: tuple[Mutant, ...] = (
         "store:read_index",
         "digest_of(head) != entry.digest",
         "False",
-        f"{_FLIPPED}[first slices]",
+        f"{_DAMAGE}::test_an_index_that_names_another_dtype_is_found",
     ),
     mutant(
         "digest-of-record-not-checked",

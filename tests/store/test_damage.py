@@ -76,6 +76,15 @@ def test_no_flipped_byte_goes_unnoticed(memory: Store, file: str) -> None:
         check_fallback(memory, first, 2)
 
 
+def test_an_index_that_names_another_dtype_is_found(memory: Store) -> None:
+    """The index is consistent in itself, so only its digest shows that it was changed."""
+    first, second = write_checkpoint(memory, 1), write_checkpoint(memory, 2, seed=1)
+    path = path_of(second, "first slices")
+    data = bytes(memory.get(path))
+    memory.put(path, data.replace(b'"dtype":"F32"', b'"dtype":"I32"'))
+    check_fallback(memory, first, 2)
+
+
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("kept", [0.0, 0.5, -1])
 def test_a_truncated_file_is_found(store: Store, file: str, kept: float) -> None:
