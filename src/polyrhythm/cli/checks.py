@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from polyrhythm.core.lead.best import ACCURACY
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.io.tcp import is_loopback
@@ -25,6 +26,8 @@ _LINKS_FROM_OUTSIDE = ("auto", "tcp")
 def check_spec(spec: JobSpec, link: str, digest: str) -> None:
     """Refuse a job whose settings are wrong or contradict each other."""
     choose_policy(spec)
+    if spec.keep_best not in ("", ACCURACY):
+        raise UsageError(f"--keep-best is {spec.keep_best!r}: give accuracy")
     for flag, value in (
         ("--workers", spec.workers),
         ("--servers", spec.servers),

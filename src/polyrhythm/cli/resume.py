@@ -116,6 +116,7 @@ def resume(
     spec = msgspec.structs.replace(
         found.manifest.job,
         job=uuid.uuid4().hex,
+        init="",
         resume=opened.url,
         resume_number=found.number,
         resume_round=found.manifest.round,

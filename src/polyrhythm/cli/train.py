@@ -185,6 +185,13 @@ def train(
         float | None,
         typer.Option(help="End with the first fold after this many seconds of training."),
     ] = None,
+    keep_best: Annotated[
+        str | None,
+        typer.Option(
+            help="accuracy: also keep the model with the highest accuracy that a worker reported, in"
+            " model-best.safetensors."
+        ),
+    ] = None,
     init: Annotated[
         Path | None,
         typer.Option(
@@ -364,6 +371,7 @@ def train(
         target_objective=target_objective,
         target_change=target_change,
         max_seconds=max_seconds,
+        keep_best=keep_best or "",
         init="" if init is None else str(_checked_init(init)),
         save_model=True,
         checkpoint_every=checkpoint_every or "",

@@ -234,10 +234,19 @@ class Freeze(Effect, frozen=True):
 
 
 class SendParameters(Effect, frozen=True):
-    """Send the parameters of these slices to the process of the lead, for the file `number`."""
+    """Send the parameters of these slices to the process of the lead, for the file `number`.
+    `copied`: as `CopyParameters` found them; each copy is sent once."""
 
     number: int
     slices: tuple[int, ...]
+    copied: bool = False
+
+
+class CopyParameters(Effect, frozen=True):
+    """Copy the parameters of all slices of this primary, for the file `number`. Earlier copies are not
+    needed any more."""
+
+    number: int
 
 
 # -- the lead -----------------------------------------------------------------------------------
@@ -245,12 +254,13 @@ class SendParameters(Effect, frozen=True):
 
 class CreateModel(Effect, frozen=True):
     """Begin a model's file, in the run's folder. Slices that arrive are written to it in another
-    thread; each is followed by `SliceStored`."""
+    thread; each is followed by `SliceStored`. `last`: the job is over."""
 
     number: int
     file: str
     spec: ModelSpec
     round: int
+    last: bool
 
 
 class CommitModel(Effect, frozen=True):

@@ -311,9 +311,11 @@ class Skipped(Event, frozen=True):
 
 
 class Reporting(Event, frozen=True):
-    """The user's code reports these values."""
+    """The user's code reports these values. `round`: the version that they were measured on; -1 if
+    the parameters at hand are not those of a version."""
 
     metrics: dict[str, float]
+    round: int = -1
 
 
 class LeaveAsked(Event, frozen=True):

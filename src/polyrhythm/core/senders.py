@@ -41,6 +41,7 @@ _LEAD_TO_SERVER = (
     m.Place,
     m.Fold,
     m.Collect,
+    m.Capture,
     m.Cut,
     m.Stop,
 )  # and its own Alive

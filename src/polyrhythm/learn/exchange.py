@@ -262,6 +262,15 @@ class Exchange(torch.optim.Optimizer):
                 parameter.grad = None
 
     @property
+    def has_version(self) -> bool:
+        """Whether the parameters at hand are those of one version, with rounds: no step of this
+        worker alone is in them."""
+        if self._node.stopped:
+            return True
+        local = not self._kind.steps_on_servers and self.pending
+        return not local and not self.traits.trains_through
+
+    @property
     def pending(self) -> bool:
         """Whether steps were taken that no contribution has counted."""
         return self._step > 0

@@ -231,7 +231,8 @@ class Worker:
             said = f"{self.name} does not report {name}={measured[name]}: it is not a finite number"
             print(f"polyrhythm: {said}", file=sys.stderr, flush=True)
         if finite:
-            self._node.report(finite)
+            exact = self._exchange is None or self._exchange.has_version
+            self._node.report(finite, self._node.version if exact else -1)
 
     def evaluate(self, **measures: Callable[[], float]) -> None:
         """Evaluate these measures now and then and report them, as `--target-accuracy` needs. Call

@@ -133,6 +133,7 @@ SENTENCES = {
     " code after it",
     "not-saved": "the trained model could not be saved: {cause}",
     "not-written": "{detail}",
+    "moved": "slices have moved to other servers meanwhile; it is tried again",
     "no-progress": "nothing of it was written for a minute; {servers} {servers:was|were} asked for"
     " parameters",
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"

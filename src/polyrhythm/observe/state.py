@@ -75,6 +75,8 @@ class RunState:
     """The job is over, and its model is being written."""
     model: str | None = None
     """The path of the trained model, once it is saved."""
+    best: dict[str, Any] | None = None
+    """The line about the best model that was kept."""
     not_saved: Reason | None = None
     """Why the model could not be saved."""
     ended: Ended | None = None
@@ -333,6 +335,9 @@ class RunState:
         self.saving = False
         self.model = line["path"]
 
+    def _best(self, line: dict[str, Any]) -> None:
+        self.best = line
+
     def _not_saved(self, line: dict[str, Any]) -> None:
         self.saving = False
         self.not_saved = reason_of(line)
@@ -372,6 +377,7 @@ class RunState:
         "given-up": _given_up,
         "saving": _saving,
         "saved": _saved,
+        "best": _best,
         "not-saved": _not_saved,
         "ended": _ended,
     }

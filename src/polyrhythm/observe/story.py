@@ -318,6 +318,13 @@ class Teller:
         text = f"the model is saved in {line['path']}, after {line['seconds']:.1f} s"
         return [self._say(text, None)]
 
+    def _best(self, line: dict[str, Any]) -> list[Sentence]:
+        text = f"the best model so far is kept: accuracy {line['value']:.4f}, round {line['round']}"
+        return [Sentence(self.state.at_s, text, None, routine=True)]
+
+    def _best_not_saved(self, line: dict[str, Any]) -> list[Sentence]:
+        return [self._say(f"the best model is not kept: {in_words(reason_of(line))}", None)]
+
     def _not_saved(self, line: dict[str, Any]) -> list[Sentence]:
         return [self._say(f"the trained model is not saved: {in_words(reason_of(line))}", None)]
 
@@ -366,6 +373,8 @@ class Teller:
         "given-up": _respawn,
         "respawned": _respawned,
         "saved": _saved,
+        "best": _best,
+        "best-not-saved": _best_not_saved,
         "not-saved": _not_saved,
         "ended": _ended,
     }

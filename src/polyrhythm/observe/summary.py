@@ -69,6 +69,7 @@ def result(state: RunState, job: JobSpec) -> dict[str, Any]:
         "servers_left": len(state.servers),
         "servers_lost": [_loss(failover) for failover in state.failovers],
         "model": state.model,
+        "best_model": None if state.best is None else _best(state.best),
         "not_saved": None if state.not_saved is None else in_words(state.not_saved),
         "ended": ended_in_words(state),
     }
@@ -168,14 +169,23 @@ def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = Non
     return "\n".join(rows if advice is None else [*rows, f"  {advice}"])
 
 
+def _best(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: line[name] for name in ("path", "value", "round", "exact")}
+
+
 def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
     """Where the trained model is, and the lines of Python that load it."""
+    rows = []
+    if (best := result["best_model"]) is not None:
+        path = run_dir / Path(best["path"]).name
+        rows.append(f"  best model: {path} (accuracy {best['value']:.4f}, round {best['round']})")
     if result["not_saved"] is not None:
-        return [f"  model: not saved: {result['not_saved']}"]
+        return [*rows, f"  model: not saved: {result['not_saved']}"]
     if result["model"] is None:
-        return []
+        return rows
     path = run_dir / Path(result["model"]).name
     return [
+        *rows,
         f"  model: {path}; load it with",
         "    from safetensors.torch import load_file",
         f'    model.load_state_dict(load_file("{path}"))',

@@ -63,6 +63,7 @@ class EventType(IntEnum):
     # ours: saving the model
     COLLECT = 104
     COLLECTED = 105
+    CAPTURE = 106
     # ours: checkpoints
     CUT = 112
     CUT_TAKEN = 113

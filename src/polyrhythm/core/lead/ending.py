@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from polyrhythm.core import events as ev
 from polyrhythm.core.effects import End
 from polyrhythm.core.lead.admission import Admission
+from polyrhythm.core.lead.best import KeepBest
 from polyrhythm.core.lead.operators import Operators
 from polyrhythm.core.lead.outbox import LeadOutbox
 from polyrhythm.core.lead.progress import STOPPED, JobProgress
 from polyrhythm.core.lead.rounds import Rounds
-from polyrhythm.core.lead.saving import Saving
+from polyrhythm.core.lead.saving import MODEL, Saving
 from polyrhythm.core.machine import Reason
 
 
@@ -36,6 +37,7 @@ class Ending:
         operators: Operators,
         outbox: LeadOutbox,
         saving: Saving,
+        best: KeepBest,
         *,
         saves: bool,
     ) -> None:
@@ -46,6 +48,7 @@ class Ending:
         self._operators = operators
         self._outbox = outbox
         self._saving = saving
+        self._best = best
         self._saves = saves
         self.goal: Reason | None = None
         """The goal that is reached: members are about to leave."""
@@ -71,8 +74,12 @@ class Ending:
         folded. `lost`: a slice has no copy any more, so there is no model to save. Only the first call
         decides; a loss while the model is being saved ends the attempt."""
         if self._outcome is not None:
-            if lost and self._saving.active:
-                self._not_saved(self._saving.abandon(reason))
+            if lost and not self._saving.active:
+                self._best.lose(reason)
+                self._end_if_written()
+            elif lost:
+                self._outbox.note("not-saved", **self._saving.abandon(reason).noted())
+                self._not_saved(reason)
             return
         if self.goal is None and self._rounds.open:
             self._progress.break_off(rounds, reason.code, now_ns)
@@ -81,23 +88,51 @@ class Ending:
         for link, _ in self._admission.open():
             self._outbox.refuse(link, reason)
         if self._saves and self._rounds.open and not lost:
-            self._saving.begin(rounds, now_ns)
+            self._outbox.note("saving")
+            self._saving.begin(MODEL, rounds, now_ns)
         else:
             self._end()
 
     # -- the model -----------------------------------------------------------------------------
 
+    def stored(self, event: ev.SliceStored, now_ns: int) -> None:
+        self._saving.stored(event, now_ns)
+        self._best.stored(event, now_ns)
+
     def saved(self, event: ev.ModelSaved, now_ns: int) -> None:
-        if self._saving.saved(event, now_ns):
-            self._end()
+        if (seconds := self._saving.saved(event, now_ns)) is not None:
+            self._outbox.note("saved", path=event.path, nbytes=event.nbytes, seconds=seconds)
+            self._end_if_written()
+        elif self._best.saved(event, now_ns):
+            self._end_if_written()
 
     def saving_failed(self, event: ev.SavingFailed) -> None:
         if (fault := self._saving.failed(event)) is not None:
-            self._not_saved(Reason("not-saved").because(fault))
+            self._not_written(fault)
+        elif self._best.failed(event):
+            self._end_if_written()
 
     def tick(self, now_ns: int) -> None:
+        self._best.tick(now_ns)
         if (fault := self._saving.overdue(now_ns)) is not None:
-            self._not_saved(Reason("not-saved").because(fault))
+            self._not_written(fault)
+        else:
+            self._end_if_written()
+
+    def rerouted(self) -> None:
+        """Every server applies new routes."""
+        self._best.rerouted()
+        self._saving.ask()
+        self._end_if_written()
+
+    def _end_if_written(self) -> None:
+        """The job is over when no file is being written any more."""
+        if self.decided and not self.over and not self._saving.active and not self._best.active:
+            self._end()
+
+    def _not_written(self, fault: Reason) -> None:
+        self._outbox.note("not-saved", **fault.noted())
+        self._not_saved(Reason("not-saved").because(fault))
 
     def _not_saved(self, reason: Reason) -> None:
         """*A job whose model is lost has failed, even if it reached its goal.*"""

@@ -43,6 +43,7 @@ class LeadMachine:
         self._servers = parts.servers
         self._progress = parts.progress
         self._saving = parts.saving
+        self._best = parts.best
         self._ending = parts.ending
         self._stopping = parts.stopping
         self._folds = parts.folds
@@ -61,6 +62,7 @@ class LeadMachine:
             self._pauses,
             self._stopping,
             self._saving,
+            self._best,
             self._cuts,
         )
         """The parts that want to be woken, beside the policy and the opening."""
@@ -145,6 +147,8 @@ class LeadMachine:
             metrics = dict(message.metrics)
             self._progress.goals.reported(member.worker, metrics)
             self._outbox.note("reported", worker=member.worker, name=member.name, metrics=metrics)
+            if not self._ending.decided:
+                self._best.reported(message, now_ns)
 
     def _on_leave(self, message: m.Leave, now_ns: int) -> None:
         member = self.view.get(message.worker, message.incarnation)
@@ -215,6 +219,7 @@ class LeadMachine:
         self._mode.closed(now_ns)
         if self._ending.decided or self._rounds.folding:
             return
+        self._best.folded(now_ns)
         if self._ending.goal is not None:
             self._send_stop(self._ending.goal, now_ns)
             return
@@ -285,7 +290,7 @@ class LeadMachine:
             self._lifecycle.open_if_ready(now_ns)
         elif not self._rounds.opening:
             self._lifecycle.enter_attached(now_ns)
-        self._saving.ask()
+        self._ending.rerouted()
 
     def _recount(
         self,
@@ -418,7 +423,7 @@ class LeadMachine:
     # -- the model -----------------------------------------------------------------------------
 
     def _on_slice_stored(self, event: ev.SliceStored, now_ns: int) -> None:
-        self._saving.stored(event, now_ns)
+        self._ending.stored(event, now_ns)
 
     def _on_model_saved(self, event: ev.ModelSaved, now_ns: int) -> None:
         self._ending.saved(event, now_ns)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from polyrhythm.core.lead.admission import Admission, Opening
+from polyrhythm.core.lead.best import KeepBest
 from polyrhythm.core.lead.contributions import Contributions
 from polyrhythm.core.lead.ending import Ending, Stopping
 from polyrhythm.core.lead.folds import Folds
@@ -42,6 +43,7 @@ class Parts:
     servers: Servers
     progress: JobProgress
     saving: Saving
+    best: KeepBest
     ending: Ending
     stopping: Stopping
     folds: Folds
@@ -57,7 +59,7 @@ def connect(job: JobSpec) -> Parts:
     outbox = LeadOutbox(view, routing)
     operators = Operators(outbox)
     progress = JobProgress(job, sharing, outbox)
-    saving = Saving(routing, outbox)
+    saving, best = Saving(routing, outbox), KeepBest(job, routing, rounds, outbox)
     return Parts(
         job=job,
         policy=policy,
@@ -74,7 +76,10 @@ def connect(job: JobSpec) -> Parts:
         servers=Servers(job, routing, rounds, outbox),
         progress=progress,
         saving=saving,
-        ending=Ending(admission, rounds, progress, operators, outbox, saving, saves=job.save_model),
+        best=best,
+        ending=Ending(
+            admission, rounds, progress, operators, outbox, saving, best, saves=job.save_model
+        ),
         stopping=Stopping(),
         folds=Folds(policy, view, routing, removals, rounds, outbox),
     )

@@ -25,10 +25,15 @@ _COMMIT_NS = 600 * 10**9
 
 
 class Saving:
-    def __init__(self, routing: Routing, outbox: LeadOutbox) -> None:
+    def __init__(self, routing: Routing, outbox: LeadOutbox, first: int = 1) -> None:
+        """`first`: the number of the first file; the others follow in steps of two, so that two objects
+        of this class never use the same number."""
         self._routing = routing
         self._outbox = outbox
+        self.next = first
+        """The number of the next file."""
         self._number = 0
+        self._copied = False
         self._missing: set[int] = set()
         self._asked: dict[int, tuple[int, int]] = {}
         """Per slice, the server and its incarnation that were asked for it."""
@@ -37,18 +42,19 @@ class Saving:
         self.wake_ns: int | None = None
         """When the lead gives up, unless a slice is stored before."""
 
-    def begin(self, round_: int, now_ns: int) -> None:
-        """Begin to write the model of this round."""
+    def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
+        """Begin to write the model of this round. `copied`: the servers send copies that they made, and
+        training goes on; otherwise the job is over."""
         routing = self._routing
         assert routing.spec is not None
         self.active = True
-        self._number += 1
+        self._number, self.next = self.next, self.next + 2
+        self._copied = copied
         self._missing = set(range(len(routing.routes)))
         self._asked = {}
         self._began_ns = now_ns
         self.wake_ns = now_ns + _PATIENCE_NS
-        self._outbox.do(CreateModel(self._number, MODEL, routing.spec, round_))
-        self._outbox.note("saving", file=MODEL, nbytes=routing.nbytes)
+        self._outbox.do(CreateModel(self._number, file, routing.spec, round_, last=not copied))
         self.ask()
 
     def ask(self) -> None:
@@ -74,6 +80,7 @@ class Saving:
                     routing=self._routing.epoch,
                     number=self._number,
                     slices=tuple(some),
+                    copied=self._copied,
                 )
                 self._outbox.tell_servers(collect, (server,))
 
@@ -88,17 +95,15 @@ class Saving:
         else:
             self._outbox.do(CommitModel(self._number))
 
-    def saved(self, event: ev.ModelSaved, now_ns: int) -> bool:
-        """The file is complete. Returns False if it is not the file that is being written."""
+    def saved(self, event: ev.ModelSaved, now_ns: int) -> float | None:
+        """The file is complete. Returns after how many seconds; None if this is another file."""
         if not self.active or event.number != self._number:
-            return False
-        seconds = (now_ns - self._began_ns) / 1e9
-        self._outbox.note("saved", path=event.path, nbytes=event.nbytes, seconds=seconds)
+            return None
         self._over()
-        return True
+        return (now_ns - self._began_ns) / 1e9
 
     def failed(self, event: ev.SavingFailed) -> Reason | None:
-        """Returns why the model is not saved; None if it is not the file that is being written."""
+        """Returns why the model is not saved; None if this is another file."""
         if not self.active or event.number != self._number:
             return None
         return self._give_up(Reason("not-written", {"detail": event.detail}))
@@ -120,7 +125,6 @@ class Saving:
             self.wake_ns += paused_ns
 
     def _give_up(self, reason: Reason) -> Reason:
-        self._outbox.note("not-saved", **reason.noted())
         self._over()
         return reason
 

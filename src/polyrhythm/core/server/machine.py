@@ -11,6 +11,7 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.effects import (
     LEAD,
     Beat,
+    CopyParameters,
     Drop,
     End,
     Note,
@@ -226,9 +227,17 @@ class ServerMachine:
 
     def _on_collect(self, message: m.Collect, now_ns: int) -> None:
         """Send the parameters of slices to the lead's process, once a fold that was ordered before, or a
-        change of routes, is done."""
-        self._collects.append(message)
-        self._send_parameters()
+        change of routes, is done. Copies are sent at once."""
+        if message.copied:
+            send = SendParameters(message.number, message.slices, copied=True)
+            self.state.out.append(send)
+        else:
+            self._collects.append(message)
+            self._send_parameters()
+
+    def _on_capture(self, message: m.Capture, now_ns: int) -> None:
+        """The lead orders copies only between two folds, and while no slice moves."""
+        self.state.out.append(CopyParameters(message.number))
 
     def _send_parameters(self) -> None:
         state = self.state
@@ -355,5 +364,6 @@ class ServerMachine:
         ev.Sent: _on_sent,
         ev.LinkClosed: _on_link_closed,
         m.Collect: _on_collect,
+        m.Capture: _on_capture,
         m.Stop: _on_stop,
     }

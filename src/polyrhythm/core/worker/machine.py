@@ -169,7 +169,8 @@ class WorkerMachine:
 
     def _on_reporting(self, event: ev.Reporting, now_ns: int) -> None:
         outbox = self._state.outbox
-        outbox.tell_lead(m.Report(**outbox.identity(), metrics=event.metrics))
+        report = m.Report(**outbox.identity(), round=event.round, metrics=event.metrics)
+        outbox.tell_lead(report)
 
 
 _MACHINE, _ENTRY, _TRAINING, _DEPARTURE = range(4)

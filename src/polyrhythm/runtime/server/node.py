@@ -39,7 +39,7 @@ from polyrhythm.runtime.options import NodeOptions
 from polyrhythm.runtime.server.adding import OnArrivalAdding, RoundsAdding, is_large
 from polyrhythm.runtime.server.checkpoints import Checkpoints
 from polyrhythm.runtime.server.publishing import Publishing
-from polyrhythm.runtime.server.saving import ModelSaver
+from polyrhythm.runtime.server.saving import ModelSaver, ParameterSender
 from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.runtime.server.store_modes import choose_slice_store
 from polyrhythm.runtime.trace import Origin, Trace
@@ -148,6 +148,8 @@ class ServerNode:
             announce=options.saving,
             post=lambda event: self._driver.post(fx.LEAD, event),
         )
+        send = self._saver.take if lead else self._send_collected
+        self._parameters = ParameterSender(server, self._placed, send)
         self._pacemaker: Driver | None = None
         if lead:
             self._pacemaker = Driver({PACEMAKER: Pacemaker(job)}, self._beat_all)
@@ -259,6 +261,9 @@ class ServerNode:
             link.send(message, payload)
             crashpoint.reach(self.name, "sent", message)
 
+    def _send_collected(self, message: m.Collected, data: memoryview) -> None:
+        self._tell_server(SEAT.server, message, (data,))
+
     def _note(self, effect: fx.Note) -> None:
         if self._journal is not None:
             self._journal.note(effect.what, **effect.fields)
@@ -323,16 +328,6 @@ class ServerNode:
     def _freeze(self, effect: fx.Freeze) -> None:
         self._placed().freeze()
 
-    def _send_parameters(self, effect: fx.SendParameters) -> None:
-        """The slices travel as copies, because the memory may be freed while they are sent."""
-        for slice_ in effect.slices:
-            message = m.Collected(server=self._server, number=effect.number, slice=slice_)
-            data = self._placed().parameters_of(slice_)
-            if self._leads:
-                self._saver.take(message, data)
-            else:
-                self._tell_server(SEAT.server, message, (data,))
-
     def _beat(self, effect: fx.Beat) -> None:
         self._send(fx.Send(fx.LEAD, effect.message))
 
@@ -389,7 +384,8 @@ _EFFECTS: dict[type[Effect], Callable[[ServerNode, Any], None]] = {
     fx.Reroute: ServerNode._reroute,
     fx.SendState: ServerNode._send_state,
     fx.FetchState: ServerNode._fetch_state,
-    fx.SendParameters: ServerNode._send_parameters,
+    fx.SendParameters: lambda node, effect: node._parameters.send(effect),
+    fx.CopyParameters: lambda node, effect: node._parameters.copy(effect),
     fx.CreateModel: lambda node, effect: node._saver.create(effect),
     fx.CommitModel: lambda node, effect: node._saver.commit(effect),
     fx.DiscardModel: lambda node, effect: node._saver.discard(effect),

@@ -1,11 +1,13 @@
-"""Writes the model to a file in the process of the lead, in a thread of its own.
+"""Saving the model: servers send parameters, and the process of the lead writes them to a file.
 
-The thread that brings a slice copies it and goes on, so a slow disk delays no message and no heartbeat.
-The lead's machine asks for a few slices at a time (`core/lead/saving.py`), so few copies wait here.
+A thread of its own writes. The thread that brings a slice copies it and goes on, so a slow disk delays
+no message and no heartbeat. The lead's machine asks for a few slices at a time (`core/lead/saving.py`),
+so few copies wait here.
 """
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -14,12 +16,55 @@ from polyrhythm.core import events as ev
 from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Layout, lay_out
 from polyrhythm.errors import LinkError, StoreError
+from polyrhythm.runtime.server.slice_store import SliceStore
 from polyrhythm.store.model_file import ModelFile
 from polyrhythm.wire import messages as m
 
 _Work = Callable[[], None]
 _END_S = 5.0
 """How long a process that ends waits for a disk that does not answer."""
+
+
+class ParameterSender:
+    """Sends the parameters of a server's slices, as they are now or as they were copied before."""
+
+    def __init__(
+        self,
+        server: int,
+        placed: Callable[[], SliceStore],
+        send: Callable[[m.Collected, memoryview], None],
+    ) -> None:
+        self._server = server
+        self._placed = placed
+        self._send = send
+        self._number = 0
+        self._copies: dict[int, memoryview] = {}
+
+    def copy(self, effect: fx.CopyParameters) -> None:
+        store = self._placed()
+        self._number = effect.number
+        self._copies = {slice_: store.parameters_of(slice_) for slice_ in store.primary.ids}
+
+    def send(self, effect: fx.SendParameters) -> None:
+        """Slices travel as copies, because the memory may be freed while they are sent."""
+        for slice_ in effect.slices:
+            if not effect.copied:
+                data: memoryview | None = self._placed().parameters_of(slice_)
+            elif effect.number == self._number:
+                data = self._copies.pop(slice_, None)
+            else:
+                data = None  # the lead has given that file up
+            if data is not None:
+                message = m.Collected(server=self._server, number=effect.number, slice=slice_)
+                self._send(message, data)
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A file that slices are taken for."""
+
+    layout: Layout
+    taken: set[int] = field(default_factory=set)
 
 
 class ModelSaver:
@@ -31,34 +76,33 @@ class ModelSaver:
         announce: Callable[[], None],
         post: Callable[[Event], None],
     ) -> None:
-        """`folder`: where models are written; without one, no model can be. `announce` is called when a
-        file is begun. `post` hands an event to the lead, on the thread of this saver."""
+        """`folder`: where models are written; without one, no model can be. `announce` is called when
+        the model of a job that is over is begun. `post` hands an event to the lead, on the thread of
+        this saver."""
         self._folder = folder
         self._job = job
         self._announce = announce
         self._post = post
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._number = 0
-        self._layout: Layout | None = None
-        self._taken: set[int] = set()
-        """Slices of the present file that have come."""
-        self._file: ModelFile | None = None
+        self._begun: dict[int, _Begun] = {}
+        self._files: dict[int, ModelFile] = {}
         """Used by the thread of this saver only."""
 
     def create(self, effect: fx.CreateModel) -> None:
-        self._announce()
-        self._layout = lay_out(effect.spec, self._job.servers, self._job.slice_nbytes)
-        self._number, self._taken = effect.number, set()
-        layout = self._layout
+        if effect.last:
+            self._announce()
+        layout = lay_out(effect.spec, self._job.servers, self._job.slice_nbytes)
+        self._begun[effect.number] = _Begun(layout)
         self._do(lambda: self._create(effect, layout))
 
     def take(self, message: m.Collected, data: memoryview) -> None:
         """A slice has come. It is copied, because its memory is valid only during this call. Slices of
-        another file, and those that came before, are ignored."""
-        layout = self._layout
-        if layout is None or message.number != self._number or message.slice in self._taken:
+        unknown files, and those that came before, are ignored."""
+        begun = self._begun.get(message.number)
+        if begun is None or message.slice in begun.taken:
             return
+        layout = begun.layout
         if not 0 <= message.slice < len(layout.slices):
             raise LinkError(f"the peer sent slice {message.slice}, which the model does not have")
         slice_ = layout.slices[message.slice]
@@ -67,21 +111,22 @@ class ModelSaver:
             raise LinkError(
                 f"the peer sent {len(data)} bytes for slice {message.slice}, which has {nbytes}"
             )
-        self._taken.add(message.slice)
+        begun.taken.add(message.slice)
         copy = memoryview(bytes(data))
         self._do(lambda: self._write(message.number, message.slice, copy))
 
     def commit(self, effect: fx.CommitModel) -> None:
+        self._begun.pop(effect.number, None)
         self._do(lambda: self._commit(effect.number))
 
     def discard(self, effect: fx.DiscardModel) -> None:
-        self._layout = None
-        self._do(self._discard)
+        self._begun.pop(effect.number, None)
+        self._do(lambda: self._discard(effect.number))
 
     def close(self) -> None:
-        """Remove an unfinished file, and end the thread."""
+        """Remove unfinished files, and end the thread."""
         if self._thread is not None:
-            self._do(self._discard)
+            self._do(self._discard_all)
             self._queue.put(None)
             self._thread.join(_END_S)
 
@@ -98,28 +143,30 @@ class ModelSaver:
             work()
 
     def _create(self, effect: fx.CreateModel, layout: Layout) -> None:
-        self._discard()
         if self._folder is None:
             self._post(ev.SavingFailed(effect.number, "this process has no folder for models"))
             return
         about = {"job": self._job.name, "rounds": str(effect.round)}
         try:
-            self._file = ModelFile(self._folder / effect.file, effect.spec, layout, about)
+            file = ModelFile(self._folder / effect.file, effect.spec, layout, about)
         except StoreError as error:
             self._post(ev.SavingFailed(effect.number, str(error)))
+        else:
+            self._files[effect.number] = file
 
     def _write(self, number: int, slice_: int, data: memoryview) -> None:
-        if self._file is None:
+        file = self._files.get(number)
+        if file is None:
             return  # it failed before
         try:
-            self._file.write(slice_, data)
+            file.write(slice_, data)
         except StoreError as error:
             self._fail(number, error)
         else:
             self._post(ev.SliceStored(number, slice_))
 
     def _commit(self, number: int) -> None:
-        file = self._file
+        file = self._files.get(number)
         if file is None:
             return
         try:
@@ -127,14 +174,18 @@ class ModelSaver:
         except StoreError as error:
             self._fail(number, error)
         else:
-            self._file = None
+            del self._files[number]
             self._post(ev.ModelSaved(number, str(file.path), file.nbytes))
 
     def _fail(self, number: int, error: StoreError) -> None:
-        self._discard()
+        self._discard(number)
         self._post(ev.SavingFailed(number, str(error)))
 
-    def _discard(self) -> None:
-        if self._file is not None:
-            self._file.discard()
-            self._file = None
+    def _discard(self, number: int) -> None:
+        file = self._files.pop(number, None)
+        if file is not None:
+            file.discard()
+
+    def _discard_all(self) -> None:
+        for number in list(self._files):
+            self._discard(number)

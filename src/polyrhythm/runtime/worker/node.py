@@ -285,8 +285,9 @@ class WorkerNode:
             self._model.adopt()
         self._time.resume()
 
-    def report(self, metrics: dict[str, float]) -> None:
-        self._driver.post(_ME, ev.Reporting(metrics))
+    def report(self, metrics: dict[str, float], version: int = -1) -> None:
+        """`version`: the version that was measured; -1 if it was none."""
+        self._driver.post(_ME, ev.Reporting(metrics, version))
 
     def leave(self, reason: Reason, *, failed: bool = False, at_once: bool = False) -> None:
         """Leave when all contributions are acknowledged, or after a time limit."""

@@ -373,6 +373,7 @@ class ServerProcess(Process):
         fx.SendState: _send_state,
         fx.FetchState: _fetch_state,
         fx.SendParameters: _send_parameters,
+        fx.CopyParameters: lambda process, effect: None,  # copying takes no virtual time
         fx.CreateModel: lambda process, effect: process._saver.create(effect),
         fx.CommitModel: lambda process, effect: process._saver.commit(effect),
         fx.DiscardModel: lambda process, effect: process._saver.discard(effect),

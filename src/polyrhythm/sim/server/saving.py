@@ -23,26 +23,27 @@ class SimModelSaver:
         self._clock = clock
         self._size_of = size_of
         self._post = post
-        self._number = 0
-        self._file = ""
-        self._taken: set[int] = set()
+        self._files: dict[int, tuple[str, set[int]]] = {}
+        """Per file, its name and the slices that have come."""
         self._free_ns = 0
 
     def create(self, effect: fx.CreateModel) -> None:
-        self._number, self._file, self._taken = effect.number, effect.file, set()
+        self._files[effect.number] = effect.file, set()
 
     def take(self, message: m.Collected) -> None:
-        if message.number == self._number and message.slice not in self._taken:
-            self._taken.add(message.slice)
+        _, taken = self._files.get(message.number, ("", {message.slice}))
+        if message.slice not in taken:
+            taken.add(message.slice)
             stored = ev.SliceStored(message.number, message.slice)
             self._later(self._size_of(message.slice), stored)
 
     def commit(self, effect: fx.CommitModel) -> None:
-        nbytes = sum(self._size_of(slice_) for slice_ in self._taken)
-        self._later(0, ev.ModelSaved(effect.number, self._file, nbytes))
+        file, taken = self._files.pop(effect.number)
+        nbytes = sum(self._size_of(slice_) for slice_ in taken)
+        self._later(0, ev.ModelSaved(effect.number, file, nbytes))
 
     def discard(self, effect: fx.DiscardModel) -> None:
-        self._number = 0
+        self._files.pop(effect.number, None)
 
     def _later(self, nbytes: int, event: Event) -> None:
         self._free_ns = max(self._free_ns, self._clock.now_ns) + int(nbytes * DISK_NS_PER_BYTE)

@@ -76,7 +76,7 @@ from polyrhythm.wire.messages.membership import (
 )
 from polyrhythm.wire.messages.operator import OperatorAnswer, OperatorHello, OperatorRequest
 from polyrhythm.wire.messages.replication import Adopted, Copied, Copy, Fetch, State
-from polyrhythm.wire.messages.saving import Collect, Collected
+from polyrhythm.wire.messages.saving import Capture, Collect, Collected
 from polyrhythm.wire.messages.servers import (
     CaughtUp,
     Dismissed,
@@ -123,6 +123,7 @@ __all__ = [
     "Arrived",
     "Asking",
     "Attach",
+    "Capture",
     "CaughtUp",
     "Challenge",
     "ChunkLease",
@@ -247,6 +248,7 @@ EVENT_TYPES: dict[type[Message], EventType] = {
     OperatorAnswer: EventType.OPERATOR_ANSWER,
     Collect: EventType.COLLECT,
     Collected: EventType.COLLECTED,
+    Capture: EventType.CAPTURE,
     Cut: EventType.CUT,
     CutTaken: EventType.CUT_TAKEN,
     CutWritten: EventType.CUT_WRITTEN,

@@ -60,6 +60,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool = False
     """bsp: servers add contributions in the order of the workers' names, so that a repetition of the
     job computes the same bits."""
+    keep_best: str = ""
+    """The measure by which the best model is kept beside the last one; empty: it is not kept."""
     init: str = ""
     """The path of a saved model from which training begins; empty: from the model of the job."""
     save_model: bool = False

@@ -1,0 +1,117 @@
+"""The best model: with `--keep-best accuracy`, the version with the highest accuracy that a worker
+reported is kept in a file beside the last one.
+
+*With rounds this is the version that was evaluated, if the servers still have it when the report
+arrives: each server copies its parameters at once, before the next fold, and the copies are collected
+while training goes on. If they do not have it any more, or the worker has made local steps since, it is
+the version after the next fold. Without rounds, each server copies its parameters when the order
+arrives.* One file is written at a time; a better report during that time waits for the next fold.
+"""
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead.outbox import TERM, LeadOutbox
+from polyrhythm.core.lead.rounds import Rounds
+from polyrhythm.core.lead.routing import Routing
+from polyrhythm.core.lead.saving import BEST, Saving
+from polyrhythm.core.machine import Reason
+from polyrhythm.core.sync.registry import traits_of
+from polyrhythm.wire import messages as m
+
+ACCURACY = "accuracy"
+
+
+class KeepBest:
+    def __init__(
+        self, job: m.JobSpec, routing: Routing, rounds: Rounds, outbox: LeadOutbox
+    ) -> None:
+        self._measure = job.keep_best
+        self._by_rounds = traits_of(job.sync).rounds
+        self._routing = routing
+        self._rounds = rounds
+        self._outbox = outbox
+        self._saving = Saving(routing, outbox, first=2)
+        self._best: float | None = None
+        """The highest value that was reported."""
+        self._due = False
+        """A better model was reported, and none was copied since."""
+        self._copied: tuple[float, int, bool] = (0.0, 0, False)
+        """Of the copies that are being collected: the value, the round, and whether this is the version
+        that was evaluated."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the file is being written."""
+        return self._saving.active
+
+    @property
+    def wake_ns(self) -> int | None:
+        return self._saving.wake_ns
+
+    def reported(self, message: m.Report, now_ns: int) -> None:
+        value = message.metrics.get(self._measure) if self._measure else None
+        if value is None or (self._best is not None and value <= self._best):
+            return
+        self._best, self._due = value, True
+        here = message.round == self._rounds.round
+        if here or not self._by_rounds:
+            self._copy(now_ns, exact=here and self._by_rounds)
+
+    def folded(self, now_ns: int) -> None:
+        """Every primary has folded, and no later fold is ordered."""
+        if self._due:
+            self._copy(now_ns, exact=False)
+
+    def _copy(self, now_ns: int, *, exact: bool) -> None:
+        """Let every server copy its parameters, unless slices move or a fold is under way."""
+        routing, rounds = self._routing, self._rounds
+        if not rounds.open or rounds.folding or routing.change is not None or self.active:
+            return
+        assert self._best is not None
+        self._due = False
+        self._copied = (self._best, rounds.round, exact)
+        number = self._saving.next
+        capture = m.Capture(term=TERM, routing=routing.epoch, number=number)
+        self._outbox.tell_servers(capture, routing.primaries)
+        self._saving.begin(BEST, rounds.round, now_ns, copied=True)
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def stored(self, event: ev.SliceStored, now_ns: int) -> None:
+        self._saving.stored(event, now_ns)
+
+    def saved(self, event: ev.ModelSaved, now_ns: int) -> bool:
+        """Returns False if this is another file."""
+        if self._saving.saved(event, now_ns) is None:
+            return False
+        value, round_, exact = self._copied
+        self._outbox.note(
+            "best", path=event.path, nbytes=event.nbytes, value=value, round=round_, exact=exact
+        )
+        if self._due and not self._by_rounds:
+            self._copy(now_ns, exact=False)
+        return True
+
+    def failed(self, event: ev.SavingFailed) -> bool:
+        """Returns False if this is another file."""
+        fault = self._saving.failed(event)
+        if fault is not None:
+            self._note_failure(fault)
+        return fault is not None
+
+    def tick(self, now_ns: int) -> None:
+        if (fault := self._saving.overdue(now_ns)) is not None:
+            self._note_failure(fault)
+
+    def rerouted(self) -> None:
+        """Slices have new primaries, which have no copies: give the file up, and copy again."""
+        if self.active:
+            self._note_failure(self._saving.abandon(Reason("moved")))
+            self._due = True
+
+    def lose(self, reason: Reason) -> None:
+        """Slices are lost: give the file up."""
+        if self.active:
+            self._note_failure(self._saving.abandon(reason))
+
+    def _note_failure(self, fault: Reason) -> None:
+        self._outbox.note("best-not-saved", **fault.noted())
