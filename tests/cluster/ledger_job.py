@@ -20,9 +20,9 @@ from tests.cluster.processes import TORTURED, Command
 JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096
 """Columns of a block. With few, elements are counted more than once, and all frames are small."""
-_STEP_MS = 5 if TORTURED else 20
+_STEPS_MS = {"addition": 5, "other": 10} if TORTURED else {"addition": 20, "other": 40}
 """The shortest step of a worker. With 5 ms, a job keeps both cores busy while a test waits."""
-ONCE = 8192 if TORTURED else 4096
+ONCE = 8192 if TORTURED else 2048
 """So many columns that no element is counted twice: enough for more than a minute of
 contributions."""
 ADDITION, MOMENTUM, ADAGRAD = "addition", "momentum", "adagrad"
@@ -37,7 +37,7 @@ def flags(sync: str, columns: int, optimizer: str = ADDITION) -> list[str | floa
     """Flags of the job. With an optimizer a contribution counts the same for any number of members."""
     return [
         *("--sync", sync, "--timer", "1s", "--set", f"columns={columns}"),
-        *("--min-step", f"{_STEP_MS if optimizer == ADDITION else max(_STEP_MS, 10)}ms"),
+        *("--min-step", f"{_STEPS_MS.get(optimizer, _STEPS_MS['other'])}ms"),
         *("--respawn", "--target-accuracy", 1.0, "--json", *folded_with(optimizer)),
     ]
 

@@ -1,4 +1,4 @@
-"""A job gives the same parameters after 50 rounds as training in one process, up to rounding.
+"""A job gives the same parameters after 30 rounds as training in one process, up to rounding.
 
 The single process (`twin_job.twin`) runs every worker's batch separately and averages gradients and
 buffers by points. The problem has unequal batches, two parameter groups, a scheduler, tied weights

@@ -18,7 +18,7 @@ from torch import nn
 
 from polyrhythm import Worker
 
-ROUNDS = 50
+ROUNDS = 30
 FEATURES, HIDDEN, CLASSES = 12, 16, 4
 State = dict[str, torch.Tensor]
 

@@ -117,7 +117,8 @@ def test_a_worker_that_was_stopped_for_longer_than_the_timeout_does_not_end_for_
     stop_s: int,
 ) -> None:
     stop = '[[events]]\nat = "{at}"\nwhat = "{what}"\nworker = "worker-1"\n'
-    job = text("asp", rounds=(stop_s + 8) * 100)
+    step_ms = 10 if stop_s < 60 else 100
+    job = text("asp", step=f"{step_ms}ms", rounds=(stop_s + 8) * 1000 // step_ms)
     job += stop.format(at="3s", what="stop") + stop.format(at=f"{stop_s + 3}s", what="continue")
     run = Run(job, check=False)
     assert run.simulation.workers["worker-1"].failure is None

@@ -80,8 +80,12 @@ def assert_ended_by_the_rule(job: Run) -> None:
 
 
 @pytest.mark.parametrize(("sync", "kind"), POLICIES)
-def test_passes_shorter_than_a_second_do_not_end_the_job_too_early(sync: str, kind: str) -> None:
-    assert_ended_by_the_rule(run(sync, kind))
+def test_a_job_with_passes_shorter_than_a_second_ends_by_the_rule_and_raises_no_alarm(
+    sync: str, kind: str
+) -> None:
+    job = run(sync, kind)
+    assert_ended_by_the_rule(job)
+    assert {line["state"] for line in job.lines("learning")} <= {"settled"}
 
 
 @pytest.mark.parametrize("befalls", BEFALLS)
@@ -104,8 +108,3 @@ def test_a_simulated_job_that_learns_nothing_is_reported() -> None:
     job = Run(text.format(sync="asp", more="epochs = 8", after="", **fields))
     assert [line["state"] for line in job.lines("learning")] == ["stalled"]
     assert "learned nothing" in job.result["ended"]
-
-
-@pytest.mark.parametrize(("sync", "kind"), POLICIES)
-def test_a_simulated_job_that_learns_raises_no_alarm(sync: str, kind: str) -> None:
-    assert {line["state"] for line in run(sync, kind).lines("learning")} <= {"settled"}

@@ -1,4 +1,4 @@
-"""A job over 2,003 points that trains slowly until the file `go` exists, and records what it
+"""A job over 1,203 points that trains slowly until the file `go` exists, and records what it
 does."""
 
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-POINTS = 2003
+POINTS = 1203
 
 
 def main(worker):
@@ -18,8 +18,8 @@ def main(worker):
     number = 0
     with open(f"{worker.name}.book", "a", buffering=1) as book:
         for (points,) in worker.batches((torch.ones(POINTS, 8),), batch_size=5):
-            time.sleep(0 if os.path.exists("go") else 0.05)
-            while number > 300 and not os.path.exists("go"):
+            time.sleep(0 if os.path.exists("go") else 0.1)
+            while number > 180 and not os.path.exists("go"):
                 time.sleep(0.01)
             model(points).sum().backward()
             optimizer.step()
