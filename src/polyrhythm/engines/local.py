@@ -179,6 +179,8 @@ class LocalJob:
         if child.lead_lost:
             return  # `_end_without_lead` says why the job ends; `why` names the lead until then
         self._reports.ended(name)
+        if not self._said_stopping:
+            self._say_stopping()  # an operator may have stopped the job a moment ago
         over = self._stopping.is_ending
         if child.request.leads and self._stopping.waits_for_workers and self._run.ended is None:
             # the workers may still finish the code after their loops
