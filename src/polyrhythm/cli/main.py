@@ -8,6 +8,7 @@ import typer
 
 from polyrhythm import __version__
 from polyrhythm.cli.bench import bench
+from polyrhythm.cli.checkpoint import checkpoint
 from polyrhythm.cli.checkpoints import checkpoints
 from polyrhythm.cli.config import ConfiguredCommand
 from polyrhythm.cli.data import data
@@ -32,7 +33,7 @@ app = typer.Typer(
 )
 app.command(cls=ConfiguredCommand)(train)
 app.command()(resume)
-for command in (worker, server, stop, export, simulate, status, why, story, runs, new):
+for command in (worker, server, stop, checkpoint, export, simulate, status, why, story, runs, new):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(checkpoints, name="checkpoints")

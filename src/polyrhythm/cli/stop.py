@@ -71,7 +71,9 @@ def _ask(lead: Lead, request: OperatorRequest, *, wait: bool) -> OperatorAnswer:
     command does not wait."""
     told = ""
     try:
-        for answer in ask_lead(lead.host, lead.port, _me(), lead.job, lead.secret, request):
+        for answer in ask_lead(
+            lead.host, lead.port, operator_name(), lead.job, lead.secret, request
+        ):
             if answer.done or not wait:
                 return answer
             if (words := in_words(plain_reason(answer.reason))) != told:
@@ -97,7 +99,7 @@ def _await_end(lead: Lead) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _me() -> str:
+def operator_name() -> str:
     """This user, as the journal names the operator."""
     try:
         user = getpass.getuser()

@@ -117,7 +117,7 @@ class Worker:
     @property
     def version(self) -> int:
         """How many rounds have been folded into the parameters at hand."""
-        return self._node.version
+        return self._job.resume_round + self._node.version
 
     @property
     def incarnation(self) -> int:

@@ -116,7 +116,8 @@ SENTENCES = {
     " named",
     "refused": "{detail}",
     "too-late": "{name} came too late: {cause}",
-    # why a checkpoint was not made
+    # how a request for a checkpoint ended
+    "checkpoint-made": "checkpoint {number} is made, of round {round}",
     "cut-torn": "a late contribution was in some slices of s{server} and not in others; the next round"
     " is tried",
     "cut-busy": "{workers} did not contribute in time; training goes on without it",

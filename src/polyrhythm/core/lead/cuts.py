@@ -25,6 +25,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedWorker
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import CHECKPOINT
 from polyrhythm.wire.messages.reasons import Field
 
 _PATIENCE_NS = 10 * 10**9
@@ -41,6 +42,8 @@ class _Cut(msgspec.Struct):
     number: int
     began_ns: int
     phase: _Phase
+    asked: bool = False
+    """Whether an operator waits for it."""
     round: int = 0
     record: Record | None = None
     until_ns: int = 0
@@ -65,6 +68,7 @@ class Cuts:
         self._progress = parts.progress
         self._ending = parts.ending
         self._outbox = parts.outbox
+        self._operators = parts.operators
         self._schedule = Schedule(parts.job.checkpoint_every)
         self._number = parts.job.checkpoints
         self._cut: _Cut | None = None
@@ -192,9 +196,9 @@ class Cuts:
 
     def _begin(self, phase: _Phase, now_ns: int) -> _Cut:
         self._number += 1
-        self._asked = False
+        asked, self._asked = self._asked, False
         self._schedule.begin(self._mode.done, now_ns)
-        self._cut = _Cut(self._number, now_ns, phase)
+        self._cut = _Cut(self._number, now_ns, phase, asked)
         return self._cut
 
     def _take(self, now_ns: int) -> None:
@@ -243,7 +247,7 @@ class Cuts:
             return
         cut.untaken.discard(message.server)
         if message.torn:
-            self._asked = True  # the next fold is tried
+            self._asked = True  # the next fold is tried, also for an operator
             self._give_up("cut-torn", {"server": message.server}, now_ns)
         elif not cut.untaken:
             self._proceed(cut)
@@ -271,14 +275,12 @@ class Cuts:
         if event.fault:
             self._give_up("cut-unwritten", {"detail": event.fault}, now_ns)
             return
-        self._outbox.note(
-            "checkpoint",
-            number=cut.number,
-            round=cut.round,
-            nbytes=event.nbytes + sum(file.nbytes for file in cut.files.values()),
-            seconds=(now_ns - cut.began_ns) / 1e9,
-        )
+        nbytes = event.nbytes + sum(file.nbytes for file in cut.files.values())
+        made: dict[str, Field] = {"number": cut.number, "round": cut.round, "nbytes": nbytes}
+        self._outbox.note("checkpoint", **made, seconds=(now_ns - cut.began_ns) / 1e9)
         self._cut = None
+        if cut.asked and not self._asked:
+            self._operators.done(CHECKPOINT, Reason("checkpoint-made", made))
 
     def _give_up(self, code: str, fields: dict[str, Field], now_ns: int) -> None:
         cut, self._cut = self._cut, None
@@ -286,3 +288,5 @@ class Cuts:
         self._proceed(cut)
         reason = Reason(code, fields)
         self._outbox.note("checkpoint-failed", number=cut.number, **reason.noted())
+        if cut.asked and not self._asked:
+            self._operators.done(CHECKPOINT, reason, failed=True)

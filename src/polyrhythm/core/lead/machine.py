@@ -22,7 +22,7 @@ from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.text import plain_reason, refusal
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.operator import STOP
+from polyrhythm.wire.messages.operator import CHECKPOINT, STOP
 from polyrhythm.wire.messages.reasons import refused
 
 
@@ -415,8 +415,13 @@ class LeadMachine:
         self._stop(name, now_ns, at_once=request.at_once)
         self._lifecycle.tell_operators()
 
+    def _cut_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+        if (fault := self._cuts.ask()) is not None:
+            self._operators.done(CHECKPOINT, fault, failed=True)
+
     _REQUESTS: ClassVar[dict[str, Callable[["LeadMachine", m.OperatorRequest, str, int], None]]] = {
-        STOP: _stop_for
+        STOP: _stop_for,
+        CHECKPOINT: _cut_for,
     }
     """What an operator may ask for; the handler gets the operator's name."""
 

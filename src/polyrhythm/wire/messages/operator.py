@@ -6,6 +6,8 @@ from polyrhythm.wire.messages.reasons import Reason
 
 STOP = "stop"
 """A request: end the job, in order or at once."""
+CHECKPOINT = "checkpoint"
+"""A request: make a checkpoint now. It is done when the checkpoint is written."""
 
 
 class OperatorHello(Message, frozen=True, kw_only=True):

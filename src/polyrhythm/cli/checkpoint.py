@@ -1,0 +1,49 @@
+"""`polyrhythm checkpoint`: make a checkpoint of a running job now."""
+
+from typing import Annotated
+
+import typer
+
+from polyrhythm.cli import flags
+from polyrhythm.cli.lead import check_running, find_lead
+from polyrhythm.cli.status import RUNS, RunsDir
+from polyrhythm.cli.stop import operator_name
+from polyrhythm.core.text import plain_reason, shown
+from polyrhythm.errors import LinkError, PolyrhythmError, UsageError
+from polyrhythm.observe.reasons import in_words
+from polyrhythm.observe.runs import load_run
+from polyrhythm.runtime.operator import ask_lead
+from polyrhythm.wire.messages import OperatorRequest
+from polyrhythm.wire.messages.operator import CHECKPOINT
+
+
+def checkpoint(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's name or folder, or HOST:PORT of the job.")
+    ],
+    secret_file: flags.SecretFile = None,
+    runs_dir: RunsDir = RUNS,
+    debug: flags.Debug = False,
+) -> None:
+    """Make a checkpoint of a running job, and wait until it is written.
+
+    With rounds it is made at the next fold. The job goes on meanwhile, and keeps its regular
+    checkpoints if it makes any.
+
+    Examples:
+
+      polyrhythm checkpoint mine
+    """
+    lead = find_lead(run, runs_dir, secret_file)
+    request = OperatorRequest(what=CHECKPOINT)
+    try:
+        answers = ask_lead(lead.host, lead.port, operator_name(), lead.job, lead.secret, request)
+        last = [answer for answer in answers if answer.done][-1]
+    except LinkError as error:
+        if lead.path is not None:
+            check_running(load_run(lead.path))  # it may have ended in this very moment
+        raise UsageError(f"the lead of {lead.name} cannot be reached: {error}") from None
+    told = in_words(plain_reason(last.reason))
+    if last.failed or last.reason.code != "checkpoint-made":
+        raise PolyrhythmError(f"{lead.name}: no checkpoint was made: {told}")
+    print(shown(f"{lead.name}: {told}"))
