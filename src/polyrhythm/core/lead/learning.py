@@ -163,7 +163,9 @@ class Learning:
     """Judges the learning of a job. An objective that is not finite is reported at once; the finding
     ends after a full pass without one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, resumed: bool = False) -> None:
+        """`resumed`: the job continues after a checkpoint, so the first round is not the objective
+        before training, and the first pass is compared with."""
         self._trend = Trend()
         self._passes = 0
         self._broken: dict[int, None] = {}
@@ -171,7 +173,7 @@ class Learning:
         self._unfinished: set[int] = set()
         """Workers whose last objective was not finite."""
         self._first_sum = self._first_weight = 0.0
-        self._opening = True
+        self._opening = not resumed
         self._said = LearningState.FALLING
 
     # -- measurements --------------------------------------------------------------------------

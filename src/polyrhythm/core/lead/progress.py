@@ -27,7 +27,7 @@ def stopped(by: str) -> Reason:
 class JobProgress:
     def __init__(self, job: JobSpec, sharing: Sharing, outbox: LeadOutbox) -> None:
         self.goals = Goals(job)
-        self.learning = Learning()
+        self.learning = Learning(resumed=bool(job.resume))
         self.accounting = Accounting(job.resume_round)
         self._passes = Passes()
         self._job = job

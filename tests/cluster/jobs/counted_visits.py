@@ -1,0 +1,21 @@
+"""A job whose parameters count visits: element p is how often point p is in a counted contribution."""
+
+from pathlib import Path
+
+import torch
+
+POINTS, BATCH, SLICES = 600, 10, 4
+
+
+def main(worker):
+    blocks = [torch.nn.Parameter(torch.zeros(POINTS)) for _ in range(SLICES)]
+    groups = [{"params": [block]} for block in blocks]
+    optimizer = worker.attach(torch.nn.ParameterList(blocks), torch.optim.SGD(groups, lr=1.0))
+    local = worker.options.get("local")
+    for (numbers,) in worker.batches([torch.arange(POINTS)], BATCH):
+        visited = torch.zeros(POINTS)
+        visited[numbers] = -1.0 if local else 1.0  # a local step goes against the gradient
+        for block in blocks:
+            block.grad = visited
+        optimizer.step(points=len(numbers))
+    torch.save([block.detach() for block in blocks], Path(f"{worker.name}.final.pt"))

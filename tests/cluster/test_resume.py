@@ -1,0 +1,139 @@
+"""A job that is killed whole continues from its last checkpoint, with other servers and workers."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from polyrhythm.core.record import Record
+from polyrhythm.observe.journal import read_journal
+from polyrhythm.store.checkpoints import Checkpoint, listing, load, read_record, verify
+from polyrhythm.store.objects import open_store
+from tests.cluster.jobs.counted_visits import POINTS
+from tests.cluster.processes import Command, call, wait_until
+from tests.commands.start import run
+
+JOBS = Path(__file__).parent / "jobs"
+EPOCHS = 3
+
+
+def resume(cwd: Path, *args: object, name: str = "resumed") -> dict[str, Any]:
+    done = call_resume("--name", name, "--json", *args, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def call_resume(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command reads the store before it starts processes, so these must not be forked from it."""
+    return run("resume", "run", *args, cwd=cwd, timeout_s=90, fresh=True)
+
+
+def kill_whole(command: Command) -> None:
+    """Kill every process of the job at once, as a power failure does."""
+    for pid in [command.process.pid, *command.pids()]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    command.wait(10)
+    wait_until(lambda: not command.pids(), "all processes are gone")
+
+
+def newest(run: Path) -> tuple[Checkpoint, Record]:
+    store = open_store(str(run))
+    whole = [each.number for each in listing(store) if each.fault is None]
+    checkpoint = load(store, whole[-1])
+    verify(store, checkpoint)
+    return checkpoint, read_record(store, checkpoint, Record)
+
+
+def visited(record: Record) -> int:
+    return sum((c.last - c.first) * c.passes + c.cursor for c in record.chunks)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
+    tmp_path: Path, optimizer: str
+) -> None:
+    """On two servers in place of three, after 100 rounds of bsp, within 1e-5."""
+    job = (JOBS / "convex.py", "--rounds", 100, "--workers", 3, "--set", f"optimizer={optimizer}")
+    whole = call("train", *job, "--servers", 3, "--name", "whole", "--quiet", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    regular = ("--checkpoint-every", "10rounds", "--min-step", "10ms")
+    with Command(*job, "--servers", 3, *regular, cwd=tmp_path) as command:
+        wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
+        kill_whole(command)
+    assert newest(command.run_dir)[1].round < 100
+    result = resume(tmp_path, "--servers", 2)
+    assert result["rounds"] == 100
+    before = load_file(tmp_path / "runs" / "whole" / "model.safetensors")
+    after = load_file(tmp_path / "runs" / "resumed" / "model.safetensors")
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        assert torch.allclose(tensor, after[name], rtol=0, atol=1e-5), name
+
+
+@pytest.mark.parametrize("sync", ["bsp", "ssp:2", "ssp-restart:2", "asp", "psp", "fsp"])
+def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers(
+    tmp_path: Path, sync: str
+) -> None:
+    local = ("--set", "local=1", "--kind", "local") if sync in ("psp", "fsp") else ()
+    job = (JOBS / "counted_visits.py", "--sync", sync, "--updater", "addition", *local)
+    goal = ("--epochs", EPOCHS, "--workers", 4, "--servers", 2, "--min-step", "20ms")
+    with Command(*job, *goal, "--checkpoint-every", "2rounds", cwd=tmp_path) as command:
+        wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
+        kill_whole(command)
+    _, record = newest(command.run_dir)
+    assert 0 < visited(record) < EPOCHS * POINTS
+    assert {chunk.holder for chunk in record.chunks} == {f"worker-{n}" for n in range(4)}
+    result = resume(tmp_path, "--workers", 6, "--check")
+    assert visited(record) + result["points"] == EPOCHS * POINTS
+    if sync == "fsp":
+        return  # its local steps are scaled by the size of their micro-batch
+    for name in (f"worker-{n}" for n in range(6)):
+        for block in torch.load(tmp_path / f"{name}.final.pt"):
+            assert (block == EPOCHS).all(), (name, block[block != EPOCHS])
+
+
+def test_names_keep_their_chunks_and_incarnations_never_repeat(tmp_path: Path) -> None:
+    job = (JOBS / "counted_visits.py", "--updater", "addition", "--epochs", EPOCHS, "--workers", 3)
+    with Command(
+        *job, "--servers", 2, "--min-step", "20ms", "--checkpoint-every", "2rounds", cwd=tmp_path
+    ) as command:
+        wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
+        kill_whole(command)
+    _, record = newest(command.run_dir)
+    joined = command.journal("joined")
+    assert record.view >= max(line["epoch"] for line in joined)
+    resume(tmp_path, "--checkpoint-every", "1rounds")
+    lines = list(read_journal(tmp_path / "runs" / "resumed" / "journal.jsonl"))
+    again = [line for line in lines if line["what"] in ("joined", "rejoined")]
+    assert min(line["epoch"] for line in again) > record.view
+    numbers = {line["name"]: line["worker"] for line in joined}
+    assert {line["name"]: line["worker"] for line in again} == numbers
+    _, later = newest(command.run_dir)
+    holders = [(chunk.first, chunk.holder) for chunk in record.chunks]
+    assert [(chunk.first, chunk.holder) for chunk in later.chunks] == holders
+
+
+def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
+    text = (JOBS / "counted_visits.py").read_text()
+    job = tmp_path / "job.py"
+    job.write_text(text)
+    done = call(
+        *("train", job, "--updater", "addition", "--epochs", 1, "--name", "run", "--quiet"),
+        *("--workers", 1, "--servers", 1, "--checkpoint-every", "5rounds"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    job.write_text(text.replace("torch.arange(POINTS)]", "torch.arange(POINTS - 1)]"))
+    again = call_resume("--epochs", 2, "--quiet", cwd=tmp_path)
+    assert again.returncode != 0
+    assert "has 599 points, the checkpoint's has 600" in again.stderr
