@@ -2,32 +2,43 @@
 answers."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core.text import plain_reason
 from polyrhythm.errors import LinkError, Refused
+from polyrhythm.io.link import Link
 from polyrhythm.io.tcp import dial_tcp
 from polyrhythm.observe.reasons import in_words
 from polyrhythm.runtime.net.handshake import introduce, offers, patience
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.proof import Secret
 
+_ANSWER_S = 10.0
+
 
 def ask_lead(
-    host: str, port: int, name: str, job: str, secret: Secret, request: m.OperatorRequest
+    host: str,
+    port: int,
+    name: str,
+    job: str,
+    secret: Secret,
+    request: m.OperatorRequest,
+    *,
+    answer_s: float = _ANSWER_S,
 ) -> Iterator[m.OperatorAnswer]:
     """Make a request to the lead of `job` at host:port, and yield its answers. The last one is `done`.
     Raises LinkError if the lead cannot be reached or the link ends before that, and Refused if the
-    lead does not meet the request."""
+    lead does not meet the request. `answer_s`: how long the handshake may take."""
     link = dial_tcp(host, port, fx.LEAD)
     try:
         hello = m.OperatorHello(name=name, job=job, digests=offers("auto", link.kind))
-        with patience(link):
+        with _answered(link, answer_s):
             reply = introduce(link, hello, secret)
         link.send(request)
         done = False
         while not done:
-            with patience(link, reply.lead_timeout_s):  # the lead sends heartbeats meanwhile
+            with _answered(link, reply.lead_timeout_s):  # the lead sends heartbeats meanwhile
                 message, _ = link.receive()
             if isinstance(message, m.Refusal):
                 raise Refused(in_words(plain_reason(message.reason)))
@@ -39,3 +50,14 @@ def ask_lead(
     finally:
         link.close()
         link.dispose()
+
+
+@contextmanager
+def _answered(link: Link, within_s: float) -> Iterator[None]:
+    """Close the link if the body takes longer, and say that the lead is silent."""
+    with patience(link, within_s) as expired:
+        try:
+            yield
+        except LinkError as error:
+            silent = LinkError(f"it has not answered for {within_s:g} s")
+            raise (silent if expired.is_set() else error) from None

@@ -79,6 +79,27 @@ def test_a_stop_at_once_waits_for_no_worker() -> None:
     assert answer.done and not answer.failed
 
 
+def test_a_stop_at_once_says_that_the_model_is_being_saved_and_not_that_workers_are_waited_for() -> (
+    None
+):
+    stage = Stage(workers=2, save_model=True).begin()
+    hello(stage)
+    effects = ask(stage, at_once=True)
+    assert len(sent(effects, m.Stop)) == 2 and not of(effects, fx.End)
+    told = [in_words(answer.reason) for answer in answers(effects)]
+    assert told == ["the job is over, and its model is being written to the disk"]
+    assert not answers(leave(stage, 0))
+
+
+def test_why_says_that_the_job_stops_and_not_that_its_goal_is_reached() -> None:
+    stage = Stage(workers=1).begin()
+    hello(stage)
+    ask(stage)
+    stage.contribute(0, 1)
+    stage.folded(1)
+    assert stage.why.startswith("the job stops; waiting for w0 to leave the training loop")
+
+
 def test_a_stop_before_round_1_ends_the_job() -> None:
     stage = Stage(workers=2)
     hello(stage)

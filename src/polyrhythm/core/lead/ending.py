@@ -17,6 +17,7 @@ from polyrhythm.core.lead.progress import STOPPED, JobProgress
 from polyrhythm.core.lead.rounds import Rounds
 from polyrhythm.core.lead.saving import MODEL, Saving
 from polyrhythm.core.machine import Reason
+from polyrhythm.wire.messages.operator import STOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class Ending:
             self._outbox.refuse(link, reason)
         if self._saves and self._rounds.open and not lost:
             self._outbox.note("saving")
+            self._operators.tell(STOP, Reason("saving"))
             self._saving.begin(MODEL, rounds, now_ns)
         else:
             self._end()

@@ -183,7 +183,7 @@ class Lifecycle:
 
     def tell_operators(self) -> None:
         """Tell the operators that have asked for a stop how many workers it waits for."""
-        if len(self._view):
+        if len(self._view) and not self._ending.decided:
             remaining = Reason("stopping", {"workers": len(self._view)})
             self._operators.tell(STOP, remaining)
 

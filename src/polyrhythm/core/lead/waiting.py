@@ -8,6 +8,7 @@ from typing import Any
 
 from polyrhythm.core.lead.modes import Mode
 from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress import STOPPED
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire.messages.reasons import Field
 
@@ -34,9 +35,11 @@ class WaitReport:
         routing, opening = self._routing, self._opening
         if self._saving.active:
             return self._for_failover() or self._saving.waiting()
-        if self._ending.goal is not None and not self._rounds.folding:
+        goal = self._ending.goal
+        if goal is not None and not self._rounds.folding:
             present = [member.worker for member in self._view.members()]
-            return Waiting(Reason("ending", {"workers": present}), self._rounds.moved_ns)
+            code = "stopping" if goal.code == STOPPED.code else "ending"
+            return Waiting(Reason(code, {"workers": present}), self._rounds.moved_ns)
         if self._rounds.open:
             return self._for_failover() or self._for_servers() or self._policy.why()
         if routing.spec is not None and not routing.all_placed:

@@ -39,13 +39,20 @@ def limits_for(slice_nbytes: int) -> Limits:
 
 
 @contextmanager
-def patience(link: Link, seconds: float = 10.0) -> Iterator[None]:
-    """Close the link if the body takes longer than this: the peer does not answer."""
-    timer = threading.Timer(seconds, link.close)
+def patience(link: Link, seconds: float = 10.0) -> Iterator[threading.Event]:
+    """Close the link if the body takes longer than this: the peer does not answer. The event is set
+    in that case."""
+    expired = threading.Event()
+
+    def give_up() -> None:
+        expired.set()
+        link.close()
+
+    timer = threading.Timer(seconds, give_up)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield expired
     finally:
         timer.cancel()
 
