@@ -1,13 +1,16 @@
 """Where a job keeps its checkpoints, checked before any process is started."""
 
+import uuid
 from pathlib import Path
 
 import msgspec
 
+from polyrhythm.cli.checks import check_choice
 from polyrhythm.cli.hosts import Here
+from polyrhythm.core.resuming import ON_LOSS
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.errors import StoreError, UsageError
-from polyrhythm.store.checkpoints import next_number
+from polyrhythm.store.checkpoints import Checkpoint, next_number
 from polyrhythm.store.objects import kind_of, open_store
 from polyrhythm.wire.messages import JobSpec
 
@@ -20,6 +23,9 @@ def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
     kind = "folder" if store is None else _kind_of(store)
     if kind == "memory" and store is not None:
         raise UsageError(f"--store {store} is the memory of one process: give a folder or a bucket")
+    check_choice("--on-loss", spec.on_loss, ON_LOSS)
+    if spec.on_loss == "resume" and not spec.checkpoint_every:
+        raise UsageError("--on-loss resume needs checkpoints: give --checkpoint-every 60s")
     wanted = store is not None or spec.checkpoint_every
     if wanted and here.servers < spec.servers and kind == "folder":
         raise UsageError(
@@ -43,6 +49,19 @@ def with_store(spec: JobSpec, store: str | None) -> JobSpec:
             f" continue that job with 'polyrhythm resume {store}'"
         )
     return msgspec.structs.replace(spec, store=url, checkpoints=before)
+
+
+def continued(spec: JobSpec, store: str, checkpoint: Checkpoint) -> JobSpec:
+    """The job as it continues from this checkpoint of the store."""
+    return msgspec.structs.replace(
+        spec,
+        job=uuid.uuid4().hex,
+        init="",
+        resume=store,
+        resume_number=checkpoint.number,
+        resume_round=checkpoint.manifest.round,
+        checkpoints=next_number(open_store(store)) - 1,
+    )
 
 
 def in_run_folder(spec: JobSpec, here: Here, run_dir: Path) -> JobSpec:

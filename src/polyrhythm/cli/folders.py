@@ -26,6 +26,20 @@ def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
     return path
 
 
+def next_run_dir(run_dir: Path) -> Path:
+    """Make a folder beside that of a run, for the same job: `mine-2` after `mine`."""
+    number = 2
+    while True:
+        path = run_dir.with_name(f"{run_dir.name}-{number}")
+        with writing(path):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return path
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an OSError of the body into a UsageError that names the folder."""

@@ -8,18 +8,23 @@ from typing import Any
 
 import typer
 
-from polyrhythm.cli.folders import writing
+from polyrhythm.cli.checkpointing import continued
+from polyrhythm.cli.folders import next_run_dir, writing
 from polyrhythm.cli.hosts import Here, child_requests
 from polyrhythm.cli.secret import SECRET
+from polyrhythm.core.resuming import Found, Loss, Resuming
 from polyrhythm.engines.choice import choose_engine
 from polyrhythm.engines.engine import EngineRun, EngineWatch
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, StoreError
 from polyrhythm.io.secretfile import create_secret
 from polyrhythm.observe.progress import ProgressDisplay
+from polyrhythm.observe.reasons import in_words
 from polyrhythm.observe.runs import JOURNAL, write_job, write_process, write_result
 from polyrhythm.observe.state import RunState
 from polyrhythm.observe.summary import described
 from polyrhythm.observe.summary import result as result_of_state
+from polyrhythm.store.checkpoints import newest
+from polyrhythm.store.objects import open_store
 from polyrhythm.wire.messages import Address, JobSpec
 
 
@@ -27,7 +32,35 @@ def launch(
     spec: JobSpec, here: Here, run_dir: Path, *, as_json: bool, quiet: bool, **how: Any
 ) -> None:
     """Run the job in a new folder, show its progress and its result, and exit with its status.
-    `how` holds the options of its processes (`child_requests`)."""
+    After a loss the job may continue in another folder. `how` holds the options of its processes
+    (`child_requests`)."""
+    resuming, first_dir = Resuming(spec), run_dir
+    while True:
+        run, progress = _run(spec, here, run_dir, quiet, how)
+        result = result_of(run, spec, progress.state)
+        if run.failed is None:
+            with writing(run_dir):
+                write_result(run_dir, result)
+        else:
+            with contextlib.suppress(OSError):  # it may be why the job failed, which is said below
+                write_result(run_dir, result)
+        again = _resumed(resuming, spec, run, progress)
+        if again is None:
+            break
+        spec, here = again, _remaining(here, spec, again)
+        run_dir = next_run_dir(first_dir)
+        progress.say(f"the job continues as run {run_dir.name}")
+    if as_json:
+        print(json.dumps(result))
+    else:
+        progress.finish(result, run_dir)
+    end_with(run)
+
+
+def _run(
+    spec: JobSpec, here: Here, run_dir: Path, quiet: bool, how: dict[str, Any]
+) -> tuple[EngineRun, ProgressDisplay]:
+    """Run the job once, until it ends or parameters are lost."""
     with writing(run_dir):
         write_process(run_dir)
         write_job(run_dir, spec)
@@ -43,18 +76,34 @@ def launch(
         watch = EngineWatch(say=progress.say, tick=progress.tick, listening=invite)
         run = choose_engine().run(requests, watch)
     progress.tick()
-    result = result_of(run, spec, progress.state)
-    if as_json:
-        print(json.dumps(result))
-    else:
-        progress.finish(result, run_dir)
-    if run.failed is None:
-        with writing(run_dir):
-            write_result(run_dir, result)
-    else:
-        with contextlib.suppress(OSError):  # it may be why the job failed, which is said below
-            write_result(run_dir, result)
-    end_with(run)
+    return run, progress
+
+
+def _resumed(
+    resuming: Resuming, spec: JobSpec, run: EngineRun, progress: ProgressDisplay
+) -> JobSpec | None:
+    """The job as it continues after a loss; None if it does not."""
+    ended = progress.state.ended
+    if run.interrupted or run.failed is None or (ended is None and not run.lead_lost):
+        return None
+    reason = None if run.lead_lost or ended is None else ended.reason.code
+    loss = Loss(reason, run.lost, progress.state.round)
+    if not resuming.applies(loss):
+        return None
+    progress.say(run.failed)
+    try:
+        found = newest(open_store(spec.store), progress.say)
+    except StoreError as error:
+        progress.say(f"the job cannot be resumed: {error}")
+        return None
+    at = Found(found.number, found.manifest.round)
+    again, why = resuming.decide(loss, at, spec)
+    progress.say(in_words(why))
+    return None if again is None else continued(again, spec.store, found)
+
+
+def _remaining(here: Here, before: JobSpec, now: JobSpec) -> Here:
+    return Here(max(1, here.servers - (before.servers - now.servers)), here.workers)
 
 
 def result_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`polyrhythm resume`: continue a job from its newest checkpoint that is whole."""
 
-import uuid
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +7,7 @@ import msgspec
 import typer
 
 from polyrhythm.cli import flags
-from polyrhythm.cli.checkpointing import check_checkpoints, with_store
+from polyrhythm.cli.checkpointing import check_checkpoints, continued, with_store
 from polyrhythm.cli.checks import check_host, check_port, check_spec, check_threads
 from polyrhythm.cli.data import fetch_for
 from polyrhythm.cli.folders import make_run_dir
@@ -114,12 +113,7 @@ def resume(
         "keep": keep,
     }
     spec = msgspec.structs.replace(
-        found.manifest.job,
-        job=uuid.uuid4().hex,
-        init="",
-        resume=opened.url,
-        resume_number=found.number,
-        resume_round=found.manifest.round,
+        continued(found.manifest.job, opened.url, found),
         **{name: value for name, value in changes.items() if value is not None},
     )
     _check_goal(spec)

@@ -202,6 +202,13 @@ def train(
     checkpoint_every: flags.CheckpointEvery = None,
     store: flags.StoreUrl = None,
     keep: Annotated[int, typer.Option(help="How many of the newest checkpoints are kept.")] = 3,
+    on_loss: Annotated[
+        str,
+        typer.Option(
+            help="When more servers are lost than there are copies: end, or resume from the newest"
+            " checkpoint, without the dead servers unless --respawn starts them again."
+        ),
+    ] = "end",
     seed: Annotated[int, typer.Option(help="Seed of the order of points, and of the job.")] = 0,
     name: Annotated[str | None, typer.Option(help="The run's name: its folder in runs/.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
@@ -375,6 +382,7 @@ def train(
         init="" if init is None else str(_checked_init(init)),
         save_model=True,
         checkpoint_every=checkpoint_every or "",
+        on_loss=on_loss,
         keep=keep,
         path="" if job in JOBS else str(Path(job).resolve()),
         staging=_staging_flags(

@@ -25,6 +25,10 @@ class EngineRun:
     worker_failures: dict[str, str] = field(default_factory=dict)
     respawned: dict[str, int] = field(default_factory=dict)
     """How often each process was started again."""
+    lost: int = 0
+    """How many servers died and were not started again."""
+    lead_lost: bool = False
+    """The lead died or fell silent, so that it could not say how the job ended."""
     interrupted: int = 0
     """The number of the signal that stopped the job; 0 if none did."""
 

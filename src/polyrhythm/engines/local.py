@@ -208,7 +208,10 @@ class LocalJob:
         loss = loss_of(
             request.number, reported=child.reported, gathered=gathered, replicas=replicas
         )
+        if loss is not ProcessLoss.NOTHING and not over and not self._job.respawn:
+            self._run.lost += 1
         if loss is ProcessLoss.LEAD:
+            self._run.lead_lost = True
             self._fail(f"{died}; the job ends: the lead ran in it")
         elif child.orphaned:  # the engine reports the end of the lead, or its refusal, by itself
             if self._job.respawn and not over:
@@ -271,6 +274,7 @@ class LocalJob:
         if self._lead_lost is None or self._stopping.begun:
             return
         if time.monotonic() > self._lead_lost_since + _LEAD_LOST_S:
+            self._run.lead_lost = True
             self._fail(self._run.failed or f"{self._lead_lost}: the job ends")
 
     def _watch_folder(self) -> None:

@@ -140,6 +140,10 @@ SENTENCES = {
     "slices-lost": "server s{server} died ({cause}), and with it all copies of {slices:slice},"
     " {mb:.1f} MB: the job cannot go on",
     "server-died": "server s{server} died ({cause}); without replicas its slices are lost",
+    "rolled-back": "rolling back to checkpoint {number}, of round {round}: {lost:round after it is"
+    " lost|rounds after it are lost}; the job continues with {left:server}",
+    "resumed-in-vain": "the job was resumed {times} times from checkpoint {number} and made no new"
+    " one: it ends",
     "lead-gone": "the lead is gone: {detail}",
     "lead-lost": "the lead has sent nothing for {silent_s:.1f} s (--lead-timeout {timeout_s:g})",
     "no-batches": "--epochs and --target-change count passes over worker.batches(), which no worker"

@@ -55,6 +55,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """End when the objective changes by less than this in a full pass."""
     abandon: str = "off"
     """fsp: how long the others wait for a micro-batch after the interval."""
+    on_loss: str = "end"
+    """What happens when parameters are lost with servers: the job must `end`, or `resume` from its
+    newest checkpoint."""
     replicas: int = 0
     """The number of copies of every slice on other servers than its primary."""
     deterministic: bool = False

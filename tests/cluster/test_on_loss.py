@@ -1,0 +1,43 @@
+"""`--on-loss resume` with real processes: a server without replicas, or the lead, is killed."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from polyrhythm.observe.journal import read_journal
+from tests.cluster.processes import Command, call, wait_until
+
+FLAGS = ("--workers", 2, "--servers", 2, "--checkpoint-every", "5rounds", "--min-step", "20ms")
+
+
+@pytest.mark.parametrize(("victim", "respawn"), [(1, False), (0, True)], ids=["server", "lead"])
+def test_a_job_goes_on_from_its_newest_checkpoint(
+    tmp_path: Path, victim: int, respawn: bool
+) -> None:
+    flags = [*FLAGS, "--on-loss", "resume", "--epochs", 8, "--json"]
+    flags += ["--respawn"] if respawn else []
+    checkpoints = tmp_path / "runs" / "run" / "checkpoints"
+    # fresh: a store that the command has used works in no process that is forked from it
+    with Command("digits", *flags, cwd=tmp_path, trace=False, fresh=True) as command:
+        wait_until(lambda: list(checkpoints.glob("*/manifest.json")), "there is a checkpoint")
+        os.kill(command.servers()[victim], signal.SIGKILL)
+        assert command.wait(90) == 0, command.stderr()
+        result = json.loads(command.stdout())
+    assert result["servers"] == (2 if respawn else 1)
+    assert result["failed"] is None and result["passes"] == 8
+    first = json.loads((tmp_path / "runs" / "run" / "result.json").read_text())
+    assert "died" in first["failed"]
+    lines = list(read_journal(tmp_path / "runs" / "run-2" / "journal.jsonl"))
+    rounds = [line["round"] for line in lines if line["what"] == "rounds"]
+    assert rounds[0] >= 5, "the second run begins at the round of a checkpoint"
+
+
+def test_without_checkpoints_it_is_refused(tmp_path: Path) -> None:
+    done = call("train", "digits", "--on-loss", "resume", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "polyrhythm: --on-loss resume needs checkpoints: give --checkpoint-every 60s\n"
+    )
