@@ -4,6 +4,7 @@ POLYRHYTHM_TORTURE=N gives N times 60 examples in place of 30 and chooses them b
 run tries others. Failed tests are listed at the end with the command that repeats them.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,12 @@ settings.register_profile(
     derandomize=TORTURE == 1,
 )
 settings.load_profile("polyrhythm")
+
+
+def pytest_collection_finish() -> None:
+    """Keep garbage collection from searching the modules and tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
