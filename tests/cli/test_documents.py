@@ -65,3 +65,22 @@ def test_every_link_in_a_document_has_a_target(page: str) -> None:
     links = [link for link in LINK.findall(path.read_text()) if "://" not in link]
     missing = [link for link in links if not (path.parent / Path(link)).exists()]
     assert not missing
+
+
+def test_every_path_in_the_architecture_page_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    paths = set(re.findall(r"`((?:\w+/)+\w*(?:\.py)?)`", page))
+    assert len(paths) > 50
+    roots = (ROOT, ROOT / "src" / "polyrhythm")
+    assert not [path for path in paths if not any((root / path).exists() for root in roots)]
+
+
+@pytest.mark.parametrize("machine", ["lead", "server", "worker"])
+def test_every_part_in_the_architecture_page_is_a_module(machine: str) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.partition(f"**The {machine}** (`core/{machine}`)")[2].partition("\n\n**The ")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    parts = [part for row in rows for part in re.findall(r"`(\w+)`", row)]
+    assert parts
+    folder = ROOT / "src" / "polyrhythm" / "core" / machine
+    assert not [part for part in parts if not (folder / f"{part}.py").exists()]
