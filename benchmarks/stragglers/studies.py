@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import readme, report
-from benchmarks.stragglers.__main__ import START_S, call, find_data
+from benchmarks.commands import call
+from benchmarks.stragglers.__main__ import START_S, find_data
 from benchmarks.stragglers.curves import draw_bars, draw_curves
 from benchmarks.stragglers.task import MIN_STEP
 from polyrhythm.learn.load import JOBS

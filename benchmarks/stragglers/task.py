@@ -112,7 +112,7 @@ class Evaluator:
         self._task = task
         self._model = model
         self._images = images
-        self._times = Evaluations(time.monotonic_ns(), awaited=True)
+        self._times = Evaluations(time.monotonic_ns(), decides=True)
 
     def look(self) -> None:
         began_ns = time.monotonic_ns()

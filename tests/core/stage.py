@@ -51,11 +51,11 @@ class Stage:
         return effects
 
     def server(self, number: int, **fields: Any) -> list[Effect]:
-        hello = {"name": f"s{number}", "job": "j", "address": ADDRESS, "identity": "", **fields}
-        knock = m.ServerHello(server=number, **hello)
-        return self.tell(ev.ServerHelloReceived(f"link-s{number}", knock))
+        defaults = {"name": f"s{number}", "job": "j", "address": ADDRESS, "identity": ""}
+        hello = m.ServerHello(server=number, **{**defaults, **fields})
+        return self.tell(ev.ServerHelloReceived(f"link-s{number}", hello))
 
-    def knock(self, name: str, **fields: Any) -> list[Effect]:
+    def hello(self, name: str, **fields: Any) -> list[Effect]:
         hello = m.WorkerHello(**{"name": name, "job": "j", "identity": "", **fields})
         return self.tell(ev.WorkerHelloReceived(f"link-{name}", hello))
 
@@ -76,7 +76,7 @@ class Stage:
     def begin(self, workers: int | None = None) -> "Stage":
         """Let all workers join and attach, and one seed: round 1 is open."""
         for number in range(self.job.workers if workers is None else workers):
-            self.knock(f"worker-{number}")
+            self.hello(f"worker-{number}")
             self.attach(number)
         self.from_servers(m.Placed)
         self.from_servers(m.Seeded)

@@ -29,7 +29,7 @@ def test_a_worker_may_rejoin_before_the_end_of_its_link_is_noticed() -> None:
     stage = Stage(workers=2).begin()
     stage.folded(0)
     before = stage.incarnations[1]
-    effects = stage.knock("worker-1", incarnation=before)
+    effects = stage.hello("worker-1", incarnation=before)
     assert [note.what for note in of(effects, fx.Note)] == ["left", "rejoined"]
     assert stage.incarnations[1] > before
     assert not of(effects, fx.End)
@@ -39,13 +39,13 @@ def test_another_worker_with_the_same_name_is_still_refused() -> None:
     stage = Stage(workers=2).begin()
     stage.folded(0)
     for incarnation in (0, stage.incarnations[1] + 1):
-        (refusal,) = sent(stage.knock("worker-1", incarnation=incarnation), m.Refusal)
+        (refusal,) = sent(stage.hello("worker-1", incarnation=incarnation), m.Refusal)
         assert "a worker with this name is in the job" in in_words(refusal.reason)
 
 
 def test_the_only_worker_may_rejoin_too() -> None:
     stage = Stage(workers=1).begin()
     stage.folded(0)
-    effects = stage.knock("worker-0", incarnation=stage.incarnations[0])
+    effects = stage.hello("worker-0", incarnation=stage.incarnations[0])
     assert not of(effects, fx.End)
     assert sent(effects, m.Admitted)

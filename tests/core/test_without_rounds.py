@@ -70,7 +70,7 @@ def test_a_new_member_is_released_when_every_server_knows_it() -> None:
     stage = Stage(workers=1, servers=2, sync="ssp:1").begin()
     for sequence in range(1, 6):
         stage.contribute(0, sequence)
-    stage.knock("late")
+    stage.hello("late")
     folds = sent(stage.attach(1), m.Fold)
     assert [fold.round for fold in folds] == [1, 1]
     assert not folds[0].last and folds[0].readers == ()
@@ -83,7 +83,7 @@ def test_a_new_member_is_released_when_every_server_knows_it() -> None:
 def test_view_changes_do_not_overlap() -> None:
     stage = Stage(workers=1, sync="asp").begin()
     for name in ("anna", "bert", "cleo"):
-        stage.knock(name)
+        stage.hello(name)
     assert sent(stage.attach(1), m.Fold)
     assert sent(stage.attach(2), m.Fold) == []
     assert sent(stage.attach(3), m.Fold) == []
@@ -115,7 +115,7 @@ def test_a_contribution_is_weighed_by_the_members_at_its_completion() -> None:
     """One contribution of one member, then one of two members: half a round is missing."""
     stage = Stage(workers=1, sync="asp", rounds=2).begin()
     assert sent(stage.contribute(0, 1), m.Fold) == []
-    stage.knock("late")
+    stage.hello("late")
     stage.attach(1)
     stage.folded(1)
     assert sent(stage.contribute(0, 2), m.Fold) == []
@@ -135,7 +135,7 @@ def test_the_goal_is_reached_when_every_point_is_visited() -> None:
 def test_a_goal_reached_during_a_view_change_is_followed_by_the_last_fold() -> None:
     stage = Stage(workers=1, sync="asp", rounds=2).begin()
     stage.contribute(0, 1)
-    stage.knock("late")
+    stage.hello("late")
     (turn,) = sent(stage.attach(1), m.Fold)
     assert not turn.last
     stage.contribute(0, 2)

@@ -73,10 +73,10 @@ class HostileLead:
             )
             self.tell(ev.ServerHelloReceived(f"link-s{server}", hello))
         for name in ("anna", "bert", "mallory"):
-            self.knock(name)
+            self.hello(name)
         self.go_on(200)
 
-    def knock(self, name: str) -> None:
+    def hello(self, name: str) -> None:
         hello = m.WorkerHello(name=name, job="j", identity="")
         self.tell(ev.WorkerHelloReceived(f"link-{name}", hello))
 
@@ -230,7 +230,7 @@ class HostileLead:
         if isinstance(message, m.Trailer) and self.rng.random() < 0.8:
             self._arrive(message)
         if self.role == "member" and self.lead.view.at(2) is None and not self.ended:
-            self.knock("mallory")
+            self.hello("mallory")
         return True
 
     def _operate(self, request: m.OperatorRequest) -> None:

@@ -142,7 +142,7 @@ def test_a_long_name_is_admitted_when_names_are_not_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission, "name_fault", lambda name: None)
-    assert sent(Stage(workers=2).knock("x" * 60_000), m.Admitted)
+    assert sent(Stage(workers=2).hello("x" * 60_000), m.Admitted)
 
 
 def test_reasons_are_cut_and_escaped() -> None:
@@ -201,7 +201,7 @@ def _attach(optimizer: m.OptimizerSpec) -> m.Attach:
 
 def test_a_model_larger_than_any_memory_is_refused() -> None:
     stage = Stage(workers=2)
-    stage.knock("anna")
+    stage.hello("anna")
     tensor = m.TensorSpec("w", (2**53, 2**20), "float32", 0, (1, 1))
     spec = m.ModelSpec((tensor,), m.OptimizerSpec("SGD", ({"lr": 0.1},)))
     assert "can be held" in in_words(sent(stage.attach(0, spec), m.Refusal)[0].reason)

@@ -27,7 +27,7 @@ def attack_in_the_middle(
     `message` on it. Return the messages that came back. The job must reach its goal."""
     heard: list[m.Message] = []
 
-    def knock(link: Link, job: str) -> None:
+    def say_hello(link: Link, job: str) -> None:
         link.send(hello(job))
         answer, _ = link.receive()
         heard.append(answer)
@@ -47,7 +47,7 @@ def attack_in_the_middle(
             if worker.version == 5 and worker.name == "worker-0":
                 hub = worker._node._links._dialer
                 link = hub.dial(hub.address(server), f"s{server}")
-                talk = threading.Thread(target=knock, args=(link, "impostors"), daemon=True)
+                talk = threading.Thread(target=say_hello, args=(link, "impostors"), daemon=True)
                 talk.start()
                 talk.join(10)  # returns at once if the peer is refused
             model(torch.ones(2, 4)).sum().backward()

@@ -85,7 +85,7 @@ def run(
     return found["worker-0"], journal
 
 
-def holdings(server: int) -> Any:
+def store_of(server: int) -> Any:
     node = Stage.now.servers[server]
     assert isinstance(node, ServerNode)
     return node._store
@@ -99,13 +99,13 @@ def assert_copies_equal(job: JobSpec) -> None:
         number for number, node in enumerate(Stage.now.servers) if isinstance(node, ServerNode)
     ]
     for server in nodes:
-        its = holdings(server)
+        its = store_of(server)
         for held in its.primary.held:
             route = its.routes[held.slice.id]
             assert len(route.replicas) == job.replicas
             theirs = its.primary.export(held.slice.id)
             for replica in route.replicas:
-                copy = holdings(replica).follower.replicas.export(held.slice.id)
+                copy = store_of(replica).follower.replicas.export(held.slice.id)
                 assert copy.keys() == theirs.keys()
                 for name, tensor in theirs.items():
                     assert torch.equal(copy[name], tensor), f"slice {held.slice.id}: {name}"

@@ -73,15 +73,15 @@ def test_under_psp_a_contribution_has_exactly_the_planned_steps(
         steps = came = points = 0
         for inputs, wanted, _ in worker.batches(DATA, batch_size=7):
             (model(inputs) - wanted).square().mean().backward()
-            awaited = optimizer._on_its_way
+            in_flight = optimizer._on_its_way
             optimizer.step()
             steps, points = steps + 1, points + len(inputs)
             if not optimizer.pending:  # it has contributed in this step
-                assert steps == max(planned[0], steps if awaited else came)
+                assert steps == max(planned[0], steps if in_flight else came)
                 plans.add(planned[0])
                 mine.append((steps, points))
                 steps = came = points = 0
-            elif awaited and not optimizer._on_its_way:
+            elif in_flight and not optimizer._on_its_way:
                 came = steps
         sent[worker.name] = exchanges.of(worker)
 

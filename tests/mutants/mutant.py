@@ -1,8 +1,8 @@
 """A mutant is one small fault. It names the code that it changes by definition, not by file or line.
 
-A `Change` names a definition (`runtime:Holdings.add`: a layer of the package, and a function, method or
-constant in it) and replaces one expression, or a run of statements, inside it. Patterns are compared as
-syntax trees, so comments and line breaks do not matter. A name or a pattern that is not found exactly
+A `Change` names a definition (`runtime:SliceStore.add`: a layer of the package, and a function, method
+or constant in it) and replaces one expression, or a run of statements, inside it. Patterns are compared
+as syntax trees, so comments and line breaks do not matter. A name or a pattern that is not found exactly
 once is an error: when code changes, its mutants must be reviewed.
 """
 

@@ -514,8 +514,8 @@ class Ensemble:
         slices: tuple[int, ...],
     ) -> None:
         """The head has arrived and tells where the slices are written; the bytes may arrive later."""
-        awaited = not life.gone and life.expected is not None and effect.round >= life.expected
-        queue.appendleft(("bytes", life, server, effect, slices, awaited))
+        expected = not life.gone and life.expected is not None and effect.round >= life.expected
+        queue.appendleft(("bytes", life, server, effect, slices, expected))
         if self.by_reference:  # one copy, at once
             self._deliver(queue)
 
@@ -526,12 +526,12 @@ class Ensemble:
         server: int,
         effect: fx.Publish,
         slices: tuple[int, ...],
-        awaited: bool,
+        expected: bool,
     ) -> None:
         """Read the slot now. By reference this is when the reader copies; over a stream it is when the
         bytes are sent."""
         every = self.by_reference
-        if awaited and not life.gone:
+        if expected and not life.gone:
             for slice_ in slices:
                 life.buffer[slice_] = self.stores[server].slots[effect.slot][slice_]
                 life.reads[slice_] = (server, effect.slot)
@@ -546,11 +546,11 @@ class Ensemble:
     ) -> None:
         """The head has arrived; the slices are read one by one, at any time."""
         slice_, slot, cell = leased[0]
-        awaited = not life.gone and life.expected is not None and effect.ticket >= life.expected
-        if not (awaited or life.gone) and effect.ticket == life.keeps:
+        expected = not life.gone and life.expected is not None and effect.ticket >= life.expected
+        if not (expected or life.gone) and effect.ticket == life.keeps:
             queue.appendleft(("latest", life, server, effect, leased))
             return
-        if awaited:
+        if expected:
             found = self.stores[server].slots.get(slot, {}).get(slice_)
             assert found == cell, (
                 f"{life.name} was sent slice {slice_} as {cell}, but finds {found}: it was overwritten"
@@ -559,7 +559,7 @@ class Ensemble:
         rest = leased[1:]
         if rest:
             queue.appendleft(("latest", life, server, effect, rest))
-        if awaited and not (rest and self.by_reference):
+        if expected and not (rest and self.by_reference):
             which = m.EVERY_SLICE if self.by_reference else slice_
             landed = ev.Landed(server, which, effect.ticket, effect.sequence, effect.routing)
             queue.appendleft(("worker", life, landed))

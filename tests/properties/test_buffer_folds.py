@@ -72,14 +72,14 @@ class Server:
         self.copy = choose_slice_store(job)(1, SPEC, routes, 1, job, allocate)
         self.made = choose_slice_store(job)(0, SPEC, routes, 1, job, allocate, tell=self._tell)
         members = [MemberSpec(worker, 1, f"w{worker}") for worker in range(WORKERS)]
-        for holdings in (self.made, self.copy):
-            holdings.enlist(members)
+        for store in (self.made, self.copy):
+            store.enlist(members)
             for slice_ in self.made.primary.slices:
                 whole = torch.zeros(slice_.length)
                 if slice_.id == SLICE:
                     for (first, end), tensor in zip(slice_.parts, begins(), strict=True):
                         whole[first:end] = tensor
-                holdings.seed(Seed(slice=slice_.id, routing=1), as_bytes(whole))
+                store.seed(Seed(slice=slice_.id, routing=1), as_bytes(whole))
 
     def _tell(self, server: int, message: Message, payload: Sequence[object]) -> None:
         assert isinstance(message, Copy)

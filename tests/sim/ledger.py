@@ -115,9 +115,9 @@ class Blocks(SimSliceStore):
         return weight
 
     def adopt(self, message: Any) -> Any:
-        awaited = self._ledger.awaits(message.server, message.slice, message.routing)
+        expected = self._ledger.awaits(message.server, message.slice, message.routing)
         event = super().adopt(message)
-        if message.parts and awaited:
+        if message.parts and expected:
             elements = Counter(self.books.sent[given] for given in message.cargo)
             self._blocks[self.place(message.slice, 0)] = elements
             self._at[message.slice] = 0

@@ -137,9 +137,9 @@ def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
     every = [worker.totals for worker in state.workers.values()]
     each_ns = [totals.transfer_s * 1e9 / (totals.contributions - 1) for totals in every]
     waits_s = [totals.wait_s / (totals.contributions - 1) for totals in every]
-    awaited_ns = each_ns[waits_s.index(min(waits_s))]
-    assert max(each_ns) > awaited_ns > 10**6, "who waits is woken by every message"
-    expected = [min(own_ns, awaited_ns) for own_ns in each_ns]
+    waited_ns = each_ns[waits_s.index(min(waits_s))]
+    assert max(each_ns) > waited_ns > 10**6, "a worker that waits is woken by every message"
+    expected = [min(own_ns, waited_ns) for own_ns in each_ns]
     assert [group.handling for group in near.workers] == pytest.approx(expected, abs=1)
 
 

@@ -1,4 +1,4 @@
-"""Policies whose servers fold contributions as they come: who waits for whom, and for how long."""
+"""Policies whose servers fold contributions as they arrive: which worker waits, and for how long."""
 
 import pytest
 

@@ -60,9 +60,9 @@ class Pair:
             for server in (0, 1)
         )
         seed = torch.randn(LENGTH, generator=torch.Generator().manual_seed(1))
-        for holdings in (self.primary, self.replica):
-            holdings.enlist([ANNA, BERT])
-            holdings.seed(Seed(slice=0, routing=EPOCH), as_bytes(seed))
+        for store in (self.primary, self.replica):
+            store.enlist([ANNA, BERT])
+            store.seed(Seed(slice=0, routing=EPOCH), as_bytes(seed))
 
     def _tell(self, server: int, message: Message, payload: Sequence[Any]) -> None:
         assert server == 1 and isinstance(message, Copy)

@@ -56,7 +56,7 @@ class Simulation:
         self._check = check
         self._model = _model_of(scenario.job.model)
         self.objective = Objective(scenario.objective) if scenario.objective else None
-        self._witness = Checker(promises=not job.replicas) if check else None
+        self._checker = Checker(promises=not job.replicas) if check else None
         self._journal = journal
         self._lives: Counter[int] = Counter()
         """How often a server of each number was started."""
@@ -75,7 +75,7 @@ class Simulation:
             fold_ns_per_byte=1e9 / self.scenario.job.fold_rate,
             store_ns_per_byte=1e9 / self.scenario.job.store_rate,
             objective=self.objective,
-            checker=self._witness,
+            checker=self._checker,
             dial=self._dial_server,
             life=self._lives[server],
         )

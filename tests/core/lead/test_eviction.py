@@ -87,7 +87,7 @@ def test_an_evicted_worker_rejoins_under_a_new_incarnation() -> None:
     old = stage.incarnations[1]
     silence(stage, 0)
     stage.folded(1)
-    effects = stage.knock("worker-1")
+    effects = stage.hello("worker-1")
     (admitted,) = sent(effects, m.Admitted, "w1")
     assert admitted.incarnation == stage.incarnations[1] > old
     assert [note.what for note in of(effects, fx.Note)] == ["rejoined"]
@@ -114,7 +114,7 @@ def test_a_worker_that_rejoins_gets_chunks_when_others_have_given_them_up() -> N
     stage.tell(m.Enrol(**stage.who(1), points=64))
     silence(stage, 0)
     everything = chunks(stage.folded(1), 0)
-    stage.knock("worker-1")
+    stage.hello("worker-1")
     stage.attach(1)
     (lease,) = sent(stage.folded(2), m.Leased, "w0")
     kept = {chunk.chunk for chunk in lease.chunks}
@@ -167,7 +167,7 @@ def test_a_job_waits_for_its_only_worker_after_an_eviction() -> None:
     effects = silence(stage)
     assert sent(effects, m.Evicted) and ended(effects) is None
     assert ended(stage.tick(3600.0)) is None
-    assert sent(stage.knock("worker-0"), m.Admitted)
+    assert sent(stage.hello("worker-0"), m.Admitted)
 
 
 def test_an_evicted_worker_may_close_its_link_before_it_rejoins() -> None:
@@ -175,7 +175,7 @@ def test_an_evicted_worker_may_close_its_link_before_it_rejoins() -> None:
     silence(stage)
     assert ended(stage.closed("w0")) is None
     assert ended(stage.tick(4.0)) is None
-    assert sent(stage.knock("worker-0"), m.Admitted)
+    assert sent(stage.hello("worker-0"), m.Admitted)
     assert ended(stage.tick(4.0)) is None
 
 
@@ -208,7 +208,7 @@ def test_with_respawn_a_deserted_job_waits_for_the_next_worker() -> None:
     assert ended(stage.closed("w0")) is None
     assert stage.lead._removals.wake_ns == stage.now_ns + 30 * SECOND_NS
     assert ended(stage.tick(29.0)) is None
-    assert sent(stage.knock("worker-0"), m.Admitted)
+    assert sent(stage.hello("worker-0"), m.Admitted)
     assert ended(stage.tick(5.0)) is None, "a worker has joined"
     stage.closed("w0")
     assert ended(stage.tick(30.1)) == "every worker left before the goal"
@@ -233,7 +233,7 @@ def test_the_links_of_an_evicted_worker_are_freed_when_it_does_not_wake() -> Non
     told = sent(effects, m.Dismissed)
     assert [(dismissed.worker, dismissed.incarnation) for dismissed in told] == [(0, before)] * 2
     assert len(stage.lead.view) == 1
-    assert sent(stage.knock("worker-0"), m.Admitted), "it may still wake later"
+    assert sent(stage.hello("worker-0"), m.Admitted), "it may still wake later"
 
 
 def test_a_server_frees_the_link_of_a_dismissed_worker_and_of_no_later_one() -> None:

@@ -32,7 +32,7 @@ class Company(Stage):
         self.epochs: list[Routes] = []
         """The routes of every epoch."""
         super().__init__(servers=servers, replicas=replicas, sync=sync, workers=1)
-        self.knock("worker-0")
+        self.hello("worker-0")
         self.attach(0, spec((16 * slices,)))
         self.from_servers(m.Placed)
         self.from_servers(m.Seeded)

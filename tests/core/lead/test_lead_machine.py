@@ -23,8 +23,8 @@ def refusal(effects: list, link: str) -> str:
 
 def test_a_taken_name_is_refused_and_its_first_worker_stays() -> None:
     stage = Stage(workers=2)
-    stage.knock("anna")
-    reason = refusal(stage.knock("anna"), "link-anna")
+    stage.hello("anna")
+    reason = refusal(stage.hello("anna"), "link-anna")
     assert reason == (
         "anna was refused: a worker with this name is in the job; give another with --name"
     )
@@ -33,20 +33,20 @@ def test_a_taken_name_is_refused_and_its_first_worker_stays() -> None:
 
 def test_a_name_is_free_again_when_its_worker_has_left() -> None:
     stage = Stage(workers=2)
-    stage.knock("anna")
+    stage.hello("anna")
     first = stage.incarnations[0]
     stage.closed("w0")
-    assert sent(stage.knock("anna"), m.Admitted, "w0")
+    assert sent(stage.hello("anna"), m.Admitted, "w0")
     assert stage.incarnations[0] > first
 
 
 def test_another_job_is_refused() -> None:
-    reason = refusal(Stage().knock("anna", job="other"), "link-anna")
+    reason = refusal(Stage().hello("anna", job="other"), "link-anna")
     assert reason == "anna was refused: it belongs to another job"
 
 
 def test_another_protocol_is_refused() -> None:
-    reason = refusal(Stage().knock("anna", protocol=99), "link-anna")
+    reason = refusal(Stage().hello("anna", protocol=99), "link-anna")
     assert reason == f"anna was refused: it speaks protocol 99, this job speaks {m.PROTOCOL}"
 
 
@@ -59,26 +59,26 @@ def test_servers_are_refused_for_the_same_reasons() -> None:
 
 def test_servers_without_a_number_get_the_highest_free_one() -> None:
     lead = LeadMachine(m.JobSpec(job="j", servers=3))
-    hello = {"job": "", "address": ADDRESS, "identity": ""}
+    fields = {"job": "", "address": ADDRESS, "identity": ""}
 
-    def knock(link: str, server: int) -> list:
-        hello_event = m.ServerHello(server=server, name=link, **hello)
+    def hello(link: str, server: int) -> list:
+        hello_event = m.ServerHello(server=server, name=link, **fields)
         return list(lead.handle(ev.ServerHelloReceived(link, hello_event), 1))
 
-    assert not sent(knock("its own", 0), m.Admitted), "it knows its number"
-    (admitted,) = sent(knock("first", -1), m.Admitted, "s2")
+    assert not sent(hello("its own", 0), m.Admitted), "it knows its number"
+    (admitted,) = sent(hello("first", -1), m.Admitted, "s2")
     assert (admitted.server, admitted.job) == (2, lead.job)
     lead.handle(ev.LinkClosed("s2", "it was told to"), 2)
-    (admitted,) = sent(knock("second", -1), m.Admitted, "s2")
-    (admitted,) = sent(knock("third", -1), m.Admitted, "s1")
-    assert refusal(knock("fourth", -1), "fourth").endswith("the job has its 3 server(s)")
+    (admitted,) = sent(hello("second", -1), m.Admitted, "s2")
+    (admitted,) = sent(hello("third", -1), m.Admitted, "s1")
+    assert refusal(hello("fourth", -1), "fourth").endswith("the job has its 3 server(s)")
     assert of(list(lead.handle(ev.LinkClosed("s1", "it died"), 3)), fx.End), "all were there"
 
 
 def test_a_model_that_differs_is_refused_with_the_first_difference() -> None:
     stage = Stage(workers=2)
     for name in ("anna", "bert"):
-        stage.knock(name)
+        stage.hello(name)
     stage.attach(0, spec((64,), (3, 4)))
     effects = stage.attach(1, spec((64,), (4, 3)))
     reason = refusal(effects, "w1")
@@ -130,7 +130,7 @@ def test_workers_wait_for_the_servers() -> None:
     stage = Stage(servers=0)
     stage.job = m.JobSpec(job="j", servers=2)
     stage.lead = LeadMachine(stage.job)
-    assert sent(stage.knock("anna"), m.Admitted) == []
+    assert sent(stage.hello("anna"), m.Admitted) == []
     stage.server(0)
     (admitted,) = sent(stage.server(1), m.Admitted, "w0")
     assert admitted.servers == (m.ServerSpec(0, ADDRESS, 1), m.ServerSpec(1, ADDRESS, 1))
@@ -141,15 +141,15 @@ def test_a_worker_that_gave_up_waiting_is_not_admitted() -> None:
     stage = Stage(servers=0)
     stage.job = m.JobSpec(job="j", servers=1)
     stage.lead = LeadMachine(stage.job)
-    stage.knock("anna")
+    stage.hello("anna")
     stage.closed("link-anna")
     assert sent(stage.server(0), m.Admitted) == []
 
 
 def test_the_first_model_is_placed_and_its_worker_seeds() -> None:
     stage = Stage(workers=2, servers=2)
-    stage.knock("anna")
-    stage.knock("bert")
+    stage.hello("anna")
+    stage.hello("bert")
     placed = sent(stage.attach(0), m.Place)
     assert len(placed) == 2
     assert {route.primary for route in placed[0].routes} == {0, 1}
@@ -160,12 +160,12 @@ def test_the_first_model_is_placed_and_its_worker_seeds() -> None:
 
 def test_round_1_opens_with_the_last_worker() -> None:
     stage = Stage(workers=2)
-    stage.knock("anna")
+    stage.hello("anna")
     stage.attach(0)
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
     assert stage.why == "waiting for 1 more worker before round 1 opens"
-    stage.knock("bert")
+    stage.hello("bert")
     (fold,) = sent(stage.attach(1), m.Fold)
     assert fold.round == 0
     assert [member.name for member in fold.members] == ["anna", "bert"]
@@ -175,7 +175,7 @@ def test_round_1_opens_with_the_last_worker() -> None:
 
 def test_first_members_pull_because_a_push_could_overtake_their_routing() -> None:
     stage = Stage(workers=1)
-    stage.knock("anna")
+    stage.hello("anna")
     stage.attach(0)
     stage.from_servers(m.Placed)
     (fold,) = sent(stage.from_servers(m.Seeded), m.Fold)
@@ -190,7 +190,7 @@ def test_first_members_pull_because_a_push_could_overtake_their_routing() -> Non
 
 def test_after_the_start_timeout_round_1_opens_with_the_present_workers() -> None:
     stage = Stage(workers=3, start_timeout_s=60.0)
-    stage.knock("anna")
+    stage.hello("anna")
     assert stage.lead.wake_at() == stage.now_ns + 60 * SECOND_NS
     stage.attach(0)
     stage.from_servers(m.Placed)
@@ -202,7 +202,7 @@ def test_after_the_start_timeout_round_1_opens_with_the_present_workers() -> Non
 
 def test_a_worker_that_attaches_after_the_start_timeout_opens_round_1() -> None:
     stage = Stage(workers=3, start_timeout_s=60.0)
-    stage.knock("anna")
+    stage.hello("anna")
     stage.tick(61.0)
     assert stage.lead.wake_at() > stage.now_ns + 10**14, "it would be woken for ever"
     stage.attach(0)
@@ -213,7 +213,7 @@ def test_a_worker_that_attaches_after_the_start_timeout_opens_round_1() -> None:
 def test_when_the_seeder_dies_another_one_seeds() -> None:
     stage = Stage(workers=3)
     for number, name in enumerate(("anna", "bert", "cleo")):
-        stage.knock(name)
+        stage.hello(name)
         stage.attach(number)
     stage.from_servers(m.Placed)
     assert stage.why == "waiting for w0 to send the initial parameters"
@@ -229,7 +229,7 @@ def test_seeds_of_a_dead_seeder_are_not_counted() -> None:
     """Its seeds are still on their way: servers answer them and the lead's new order in turn."""
     stage = Stage(workers=2, servers=2)
     for number, name in enumerate(("anna", "bert", "cleo")):
-        stage.knock(name)
+        stage.hello(name)
         stage.attach(number)
     stage.from_servers(m.Placed)
     stage.tell(m.Seeded(server=0, routing=1))
@@ -247,7 +247,7 @@ def test_seeds_of_a_dead_seeder_are_not_counted() -> None:
 def test_seeders_may_die_one_after_the_other() -> None:
     stage = Stage(workers=1, servers=2)
     for number, name in enumerate(("anna", "bert", "cleo")):
-        stage.knock(name)
+        stage.hello(name)
         stage.attach(number)
     stage.from_servers(m.Placed)
     stage.closed("w0")
@@ -256,18 +256,18 @@ def test_seeders_may_die_one_after_the_other() -> None:
     assert (routing.worker, routing.seed, routing.routing) == (2, True, 2)
     assert sent(stage.closed("w2"), m.Place)
     assert stage.from_servers(m.Placed) == []
-    stage.knock("dora")
+    stage.hello("dora")
     (routing,) = sent(stage.attach(3), m.Routing)
     assert (routing.worker, routing.seed, routing.routing) == (3, True, 3)
 
 
 def test_the_next_worker_seeds_when_the_only_one_died_seeding() -> None:
     stage = Stage(workers=1)
-    stage.knock("anna")
+    stage.hello("anna")
     stage.attach(0)
     stage.from_servers(m.Placed)
     stage.closed("w0")
-    stage.knock("bert")
+    stage.hello("bert")
     assert stage.attach(1) == [], "the servers make room anew first"
     (routing,) = sent(stage.from_servers(m.Placed), m.Routing)
     assert routing.seed
@@ -275,12 +275,12 @@ def test_the_next_worker_seeds_when_the_only_one_died_seeding() -> None:
 
 def test_a_seeder_may_die_when_all_servers_are_seeded() -> None:
     stage = Stage(workers=2)
-    stage.knock("anna")
+    stage.hello("anna")
     stage.attach(0)
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
     assert sent(stage.closed("w0"), m.Place) == []
-    stage.knock("bert")
+    stage.hello("bert")
     (routing,) = sent(stage.attach(1), m.Routing)
     assert not routing.seed
 
@@ -288,7 +288,7 @@ def test_a_seeder_may_die_when_all_servers_are_seeded() -> None:
 def test_a_seeder_that_rejoins_does_not_overwrite_what_was_learned() -> None:
     stage = Stage(workers=2).begin()
     stage.closed("w0")
-    stage.knock("worker-0")
+    stage.hello("worker-0")
     (routing,) = sent(stage.attach(0), m.Routing)
     assert not routing.seed
 
@@ -321,7 +321,7 @@ def test_workers_are_released_when_all_servers_have_folded() -> None:
 
 def test_a_worker_that_joins_late_enters_at_the_next_fold() -> None:
     stage = Stage(workers=1).begin()
-    stage.knock("late")
+    stage.hello("late")
     (routing,) = sent(stage.attach(1), m.Routing, "w1")
     assert not routing.seed
     (fold,) = sent(stage.contribute(0, 1), m.Fold)
@@ -339,7 +339,7 @@ def test_a_worker_that_rejoins_during_a_fold_enters_at_the_next() -> None:
     stage.contribute(0, 1)
     assert sent(stage.contribute(1, 1), m.Fold)
     stage.closed("w1")
-    stage.knock("worker-1")
+    stage.hello("worker-1")
     stage.attach(1)
     assert [release.worker for release in sent(stage.folded(1), m.Release)] == [0]
     (fold,) = sent(stage.contribute(0, 2, 2), m.Fold)
@@ -349,11 +349,11 @@ def test_a_worker_that_rejoins_during_a_fold_enters_at_the_next() -> None:
 
 def test_a_worker_that_attaches_during_the_opening_enters_at_round_1() -> None:
     stage = Stage(workers=1)
-    stage.knock("first")
+    stage.hello("first")
     stage.attach(0)
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
-    stage.knock("early")
+    stage.hello("early")
     stage.attach(1)
     assert [release.worker for release in sent(stage.folded(0), m.Release)] == [0]
     (fold,) = sent(stage.contribute(0, 1), m.Fold)
@@ -514,7 +514,7 @@ def test_a_dead_members_chunks_are_leased_again_at_the_fold() -> None:
 def test_a_new_member_gets_its_share_at_the_fold() -> None:
     stage = Stage(workers=1).begin()
     everything = leased(stage.tell(m.Enrol(**stage.who(0), points=64)), 0)
-    stage.knock("late")
+    stage.hello("late")
     stage.attach(1)
     stage.contribute(0, 1)
     (lease,) = sent(stage.folded(1), m.Leased, "w0")
@@ -553,7 +553,7 @@ def test_a_goal_in_rounds_ends_the_job() -> None:
     assert not end.failed
     assert in_words(end.reason) == "the job reached its goal: 2 rounds"
     assert stage.lead.wake_at() is None
-    assert stage.knock("too late") == []
+    assert stage.hello("too late") == []
 
 
 def test_a_goal_in_passes_ends_the_job() -> None:
@@ -578,9 +578,9 @@ def test_a_worker_that_joins_too_late_is_refused_and_does_not_delay_the_end() ->
     """The servers do not know it: it could never read the final version."""
     stage = Stage(workers=1, rounds=1).begin()
     stage.contribute(0, 1)
-    stage.knock("attached")
+    stage.hello("attached")
     stage.attach(1)
-    stage.knock("admitted")
+    stage.hello("admitted")
     effects = stage.folded(1)
     assert sent(effects, m.Release, "w1") == sent(effects, m.Release, "w2") == []
     assert [drop.peer for drop in of(effects, fx.Drop)] == ["w1", "w2"]
@@ -593,7 +593,7 @@ def test_a_hello_while_the_job_ends_is_refused() -> None:
     stage = Stage(workers=1, rounds=1).begin()
     stage.contribute(0, 1)
     stage.folded(1)
-    assert refusal(stage.knock("late"), "link-late") == "late was refused: the job is ending"
+    assert refusal(stage.hello("late"), "link-late") == "late was refused: the job is ending"
     words = in_words(stage.lead.why().reason)
     assert words == "the goal is reached; waiting for w0 to finish"
 
@@ -646,8 +646,8 @@ def test_reports_go_to_the_journal() -> None:
 def test_why_names_the_reason_in_every_phase() -> None:
     stage = Stage(workers=2, servers=1)
     assert stage.why == "waiting for 2 more workers before round 1 opens"
-    stage.knock("anna")
-    stage.knock("bert")
+    stage.hello("anna")
+    stage.hello("bert")
     stage.attach(0)
     stage.attach(1)
     assert stage.why == "waiting for the servers to allocate the model's slices"

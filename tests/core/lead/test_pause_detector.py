@@ -86,7 +86,7 @@ def test_a_pause_does_not_change_the_rhythm_of_peers(away_s: int, first: str) ->
 
 def test_the_lead_may_be_paused_before_a_model_is_placed() -> None:
     stage = Stage(workers=2, heartbeat_s=BEAT_S, start_timeout_s=10.0)
-    stage.knock("worker-0")
+    stage.hello("worker-0")
     beats(stage, 0)
     stage.attach(0)
     assert sent(stage.sleep(60.0), m.Evicted) == []

@@ -84,7 +84,7 @@ def test_without_rounds_a_job_stops_at_once(sync: str) -> None:
 def test_a_stop_while_the_first_version_is_on_its_way_reaches_the_loop(sync: str) -> None:
     stage = Stage(workers=2, sync=sync)
     for number in range(2):
-        stage.knock(f"worker-{number}")
+        stage.hello(f"worker-{number}")
         stage.attach(number)
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
@@ -98,7 +98,7 @@ def test_a_stop_while_the_first_version_is_on_its_way_reaches_the_loop(sync: str
 
 def test_a_stop_before_the_first_round_ends_the_job_at_once() -> None:
     stage = Stage(workers=2)
-    stage.knock("worker-0")
+    stage.hello("worker-0")
     effects = stage.tell(STOP)
     (end,) = of(effects, fx.End)
     assert not end.failed and in_words(end.reason) == "stopped on request"
@@ -117,7 +117,7 @@ def test_a_worker_that_comes_back_while_the_job_ends_hears_that_it_ends() -> Non
     stage.contribute(1, 1)
     stage.tell(STOP)
     stage.folded(1)
-    (refusal,) = sent(stage.knock("late"), m.Refusal)
+    (refusal,) = sent(stage.hello("late"), m.Refusal)
     assert refusal.ending
 
 

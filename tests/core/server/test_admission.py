@@ -193,7 +193,7 @@ def test_new_routes_do_not_forget_workers() -> None:
 
 def test_the_lead_introduces_a_worker_to_every_server_before_it_admits_it() -> None:
     stage = Stage(workers=2, servers=3, replicas=1)
-    effects = [e for e in stage.knock("anna") if isinstance(e, fx.Send)]
+    effects = [e for e in stage.hello("anna") if isinstance(e, fx.Send)]
     told = [(e.to, e.message.worker, e.message.incarnation) for e in introductions(effects)]
     incarnation = stage.incarnations[0]
     assert told == [(f"s{number}", 0, incarnation) for number in range(3)]
@@ -204,7 +204,7 @@ def test_the_lead_introduces_a_rejoined_worker_with_its_new_incarnation() -> Non
     stage = Stage(workers=2, servers=2).begin()
     before = stage.incarnations[0]
     stage.tell(ev.LinkClosed("w0", "it broke", before))
-    (first, second) = introductions(stage.knock("worker-0"))
+    (first, second) = introductions(stage.hello("worker-0"))
     assert {first.to, second.to} == {"s0", "s1"}
     assert first.message.incarnation == second.message.incarnation > before
 

@@ -57,7 +57,7 @@ class Ledger:
         self._learning: set[int] = set()
         self._copied_since: dict[int, int] = {}
         """Per slice, the epoch in which this server began to copy it from its current primary."""
-        self._copiers: dict[int, set[int]] = {}
+        self._copy_targets: dict[int, set[int]] = {}
         self._unseeded: set[int] = set()
         """Slices whose initial parameters have not come."""
         self._opened = False
@@ -160,7 +160,7 @@ class Ledger:
     def begin(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
         """Set the first routes: all servers in them begin with the same parameters."""
         self.reroute(server, routes, routing)
-        self._copiers = {slice_: set(routes[slice_].replicas) for slice_ in self._mine}
+        self._copy_targets = {slice_: set(routes[slice_].replicas) for slice_ in self._mine}
         self._fresh = set(routes) - self._mine
 
     def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
@@ -170,8 +170,8 @@ class Ledger:
             self._primary_since[slice_] = routes[slice_].since
         for slice_ in [s for s in self._stamps | self._rows if s not in routes]:
             self._drop(slice_)
-        self._copiers = {
-            slice_: self._copiers.get(slice_, set()).intersection(routes[slice_].holders)
+        self._copy_targets = {
+            slice_: self._copy_targets.get(slice_, set()).intersection(routes[slice_].holders)
             for slice_ in mine
         }
         changed = {s for s, p in self._primaries.items() if s in routes and routes[s].primary != p}
@@ -190,9 +190,9 @@ class Ledger:
         self._stamps.pop(slice_, None)
         self._fresh.discard(slice_)
 
-    def copiers(self, slice_: int) -> set[int]:
+    def copy_targets(self, slice_: int) -> set[int]:
         """The servers that are sent every step of the slice."""
-        return self._copiers.get(slice_, set())
+        return self._copy_targets.get(slice_, set())
 
     def teach(self, peer: int, slices: Iterable[int], held: Iterable[Stamp]) -> dict[int, bool]:
         """Every later step of these slices goes to `peer`. Returns per slice whether the replica
@@ -200,7 +200,7 @@ class Ledger:
         parameters."""
         theirs = {stamp.slice: stamp for stamp in held}
         for slice_ in slices:
-            self._copiers[slice_].add(peer)
+            self._copy_targets[slice_].add(peer)
         return {
             slice_: self.number(slice_) > 0 and theirs.get(slice_) == self.stamp(slice_)
             for slice_ in slices

@@ -46,7 +46,7 @@ class ReplicaSender:
         with self._ledger_lock:
             stamp = self._ledger.stamp(slice_)
             rows = self._ledger.folded_rows(slice_)
-            copiers = sorted(self._ledger.copiers(slice_))
+            copy_targets = sorted(self._ledger.copy_targets(slice_))
         copy = Copy(
             routing=routing,
             server=self._server,
@@ -56,7 +56,7 @@ class ReplicaSender:
             rows=rows,
         )
         apart: Piece | None = None
-        for peer in copiers:
+        for peer in copy_targets:
             if not step.weight:
                 self._tell(peer, copy, ())
             elif peer in route.learners:  # the primary does not wait for it, so it gets a copy
@@ -72,8 +72,8 @@ class ReplicaSender:
         Returns a copy of the bytes: the step is made from it here too, because the worker may write
         on its own memory meanwhile."""
         with self._ledger_lock:
-            copiers = sorted(self._ledger.copiers(message.slice))
-        payload = memoryview(bytearray(data)) if copiers else data
+            copy_targets = sorted(self._ledger.copy_targets(message.slice))
+        payload = memoryview(bytearray(data)) if copy_targets else data
         copy = Copy(
             routing=routing,
             server=self._server,
@@ -85,8 +85,8 @@ class ReplicaSender:
             step=step,
             rows=(Row(message.worker, message.incarnation, message.sequence),),
         )
-        parts = (piece_for_many(payload),) if copiers and len(payload) else ()
-        for peer in copiers:
+        parts = (piece_for_many(payload),) if copy_targets and len(payload) else ()
+        for peer in copy_targets:
             self._tell(peer, copy, parts)
         return payload
 

@@ -225,7 +225,7 @@ class SimSliceStore:
         cargo: tuple[Given, ...],
     ) -> None:
         worker, incarnation, sequence = given or fold_step(0)
-        for peer in sorted(self._ledger.copiers(slice_)):
+        for peer in sorted(self._ledger.copy_targets(slice_)):
             copy = CarriedCopy(
                 routing=self._routing,
                 server=self._server,
