@@ -7,7 +7,6 @@ slow or irregular peer gets more time than a regular one.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import sqrt
 
 _GAPS = 20
@@ -22,21 +21,44 @@ _PAUSE_SLACK_NS = 250_000_000
 together are shorter than any limit of silence."""
 
 
-@dataclass(slots=True)
 class Pulse:
-    """The heartbeats of one peer."""
+    """The heartbeats of one peer. The limit is calculated when a heartbeat comes and not when it is
+    asked for, which happens far more often."""
 
-    beat_ns: int
-    heard_ns: int
-    gaps: deque[int] = field(default_factory=lambda: deque(maxlen=_GAPS))
-    last_beat_ns: int | None = None
-    unknown_factor: int = _UNKNOWN_FACTOR
+    __slots__ = ("_gaps", "_squares", "_sum", "beat_ns", "heard_ns", "last_beat_ns", "limit_ns")
+
+    def __init__(
+        self, beat_ns: int, heard_ns: int, unknown_factor: int = _UNKNOWN_FACTOR
+    ) -> None:
+        """`unknown_factor`: the limit in agreed heartbeats while the rhythm is not known."""
+        self.beat_ns = beat_ns
+        self.heard_ns = heard_ns
+        self.last_beat_ns: int | None = None
+        self.limit_ns = unknown_factor * beat_ns
+        """How long the peer may be silent."""
+        self._gaps: deque[int] = deque(maxlen=_GAPS)
+        self._sum = self._squares = 0
+        """The sums of the gaps and of their squares: as integers they stay exact."""
 
     def beat(self, now_ns: int) -> None:
         if self.last_beat_ns is not None:
             # peers do not beat more often than agreed: shorter gaps come from reading two at once
-            self.gaps.append(max(self.beat_ns, now_ns - self.last_beat_ns))
+            self._add_gap(max(self.beat_ns, now_ns - self.last_beat_ns))
         self.last_beat_ns = self.heard_ns = now_ns
+
+    def _add_gap(self, gap_ns: int) -> None:
+        gaps = self._gaps
+        if len(gaps) == _GAPS:
+            oldest_ns = gaps[0]
+            self._sum -= oldest_ns
+            self._squares -= oldest_ns * oldest_ns
+        gaps.append(gap_ns)
+        self._sum += gap_ns
+        self._squares += gap_ns * gap_ns
+        if len(gaps) >= _FEW:
+            mean = self.mean_gap_ns()
+            usual_ns = mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())
+            self.limit_ns = round(usual_ns) + _NETWORK_NS
 
     def hear(self, now_ns: int) -> None:
         """Another message than a heartbeat came: the peer lives, but its rhythm is not updated."""
@@ -49,33 +71,26 @@ class Pulse:
             self.last_beat_ns = min(now_ns, self.last_beat_ns + paused_ns)
 
     def mean_gap_ns(self) -> float:
-        return sum(self.gaps) / len(self.gaps) if self.gaps else float(self.beat_ns)
+        return self._sum / len(self._gaps) if self._gaps else float(self.beat_ns)
 
     def deviation_ns(self) -> float:
-        mean = self.mean_gap_ns()
-        return sqrt(sum((gap - mean) ** 2 for gap in self.gaps) / max(1, len(self.gaps)))
-
-    def limit_ns(self) -> int:
-        """How long the peer may be silent."""
-        if len(self.gaps) < _FEW:
-            return self.unknown_factor * self.beat_ns
-        mean = self.mean_gap_ns()
-        return round(mean + max(2 * mean, _DEVIATIONS * self.deviation_ns())) + _NETWORK_NS
+        count = len(self._gaps)
+        return sqrt(count * self._squares - self._sum**2) / count if count else 0.0
 
     def deadline_ns(self) -> int:
         """When the peer becomes suspect if it stays silent."""
-        return self.heard_ns + self.limit_ns()
+        return self.heard_ns + self.limit_ns
 
     def silence(self, now_ns: int) -> dict[str, float]:
         """How long the peer has been silent, the limit, and the numbers that the limit follows from."""
         fields = {
             "silent_s": (now_ns - self.heard_ns) / 1e9,
-            "limit_s": self.limit_ns() / 1e9,
-            "gaps": len(self.gaps),
+            "limit_s": self.limit_ns / 1e9,
+            "gaps": len(self._gaps),
         }
-        if len(self.gaps) < _FEW:
-            agreed = {"heartbeats": self.unknown_factor, "heartbeat_s": self.beat_ns / 1e9}
-            return {**fields, **agreed}
+        if len(self._gaps) < _FEW:
+            heartbeats = self.limit_ns // max(1, self.beat_ns)
+            return {**fields, "heartbeats": heartbeats, "heartbeat_s": self.beat_ns / 1e9}
         mean_s, deviation_s = self.mean_gap_ns() / 1e9, self.deviation_ns() / 1e9
         network_s = _NETWORK_NS / 1e9
         return {**fields, "mean_s": mean_s, "deviation_s": deviation_s, "network_s": network_s}
