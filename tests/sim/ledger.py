@@ -164,7 +164,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
     ) -> list[Any]:
         owed = {
             (sent.sequence, slice_): (server, since)
-            for sent in outstanding._sent
+            for sent in outstanding.sent
             for server, parts in sent.owed.items()
             for since, slices in parts.items()
             for slice_ in slices
@@ -178,9 +178,9 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
         return again
 
     def acknowledge_booked(outstanding: Outstanding, *of: int) -> None:
-        before = {sent.sequence for sent in outstanding._sent}
+        before = {sent.sequence for sent in outstanding.sent}
         acknowledge(outstanding, *of)
-        gone = before - {sent.sequence for sent in outstanding._sent}
+        gone = before - {sent.sequence for sent in outstanding.sent}
         books.acknowledged |= {(*books.senders[outstanding], mine) for mine in gone}
 
     def count_booked(

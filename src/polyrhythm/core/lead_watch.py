@@ -27,12 +27,12 @@ SILENT, HEARD = "lead-silent", "lead-heard"
 """Journal events: the lead is suspect; a message came from a suspect lead."""
 
 
-_HEARD_EVERY_NS = 100_000_000
+_HEARD_EVERY_NS = 250_000_000
 
 
 class HeardThrottle:
-    """Limits how often the interpreter tells a machine that a message came from the lead. Ten times a
-    second is enough for `LeadWatch`, and its cost is negligible."""
+    """Limits how often a node tells its machine that a message came from the lead. Four times a second
+    is enough for `LeadWatch`, whose limits are longer than half a second."""
 
     def __init__(self) -> None:
         self._last_ns = 0
@@ -53,6 +53,9 @@ class LeadWatch:
         self._suspected = False
         self.beats = 0
         """How many heartbeats came over the present link."""
+        self.wake_ns: int | None = None
+        """When to call `look` next, at the latest. Messages of the lead make this too early; `look`
+        then sets it anew. Most messages therefore cost no calculation."""
 
     def begin(self, heartbeat_s: float, timeout_s: float, now_ns: int) -> Note | None:
         """The link to the lead is up, for the first time or again."""
@@ -62,16 +65,14 @@ class LeadWatch:
         self._pauses.begin(now_ns)
         self._timeout_ns = round(timeout_s * 1e9)
         self.beats = 0
+        self._schedule(self._pulse)
         return note
 
-    @property
-    def wake_ns(self) -> int | None:
-        """When to call `look` next."""
-        pulse, wake_ns = self._pulse, self._pauses.wake_ns
-        if pulse is None or wake_ns is None:
-            return None
-        wake_ns = min(wake_ns, pulse.heard_ns + self._timeout_ns)
-        return wake_ns if self._suspected else min(wake_ns, pulse.deadline_ns())
+    def _schedule(self, pulse: Pulse) -> None:
+        wake_ns = pulse.heard_ns + self._timeout_ns
+        if self._pauses.wake_ns is not None:
+            wake_ns = min(wake_ns, self._pauses.wake_ns)
+        self.wake_ns = wake_ns if self._suspected else min(wake_ns, pulse.deadline_ns())
 
     def hear(self, now_ns: int, *, beat: bool = False) -> Note | None:
         """A message came from the lead; only heartbeats (`beat`) update its rhythm. Returns a line for
@@ -84,12 +85,13 @@ class LeadWatch:
         if self._suspected:
             self._suspected = False
             silent_s = (now_ns - pulse.heard_ns) / 1e9
-            self._pulse = Pulse(
-                pulse.beat_ns, now_ns
-            )  # the silence is not a gap between heartbeats
+            # a new pulse, because the silence is not a gap between heartbeats
+            self._pulse = Pulse(pulse.beat_ns, now_ns)
+            self._schedule(self._pulse)
             return Note(HEARD, {"silent_s": silent_s})
         if beat:
             pulse.beat(now_ns)
+            self._schedule(pulse)
         else:
             pulse.hear(now_ns)
         return None
@@ -101,9 +103,10 @@ class LeadWatch:
             return None
         self._exclude_pause(pulse, now_ns)
         late = pulse.deadline_ns() <= now_ns or self._given_up(pulse, now_ns)
-        if self._suspected or not late:
+        suspected, self._suspected = self._suspected, self._suspected or late
+        self._schedule(pulse)
+        if suspected or not late:
             return None
-        self._suspected = True
         return Note(SILENT, self._fields(pulse, now_ns))
 
     def lost(self, now_ns: int) -> Reason | None:

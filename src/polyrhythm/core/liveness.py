@@ -27,9 +27,7 @@ class Pulse:
 
     __slots__ = ("_gaps", "_squares", "_sum", "beat_ns", "heard_ns", "last_beat_ns", "limit_ns")
 
-    def __init__(
-        self, beat_ns: int, heard_ns: int, unknown_factor: int = _UNKNOWN_FACTOR
-    ) -> None:
+    def __init__(self, beat_ns: int, heard_ns: int, unknown_factor: int = _UNKNOWN_FACTOR) -> None:
         """`unknown_factor`: the limit in agreed heartbeats while the rhythm is not known."""
         self.beat_ns = beat_ns
         self.heard_ns = heard_ns

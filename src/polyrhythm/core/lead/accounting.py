@@ -16,7 +16,7 @@ from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
 _MOST = 2**63 - 1
-"""The limit of all sums: the journal holds numbers of 64 bits."""
+"""The largest sum that is written: the journal holds numbers of 64 bits."""
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
 _ALL_ARRIVED = "all-arrived"
@@ -37,11 +37,11 @@ class WorkerTotals:
     def fields(self) -> dict[str, int]:
         return {
             "contributions": self.contributions,
-            "points": self.points,
-            "compute_ns": self.compute_ns,
-            "wait_ns": self.wait_ns,
-            "transfer_ns": self.transfer_ns,
-            "redone_ns": self.redone_ns,
+            "points": min(_MOST, self.points),
+            "compute_ns": min(_MOST, self.compute_ns),
+            "wait_ns": min(_MOST, self.wait_ns),
+            "transfer_ns": min(_MOST, self.transfer_ns),
+            "redone_ns": min(_MOST, self.redone_ns),
         }
 
 
@@ -92,14 +92,14 @@ class Accounting:
         if totals is None:
             totals = self.workers[trailer.worker] = WorkerTotals()
         totals.contributions += 1
-        totals.points = min(_MOST, totals.points + points)
-        totals.compute_ns = min(_MOST, totals.compute_ns + trailer.compute_ns)
-        totals.wait_ns = min(_MOST, totals.wait_ns + trailer.wait_ns)
-        totals.transfer_ns = min(_MOST, totals.transfer_ns + trailer.transfer_ns)
+        totals.points += points
+        totals.compute_ns += trailer.compute_ns
+        totals.wait_ns += trailer.wait_ns
+        totals.transfer_ns += trailer.transfer_ns
         redone_ns = trailer.abandoned_ns
         if points < trailer.weight:
             redone_ns += round(trailer.compute_ns * (1 - points / trailer.weight))
-        totals.redone_ns = min(_MOST, totals.redone_ns + redone_ns)
+        totals.redone_ns += redone_ns
         self._computed_ns.append(trailer.compute_ns)
         span = self._span
         self._last = trailer.worker
@@ -108,7 +108,7 @@ class Accounting:
             if trailer.sequence > 1:  # the first wait after a rejoin is not a round trip
                 span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
-        span.points = min(_MOST, span.points + points)
+        span.points += points
         if trailer.objective is not None:
             span.objective += trailer.objective * trailer.weight
             span.objective_weight += trailer.weight
@@ -149,7 +149,7 @@ class Accounting:
             "round": round_,
             "rounds": span.rounds,
             "contributions": span.contributions,
-            "points": span.points,
+            "points": min(_MOST, span.points),
             "objective": objective,
             "longest_s": span.longest_ns / 1e9,
             "usage": span.usage / span.usages if span.usages else None,

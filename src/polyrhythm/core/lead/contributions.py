@@ -120,9 +120,10 @@ class Contributions:
         key = message.worker, message.incarnation, message.sequence
         partial = self._partial.get(key)
         if partial is None:
-            if key[2] <= self._sender(key).done:
+            sender = self._sender(key)
+            if key[2] <= sender.done:
                 return None  # it was counted, and was sent again
-            partial = self._begin(key)
+            partial = self._begin(key, sender)
         partial.trailer = message
         return self._complete_if(key, partial, primary_since)
 
@@ -136,9 +137,10 @@ class Contributions:
             return None
         partial = self._partial.get(key)
         if partial is None:
-            if key[2] <= self._sender(key).done:
+            sender = self._sender(key)
+            if key[2] <= sender.done:
                 return None  # it was complete before this server became a primary
-            partial = self._begin(key)
+            partial = self._begin(key, sender)
         partial.reports[message.server] = message.routing
         if message.round > partial.round:
             partial.round = message.round
@@ -146,9 +148,8 @@ class Contributions:
             partial.first = message.round
         return self._complete_if(key, partial, primary_since)
 
-    def _begin(self, key: _Key) -> _Partial:
+    def _begin(self, key: _Key, sender: _Sender) -> _Partial:
         """The first report or trailer of a contribution has come."""
-        sender = self._sender(key)
         sender.incomplete += 1
         partial = self._partial[key] = _Partial(sender)
         for server, (routing, last) in self._rows.items():
@@ -166,13 +167,12 @@ class Contributions:
     def _complete_if(
         self, key: _Key, partial: _Partial, primary_since: PrimarySince
     ) -> Complete | None:
-        trailer = partial.trailer
-        if (
-            trailer is None
-            or len(partial.reports) < len(primary_since)
-            or partial.lacks(primary_since)
-        ):
+        trailer, reports = partial.trailer, partial.reports
+        if trailer is None or len(reports) < len(primary_since):
             return None
+        for server, since in primary_since.items():
+            if reports.get(server, -1) < since:
+                return None
         del self._partial[key]
         if partial.first < partial.round > self._whole_from:
             self._whole_from = partial.round
@@ -305,6 +305,8 @@ def in_range(trailer: Trailer) -> Trailer:
     A diverging run in double precision may report 1e200: Python raises an error when it squares that.
     The decoder does not refuse such values, because the lead judges learning by them (`learning.py`).
     """
+    if trailer.objective is None and trailer.probe is None:
+        return trailer
     if not (_too_large(trailer.objective) or _too_large(trailer.probe)):
         return trailer
     return msgspec.structs.replace(

@@ -199,24 +199,23 @@ class DataPlan:
         """Record what a contribution visited; returns the number of points. Progress on a chunk that
         the member does not hold is ignored, and so is progress that no worker can have made. `ahead`:
         the contribution is in the next fold, and not in the one under way."""
-        visited = 0
+        visited, chunks = 0, self.chunks
         for step in progress:
             index, passes, cursor = step.chunk, step.passes, step.cursor
-            if not 0 <= index < len(self.chunks):
+            if not 0 <= index < len(chunks):
                 continue
-            chunk = self.chunks[index]
-            if chunk.holder != holder:
+            chunk = chunks[index]
+            points, further = chunk.last - chunk.first, passes - chunk.passes
+            if chunk.holder != holder or further > _MOST_PASSES:
                 continue
-            if not 0 <= cursor < max(1, chunk.points) or passes - chunk.passes > _MOST_PASSES:
+            if cursor < 0 or (cursor and cursor >= points):
                 continue
-            done = cursor - chunk.cursor
-            if passes != chunk.passes:
-                done += (passes - chunk.passes) * chunk.points
+            done = cursor - chunk.cursor + further * points
             if done <= 0:
                 continue
             if ahead:
                 self._ahead.setdefault(index, (chunk.passes, chunk.cursor))
-            if passes != chunk.passes:
+            if further:
                 self._passes.put(index, passes)
                 chunk.passes = passes
             chunk.cursor = cursor

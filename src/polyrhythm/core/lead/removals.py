@@ -34,10 +34,10 @@ class Removals:
 
     @property
     def wake_ns(self) -> int | None:
-        times_ns = list(self._links_until_ns.values())
-        if self._deserted_ns is not None:
-            times_ns.append(self._deserted_ns)
-        return min(times_ns, default=None)
+        if not self._links_until_ns:
+            return self._deserted_ns
+        wake_ns = min(self._links_until_ns.values())
+        return wake_ns if self._deserted_ns is None else min(wake_ns, self._deserted_ns)
 
     @property
     def any(self) -> bool:

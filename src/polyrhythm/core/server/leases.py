@@ -94,9 +94,10 @@ class Versions:
             if before[0] == self.version:
                 return False
             self.forget(reader)
-        for key in [k for k in self._earlier if k[0] == reader and k[1] < self.version]:
-            for slot in self._earlier.pop(key):
-                _drop(self._readers, slot)
+        if self._earlier:
+            for key in [k for k in self._earlier if k[0] == reader and k[1] < self.version]:
+                for slot in self._earlier.pop(key):
+                    _drop(self._readers, slot)
         self._leases[reader] = (self.version, self.slot)
         self._readers[self.slot] += 1
         return True

@@ -30,6 +30,10 @@ class Verdict(Enum):
     STRANGER = "stranger"
 
 
+# looking up a member of an Enum takes a call, and these are looked up for every slice
+NEW, REPEATED, STRANGER = Verdict.NEW, Verdict.REPEATED, Verdict.STRANGER
+
+
 @dataclass(slots=True)
 class _Arrival:
     sequence: int
@@ -95,12 +99,12 @@ class Ledger:
 
     def judge(self, worker: int, incarnation: int, sequence: int, slice_: int) -> Verdict:
         if self._members.get(worker) != incarnation:
-            return Verdict.STRANGER
+            return STRANGER
         rows = self._rows.get(slice_)
         row = None if rows is None else rows.get(worker)
         if row is not None and row[0] == incarnation and sequence <= row[1]:
-            return Verdict.REPEATED
-        return Verdict.NEW
+            return REPEATED
+        return NEW
 
     def add(
         self, worker: int, incarnation: int, sequence: int, slice_: int, slices: int
@@ -116,7 +120,8 @@ class Ledger:
         arrival = self._arrivals.get(key)
         if arrival is None:
             before = self._count(worker, incarnation, sequence) - 1 if self._rerouted else 0
-            self._make_room(worker)
+            if len(self._arrivals) >= MOST_PARTIAL:
+                self._make_room(worker)
             arrival = self._arrivals[key] = _Arrival(sequence, before, self.round)
         arrival.slices += 1
         arrival.round = self.round
@@ -127,10 +132,9 @@ class Ledger:
 
     def _make_room(self, worker: int) -> None:
         """Forget the oldest partial contribution of a worker that has as many as it may have."""
-        if len(self._arrivals) >= MOST_PARTIAL:
-            partial = [key for key in self._arrivals if key[0] == worker]
-            if len(partial) >= MOST_PARTIAL:
-                del self._arrivals[partial[0]]
+        partial = [key for key in self._arrivals if key[0] == worker]
+        if len(partial) >= MOST_PARTIAL:
+            del self._arrivals[partial[0]]
 
     @property
     def partial(self) -> int:

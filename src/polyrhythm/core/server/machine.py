@@ -60,8 +60,12 @@ class ServerMachine:
     def wake_at(self) -> int | None:
         if self._ended:
             return None
-        times_ns = (self._heartbeat.next_ns, self._lead.wake_ns, self._admission.wake_ns)
-        return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
+        wake_ns = self._heartbeat.next_ns
+        for part in (self._lead, self._admission):
+            other_ns = part.wake_ns
+            if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
+                wake_ns = other_ns
+        return wake_ns
 
     def _on_tick(self, event: ev.Tick, now_ns: int) -> None:
         if self._heartbeat.due(now_ns):

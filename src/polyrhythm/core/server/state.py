@@ -5,7 +5,7 @@ from typing import Any
 from polyrhythm.core.effects import LEAD, Enlist, Send, worker_name
 from polyrhythm.core.machine import Effect
 from polyrhythm.core.server.acks import Acks
-from polyrhythm.core.server.leases import Leases, Versions
+from polyrhythm.core.server.leases import Leases
 from polyrhythm.core.server.replication import Replication
 from polyrhythm.core.server.routing_epoch import RoutingEpoch
 from polyrhythm.wire import messages as m
@@ -16,6 +16,7 @@ class ServerState:
         self.server = server
         self.job = job
         self.leases = leases
+        self.versions = leases.versions
         self.acks = Acks()
         self.replication = Replication()
         self.epoch = RoutingEpoch()
@@ -33,10 +34,6 @@ class ServerState:
         self.since_ns = 0
         """When the current wait began."""
         self.out: list[Effect] = []
-
-    @property
-    def versions(self) -> Versions:
-        return self.leases.versions
 
     def is_member(self, worker: int, incarnation: int) -> bool:
         return self.acks.members.get(worker) == incarnation

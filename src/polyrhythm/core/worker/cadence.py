@@ -36,6 +36,10 @@ class Due(Enum):
     """The worker contributes and asks the lead for the barrier: it has visited its whole lease."""
 
 
+# looking up a member of an Enum takes a call, and these are looked up at every step
+NO, YES, PASSED_ALL = Due.NO, Due.YES, Due.PASSED_ALL
+
+
 class Standing(msgspec.Struct, gc=False):
     """What a worker has done since its last contribution."""
 
@@ -96,7 +100,7 @@ def decide(
     """Whether a worker that has just ended a step contributes now. `asked`: it was told to leave;
     `called`: the lead wants its contribution."""
     if asked or (called and not standing.in_flight):
-        return Due.YES
+        return YES
     return cadence.due(standing, terms)
 
 
@@ -148,7 +152,7 @@ class ByCount(_Untimed):
         self._looks = looks
 
     def due(self, standing: Standing, terms: Resume) -> Due:
-        return Due.YES if standing.steps >= self._steps else Due.NO
+        return YES if standing.steps >= self._steps else NO
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         return NextSteps((self._steps - standing.steps) * self._batch, self._batch)
@@ -159,7 +163,7 @@ class ByCount(_Untimed):
 
 class ByPrediction(_Untimed):
     def due(self, standing: Standing, terms: Resume) -> Due:
-        return Due.YES if standing.steps >= terms.steps and not standing.in_flight else Due.NO
+        return YES if standing.steps >= terms.steps and not standing.in_flight else NO
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
         done = 0 if standing.in_flight else standing.steps
@@ -171,7 +175,7 @@ class ByPrediction(_Untimed):
 
 class ByPoints(_Untimed):
     def due(self, standing: Standing, terms: Resume) -> Due:
-        return Due.YES if missing(standing, terms) <= 0 else Due.NO
+        return YES if missing(standing, terms) <= 0 else NO
 
     def next_points(self, standing: Standing, terms: Resume) -> int:
         return wanted(self._batch, missing(standing, terms), self._least)
@@ -196,10 +200,10 @@ class ByClock:
 
     def due(self, standing: Standing, terms: Resume) -> Due:
         if self.due_in_ns(standing.left_ns) <= 0:
-            return Due.YES
+            return YES
         if standing.everything and standing.points >= standing.everything:
-            return Due.PASSED_ALL
-        return Due.NO
+            return PASSED_ALL
+        return NO
 
     def due_in_ns(self, left_ns: int) -> int:
         """When less is left than half of what a micro-batch takes, the end of the interval is nearer

@@ -5,13 +5,13 @@ the table names.* A machine that is checked refuses any other transition.
 """
 
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 
 from polyrhythm.core import events as ev
 from polyrhythm.wire import messages as m
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     JOINING = "joining"
     """The lead has not admitted this incarnation yet."""
     ADMITTED = "admitted"

@@ -19,6 +19,9 @@ from polyrhythm.core.worker.training import Training
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
+# looking up a member of an Enum takes a call, and these are looked up for every event
+_LEAVING, _ENDED = Phase.LEAVING, Phase.ENDED
+
 
 class WorkerMachine:
     def __init__(self, name: str) -> None:
@@ -42,12 +45,12 @@ class WorkerMachine:
 
     def wake_at(self) -> int | None:
         state = self._state
-        if state.phase is Phase.ENDED:
+        if state.phase is _ENDED:
             return None
         parted, wake_ns = state.joining.parted, state.heartbeat.next_ns
         if parted is not None and (wake_ns is None or parted.until_ns < wake_ns):
             wake_ns = parted.until_ns
-        if state.phase is Phase.LEAVING and (wake_ns is None or state.leaves_by_ns < wake_ns):
+        if state.phase is _LEAVING and (wake_ns is None or state.leaves_by_ns < wake_ns):
             wake_ns = state.leaves_by_ns
         look_ns = self._lead.wake_ns
         if look_ns is not None and (wake_ns is None or look_ns < wake_ns):
@@ -131,7 +134,7 @@ class WorkerMachine:
     @property
     def unacknowledged(self) -> int:
         """How many contributions of this incarnation servers may still read."""
-        return len(self._state.pushes.outstanding)
+        return len(self._state.pushes.outstanding.sent)
 
     @property
     def acknowledged(self) -> int:

@@ -35,22 +35,22 @@ class SentContribution(msgspec.Struct, eq=False):
 
 class Outstanding:
     def __init__(self) -> None:
-        self._sent: list[SentContribution] = []
-        """The oldest first."""
+        self.sent: list[SentContribution] = []
+        """The contributions that are not acknowledged, the oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
         """The slices of a contribution that no server has acknowledged, by these routes."""
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self.sent)
 
     def first(self, default: int) -> int:
         """The oldest contribution that is not acknowledged."""
-        return self._sent[0].sequence if self._sent else default
+        return self.sent[0].sequence if self.sent else default
 
     def servers(self) -> list[int]:
         """The servers that have not acknowledged everything."""
-        return sorted({server for sent in self._sent for server in sent.owed})
+        return sorted({server for sent in self.sent for server in sent.owed})
 
     def send(
         self, sequence: int, round_: int, computed: Computed, routes: tuple[Route, ...]
@@ -58,13 +58,13 @@ class Outstanding:
         if routes is not self._routes:
             self._routes, self._whole = routes, _owed_by(routes)
         sent = SentContribution(sequence, round_, computed, self._whole)
-        self._sent.append(sent)
+        self.sent.append(sent)
         return sent
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
         """A server has acknowledged this contribution and all before it, for the slices whose primary it
         has been since this epoch or longer."""
-        for sent in self._sent[:]:
+        for sent in self.sent[:]:
             if sent.sequence > sequence:
                 break
             owed = sent.owed
@@ -77,7 +77,7 @@ class Outstanding:
             elif len(owed) > 1:
                 sent.owed = {other: owed[other] for other in owed if other != server}
             else:
-                self._sent.remove(sent)
+                self.sent.remove(sent)
 
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
@@ -85,7 +85,7 @@ class Outstanding:
         """Other servers are primaries now: return the slices to send again, per contribution (oldest
         first) and server. Everything in flight to servers in `relinked` counts as lost."""
         again = []
-        for sent in self._sent:
+        for sent in self.sent:
             before = {
                 slice_: (server, since)
                 for server, parts in sent.owed.items()
@@ -142,8 +142,11 @@ class BufferTurns:
         """Choose the next buffer: the first two in turn, and the third only while servers may still
         read the one whose turn it is. So only a worker that runs ahead of its acknowledgements uses
         the third buffer's memory."""
-        busy = list(self._lent)[-unacknowledged:] if unacknowledged else []
         other = 1 - self.last if self.last < 2 else 0
+        if not unacknowledged:
+            self.next = other
+            return
+        busy = list(self._lent)[-unacknowledged:]
         choices = (other, *range(self.BUFFERS))
         self.next = next(buffer for buffer in choices if buffer not in busy)
 
@@ -166,7 +169,7 @@ class Pushes:
     @property
     def full(self) -> bool:
         """No further contribution may be sent now: two are not acknowledged, or a cut is being taken."""
-        return len(self.outstanding) >= m.WINDOW or self.withheld > 0
+        return len(self.outstanding.sent) >= m.WINDOW or self.withheld > 0
 
     @property
     def acknowledged(self) -> int:

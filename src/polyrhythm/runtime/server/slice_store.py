@@ -19,7 +19,7 @@ from polyrhythm.core.events import Contributed, Repeated, Rerouted, SliceSeeded
 from polyrhythm.core.machine import Event
 from polyrhythm.core.placement.slices import Slice, lay_out
 from polyrhythm.core.server import ledger_events
-from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.ledger import REPEATED, STRANGER, Ledger
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.core.text import name_order
 from polyrhythm.errors import InvariantBroken, LinkError, NotFinite
@@ -197,9 +197,9 @@ class SliceStore:
             primary.check_weight(part, message.weight)
             with self._ledger_lock:
                 verdict = self.ledger.judge(worker, incarnation, sequence, message.slice)
-                if verdict is Verdict.REPEATED:
+                if verdict is REPEATED:
                     return self._said(Repeated(worker, incarnation, sequence))
-            if verdict is Verdict.STRANGER:
+            if verdict is STRANGER:
                 return None  # it was evicted, or is not admitted yet: the lead tells it
             if verify and not all_finite(incoming):
                 raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")

@@ -21,7 +21,7 @@ from polyrhythm.core.events import (
     StepCopied,
 )
 from polyrhythm.core.server import ledger_events
-from polyrhythm.core.server.ledger import Ledger, Verdict
+from polyrhythm.core.server.ledger import REPEATED, STRANGER, Ledger
 from polyrhythm.core.server.replication import fold_step
 from polyrhythm.core.server.stepping import Stepping
 from polyrhythm.errors import InvariantBroken, LinkError
@@ -150,9 +150,9 @@ class SimSliceStore:
             return None  # the sender used older routes
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         verdict = self._ledger.judge(worker, incarnation, sequence, slice_)
-        if verdict is Verdict.STRANGER:
+        if verdict is STRANGER:
             return None  # it was evicted, or is not admitted yet: the lead tells it
-        if verdict is Verdict.REPEATED:
+        if verdict is REPEATED:
             return Repeated(worker, incarnation, sequence)
         self._aggregate[slice_] += message.weight
         if self._keep:

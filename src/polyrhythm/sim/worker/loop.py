@@ -16,7 +16,15 @@ from polyrhythm.core.pauses import stopped_ns
 from polyrhythm.core.sync.barrier.bsp import BSP
 from polyrhythm.core.sync.policy import Traits
 from polyrhythm.core.sync.registry import traits_of
-from polyrhythm.core.worker.cadence import ByCount, Cadence, Due, Standing, choose_cadence, decide
+from polyrhythm.core.worker.cadence import (
+    NO,
+    PASSED_ALL,
+    ByCount,
+    Cadence,
+    Standing,
+    choose_cadence,
+    decide,
+)
 from polyrhythm.core.worker.machine import WorkerMachine
 from polyrhythm.core.worker.pushes import BufferTurns
 from polyrhythm.sim.model.computing import Computing
@@ -228,9 +236,9 @@ class Loop:
         standing = self._standing(self._clock.now_ns)
         called = self._hurried or self._machine.stopping
         due = decide(self.cadence, standing, self._terms, asked=self.asked, called=called)
-        if due is Due.PASSED_ALL:
+        if due is PASSED_ALL:
             self._put(ev.PassedAll())
-        return due is not Due.NO
+        return due is not NO
 
     def _contribute(self) -> None:
         now_ns = self._clock.now_ns

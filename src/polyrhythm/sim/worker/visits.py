@@ -12,6 +12,8 @@ class SimVisits:
         """Since the last contribution; so are the points."""
         self.points = 0
         self.ever = 0
+        self.everything = 0
+        """All points of the lease; 0: there is none."""
         self._cursor = SimPoints()
 
     def take_lease(self) -> None:
@@ -19,17 +21,13 @@ class SimVisits:
             return
         if self._cursor.take(self.lease):
             self.points = 0  # the worker was evicted: these points will never count
+        self.everything = self._cursor.everything
         if not self.points:
             self.lease_number = self.lease.number
 
     def cut_at(self, least: int) -> None:
         """No batch has fewer points than this."""
         self._cursor.least = least
-
-    @property
-    def everything(self) -> int:
-        """All points of the lease; 0: there is none."""
-        return 0 if self.lease is None else self._cursor.everything
 
     def left(self, points: int) -> int:
         """How many points are left, up to this many."""
