@@ -315,7 +315,8 @@ def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_name_that_is_taken_is_refused(running: Command) -> None:
     line = refused(join(running, "--name", "worker-0"))
     assert "worker-0 was refused: a worker with this name is in the job" in line
-    assert any(said["fields"]["detail"] in line for said in running.journal("refused"))
+    (noted,) = running.journal("refused")
+    assert (noted["reason"], noted["fields"]) == ("name-taken", {"name": "worker-0"})
 
 
 def test_another_jobs_identifier_is_refused(running: Command) -> None:

@@ -162,7 +162,7 @@ def test_why_names_a_worker_that_has_no_data(tmp_path: Path, points: int, batch:
     flags = ("--epochs", 1_000_000, "--servers", 1, "--workers", 3, "--quiet")
     with Command(job, *flags, cwd=tmp_path) as command:
         command.await_round(1)
-        (idle,) = wait_until(lambda: command.journal("empty-handed"), "one has nothing to visit")
+        (idle,) = wait_until(lambda: command.journal("no-points"), "one has nothing to visit")
         said = why(command, lambda said: "rests" in said.what)
         rests = f"2 workers at work; {idle['name']} rests: there are too few points for all workers"
         assert said.what.endswith(rests) and not said.missing

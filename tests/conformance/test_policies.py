@@ -17,10 +17,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from polyrhythm.core.kinds import KINDS
 from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.sync.policy import PolicyEntry, SyncPolicy
-from polyrhythm.core.sync.registry import KINDS, POLICIES, choose_kind, choose_policy
+from polyrhythm.core.sync.registry import POLICIES, choose_kind, choose_policy
 from polyrhythm.observe.reasons import SENTENCES
 from polyrhythm.wire.messages import JobSpec
 from tests.conformance.policy_lead import STEPS_NS, Action, Ending, ModelLead, Violation, drive

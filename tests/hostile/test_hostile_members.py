@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polyrhythm.observe.reasons import in_words
-from polyrhythm.wire.messages.reasons import failed
+from polyrhythm.wire.messages.reasons import Reason, failed
 from tests.hostile.client import dial_node, hello_of
 from tests.hostile.inputs import Inputs
 from tests.hostile.nodes import Site
@@ -19,7 +19,6 @@ from tests.hostile.nodes import Site
 sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.core import text as texts
 from polyrhythm.core.lead import admission, counting, machine
 from polyrhythm.core.text import MOST_NAME, MOST_REASON, name_fault, plain
 from polyrhythm.engines.inline import run_inline
@@ -166,7 +165,8 @@ def test_reasons_are_shown_as_plain_text(length: int) -> None:
     for character in ("x", "\x00", "\U0001f600"):
         made = plain(character * length)
         assert len(made) <= MOST_REASON and made.isprintable()
-    assert texts.refusal("x" * 200, "why") == "refused: why" and name_fault("anna") is None
+    assert name_fault("x" * 200) == Reason("name-too-long", {"characters": 200, "most": MOST_NAME})
+    assert name_fault("anna") is None
 
 
 # -- models ------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ FIELDS: dict[str, Any] = {
     **{"server": 7, "lost": 2, "by": 0, "slices": 3, "deaths": 5, "resting": 1, "bound": 2},
     **{"ahead": 3, "missing": [2], "held": [5], "workers": [1, 2], "servers": [8]},
     **{"steps": [4, 1], "name": "worker-9", "peer": "s1", "detail": "gone", "attempt": "again"},
+    **{"characters": 200, "most": 100, "least": 2, "expected": 2, "protocol": 1, "weight": 0.0},
+    **{"servers_wanted": 3, "contributions": 16, "incarnation": 5},
     **{"goal": "rounds", "cause": "done", "limit_s": 2.0, "heartbeats": 20, "heartbeat_s": 0.1},
 }
 
@@ -34,7 +36,7 @@ def test_every_code_has_a_sentence_that_its_fields_fill(code: str) -> None:
 
 def test_every_code_in_the_source_has_a_sentence() -> None:
     """Policies and intervals hand their codes to `Reason` through helpers with these names."""
-    made = re.compile(r'\b(?:Reason|_told|_reason|leave_behind)\(\s*"([a-z-]+)"')
+    made = re.compile(r'\b(?:Reason|_told|_reason|_refused|leave_behind)\(\s*"([a-z-]+)"')
     codes = {code for path in SOURCE.rglob("*.py") for code in made.findall(path.read_text())}
     assert {"goal", "link-ended", "timer", "evicted"} <= codes
     assert codes - SENTENCES.keys() == set()

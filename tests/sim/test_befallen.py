@@ -174,10 +174,10 @@ def test_who_died_comes_back_under_its_name() -> None:
     assert run.simulation.workers["worker-1"].machine.incarnation > 3
 
 
-def test_a_name_in_use_is_refused_and_harms_nobody() -> None:
+def test_a_name_in_use_is_refused_and_its_worker_goes_on() -> None:
     run = happen("300ms join worker-1")
     (refused,) = run.lines("refused")
-    assert "worker-1 was refused" in refused["fields"]["detail"]
+    assert (refused["reason"], refused["fields"]) == ("name-taken", {"name": "worker-1"})
     assert run.result["points"] == 4000
     assert run.simulation.workers["worker-1"].failure is None
 
@@ -211,7 +211,7 @@ def test_a_short_silence_is_no_reason_to_evict() -> None:
 @pytest.mark.guarantee("lead-stopped", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:3"])
 @pytest.mark.parametrize("stop_s", [1, 3, 12, 60])
-def test_a_lead_that_is_stopped_suspects_nobody_when_it_wakes(sync: str, stop_s: int) -> None:
+def test_a_lead_that_is_stopped_suspects_no_worker_when_it_wakes(sync: str, stop_s: int) -> None:
     """Workers speak rarely here, and late: their heartbeats are all that is heard of them."""
     run = Run(
         f"""

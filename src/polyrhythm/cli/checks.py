@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from polyrhythm.core.kinds import steps_on_servers, steps_on_workers
 from polyrhythm.core.lead.best import ACCURACY
 from polyrhythm.core.sync.registry import choose_policy, traits_of
 from polyrhythm.errors import UsageError
@@ -57,7 +58,7 @@ def check_spec(spec: JobSpec, link: str, digest: str) -> None:
         raise UsageError(f"--start-timeout is {spec.start_timeout_s}: give seconds, such as 60")
     if spec.seed < 0:
         raise UsageError(f"--seed is {spec.seed}: it must be at least 0")
-    if spec.kind != "local" and spec.local_steps != 1:
+    if spec.local_steps != 1 and not steps_on_workers(spec.kind):
         raise UsageError("--local-steps goes with --kind local")
     if spec.respawn and spec.on_error == "end":
         raise UsageError(
@@ -91,7 +92,8 @@ def _check_targets(spec: JobSpec) -> None:
 
 
 def _check_in_place(spec: JobSpec, link: str) -> None:
-    ok = spec.kind == "gradient" and spec.servers == 1 and traits_of(spec.sync).rounds
+    rounds = traits_of(spec.sync).rounds
+    ok = rounds and spec.servers == 1 and steps_on_servers(spec.kind)
     if not ok or link == "tcp" or spec.wire_dtype != "same":
         raise UsageError(
             "--in-place reads the server's own memory: it needs --servers 1, --kind gradient,"

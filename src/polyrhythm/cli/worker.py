@@ -15,6 +15,7 @@ from polyrhythm.core.text import name_fault, shown
 from polyrhythm.errors import UsageError
 from polyrhythm.learn.load import check_job
 from polyrhythm.learn.staging import Stage
+from polyrhythm.observe.reasons import in_words
 
 
 def worker(
@@ -73,7 +74,7 @@ def worker(
     if name is not None and not name.strip():
         raise UsageError("--name is empty: give this worker a name")
     if name is not None and (fault := name_fault(name)) is not None:
-        raise UsageError(f"--name cannot be used: {fault}")
+        raise UsageError(f"--name cannot be used: {in_words(fault)}")
     if job:
         check_job(job)
     if trace is not None and not trace.is_dir():

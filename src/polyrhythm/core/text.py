@@ -12,21 +12,15 @@ MOST_REASON = 1_000
 _CUT = "..."
 
 
-def name_fault(name: str) -> str | None:
-    """Why this text is refused as a name; None if it is accepted."""
+def name_fault(name: str) -> Reason | None:
+    """Why this text is refused as a name; None if it is accepted. The reason does not repeat it."""
     if not name.strip():
-        return "it gave no name"
+        return Reason("name-missing")
     if len(name) > MOST_NAME:
-        return f"its name has {len(name)} characters, and at most {MOST_NAME} are accepted"
+        return Reason("name-too-long", {"characters": len(name), "most": MOST_NAME})
     if not name.isprintable():
-        return "its name has control characters"
+        return Reason("name-unprintable")
     return None
-
-
-def refusal(name: str, fault: str) -> str:
-    """The sentence that refuses a process. It contains the name, unless the name itself is the
-    fault."""
-    return f"{name} was refused: {fault}" if name_fault(name) is None else f"refused: {fault}"
 
 
 def plain(text: str) -> str:

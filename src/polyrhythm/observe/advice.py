@@ -11,6 +11,7 @@ workers.
 
 from statistics import fmean, median
 
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.sync.registry import find_policy, traits_of
 from polyrhythm.observe.learning import learning_advice
 from polyrhythm.observe.state import RunState
@@ -79,6 +80,6 @@ def _less_waiting(job: JobSpec) -> str:
 
 
 def _less_exchange(job: JobSpec) -> str:
-    if job.kind == "local":
+    if steps_on_workers(job.kind):
         return f"--local-steps {2 * job.local_steps} or larger batches"
     return "--kind local --local-steps 8 or larger batches"

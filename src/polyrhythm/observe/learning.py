@@ -6,6 +6,7 @@ parameters may be that a worker computes on. It recommends no policy for its spe
 
 from typing import Any
 
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.lead.learning import FAULTS, Finding, LearningState
 from polyrhythm.core.sync.policy import sync_argument
 from polyrhythm.core.sync.registry import find_policy, traits_of
@@ -115,7 +116,7 @@ def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
         tries.append("clipped gradients")
     if state.momentum and job is not None and not traits_of(job.sync).rounds:
         tries.append(f"less momentum (it is {state.momentum:g})")
-    elif job is not None and job.kind == "local":
+    elif job is not None and steps_on_workers(job.kind):
         tries.append("less momentum (if there is any)")
     if job is not None:
         tries += _bounds(job)
@@ -152,7 +153,7 @@ def _bounds(job: JobSpec) -> list[str]:
         found.append(f"fewer steps between barriers (--most-steps {max(1, job.most_steps // 2)})")
     elif traits.timed:
         found.append("a shorter --interval")
-    if job.kind == "local" and job.local_steps > 1:
+    if steps_on_workers(job.kind) and job.local_steps > 1:
         found.append(f"fewer local steps (--local-steps {job.local_steps // 2})")
     return found
 

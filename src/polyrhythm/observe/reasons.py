@@ -114,7 +114,36 @@ SENTENCES = {
     "server-removed": "s{server} is not in the job any more: {cause}",
     "unexpected-copies": "s{server} confirmed copies in too many routing epochs that the lead has not"
     " named",
+    # why a process was refused
     "refused": "{detail}",
+    "name-missing": "an empty name is refused",
+    "name-too-long": "a name of {characters} characters is refused: at most {most} are accepted",
+    "name-unprintable": "a name with control characters is refused",
+    "name-taken": "{name} was refused: a worker with this name is in the job; give another with"
+    " --name",
+    "other-protocol": "{name} was refused: it speaks protocol {protocol}, this job speaks {expected}",
+    "other-job": "{name} was refused: it belongs to another job",
+    "job-ending": "{name} was refused: the job is ending",
+    "servers-full": "{name} was refused: the job has its {servers_wanted:server}",
+    "server-taken": "server s{server} is in this job already",
+    "model-unfit": "{name}'s model cannot be held: {detail}",
+    "model-differs": "{name}'s model differs: {detail}",
+    "data-empty": "{name}'s data set is empty",
+    "data-too-small": "{name}'s data set has {points:point}, fewer than --min-batch {least}",
+    "data-differs": "{name}'s data set has {points:point}, the job's has {expected}",
+    "data-differs-from-checkpoint": "{name}'s data set has {points:point}, the checkpoint's has"
+    " {expected}",
+    "too-many-contributions": "{name} has {contributions} contributions in flight: at most {most} are"
+    " allowed",
+    "weight": "{name}'s contribution weighs {weight}: it must be a positive number, and at least"
+    " {least}",
+    "not-a-server": "s{by}: the hello does not have the number of another server",
+    "not-a-worker": "s{by}: the hello does not have the number and the incarnation of an admitted"
+    " worker",
+    "dials-itself": "s{by}: this server dials s{server} itself",
+    "too-many-servers-wait": "s{by}: too many servers wait to be named by the lead",
+    "too-many-workers-wait": "s{by}: too many workers wait to be named by the lead",
+    "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
     "too-late": "{name} came too late: {cause}",
     # how a request for a checkpoint ended
     "checkpoint-made": "checkpoint {number} is made, of round {round}",

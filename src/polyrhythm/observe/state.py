@@ -271,8 +271,8 @@ class RunState:
             if state is None:
                 continue
             state.measured, state.before = fields, before.get(number, {})
-            if state.empty_handed and fields.get("contributions"):
-                state.empty_handed = False
+            if state.no_points and fields.get("contributions"):
+                state.no_points = False
             state.recent_s = self.at_s - max(before_s, state.joined_s)
             state.clock = fields.get("clock", state.clock)
 
@@ -315,9 +315,9 @@ class RunState:
     def _refused(self, line: dict[str, Any]) -> None:
         self.refused.append(reason_of(line))
 
-    def _empty_handed(self, line: dict[str, Any]) -> None:
+    def _no_points(self, line: dict[str, Any]) -> None:
         if line["worker"] in self.workers:
-            self.workers[line["worker"]].empty_handed = True
+            self.workers[line["worker"]].no_points = True
 
     def _chunks(self, line: dict[str, Any]) -> None:
         moved = line.get("moved", 0)
@@ -372,7 +372,7 @@ class RunState:
         "reported": _reported,
         "refused": _refused,
         "chunks": _chunks,
-        "empty-handed": _empty_handed,
+        "no-points": _no_points,
         "learning": _found,
         "given-up": _given_up,
         "saving": _saving,

@@ -245,7 +245,7 @@ class Teller:
         self._reports[line["worker"]] = Sentence(self.state.at_s, text, about, routine=True)
         return []
 
-    def _empty_handed(self, line: dict[str, Any]) -> list[Sentence]:
+    def _no_points(self, line: dict[str, Any]) -> list[Sentence]:
         text = f"{line['name']} has no points to visit: there are too few for all workers; it rests"
         return [self._say(text, {line["worker"]})]
 
@@ -366,7 +366,7 @@ class Teller:
         "waiting": _waiting,
         "reported": _reported,
         "chunks": _chunks,
-        "empty-handed": _empty_handed,
+        "no-points": _no_points,
         "refused": _refused,
         "learning": _learning,
         "respawn": _respawn,

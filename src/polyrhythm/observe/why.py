@@ -204,7 +204,7 @@ def _at_work(state: RunState, now_s: float) -> str:
         silence = duration(now_s - state.at_s)
         return f"nothing has come for {silence} after round {state.round}; {workers} in the job"
     at_work = f"nothing is being waited for: round {state.round}, "
-    resting = [worker.name for worker in state.present if worker.empty_handed]
+    resting = [worker.name for worker in state.present if worker.no_points]
     if not resting:
         return f"{at_work}{workers} at work"
     busy = counted(state.members - len(resting), "worker")

@@ -71,7 +71,7 @@ class WorkerState:
     waited_for_s: float = 0.0
     """How long `waiting` lines named this worker as missing; they cover only waits of over a second."""
     joins: int = 1
-    empty_handed: bool = False
+    no_points: bool = False
     """Whether it rests because it has had no points to visit so far."""
     left_s: float | None = None
     left: Reason | None = None

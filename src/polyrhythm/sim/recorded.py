@@ -12,6 +12,7 @@ beginning, and data never ends. A run with `--read-ahead` shows little of the ro
 from it lets other policies wait less than they would.
 """
 
+from polyrhythm.core.kinds import steps_on_servers
 from polyrhythm.core.sync.registry import AUTO, choose_policy, traits_of
 from polyrhythm.errors import UsageError
 from polyrhythm.observe.state import RunState
@@ -43,7 +44,7 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
         job=JobTable(
             sync=sync,
             timer=job.timer,
-            kind=AUTO if other and job.kind == "gradient" else job.kind,
+            kind=AUTO if other and steps_on_servers(job.kind) else job.kind,
             local_steps=1 if traits_of(sync).plans_steps else job.local_steps,
             servers=job.servers,
             rounds=max(_LEAST_ROUNDS, state.round, _batches(workers, batch)),

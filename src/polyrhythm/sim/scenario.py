@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from polyrhythm.core.batches import DEFAULT
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.schedule import Schedule
 from polyrhythm.core.sync.registry import AUTO, choose_kind, choose_policy
@@ -114,7 +115,7 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         for name in ("model", "slice"):
             if getattr(self, name) < _ITEM_NBYTES:
                 raise ValueError(f"{name} is smaller than one parameter of {_ITEM_NBYTES} bytes")
-        if self.local_steps != 1 and self.kind != "local":
+        if self.local_steps != 1 and not steps_on_workers(self.kind):
             raise ValueError("local_steps goes with kind = 'local'")
         self.timer_text()
 

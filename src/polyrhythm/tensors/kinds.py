@@ -1,8 +1,9 @@
 """The kinds of contributions: what a worker sends, and how servers add it up and fold it.
 
-A new kind is one class here and one entry in `KINDS`. *gradient*: the worker sends the mean gradient of
-its points, and the servers make the optimizer's step. *local*: the worker makes steps of its own and
-sends the change of its parameters, of which the servers take the mean.
+A new kind is one class here, one entry in `KINDS`, and its traits in `core/kinds.py`. *gradient*: the
+worker sends the mean gradient of its points, and the servers make the optimizer's step. *local*: the
+worker makes steps of its own and sends the change of its parameters, of which the servers take the
+mean.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import ClassVar, Protocol
 
 import torch
 
+from polyrhythm.core.kinds import GRADIENT, LOCAL
 from polyrhythm.core.placement.slices import Layout
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.tensors.buffers import Buffers
@@ -41,7 +43,7 @@ class Kind(Protocol):
 
 
 class Gradient:
-    steps_on_servers: ClassVar[bool] = True
+    steps_on_servers: ClassVar[bool] = GRADIENT.steps_on_servers
 
     def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
         dtypes = [DTYPES[space.dtype] for space in layout.spaces if not space.buffers]
@@ -62,7 +64,7 @@ class Gradient:
 
 
 class Local:
-    steps_on_servers: ClassVar[bool] = False
+    steps_on_servers: ClassVar[bool] = LOCAL.steps_on_servers
 
     def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
         return Mean()

@@ -71,7 +71,7 @@ def test_servers_without_a_number_get_the_highest_free_one() -> None:
     lead.handle(ev.LinkClosed("s2", "it was told to"), 2)
     (admitted,) = sent(hello("second", -1), m.Admitted, "s2")
     (admitted,) = sent(hello("third", -1), m.Admitted, "s1")
-    assert refusal(hello("fourth", -1), "fourth").endswith("the job has its 3 server(s)")
+    assert refusal(hello("fourth", -1), "fourth").endswith("the job has its 3 servers")
     assert of(list(lead.handle(ev.LinkClosed("s1", "it died"), 3)), fx.End), "all were there"
 
 
@@ -693,9 +693,9 @@ def test_a_worker_without_points_is_noted_once() -> None:
     stage.contribute(0, 1)
     effects = stage.tell(m.Abstained(**stage.who(1)))
     assert [
-        note.fields["name"] for note in of(effects, fx.Note) if note.what == "empty-handed"
+        note.fields["name"] for note in of(effects, fx.Note) if note.what == "no-points"
     ] == ["worker-1"]
     stage.folded(1)
     stage.contribute(0, 2, round_=2)
     effects = stage.tell(m.Abstained(**stage.who(1)))
-    assert not [note for note in of(effects, fx.Note) if note.what == "empty-handed"]
+    assert not [note for note in of(effects, fx.Note) if note.what == "no-points"]

@@ -109,7 +109,7 @@ def test_a_caller_without_the_number_of_another_server_is_told_so(number: int) -
     server.handle(place(1, (0, 1), (1, 1), (2, 5)), 0)
     effects = server.handle(ev.ServerCalled("link", number, 1), 0)
     assert refused(effects, "link")
-    assert "number of another server" in str(effects) and "dials" not in str(effects)
+    assert "not-a-server" in str(effects) and "dials-itself" not in str(effects)
 
 
 # -- workers -----------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Which processes may join the job, and when round 1 opens."""
 
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.text import name_fault
 from polyrhythm.wire.messages import PROTOCOL, OperatorHello, ServerHello, WorkerHello
 
@@ -16,14 +17,15 @@ class Admission:
         self.waiting: list[tuple[str, WorkerHello]] = []
         """The links of workers that wait, with their hellos."""
 
-    def fault(self, hello: WorkerHello | ServerHello | OperatorHello) -> str | None:
+    def fault(self, hello: WorkerHello | ServerHello | OperatorHello) -> Reason | None:
         """Why this process is refused whatever the state of the job; None if it is not."""
         if (fault := name_fault(hello.name)) is not None:
             return fault
         if hello.protocol != PROTOCOL:
-            return f"it speaks protocol {hello.protocol}, this job speaks {PROTOCOL}"
+            protocols = {"protocol": hello.protocol, "expected": PROTOCOL}
+            return Reason("other-protocol", {"name": hello.name, **protocols})
         if hello.job and hello.job != self.job:
-            return "it belongs to another job"
+            return Reason("other-job", {"name": hello.name})
         return None
 
     def wait(self, link: str, hello: WorkerHello) -> None:

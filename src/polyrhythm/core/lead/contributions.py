@@ -15,6 +15,7 @@ from collections.abc import Callable, Container, Mapping
 
 import msgspec
 
+from polyrhythm.core.machine import Reason
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import (
     LEAST_WEIGHT,
@@ -104,15 +105,15 @@ class Contributions:
         sender = self._senders.get((worker, incarnation))
         return sender is not None and sender.incomplete > 0
 
-    def fault(self, name: str, trailer: Trailer) -> str | None:
+    def fault(self, name: str, trailer: Trailer) -> Reason | None:
         """Why a member with this name is refused for its trailer; None if it is not."""
         sender = self._senders.get((trailer.worker, trailer.incarnation))
         if sender is not None and sender.incomplete >= _MOST_INCOMPLETE:
-            many = f"{name} has {_MOST_INCOMPLETE} contributions on their way"
-            return f"{many}: at most {WINDOW} are waited for"
+            counts = {"contributions": _MOST_INCOMPLETE, "most": WINDOW}
+            return Reason("too-many-contributions", {"name": name, **counts})
         if not LEAST_WEIGHT <= trailer.weight < math.inf:
-            least = f"it must be a positive number, and at least {LEAST_WEIGHT}"
-            return f"{name}'s contribution weighs {trailer.weight}: {least}"
+            weights = {"weight": trailer.weight, "least": LEAST_WEIGHT}
+            return Reason("weight", {"name": name, **weights})
         return None
 
     def trailer(self, message: Trailer, primary_since: PrimarySince) -> Complete | None:

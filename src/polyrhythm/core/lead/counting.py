@@ -88,4 +88,4 @@ class Counting:
         new = worker not in self._progress.accounting.workers and worker not in self._noted
         if new and not self._sharing.moving:  # otherwise chunks may be on their way to it
             self._noted.add(worker)
-            self._outbox.note("empty-handed", worker=worker, name=member.name)
+            self._outbox.note("no-points", worker=worker, name=member.name)

@@ -15,7 +15,7 @@ from polyrhythm.core.model import difference, nonsense
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import STOP
-from polyrhythm.wire.messages.reasons import Field, refused
+from polyrhythm.wire.messages.reasons import Field
 
 
 class Lifecycle:
@@ -54,12 +54,10 @@ class Lifecycle:
             self._removals.may_rejoin(*same_name.key, now_ns)
             self.remove(same_name, Reason("came-back"), now_ns)
         elif same_name is not None:
-            fault = "a worker with this name is in the job; give another with --name"
-            self._outbox.refuse(link, refused(f"{name} was refused: {fault}"))
+            self._outbox.refuse(link, Reason("name-taken", {"name": name}))
             return False
         if self._ending.begun:
-            ending = refused(f"{name} was refused: the job is ending")
-            self._outbox.refuse(link, ending, ending=True)
+            self._outbox.refuse(link, Reason("job-ending", {"name": name}), ending=True)
             return False
         self._opening.admitted(now_ns)
         again = self._view.known(name)
@@ -77,13 +75,12 @@ class Lifecycle:
     def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
         """A member has sent its model: the first one is the job's, the others must equal it."""
         if (fault := nonsense(spec)) is not None:
-            detail = f"{member.name}'s model cannot be held: {fault}"
-            self.refuse(member, refused(detail), now_ns)
+            self.refuse(member, _refused("model-unfit", member, fault), now_ns)
             return
         if self._routing.spec is None:
             self._servers.place(spec)
         elif (fault := difference(self._routing.spec, spec)) is not None:
-            self.refuse(member, refused(f"{member.name}'s model differs: {fault}"), now_ns)
+            self.refuse(member, _refused("model-differs", member, fault), now_ns)
             return
         self._view.attach(member)
         if self._routing.all_placed and self._routing.change is None:
@@ -98,8 +95,8 @@ class Lifecycle:
         if not self._sharing.begun:
             self._outbox.note("data", points=message.points, batch=message.batch)
         lease = self._sharing.enrol(member, message.points, message.batch, self._view)
-        if isinstance(lease, str):
-            self.refuse(member, refused(f"{member.name}'s data set {lease}"), now_ns)
+        if isinstance(lease, Reason):
+            self.refuse(member, lease, now_ns)
         else:
             self._outbox.tell(member, lease)
 
@@ -198,3 +195,7 @@ class Lifecycle:
             self._ending.finish(self._stopping.reason, done, now_ns, failed=False)
         elif self._rounds.open and self._removals.deserted(now_ns):
             self._ending.finish(Reason("deserted"), done, now_ns, failed=True)
+
+
+def _refused(code: str, member: Member, detail: str) -> Reason:
+    return Reason(code, {"name": member.name, "detail": detail})

@@ -20,10 +20,9 @@ from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.liveness import PauseDetector
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.sync import policy as sync
-from polyrhythm.core.text import plain_reason, refusal
+from polyrhythm.core.text import plain_reason
 from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.operator import CHECKPOINT, STOP
-from polyrhythm.wire.messages.reasons import refused
 
 
 class LeadMachine:
@@ -109,7 +108,7 @@ class LeadMachine:
     def _on_server_hello(self, event: ev.ServerHelloReceived, now_ns: int) -> None:
         fault = self._admission.fault(event.hello)
         if fault is not None:
-            self._outbox.refuse(event.link, refused(refusal(event.hello.name, fault)))
+            self._outbox.refuse(event.link, fault)
         elif self._servers.join(event.link, event.hello, now_ns) and self._routing.gathered:
             if self._resumes is not None and self._routing.spec is None:
                 self._servers.place(self._resumes)
@@ -119,7 +118,7 @@ class LeadMachine:
     def _on_worker_hello(self, event: ev.WorkerHelloReceived, now_ns: int) -> None:
         fault = self._admission.fault(event.hello)
         if fault is not None:
-            self._outbox.refuse(event.link, refused(refusal(event.hello.name, fault)))
+            self._outbox.refuse(event.link, fault)
         elif self._routing.gathered:
             self._admit(event.link, event.hello, now_ns)
         else:
@@ -185,7 +184,7 @@ class LeadMachine:
         self._lifecycle.suspicion.hear(message.worker, now_ns)
         fault = None if member is None else self._contributions.fault(member.name, message)
         if member is not None and fault is not None:
-            self._lifecycle.refuse(member, refused(fault), now_ns)
+            self._lifecycle.refuse(member, fault, now_ns)
         else:
             self._cuts.computed(message.compute_ns)
             self._counting.trailer(message, member, now_ns)
@@ -397,7 +396,7 @@ class LeadMachine:
     def _on_operator_hello(self, event: ev.OperatorHelloReceived, now_ns: int) -> None:
         fault = self._admission.fault(event.hello)
         if fault is not None:
-            self._outbox.refuse(event.link, refused(refusal(event.hello.name, fault)))
+            self._outbox.refuse(event.link, fault)
         else:
             self._operators.join(event.link, event.hello)
 

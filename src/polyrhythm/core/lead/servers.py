@@ -16,7 +16,7 @@ from polyrhythm.core.machine import Reason
 from polyrhythm.core.peers import SEAT
 from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.reasons import Field, refused
+from polyrhythm.wire.messages.reasons import Field
 
 _UNKNOWN = 8
 """The limit of silence, in heartbeats, while a server's rhythm is unknown. It is shorter than that of a
@@ -42,10 +42,9 @@ class Servers:
         routing = self._routing
         server = routing.seat(hello.server)
         if server is None:
-            taken = hello.server in routing.addresses
-            full = f"{hello.name} was refused: the job has its {self._job.servers} server(s)"
-            fault = f"server s{hello.server} is in this job already" if taken else full
-            self._outbox.refuse(link, refused(fault))
+            full = Reason("servers-full", {"name": hello.name, "servers_wanted": self._job.servers})
+            taken = Reason("server-taken", {"server": hello.server})
+            self._outbox.refuse(link, taken if hello.server in routing.addresses else full)
             return False
         routing.join(server, hello.address)
         self._outbox.do(Bind(link, server_name(server), routing.incarnations[server]))

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from polyrhythm.core.batches import too_few
 from polyrhythm.core.lead.data import DataPlan, Holder
 from polyrhythm.core.lead.members import Member, View
+from polyrhythm.core.machine import Reason
 from polyrhythm.core.record import Record, RecordedChunk
 from polyrhythm.core.text import name_order
 from polyrhythm.wire.messages import Leased, Trailer
@@ -52,16 +53,18 @@ class Sharing:
         """Whether a worker has enrolled a data set."""
         return self._plan is not None
 
-    def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | str:
+    def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | Reason:
         """The member's lease, or what is wrong with its data set. `batch`: the batch size of the
         member's loop; 0: unknown."""
         if points < 1:
-            return "is empty"
+            return Reason("data-empty", {"name": member.name})
         if too_few(points, self._min_batch):
-            return f"has {points} points, fewer than --min-batch {self._min_batch}"
+            numbers = {"points": points, "least": self._min_batch}
+            return Reason("data-too-small", {"name": member.name, **numbers})
         if self._plan is None and self._record is not None:
             if points != self._record.points:
-                return f"has {points} points, the checkpoint's has {self._record.points}"
+                numbers = {"points": points, "expected": self._record.points}
+                return Reason("data-differs-from-checkpoint", {"name": member.name, **numbers})
             self._members = _entered(view.members())
             names = {member.key: member.name for member in view.members()}
             named = {names[key]: key for key in self._members}
@@ -74,7 +77,8 @@ class Sharing:
             self.moving = self._plan.moving
             self._plan.share(self._members)
         elif points != self._plan.points:
-            return f"has {points} points, the job's has {self._plan.points}"
+            numbers = {"points": points, "expected": self._plan.points}
+            return Reason("data-differs", {"name": member.name, **numbers})
         member.enrolled = True
         return self._plan.lease(member.key)
 

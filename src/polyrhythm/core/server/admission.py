@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polyrhythm.core.effects import Bind, Drop, Send, server_name, worker_name
-from polyrhythm.core.machine import Effect
+from polyrhythm.core.machine import Effect, Reason
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.reasons import refused
 
 WAIT_NS = 5 * 10**9
 MOST_WAITING = 64
@@ -33,7 +32,6 @@ class PeerAdmission:
     def __init__(self, server: int, workers: int = 0) -> None:
         """`workers`: the number of workers in the job, which may all connect at once."""
         self._server = server
-        self._me = server_name(server)
         self._most_workers = max(MOST_WAITING, workers)
         self._servers: dict[str, int] = {}
         """Per server, the incarnation that the lead has named."""
@@ -89,15 +87,15 @@ class PeerAdmission:
     def call(self, link: str, server: int, incarnation: int, now_ns: int) -> list[Effect]:
         """A server has said hello over `link`."""
         if server < 0 or server == self._server:
-            return self._refuse(link, "the hello does not have the number of another server")
+            return self._refuse(link, Reason("not-a-server"))
         if server < self._server:
-            return self._refuse(link, f"{self._me} dials {server_name(server)} itself")
+            return self._refuse(link, Reason("dials-itself", {"server": server}))
         peer = server_name(server)
         settled = self._settle(link, peer, incarnation, self._servers)
         if settled is not None:
             return settled
         if len(self._calling_servers) >= MOST_WAITING:
-            return self._refuse(link, "too many servers wait to be named by the lead")
+            return self._refuse(link, Reason("too-many-servers-wait"))
         self._calling_servers[link] = _Call(peer, incarnation, now_ns + WAIT_NS)
         self._look_ahead()
         return []
@@ -105,14 +103,13 @@ class PeerAdmission:
     def call_worker(self, link: str, worker: int, incarnation: int, now_ns: int) -> list[Effect]:
         """A worker has said hello over `link`."""
         if worker < 0 or incarnation <= 0:
-            fault = "the hello does not have the number and the incarnation of an admitted worker"
-            return self._refuse(link, fault)
+            return self._refuse(link, Reason("not-a-worker"))
         peer = worker_name(worker)
         settled = self._settle(link, peer, incarnation, self._workers)
         if settled is not None:
             return settled
         if len(self._calling_workers) >= self._most_workers:
-            return self._refuse(link, "too many workers wait to be named by the lead")
+            return self._refuse(link, Reason("too-many-workers-wait"))
         self._calling_workers[link] = _Call(peer, incarnation, now_ns + WAIT_NS)
         self._look_ahead()
         return []
@@ -149,10 +146,10 @@ class PeerAdmission:
             return self._refuse(link, _unnamed(peer, incarnation))
         return None
 
-    def _refuse(self, link: str, fault: str) -> list[Effect]:
-        reason = refused(f"{self._me}: {fault}")
+    def _refuse(self, link: str, fault: Reason) -> list[Effect]:
+        reason = Reason(fault.code, {"by": self._server, **fault.fields})
         return [Send(link, m.Refusal(reason=reason)), Drop(link, reason)]
 
 
-def _unnamed(peer: str, incarnation: int) -> str:
-    return f"the lead has not named {peer}, incarnation {incarnation}, to it"
+def _unnamed(peer: str, incarnation: int) -> Reason:
+    return Reason("not-named", {"peer": peer, "incarnation": incarnation})

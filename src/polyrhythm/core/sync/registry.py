@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from polyrhythm.core.kinds import KINDS, steps_on_servers
 from polyrhythm.core.sync.arrival.restart import SSP_RESTART
 from polyrhythm.core.sync.arrival.staleness import ASP, SSP
 from polyrhythm.core.sync.barrier.abandoning import OFF
@@ -22,7 +23,6 @@ from polyrhythm.wire.messages import JobSpec
 POLICIES: dict[str, PolicyEntry] = {
     entry.name: entry for entry in (BSP, PSP, FSP, SSP, SSP_RESTART, ASP, BSPB, BSPV)
 }
-KINDS = ("gradient", "local")
 AUTO = "auto"
 
 
@@ -55,8 +55,8 @@ def choose_kind(job: JobSpec) -> JobSpec:
         return job
     traits = traits_of(job.sync)
     needs_gradients = job.abandon != OFF or job.in_place or job.updater == "addition"
-    gradient = needs_gradients and "gradient" in traits.kinds
-    return replace(job, kind="gradient" if gradient else traits.preferred_kind)
+    kinds = filter(steps_on_servers, sorted(traits.kinds)) if needs_gradients else iter(())
+    return replace(job, kind=next(kinds, traits.preferred_kind))
 
 
 def choose_policy(job: JobSpec) -> SyncPolicy:
@@ -69,7 +69,7 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
     if kind not in traits.kinds:
         allowed = ", ".join(sorted(traits.kinds))
         raise UsageError(f"--sync {sync} cannot fold kind {kind!r}: it takes {allowed}")
-    if job.abandon != OFF and (not traits.timed or kind != "gradient"):
+    if job.abandon != OFF and not (traits.timed and steps_on_servers(kind)):
         timed = _names(lambda traits: traits.timed)
         raise UsageError(
             f"--abandon goes with --sync {timed} and --kind gradient: local steps cannot be undone"

@@ -23,6 +23,7 @@ import msgspec
 
 from polyrhythm.core.batches import wanted
 from polyrhythm.core.effects import Resume
+from polyrhythm.core.kinds import steps_on_workers
 from polyrhythm.core.sync.barrier.abandoning import abandons, parse_patience
 from polyrhythm.core.sync.registry import traits_of
 from polyrhythm.core.worker.micro_batch import MicroBatch
@@ -243,7 +244,7 @@ class ByClock:
 
 
 def choose_cadence(job: JobSpec) -> Cadence:
-    traits, local = traits_of(job.sync), job.kind == "local"
+    traits, local = traits_of(job.sync), steps_on_workers(job.kind)
     if traits.timed:
         return ByClock(parse_patience(job.abandon), whole=local)
     if traits.gathers:

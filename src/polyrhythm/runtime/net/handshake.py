@@ -131,7 +131,7 @@ def greet(
     """Answer a known peer, and agree on the digest of all later frames. Returns its hello without
     the nonce, which machines do not need."""
     if (fault := name_fault(hello.name)) is not None:
-        raise FrameError(f"refused: {fault}")
+        raise FrameError(in_words(fault))
     if hello.job and hello.job != job.job:
         raise FrameError(f"{hello.name} was refused: it belongs to another job")
     known = [offer for offer in hello.digests if offer in Digest.__members__.values()]
