@@ -20,7 +20,7 @@ def after_opening(*lines: dict[str, object], worker: int | None = None) -> list[
 
 def test_the_beginning() -> None:
     assert list(tell(opened(0, 1))) == [
-        "   0.1 s  server s0 is there",
+        "   0.1 s  server s0 has joined",
         "   0.2 s  worker-0 joined; 1 worker now",
         "   0.2 s  worker-1 joined; 2 workers now",
         "   0.5 s  the model of 4.0 kB lies in 2 slices: s0 holds 2",
@@ -44,7 +44,7 @@ def test_leaving_in_other_ways() -> None:
         "   2.0 s  worker-0 left: it failed: ValueError: no w3; 3 go on without it",
         "   3.0 s  worker-1 is done",
         "   4.0 s  worker-2 died: its link ended; 1 goes on without it",
-        "   5.0 s  worker-3 left: it was told to leave; nobody is left",
+        "   5.0 s  worker-3 left: it was told to leave; no worker is left",
     ]
 
 
@@ -64,7 +64,7 @@ def test_an_eviction_and_a_rejoin_are_told_once_each() -> None:
 
 def test_that_the_lead_was_away_concerns_everybody() -> None:
     assert after_opening(line(9.0, "lead-paused", seconds=3.96)) == [
-        "   9.0 s  the lead itself was away for 4.0 s: nobody is suspected for that time"
+        "   9.0 s  the lead was paused for 4.0 s: no process is suspected for that time"
     ]
 
 

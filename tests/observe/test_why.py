@@ -24,7 +24,7 @@ def test_a_round_that_waits_for_one() -> None:
 
 def test_without_a_timer() -> None:
     state = fold([*opened(0, 1), waiting(10.0, 2.0, [1])])
-    assert "until: it comes; no timer bounds this" in in_sentences(explain(state))
+    assert "until: it arrives; no timer limits this wait" in in_sentences(explain(state))
 
 
 def test_an_unknown_reason_is_shown_with_its_code_and_fields() -> None:
@@ -42,7 +42,8 @@ def test_nothing_is_waited_for() -> None:
 def test_a_journal_that_fell_silent_is_not_called_well() -> None:
     state = fold([*opened(0, 1), rounds(3.0, 7)])
     assert (
-        explain(state, 9.0).what == "nothing has come for 6.0 s after round 7; 2 workers in the job"
+        explain(state, 9.0).what
+        == "no contribution has arrived for 6.0 s after round 7; 2 workers in the job"
     )
 
 

@@ -123,4 +123,6 @@ def end_with(run: EngineRun) -> None:
         typer.echo("polyrhythm: stopped on request", err=True)
         sys.exit(128 + run.interrupted)
     if run.failed is not None or run.ended is None:
-        raise PolyrhythmError(run.failed or "the job ended before its goal, and nobody says why")
+        raise PolyrhythmError(
+            run.failed or "the job ended before its goal, and no process reported why"
+        )

@@ -83,7 +83,7 @@ class Stage:
 class Staging:
     """The plan of a job: a stage for every worker that a flag names."""
 
-    everybody: Stage = Stage()
+    default: Stage = Stage()
     stages: dict[int, Stage] = field(default_factory=dict)
     fold_pauses_ns: dict[int, int] = field(default_factory=dict)
     """Per server, the pause added to its folds."""
@@ -94,10 +94,10 @@ class Staging:
     ) -> "Staging":
         """Parse the flags of the command line, whose items are separated by commas. `workers` and
         `servers`: their numbers, to check the items against; None: do not check."""
-        everybody = Stage()
+        default = Stage()
         if "min-step" in flags:
             text = flags["min-step"]
-            everybody = _amend(everybody, "min-step", text, text, _SHAPES_OF_WORKERS)
+            default = _amend(default, "min-step", text, text, _SHAPES_OF_WORKERS)
         stages: dict[int, Stage] = {}
         said: set[tuple[str, int]] = set()
         for flag in _OF_WORKERS:
@@ -112,10 +112,10 @@ class Staging:
                 if flag != "slow-at" and (flag, worker) in said:
                     raise UsageError(f"--{flag} {item!r}: worker {worker} has one already")
                 said.add((flag, worker))
-                stage = stages.get(worker, everybody)
+                stage = stages.get(worker, default)
                 stages[worker] = _amend(stage, flag, value, item, _SHAPES_OF_WORKERS)
         items = flags.get("slow-fold", "").split(",")
-        return cls(everybody, stages, dict(_fold_pause(item, servers) for item in items if item))
+        return cls(default, stages, dict(_fold_pause(item, servers) for item in items if item))
 
     def fold_pause_s(self, server: int) -> float:
         return self.fold_pauses_ns.get(server, 0) / 1e9
@@ -123,12 +123,12 @@ class Staging:
     def of(self, name: str) -> Stage:
         """Return the stage of the worker with this name; `worker-3` has the number 3."""
         match = _NAME.fullmatch(name)
-        return self.stages.get(int(match[1]), self.everybody) if match else self.everybody
+        return self.stages.get(int(match[1]), self.default) if match else self.default
 
     def pad_ns(
         self, worker: int, elapsed_ns: int, computed_ns: int, points: float, visited: float = 0
     ) -> int:
-        stage = self.stages.get(worker, self.everybody)
+        stage = self.stages.get(worker, self.default)
         return stage.pad_ns(elapsed_ns, computed_ns, points, visited)
 
 

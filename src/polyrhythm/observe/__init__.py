@@ -1,1 +1,1 @@
-"""The journal and what is made of it."""
+"""The journal of a run, and all texts and tables that are made from it."""

@@ -18,7 +18,7 @@ class MeanOverRounds:
 
 @dataclass(slots=True)
 class MedianOverRounds:
-    """An approximation: each line holds only the median of its own rounds."""
+    """Approximate, because each line holds only the median of its own rounds."""
 
     _lines: list[tuple[float, int]] = field(default_factory=list)
 

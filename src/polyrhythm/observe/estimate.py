@@ -1,15 +1,15 @@
-"""When a run will have reached its goal: the soonest of what its rounds, passes and time say."""
+"""Estimates when a run reaches its goal: the earliest end by rounds, passes and time."""
 
 from polyrhythm.observe.state import RunState
 from polyrhythm.wire.messages import JobSpec
 
 _LOOK_BACK = 30
-"""Lines of the journal: about half a minute."""
+"""How many lines of the journal the estimate uses: about half a minute."""
 
 
 def left_s(state: RunState, job: JobSpec, now_s: float) -> float | None:
-    """Seconds until the end, or None if nothing bounds the run yet. A target of quality is not
-    foreseen: nobody knows when it is met."""
+    """Seconds until the end; None if nothing bounds the run yet. When a target of accuracy or
+    objective will be met cannot be estimated."""
     if state.opened_s is None:
         return None
     ends = [
@@ -33,7 +33,8 @@ def _by_rounds(state: RunState, goal: int | None) -> float | None:
 
 
 def _by_passes(state: RunState, goal: int | None) -> float | None:
-    """A pass is as many points as the passes so far had each, at the speed of the last lines."""
+    """Assumes that each pass has as many points as the passes so far, at the speed of the last
+    lines."""
     first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
     begun = next((point for point in state.curve if point.passes == last.passes), last)
     if goal is None or not last.passes or last.points <= first.points:

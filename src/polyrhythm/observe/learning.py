@@ -70,7 +70,7 @@ def _times(finding: Finding) -> str:
 
 
 def ended_in_words(state: RunState) -> str | None:
-    """Why a run ended; with a plain word about its model if that is not what a goal promises."""
+    """Why a run ended, with a remark about its model if the model is worse than the goal suggests."""
     if state.ended is None:
         return None
     reason = in_words(state.ended.reason, state.name_of)
@@ -135,7 +135,7 @@ def _example(state: RunState, job: JobSpec | None) -> str:
 
 
 def _bounds(job: JobSpec) -> list[str]:
-    """What lets workers compute on fresher parameters under this policy."""
+    """Options by which workers would compute on newer parameters under this policy."""
     policy = find_policy(job.sync)
     traits = policy.traits
     found = []

@@ -61,7 +61,7 @@ class ProgressDisplay:
             self._live = None
 
     def say(self, line: str) -> None:
-        """Something the user should know at once, quiet or not."""
+        """Print a line that the user must see at once, even with `--quiet`."""
         self._print(f"polyrhythm: {line}")
 
     def tick(self) -> None:
@@ -82,7 +82,7 @@ class ProgressDisplay:
             self._show(self.state.at_s + now_s - self._heard_s)
 
     def finish(self, result: dict[str, Any], run_dir: Path) -> None:
-        """The summary on stdout, with advice where there is some."""
+        """Print the summary on stdout, with advice if there is any."""
         self.tick()
         advice = None if self._job is None else advise(self.state, self._job)
         print(shown(summary_text(result, run_dir, advice)))

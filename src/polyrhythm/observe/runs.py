@@ -1,8 +1,8 @@
 """The folder of a run, and what is known from it: its job, its state, and whether it is alive.
 
 The command that trains writes `process.json` when it begins and `result.json` when it ends. *A run
-is alive while that very process is: its number and the moment of its start agree.* One that is gone
-and left no last word, because it was killed, has ended without a word.
+is alive while that process exists: a process with its number that started at the same moment.* A
+run whose process is gone without a result, because it was killed, has `ended without a word`.
 """
 
 import os
@@ -28,7 +28,7 @@ _PROCESS, _RESULT, _JOB = "process.json", "result.json", "job.json"
 
 
 class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The command that trains. `started` is the kernel's word, in ticks; None where it has none."""
+    """The command that trains. `started`: when the kernel started it, in ticks; None if unknown."""
 
     pid: int
     host: str
@@ -44,7 +44,7 @@ class Run:
     process: RunProcess | None
     result: dict[str, Any] | None
     alive: bool | None
-    """None: it is on another machine, so nobody here knows."""
+    """None: the run is on another machine, so this one cannot tell."""
     now_s: float
     """The present, as a moment of the journal."""
     suspects: tuple[Suspect, ...] = ()
@@ -88,7 +88,7 @@ def write_job(run_dir: Path, job: JobSpec) -> None:
 
 
 def write_process(run_dir: Path) -> None:
-    """This process is the one that the run lives with."""
+    """Record that the run is alive as long as this process is."""
     process = RunProcess(
         pid=os.getpid(), host=socket.gethostname(), began=time.time(), started=_started(os.getpid())
     )
@@ -96,7 +96,7 @@ def write_process(run_dir: Path) -> None:
 
 
 def write_result(run_dir: Path, result: dict[str, Any]) -> None:
-    """The last word; it appears whole or not at all."""
+    """Write the result of the run. The file appears whole or not at all."""
     part = run_dir / f"{_RESULT}.part"
     try:
         part.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
@@ -107,7 +107,7 @@ def write_result(run_dir: Path, result: dict[str, Any]) -> None:
 
 
 class FolderWatch:
-    """Whether a run's folder, and the journal in it, are still those that the run was begun with."""
+    """Detects whether the folder of a run, or the journal in it, was deleted or replaced."""
 
     def __init__(self, run_dir: Path) -> None:
         self._paths = (run_dir, run_dir / JOURNAL)
@@ -153,7 +153,7 @@ def run_dirs(runs_dir: Path) -> Iterator[Path]:
 def load_run(path: Path) -> Run:
     journal = path / JOURNAL
     process = _decode(path / _PROCESS, RunProcess)
-    alive = False if process is None else is_alive(process)  # asked before the journal is read
+    alive = False if process is None else is_alive(process)
     state = fold(read_journal(journal)) if journal.is_file() else RunState()
     written = journal.stat().st_mtime if journal.is_file() else time.time()
     return Run(
@@ -178,12 +178,13 @@ def is_alive(process: RunProcess) -> bool | None:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is there, and another user's
+        pass  # the process exists and belongs to another user
     return True
 
 
 def _started(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None if it is gone, or without /proc."""
+    """When a process was started, in ticks since the machine booted; None if the process is gone,
+    or without /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,7 @@
 """A run told in sentences, each with its time: the same journal always gives the same story.
-
-What is unusual is told at once. Routine (rounds, reports) is gathered and told in a sentence before
-the next unusual thing, and every ten seconds. A wait is told once it has lasted three seconds, and
-again only when it is another one.
+Unusual events are told at once. Routine events (rounds, reports) are summarised in one sentence
+before the next unusual event, and every ten seconds. A wait is told when it has lasted three
+seconds, and not again until a different wait begins.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,7 @@ _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
-"""Ends whose sentence begins with the job."""
+"""Codes of ends whose sentence already begins with the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,11 @@ class Sentence:
     """The workers it concerns; None: all of them."""
     routine: bool = False
     own: bool = False
-    """Told in the story of that worker only."""
+    """The sentence is told only in the story of that worker."""
     shown: bool = False
     """The command that runs the job has shown it already."""
     urgent: bool = False
-    """Shown while the job runs even where progress is not (`--quiet`)."""
+    """The sentence is shown while the job runs, even with `--quiet`."""
 
     def __str__(self) -> str:
         return f"{self.at_s:6.1f} s  {self.text}"
@@ -62,7 +61,7 @@ class Teller:
         self._told_settled = False
         self._told_in: dict[int, int | None] = {}
         self._missing: tuple[int, ...] = ()
-        """Who was waited for when the line came."""
+        """The worker that the job was waiting for when the line came."""
 
     def take(self, line: dict[str, Any]) -> list[Sentence]:
         self._missing = self.state.waiting.missing if self.state.waiting is not None else ()
@@ -73,7 +72,7 @@ class Teller:
         return [*self._routine(), *told] if due else []
 
     def rest(self) -> list[Sentence]:
-        """The routine that no sentence has told yet."""
+        """Routine events that no sentence has told yet."""
         return self._routine()
 
     # -- routine -------------------------------------------------------------------------------
@@ -121,12 +120,12 @@ class Teller:
     def _go_on(self) -> str:
         count = self.state.members
         if not count:
-            return "; nobody is left"
+            return "; no worker is left"
         return f"; {count} {'goes' if count == 1 else 'go'} on without it"
 
     def _server_joined(self, line: dict[str, Any]) -> list[Sentence]:
-        learns = "" if self.state.opened_s is None else "; it learns the slices it is to hold"
-        return [self._say(f"server s{line['server']} is there{learns}", ())]
+        learns = "" if self.state.opened_s is None else "; it fetches the slices that it will hold"
+        return [self._say(f"server s{line['server']} has joined{learns}", ())]
 
     def _server_lost(self, line: dict[str, Any]) -> list[Sentence]:
         noticed = reason_of(line)
@@ -159,10 +158,11 @@ class Teller:
 
     def _cannot_be_done_without(self, line: dict[str, Any]) -> list[Sentence]:
         (said,) = self._silent(line)
-        return [self._say(f"{said.text}; nobody has copies of all it holds: it is waited for", ())]
+        waits = "it holds slices without another copy, so the job waits for it"
+        return [self._say(f"{said.text}; {waits}", ())]
 
     def _server_left(self, line: dict[str, Any]) -> list[Sentence]:
-        return [self._say(f"server s{line['server']} is gone; another may take its place", ())]
+        return [self._say(f"server s{line['server']} has left; another may take its place", ())]
 
     def _listening(self, line: dict[str, Any]) -> list[Sentence]:
         text = f"others may join: polyrhythm worker --connect {self.state.listening}"
@@ -187,7 +187,7 @@ class Teller:
         worker = self.state.workers[line["worker"]]
         back = worker.worker in self._told_in
         if back and self._told_in[worker.worker] == worker.incarnation:
-            return []  # told already: `joined` and `rejoined` may both be written
+            return []  # one return may have both a `joined` and a `rejoined` line
         self._told_in[worker.worker] = worker.incarnation
         how = f"is back, as incarnation {worker.incarnation}" if back else "joined"
         return [self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})]
@@ -196,7 +196,7 @@ class Teller:
         name, reason = line["name"], reason_of(line)
         known = self.state.workers.get(line["worker"])
         if known is not None and known.left != reason:
-            return []  # it was out already, and that was told
+            return []  # the story has already told that the worker is gone
         if reason.code == DONE.code:
             text = f"{name} is done"
         else:
@@ -219,7 +219,7 @@ class Teller:
             return []
         missing = tuple(line.get("missing") or ()) or self._missing
         names = listed(self.state.name_of(worker) for worker in missing)
-        without = f"closed without {names}" if missing else "closed; not all were waited for"
+        without = f"closed without {names}" if missing else "closed without waiting for all workers"
         return [self._say(f"the timer fired: round {line['round']} {without}", missing)]
 
     def _policy(self, line: dict[str, Any]) -> list[Sentence]:
@@ -257,8 +257,8 @@ class Teller:
         return [self._say(text, (w for w in (source, target) if isinstance(w, int)))]
 
     def _away(self, line: dict[str, Any]) -> list[Sentence]:
-        away = f"the lead itself was away for {line['seconds']:.1f} s"
-        return [self._say(f"{away}: nobody is suspected for that time", None)]
+        away = f"the lead was paused for {line['seconds']:.1f} s"
+        return [self._say(f"{away}: no process is suspected for that time", None)]
 
     def _checkpoint(self, line: dict[str, Any]) -> list[Sentence]:
         made = f"checkpoint {line['number']} is made, of round {line['round']}"
@@ -275,7 +275,7 @@ class Teller:
         return [self._say(text, ())]
 
     def _stopping(self, line: dict[str, Any]) -> list[Sentence]:
-        """The command says this itself."""
+        """The command prints this itself, so progress does not show it again."""
         by = f" by {line['by']}" if "by" in line else ""
         said = self._say(f"a stop was requested{by}: every worker leaves its training loop", None)
         return [replace(said, shown=True)]
@@ -284,7 +284,7 @@ class Teller:
         return [self._say(in_words(reason_of(line), self.state.name_of), ())]
 
     def _respawn(self, line: dict[str, Any]) -> list[Sentence]:
-        """What the command decided about a process that had died."""
+        """The command's decision about a process that died."""
         said = self._say(in_words(Reason(line["what"], line)), self._numbers(line))
         return [replace(said, shown=True)]
 
@@ -293,7 +293,7 @@ class Teller:
         return [replace(said, shown=True)]
 
     def _numbers(self, line: dict[str, Any]) -> list[int]:
-        """The worker that a line names; none for a server's."""
+        """The worker that a line names; none if the line is about a server."""
         workers = self.state.workers.values()
         return [worker.worker for worker in workers if worker.name == line["name"]]
 
@@ -303,7 +303,7 @@ class Teller:
             return []
         if line["state"] == LearningState.SETTLED:
             if self._told_settled:
-                return []  # a slow run settles many times
+                return []  # a slow run may settle many times: tell it once
             self._told_settled = True
         advice = None if self._job is None else learning_advice(self.state, self._job)
         return [self._say(said if advice is None else f"{said}; {advice}", None)]
@@ -329,7 +329,7 @@ class Teller:
         return [self._say(f"the trained model is not saved: {in_words(reason_of(line))}", None)]
 
     def _in_all(self) -> list[Sentence]:
-        """Who gave how much, where few enough did."""
+        """How much each worker contributed, if there are few workers."""
         gave = [worker for worker in self.state.workers.values() if worker.totals.contributions]
         if not gave or len(gave) > _FEW:
             return []

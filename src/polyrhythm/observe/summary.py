@@ -20,7 +20,7 @@ _SHOWN_OF_MANY = 8
 
 
 def described(job: JobSpec) -> dict[str, Any]:
-    """What a job is, in a few words."""
+    """The main settings of a job."""
     return {
         "job": job.name,
         "sync": job.sync,
@@ -31,15 +31,14 @@ def described(job: JobSpec) -> dict[str, Any]:
 
 
 def summarise(lines: Iterable[dict[str, Any]], job: JobSpec | None = None) -> dict[str, Any]:
-    """What `--json` prints, as far as the journal knows it."""
+    """The result that `--json` prints, from the lines of a journal."""
     return result(fold(lines), job or JobSpec(job=""))
 
 
 def result(state: RunState, job: JobSpec) -> dict[str, Any]:
-    """The same from a state.
-
-    Bytes are computed, not measured: a contribution carries every slice of the model once, and after
-    each contribution, and when it comes in, a worker reads the model once. With `--wire-dtype bf16`
+    """The same from a state. Bytes are computed, not measured: a contribution carries every slice
+    of the model once, and a worker reads the model once when it joins and once after each
+    contribution. With `--wire-dtype bf16`
     a model of float32 travels at half its size.
     """
     seconds = state.seconds
@@ -102,7 +101,7 @@ def _of_worker(worker: WorkerState) -> dict[str, Any]:
 
 
 def _time(state: RunState) -> dict[str, float]:
-    """Where the time of all workers went. Redone is a part of the computing."""
+    """How all workers together spent their time. `redone` is a part of computing."""
     totals = [worker.totals for worker in state.workers.values()]
     return {
         "compute_s": math.fsum(t.compute_s for t in totals),
@@ -141,7 +140,7 @@ def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
 
 
 def summary_text(result: dict[str, Any], run_dir: Path, advice: str | None = None) -> str:
-    """For people; the last sentence is advice, if there is any."""
+    """The summary as text. The last sentence is advice, if there is any."""
     rows = [
         f"{result['job']}: {result['ended'] or 'did not end by itself'}",
         f"  {result['rounds']} rounds, {result['contributions']} contributions,"
@@ -193,7 +192,7 @@ def _model_rows(result: dict[str, Any], run_dir: Path) -> list[str]:
 
 
 def _loss_rows(losses: list[dict[str, Any]], left: int) -> list[str]:
-    """The servers that were lost, and whether the job ended with fewer than it was begun with."""
+    """The servers that were lost, and whether they were replaced."""
     rows = []
     back = [loss for loss in losses if loss["replaced"]]
     gone = [loss for loss in losses if not loss["replaced"]]
@@ -221,7 +220,8 @@ def _time_row(time: dict[str, float], overall: float, per_round: float | None) -
 
 
 def _worker_rows(workers: dict[str, dict[str, Any]]) -> list[str]:
-    """Of many, those that computed the largest share of their time: the others waited for them."""
+    """If there are many workers: those that computed for the largest share of their time, because
+    the others waited for them."""
     by_name = sorted(workers.items())
     if len(workers) <= _MOST_ROWS:
         return [_worker_row(*each) for each in by_name]
@@ -234,7 +234,7 @@ def _worker_rows(workers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _share(worker: dict[str, Any]) -> float:
-    """Of its time: computing."""
+    """The share of a worker's time that was computing."""
     whole = float(worker["compute_s"] + worker["wait_s"] + worker["transfer_s"])
     return worker["compute_s"] / whole if whole else 0.0
 

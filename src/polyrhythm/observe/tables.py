@@ -23,11 +23,11 @@ _COLUMNS = (
     *("computing", "waiting", "transferring"),
 )
 _SHOWN = 24
-"""Workers in a live table: with more, a screen would not hold them."""
+"""The most workers in a live table, so that it fits the screen."""
 
 
 def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
-    """Where the run stands, in one line; with its job, also when it may end."""
+    """The progress of the run in one line; with the job also an estimate of its end."""
     if state.opened_s is None:
         servers = counted(len(state.servers), "server")
         return f"starting: {servers}, {counted(state.members, 'worker')}"
@@ -47,7 +47,7 @@ def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
 
 
 def _objective(state: RunState) -> str | None:
-    """With a word about a fault of the learning."""
+    """The objective, with a remark if the job does not learn."""
     fault = state.finding.state if state.finding and is_fault(state.finding) else None
     if fault is LearningState.NOT_FINITE:
         return "objective not finite"
@@ -57,7 +57,7 @@ def _objective(state: RunState) -> str | None:
 
 
 def _table(*titles: str) -> Table:
-    """One that fits 80 columns."""
+    """A table that fits 80 columns."""
     return Table(*titles, box=None, padding=(0, 1, 0, 0), pad_edge=False)
 
 
@@ -67,7 +67,7 @@ def _add_row(table: Table, *cells: str) -> None:
 
 
 def _points_per_s(state: RunState) -> float:
-    """Now, or of the whole run once nobody is there."""
+    """The present speed, or the mean of the whole run if no worker is in the job."""
     if state.present:
         return sum(worker.points_per_s for worker in state.present)
     return state.points / state.seconds if state.seconds else 0.0

@@ -1,7 +1,7 @@
-"""What workers and servers see of the lead: a file of the run's folder, beside the journal.
-
-The lead writes the journal, so a journal says nothing while the lead is stopped. Workers and servers
-report a silent lead to the command that started them, which writes it here, a line of JSON each.
+"""Reports of workers and servers about the lead: a file in the run's folder, beside the journal.
+The lead writes the journal, so the journal has no news while the lead is stopped. Workers and
+servers report a silent lead to the command that started them, which writes a line of JSON for each
+report.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _ENDED = "ended"
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One process's suspicion of the lead. Moments are those of the clock on the wall."""
+    """A process that suspects the lead. Times are those of the wall clock."""
 
     name: str
     since_unix_s: float
@@ -35,7 +35,7 @@ class Suspect:
 
 
 class WatchWriter:
-    """*What cannot be written is lost: `why` then knows less, and the job goes on.*"""
+    """*A report that cannot be written is lost: `why` then knows less, and the job goes on.*"""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,13 +51,13 @@ class WatchWriter:
             file.write(msgspec.json.encode(line) + b"\n")
 
     def ended(self, name: str) -> None:
-        """A process that is gone suspects nothing any more."""
+        """Forget the suspicion of a process that has ended."""
         if name in self._suspecting:
             self.note(name, _ENDED, {})
 
 
 def read_suspects(path: Path) -> tuple[Suspect, ...]:
-    """Who suspects the lead now, the longest silence first."""
+    """The processes that suspect the lead now, the longest silence first."""
     suspects: dict[str, Suspect] = {}
     for line in _lines(path):
         name = line["name"]
@@ -80,7 +80,7 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
 
 
 def report_in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) -> str:
-    """A report of one process, or of several that say the same, as one line."""
+    """A report of one process, or the same report of several processes, as one line."""
     who = listed(tuple(sorted(names)))
     if what == HEARD:
         return f"{who}: the lead was heard from again after {fields['silent_s']:.1f} s"

@@ -1,4 +1,5 @@
-"""What a run waits for: for whom, since when, until when, by which rule, and what one can do."""
+"""What a run waits for: which processes, since when, until when, by which rule, and what can be
+done."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,9 +17,9 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Reason
 
 RULES = {
-    "servers": "workers are admitted once every server of the job is there",
-    "joining": "a worker works once the lead has admitted it",
-    "placing": "training begins once every server has made room for its slices",
+    "servers": "workers are admitted when every server of the job has joined",
+    "joining": "a worker begins when the lead has admitted it",
+    "placing": "training begins when every server has allocated its slices",
     "seeding": "training begins from the parameters of the first worker",
     "gathering": "round 1 opens with --workers members, or after --start-timeout with those present",
     "round": "bsp folds a round when every member has contributed or abstained, or when the timer"
@@ -27,33 +28,34 @@ RULES = {
     " fires",
     "stale": "ssp lets a worker begin a step while its clock is at most N ahead of the slowest",
     "restarting": "a worker N steps ahead of the slowest stops; when all have, clocks restart",
-    "waits": "a worker goes on after the fold",
+    "waits": "a worker continues after the fold",
     "folding": "a round is over when every server that holds slices has folded",
     "unreported": "a contribution counts when every server that holds slices has all of its own",
     "window": "a worker has at most two contributions that are not acknowledged",
     "ending": "a job ends when every worker has left; what `main` does after its loop is part of that",
     "stopping": "a job that is stopped ends when every worker has run the code after its loop",
-    "failover": "a dead server's replicas are promoted; workers go on when every server follows",
-    "resending": "what a dead server had added and not folded is sent again before the round folds",
+    "failover": "replicas of a dead server's slices become primaries;"
+    " workers continue when every server follows the new routes",
+    "resending": "what a dead server had added and not folded is sent again, before the round is folded",
     "rerouting": "slices are used again when every server that copies them is linked",
     "copying": "a step counts when every replica has made it too",
-    "parted": "who loses a server waits 5 s for the lead to say who has its slices, then joins again",
+    "parted": "a worker that loses a server waits 5 s for new routes, and then joins again",
     "timer-empty": "a round without any contribution is not folded",
     "given-up": "with --respawn a process that dies is started again, unless it died five times in a"
     " row within 10 s of its start",
 }
-_SPEEDS = (f"let the fast run further ahead: a larger bound in --sync ssp:N, {COMPARE}",)
+_SPEEDS = (f"let fast workers run further ahead: a larger bound in --sync ssp:N, {COMPARE}",)
 _REMEDIES = {
     "placing": ("look for a server that is short of memory or stopped",),
     "seeding": ("look at that worker: it sends the whole model once",),
     "gathering": (
         "start the missing workers: polyrhythm worker --connect {listening}",
-        "or wait: training begins with those present at the start timeout",
+        "or wait: at the start timeout, training begins with the workers that are present",
         "next time give a shorter --start-timeout or fewer --workers",
     ),
     "round": (
         "wait for the timer, or next time set it: --timer 30s",
-        f"let the fast go on without the slow: --sync fsp or --sync ssp:4, {COMPARE}",
+        f"let fast workers continue without the slow ones: --sync fsp or --sync ssp:4, {COMPARE}",
         "if that worker hangs, end it: the others go on without it",
     ),
     "stale": _SPEEDS,
@@ -63,10 +65,10 @@ _REMEDIES = {
     "ending": ("wait, or let `main` do less after its loop",),
     "stopping": ("wait, or end the job at once: polyrhythm stop RUN --now",),
     "servers": ("start the missing servers: polyrhythm server --connect {listening}",),
-    "failover": ("look for a server that is stopped: all others wait until it is lost, too",),
-    "resending": ("look at those workers: who is stopped is evicted, and not waited for",),
+    "failover": ("look for a second server that is stopped: all others wait until it is lost",),
+    "resending": ("look at those workers: a worker that is stopped will be evicted",),
     "copying": ("look for a server that is stopped, short of memory, or behind a slow link",),
-    "window": ("the servers are behind: more --servers, or --kind local --local-steps 8",),
+    "window": ("the servers are too slow: use more --servers, or --kind local --local-steps 8",),
 }
 _SILENCE_S = 3.0
 
@@ -102,7 +104,7 @@ def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = N
 
 
 def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
-    """The same, with what is wrong with the learning of the run, if anything is."""
+    """The same, with the finding that the run does not learn, if there is one."""
     if not needs_help(state.finding):
         return explanation
     advice = learning_advice(state, job)
@@ -143,7 +145,7 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
 
 
 def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: float) -> Explanation:
-    """What workers and servers report of a lead that cannot speak for itself; `unix_s` is the
+    """The reports of workers and servers about a lead that is silent; `unix_s` is the
     present, and `now_s` the same as a moment of the journal."""
     first = suspects[0]
     silent_s = unix_s - first.since_unix_s
@@ -165,13 +167,13 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
 
 
 def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
-    """Before the lead has anybody to speak of: which servers are not there, or no worker is."""
+    """What a run waits for before the lead reports it: servers or workers that have not joined."""
     missing = tuple(f"s{n}" for n in range(job.servers) if n not in state.servers)
     if not state.servers or (not missing and state.members):
         return None
     code = "servers" if missing else "gathering"
     what = (
-        f"waiting for {listed(missing)}: {len(state.servers)} of {job.servers} servers are there"
+        f"waiting for {listed(missing)}: {len(state.servers)} of {job.servers} servers have joined"
         if missing
         else f"waiting for workers: none of {job.workers} has joined yet"
     )
@@ -190,7 +192,7 @@ def _servers(waiting: WaitingState) -> tuple[str, ...]:
 
 
 def _held(state: RunState, waiting: WaitingState) -> tuple[int, ...]:
-    """Who waits: whom the lead names, else all who are not missing."""
+    """The workers that wait: those that the lead names, otherwise all that are not missing."""
     if waiting.held or not (waiting.missing or _servers(waiting)):
         return waiting.held
     return tuple(w.worker for w in state.present if w.worker not in waiting.missing)
@@ -202,7 +204,10 @@ def _at_work(state: RunState, now_s: float) -> str:
         return f"round 1 has not opened yet; {workers} joined so far"
     if now_s > state.at_s + _SILENCE_S:
         silence = duration(now_s - state.at_s)
-        return f"nothing has come for {silence} after round {state.round}; {workers} in the job"
+        return (
+            f"no contribution has arrived for {silence} after round {state.round};"
+            f" {workers} in the job"
+        )
     at_work = f"nothing is being waited for: round {state.round}, "
     resting = [worker.name for worker in state.present if worker.no_points]
     if not resting:
@@ -221,7 +226,7 @@ def in_sentences(explanation: Explanation) -> list[str]:
     if explanation.waited_s is not None:
         said.append(f"since: {duration(explanation.waited_s)} ago, at {explanation.since_s:.1f} s")
         if explanation.left_s is None:
-            said.append("until: it comes; no timer bounds this")
+            said.append("until: it arrives; no timer limits this wait")
         else:
             said.append(
                 f"until: in {duration(explanation.left_s)} at the latest,"

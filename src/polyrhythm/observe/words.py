@@ -31,7 +31,7 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four digits; a journal writes null for what is not a number."""
+    """A number with four digits; a journal holds null for a value that is not a number."""
     return "nan" if value is None else f"{value:.4g}"
 
 

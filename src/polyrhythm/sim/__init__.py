@@ -1,1 +1,1 @@
-"""The second interpreter of the same machines: virtual time, modelled links, speeds and faults."""
+"""The simulator: it runs the same machines in virtual time, with modelled links, speeds and faults."""

@@ -51,7 +51,7 @@ class Clock:
             self.now_ns = now_ns = heappop(times)
             for do, what in self._due[
                 now_ns
-            ]:  # including calls that are added for this time meanwhile
+            ]:  # calls that are added for this time meanwhile are made, too
                 do(what)
                 if not self._going:
                     return True

@@ -1,15 +1,14 @@
-"""A scenario made from a recorded run, to see what another policy would have made of it.
+"""Makes a scenario from a recorded run, to predict how another policy would do.
 
-From the journal: what a point cost each worker, how many points its user takes at a time, and what an
-exchange cost. *Within one host nothing travels: what a worker transferred was its own copying, and it
-computes nothing meanwhile; over a network it was the link. What it waited was the way there and back
-where nobody waits for others (asp); with rounds, it is what who comes last to a round waits; otherwise
-who is waited for most waits least, and what it waits itself is that way. Who waits is woken by every
-message, and handles them longer than it would otherwise: of its copying, no more is taken than the one
-needs who waits least. Who trains through (psp) does not wait, and nothing is known of the way.* Means
-are all that a journal has, so steps are constant; workers that came or went are taken as there from the
-beginning, and data never ends. A run with `--read-ahead` shows little of the round trip, so a prediction
-from it lets other policies wait less than they would.
+The journal gives the time of a point on each worker, the batch size, and the cost of an exchange.
+*Time of transferring is the worker's own copying if all links are within a host, and the link's
+time otherwise. The round-trip time is the wait of a worker that waits for no other: of every worker
+under asp, of the last worker to arrive with rounds, and otherwise of the worker that waited least.
+A worker that waits is woken by every message and handles it more slowly, so no worker is charged
+more copying than the worker that waited least. Under psp workers do not wait, and the round-trip
+time is unknown.* A journal has only means, so steps are constant. Workers that joined late or left
+are present from the beginning, and the data never ends. A run with `--read-ahead` shows little of
+the round-trip time, so predictions from it make other policies wait too little.
 """
 
 from polyrhythm.core.kinds import steps_on_servers
@@ -23,12 +22,13 @@ from polyrhythm.wire.messages import JobSpec
 
 _LEAST_ROUNDS = 20
 _TWO_WAYS = 2
-"""An exchange goes there and back."""
+"""An exchange crosses the link twice."""
 _WITHIN_A_HOST = {"local", "memory"}
 
 
 def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
-    """What was recorded, under another policy; refused if nothing was."""
+    """The scenario of the recorded run under the policy `sync`; refused if the run has no
+    contributions."""
     workers = [worker for worker in state.workers.values() if worker.totals.points]
     if not workers or not any(state.slices.values()):
         raise UsageError("the run has no contributions to learn from")
@@ -69,9 +69,9 @@ def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
 def _exchanges(
     workers: list[WorkerState], rtt_s: float | None, *, together: bool, near: bool
 ) -> tuple[list[float], list[float]]:
-    """Each one's seconds of waiting for the way there and back, and of transferring, in an exchange.
-    `rtt_s`: the way, where rounds tell it. `together`: they waited for each other. `near`: nothing
-    travelled."""
+    """Per worker, the round-trip time and the time of transferring in one exchange, in seconds.
+    `rtt_s`: the round-trip time, if rounds have measured it. `together`: workers waited for each
+    other. `near`: all links are within a host."""
     waits_s = [worker.totals.wait_s / max(1, _exchanged(worker)) for worker in workers]
     transfers_s = [worker.totals.transfer_s / max(1, _exchanged(worker)) for worker in workers]
     if together:
@@ -87,18 +87,19 @@ def _exchanges(
 
 
 def _exchanged(worker: WorkerState) -> int:
-    """How often it has said what an exchange cost it: a first contribution comes before any."""
+    """How many exchanges a worker has reported: its first contribution reports none."""
     return max(0, worker.totals.contributions - worker.joins)
 
 
 def _batches(workers: list[WorkerState], batch: int) -> int:
-    """How many each visited: a round may have been many of them, and may be one under another policy."""
+    """How many batches each worker visited. A round may have several batches, and one under another
+    policy."""
     points = sum(worker.totals.points for worker in workers)
     return points // (batch * len(workers))
 
 
 def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
-    """Of a step, where nobody said so: right only where a contribution is one step."""
+    """The points of a step, if the journal does not say; right only if a contribution is one step."""
     contributions = sum(worker.totals.contributions for worker in workers)
     points = sum(worker.totals.points for worker in workers)
     return max(1, round(points / contributions / max(1, job.local_steps)))
@@ -107,7 +108,7 @@ def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
 def _table(
     worker: WorkerState, batch: int, wait_s: float, transfer_s: float, carried: float
 ) -> WorkersTable:
-    """`carried`: bytes that the busiest link carries in one direction; 0: nothing travels."""
+    """`carried`: the bytes that the busiest link carries in one direction; 0 within a host."""
     totals = worker.totals
     delay = Duration(wait_s / _TWO_WAYS * 1e9)
     link = LinkTable(delay=delay)

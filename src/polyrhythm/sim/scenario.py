@@ -1,6 +1,6 @@
-"""A scenario: a job, its links, its workers and what befalls them, read from a TOML file.
+"""A scenario: a job, its links, its workers and their faults, read from a TOML file.
 
-Everything that cannot work is refused here, in one line that says where it stands.
+A scenario that cannot work is refused here, in one line that names the place in the file.
 """
 
 from pathlib import Path
@@ -41,7 +41,7 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     local_steps: int = 1
     servers: int = 1
     workers: int | None = None
-    """How many are waited for before round 1 opens; by default those who come at once."""
+    """Round 1 opens with this many workers; by default, with those that join at the beginning."""
     rounds: int | None = None
     epochs: int | None = None
     target_change: float | None = None
@@ -49,42 +49,42 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     max_time: Duration | None = None
     """Virtual time after the opening of round 1 at which the job ends."""
     points: int | None = None
-    """Of the data set; without it, workers contribute and visit nothing."""
+    """The size of the data set; None: workers contribute without visiting points."""
     batch: int = 32
     model: Size = Size(10**6)
     slice: Size = Size(2 * 2**20)
     fold_rate: Rate = Rate(10**10)
     """Bytes that a server folds in a second."""
     seed: int = 0
-    """Of the dealing of points. What is random in the simulation has a seed of its own."""
+    """The seed by which points are assigned to chunks. The simulation has another seed."""
     heartbeat: Duration = Duration(500_000_000)
     lead_timeout: Duration = Duration(120 * 10**9)
-    """A worker or server that has heard nothing from the lead for so long ends."""
+    """A worker or server ends when it has heard nothing from the lead for this long."""
     interval: str = "auto"
-    """Of fsp: auto, binary or a duration."""
+    """For fsp: auto, binary or a duration."""
     coordination: str = "semi"
-    """Of fsp: who says when the interval is over, the lead (central) or every worker (semi)."""
+    """For fsp: the lead ends the interval (central), or every worker does for itself (semi)."""
     abandon: str = "off"
-    """Of fsp: how long after the interval a micro-batch is waited for."""
+    """For fsp: how long a round waits for a micro-batch after the interval."""
     most_steps: int = 64
-    """Of psp: steps of the fastest before all meet."""
+    """For psp: the most steps of the fastest worker between two barriers."""
     probe_points: int = 2048
-    """The sample on which the objective is read."""
+    """The size of the sample on which the objective is measured."""
     read_ahead: bool = False
-    """Of asp: begin a step before the parameters with the last contribution in them are here."""
+    """For asp: begin a step before the answer to the last contribution has arrived."""
     min_batch: int = 2
     """The fewest points of a batch."""
     replicas: int = 0
-    """Copies of every slice on other servers."""
+    """How many copies every slice has on other servers."""
     save_model: bool = False
-    """The lead's process writes the model when the job ends."""
+    """Whether the lead's process writes the model when the job ends."""
     checkpoint_every: str = ""
     """How often a checkpoint is made: a duration, or a number of rounds such as 100rounds."""
     store_rate: Rate = Rate(5 * 10**8)
     """How fast a server writes its part of a checkpoint, and reads it."""
     start_timeout: Duration = Duration(60 * 10**9)
     limit: Duration = Duration(3600 * 10**9)
-    """Virtual time after which a run that does not end is given up."""
+    """The virtual time after which a run that has not ended is given up."""
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -120,18 +120,18 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         self.timer_text()
 
     def timer_text(self) -> str:
-        """As the job's spec has it: in seconds."""
+        """The timer as the job's spec has it: in seconds."""
         return self.timer if self.timer in _TIMERS else f"{Duration.parse(self.timer) / 1e9}s"
 
 
 class LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How one link is. A stream loses nothing: what is lost on the way is sent again, a time-out
-    later, and everything behind it waits."""
+    """The properties of a link. A lost packet is sent again after a time-out, and everything behind
+    it waits."""
 
     delay: Duration = Duration(100_000)
     bandwidth: Rate = Rate(1_250_000_000)
     loss: float = 0.0
-    """How likely a message is lost on the way, each time it is sent."""
+    """The probability that a message is lost, each time it is sent."""
     timeout: Duration = Duration(200_000_000)
 
     def __post_init__(self) -> None:
@@ -140,12 +140,12 @@ class LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the objective falls (`sim/model/objective.py`)."""
+    """The model of learning (`sim/model/objective.py`)."""
 
     halving: int
-    """Points that halve it, folded one by one."""
+    """How many points halve the objective, if they are folded one by one."""
     at_once: int
-    """So many points folded at once are worth half of that."""
+    """The number of points that count half if they are folded at once."""
     start: float = 1.0
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Slowing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """From then on steps take so many times as long as the table says."""
+    """From a moment on, steps take `factor` times as long."""
 
     at: Duration
     factor: float
@@ -166,7 +166,7 @@ class Slowing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Stall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pause every so many points (FSP's *Injected* straggler)."""
+    """A pause after every `points` points (FSP's *Injected* straggler)."""
 
     pause: Duration
     points: int
@@ -177,8 +177,8 @@ class Stall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Somebody who uses the same machine on and off (FSP's *Natural* straggler): while it does,
-    steps take so many times as long."""
+    """Another user of the same machine, active at intervals (FSP's *Natural* straggler). Meanwhile
+    steps take `factor` times as long."""
 
     on: Duration
     off: Duration
@@ -191,24 +191,24 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One worker, or a group of `count` that are alike. A step takes `step`, varied in one way at
-    most."""
+    """One worker, or a group of `count` equal workers. A step takes `step`, with at most one kind
+    of noise."""
 
     step: Duration
     count: int = 1
     name: str | None = None
     step_noise: float = 0.0
-    """Normal: the standard deviation of a step's time, as a part of it."""
+    """Normal noise: the standard deviation of a step's time, as a fraction of it."""
     step_lognormal: float = 0.0
-    """Log-normal: `step` is the median, and this the deviation of the logarithm."""
+    """Log-normal noise: the standard deviation of the logarithm; `step` is the median."""
     step_pareto: float | None = None
-    """Pareto: `step` is the shortest, and this the exponent; near 1 the tail is heavy."""
+    """Pareto noise: the exponent, with a heavy tail near 1; `step` is the shortest time."""
     slows: tuple[Slowing, ...] = ()
     stall: Stall | None = None
     tenant: Tenant | None = None
     link: LinkTable | None = None
     handling: Duration = Duration(0)
-    """What an exchange costs the worker itself: laying out what it sends, taking in what it gets."""
+    """The worker's own time for an exchange: copying what it sends and what it receives."""
     join: Duration = Duration(0)
 
     def __post_init__(self) -> None:
@@ -235,19 +235,19 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What befalls a worker, or a server; `cut` ends the link between a server and one of them; `end`
-    stops the job in order, as Ctrl-C does, or as an operator does with `polyrhythm stop`."""
+    """A fault or event of a worker or a server. `cut` ends the link between a server and another
+    process; `end` stops the job in order, as Ctrl-C or an operator's `polyrhythm stop` does."""
 
     at: Duration
     what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]
     worker: str | None = None
     server: int | None = None
     factor: float | None = None
-    """Slow: its steps take so many times as long as the table says."""
+    """For slow: how many times as long its steps take."""
     peer: int | None = None
-    """Cut: the other server."""
+    """For cut: the other server."""
     operator: str | None = None
-    """End: the operator that asks for it; without one, a signal does."""
+    """For end: the operator that requests it; None: a signal does."""
 
     def __post_init__(self) -> None:
         if self.what == "cut":
@@ -283,7 +283,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     workers: tuple[WorkersTable, ...] = ()
     link: LinkTable = LinkTable()
     objective: ObjectiveTable | None = None
-    """Without it nobody knows an objective."""
+    """None: the simulation has no objective."""
     events: tuple[Happening, ...] = ()
 
     def __post_init__(self) -> None:
@@ -302,10 +302,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             if event.worker is not None and event.worker not in names:
                 raise ValueError(f"an event is about {event.worker!r}, which is no worker here")
         if all(group.join for group in self.workers) and self.job.workers is None:
-            raise ValueError("nobody is there at the beginning: give one worker without join")
+            raise ValueError("no worker is there at the beginning: give one worker without join")
 
     def cast(self) -> list[WorkerSpec]:
-        """Every worker, in order. Who has no name of its own is called by its number."""
+        """Every worker, in order. A worker without a name is named by its number."""
         found: list[WorkerSpec] = []
         for group in self.workers:
             for index in range(group.count):

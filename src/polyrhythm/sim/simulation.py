@@ -1,6 +1,5 @@
-"""One run of a scenario: processes, links and what befalls them, until the lead says how it ended.
-
-The scenario and the seed give the run, whatever machine it is simulated on.
+"""One run of a scenario: processes, links and faults, until the lead ends the job. The same
+scenario and seed give the same run on every machine.
 """
 
 import random
@@ -28,7 +27,7 @@ from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire import messages as m
 
 _NAMED = 5
-"""So many machines that wait for the same are named; of more, the number is told."""
+"""The most machines that are named if they wait for the same thing."""
 
 
 class Simulation:
@@ -44,12 +43,13 @@ class Simulation:
         resumed: Record | None = None,
     ) -> None:
         """`job` is made by `scenario.job_spec`. `check`: after every event the machine asserts its
-        invariants, servers keep what they were given, and a witness compares what was promised
-        with what was folded. `resumed`: the record of the checkpoint that the job resumes from."""
+        invariants, servers record the contributions in their slices, and a checker compares
+        acknowledged contributions with folded ones. `resumed`: the record of the checkpoint that
+        the job resumes from."""
         self.scenario = scenario
         self.job = job
         self.workers: dict[str, WorkerProcess] = {}
-        """By name, the process that last came into the job."""
+        """Per name, the process that joined last."""
         self.operators: list[OperatorProcess] = []
         self._clock = clock
         self._rng = random.Random(seed)
@@ -95,14 +95,14 @@ class Simulation:
             clock.at(began_ns + event.at, self._happen, event)
         if not clock.run(began_ns + self.scenario.job.limit):
             limit_s = self.scenario.job.limit / 1e9
-            stuck = clock.idle_but_for(PACEMAKER)  # the lead beats even if nobody hears it
+            stuck = clock.idle_but_for(PACEMAKER)  # the lead's heartbeats never end
             never = "cannot go on" if stuck else f"does not end within {limit_s:.0f} s"
             raise JobFailed(f"the run {never}: {self.why()}")
         assert lead.outcome is not None
         return lead.outcome
 
     def why(self) -> str:
-        """What every machine waits for; those who wait for the same come together."""
+        """What every machine waits for; machines that wait for the same are named together."""
         waiting: dict[str, list[str]] = {}
         for name, machine in self._machines():
             waiting.setdefault(in_words(machine.why().reason), []).append(name)
@@ -206,7 +206,7 @@ class Simulation:
             return
         worker = self.workers.get(name)
         if worker is None or not worker.alive:
-            return  # it has come to its end already
+            return  # the worker has ended already
         if event.factor is not None:
             worker.pace.slowness = event.factor
         else:

@@ -692,9 +692,9 @@ def test_a_worker_without_points_is_noted_once() -> None:
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)
     effects = stage.tell(m.Abstained(**stage.who(1)))
-    assert [
-        note.fields["name"] for note in of(effects, fx.Note) if note.what == "no-points"
-    ] == ["worker-1"]
+    assert [note.fields["name"] for note in of(effects, fx.Note) if note.what == "no-points"] == [
+        "worker-1"
+    ]
     stage.folded(1)
     stage.contribute(0, 2, round_=2)
     effects = stage.tell(m.Abstained(**stage.who(1)))

@@ -106,7 +106,7 @@ class SimServerLinks:
                 continue  # servers with a higher number dial this one
             channel = self._dial(spec)
             if channel is None:
-                closed = ev.LinkClosed(fx.server_name(spec.server), "nobody answers")
+                closed = ev.LinkClosed(fx.server_name(spec.server), "no process answers")
                 self._process.put(self._name, closed)
                 continue
             channel.back.incarnation = spec.incarnation

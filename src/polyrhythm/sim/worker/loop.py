@@ -88,15 +88,15 @@ class Loop:
         self._terms = fx.Resume(-1, stop=False)
         self._hurried = False
         self._on_its_way = False
-        """Training through: the last contribution has not come back as a version yet."""
+        """With `trains_through`: the version with the last contribution has not landed yet."""
         self._came = False
-        """The version with it has landed."""
+        """That version has landed."""
         self._awaiting_ns: int | None = None
-        """Since when the loop has nothing to compute until that version comes."""
+        """Since when the loop waits for that version, because it has nothing to compute."""
         self._visits = SimVisits()
         self._least = 1
         self._size = batch
-        """Points of a step."""
+        """The number of points of a step."""
         self._ahead = (0, 0)
         """The steps that are being computed, and their points."""
         self._seen: float | None = None
@@ -145,7 +145,7 @@ class Loop:
     def _get_ready(self) -> None:
         self.ready = self._process.unsettled = True
 
-    # -- its course -------------------------------------------------------------------------------
+    # -- the course of the loop ----------------------------------------------------------------
 
     def go_on(self) -> None:
         self.ready = False
@@ -277,8 +277,8 @@ class Loop:
     # -- what it computes ----------------------------------------------------------------------
 
     def _compute(self) -> bool:
-        """Begin with the points that are computed on until something may have to be decided, if
-        there are any. All that is known now goes into the stretch."""
+        """Begin the steps up to the next decision, if there are points. Everything that is known
+        now is used to plan them."""
         begins_ns = max(self._clock.now_ns, self.time.resumed_ns, self.time.busy_ns)
         standing = self._standing(begins_ns)
         ahead = self.cadence.next_steps(standing, self._terms)
@@ -314,18 +314,19 @@ class Loop:
         self._visits.visit(points if steps == whole else steps * self._size, steps)
         process.unsettled = bool(self._unread)
         if self.looks:
-            self.looking = process.unsettled = True  # after what has come
+            self.looking = process.unsettled = True  # after reading the messages that have come
         else:
             self.after_steps()
         process.run()
 
     def _abandons(self, before: int) -> bool:
-        """Whether the last step is left out; `before`: the steps before it, of those just computed."""
+        """Whether the last step is left out. `before`: the number of steps before it that were just
+        computed."""
         late_ns = self._clock.now_ns - self.time.resumed_ns - self._terms.interval_ns
         return self.cadence.abandons(late_ns, self._visits.steps + before)
 
     def thaw(self) -> None:
-        """The process was stopped, and goes on."""
+        """The process was stopped and continues."""
         gap_ns = self.computing.thaw()
         if gap_ns and self._job is not None:
             every_ns = round(self._job.heartbeat_s * 1e9)

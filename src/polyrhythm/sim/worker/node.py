@@ -45,8 +45,8 @@ class WorkerProcess(Process):
         *,
         check: bool,
     ) -> None:
-        """`dial` returns the channel to a server, if that one listens there; `lead_linked` is what the
-        lead's greeting says."""
+        """`dial` returns the channel to a server, or None if no server listens there;
+        `lead_linked`: the event of the link to the lead."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
         self.name = name
@@ -57,7 +57,7 @@ class WorkerProcess(Process):
         self._lead_linked = lead_linked
         self._heard_throttle = HeardThrottle()
         self._lead_unread = False
-        """A message of the lead has come that this worker has not read yet."""
+        """The worker has not read a message of the lead that has arrived."""
         self._job_id = job
         self._model = model
         self._nbytes: dict[int, int] = {}
@@ -83,7 +83,7 @@ class WorkerProcess(Process):
     def _link(self, server: int, at: m.Address | None = None, before: int = 0) -> None:
         channel = self._dial(self, server, at)
         if channel is None:
-            self.put(_ME, ev.LinkClosed(fx.server_name(server), "nobody answers"))
+            self.put(_ME, ev.LinkClosed(fx.server_name(server), "no process answers"))
             return
         self._channels[server] = channel
         if server == SEAT.server:

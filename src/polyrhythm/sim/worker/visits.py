@@ -9,7 +9,7 @@ class SimVisits:
         self.lease: Leased | None = None
         self.lease_number = 0
         self.steps = 0
-        """Since the last contribution; so are the points."""
+        """Steps since the last contribution. `points` are counted alike."""
         self.points = 0
         self.ever = 0
         self.everything = 0
