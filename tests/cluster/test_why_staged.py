@@ -148,7 +148,7 @@ def test_why_names_a_server_missing_at_the_start(tmp_path: Path, long_job: Path)
     with Command(long_job, *flags, cwd=tmp_path) as command:
         wait_until(lambda: len(command.journal("server-joined")) == 2, "two of three are there")
         said = why(command, lambda said: bool(said.missing))
-        assert said.what == "waiting for s2: 2 of 3 servers are there"
+        assert said.what == "waiting for s2: 2 of 3 servers have joined"
         assert said.missing == ("s2",) and said.rule == RULES["servers"]
         assert f"polyrhythm server --connect {command.address()}" in said.remedies[0]
 
