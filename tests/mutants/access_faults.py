@@ -296,7 +296,7 @@ ACCESS: tuple[Mutant, ...] = (
         "operators-at-every-server",
         "A server that does not lead lets an operator wait for an answer that never comes.",
         "core:PeerAdmission.call_operator",
-        "self._refuse(link, 'an operator must connect to the lead, which does not run here')",
+        "self._refuse(link, Reason('not-the-lead'))",
         "[]",
         "tests/core/server/test_admission.py"
         "::test_an_operator_is_refused_at_once_because_the_lead_does_not_run_here",

@@ -122,8 +122,12 @@ CORE: tuple[Mutant, ...] = (
         "counted-when-sent",
         "A contribution counts when its trailer comes, whatever the servers report.",
         "core:Contributions._complete_if",
-        "trailer is None or len(partial.reports) < len(primary_since) or partial.lacks(primary_since)",
-        "trailer is None",
+        "if trailer is None or len(reports) < len(primary_since):\n"
+        "    return None\n"
+        "for server, since in primary_since.items():\n"
+        "    if reports.get(server, -1) < since:\n"
+        "        return None",
+        "if trailer is None:\n    return None",
         STORM,
         slow=True,
     ),

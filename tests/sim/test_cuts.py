@@ -51,9 +51,9 @@ def run(
 
 
 def checkpoints(run: Run) -> list[tuple[Record, dict[int, Any]]]:
-    witness = run.simulation._witness
-    assert witness is not None
-    return witness.checkpoints
+    checker = run.simulation._checker
+    assert checker is not None
+    return checker.checkpoints
 
 
 def visited(record: Record) -> int:

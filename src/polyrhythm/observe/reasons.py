@@ -143,6 +143,10 @@ SENTENCES = {
     "dials-itself": "s{by}: this server dials s{server} itself",
     "too-many-servers-wait": "s{by}: too many servers wait to be named by the lead",
     "too-many-workers-wait": "s{by}: too many workers wait to be named by the lead",
+    "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
+    "not-an-operator": "only an operator may ask for that",
+    "asked-already": "{name} has asked already, and an operator may ask once",
+    "unknown-request": "this job knows no request {what!r}",
     "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
     "too-late": "{name} came too late: {cause}",
     # how a request for a checkpoint ended

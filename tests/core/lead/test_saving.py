@@ -76,7 +76,7 @@ def test_a_job_that_saves_no_model_ends_at_once() -> None:
 
 def test_a_job_whose_round_1_did_not_open_saves_nothing() -> None:
     stage = Stage(workers=2, save_model=True)
-    stage.knock("worker-0")
+    stage.hello("worker-0")
     effects = stage.tell(ev.StopAsked())
     assert of(effects, fx.End) and not of(effects, fx.CreateModel)
 
@@ -114,7 +114,7 @@ def test_a_stop_at_once_saves_the_model_too(sync: str) -> None:
 
 def test_few_slices_are_asked_for_at_a_time() -> None:
     stage = Stage(workers=1, servers=1, save_model=True)
-    stage.knock("worker-0")
+    stage.hello("worker-0")
     stage.attach(0, spec((16 * 20,)))
     stage.from_servers(m.Placed)
     stage.from_servers(m.Seeded)
@@ -189,5 +189,5 @@ def test_the_lead_gives_up_after_a_minute_without_progress() -> None:
 def test_workers_that_come_while_the_model_is_saved_are_refused() -> None:
     stage = stage_of()
     stage.tell(ev.StopAsked(at_once=True))
-    (refusal,) = sent(stage.knock("worker-7"), m.Refusal)
+    (refusal,) = sent(stage.hello("worker-7"), m.Refusal)
     assert refusal.ending

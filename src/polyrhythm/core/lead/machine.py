@@ -406,7 +406,7 @@ class LeadMachine:
             return
         perform = self._REQUESTS.get(request.what)
         if perform is None:
-            self._operators.refuse(event.link, f"this job knows no request {request.what!r}")
+            self._operators.refuse(event.link, Reason("unknown-request", {"what": request.what}))
         else:
             perform(self, request, name, now_ns)
 

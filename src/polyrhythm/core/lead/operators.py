@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from polyrhythm.core.effects import Drop, Send
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
 from polyrhythm.core.machine import Reason
-from polyrhythm.core.text import plain
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.reasons import refused
 
 
 @dataclass(slots=True)
@@ -40,18 +38,18 @@ class Operators:
         ask and was refused."""
         operator = self._operators.get(link)
         if operator is None:
-            self.refuse(link, "only an operator may ask for that")
+            self.refuse(link, Reason("not-an-operator"))
             return None
         if operator.asked:
-            self.refuse(link, f"{operator.name} has asked already, and an operator may ask once")
+            self.refuse(link, Reason("asked-already", {"name": operator.name}))
             return None
         operator.asked = request.what
         return operator.name
 
-    def refuse(self, link: str, fault: str) -> None:
+    def refuse(self, link: str, fault: Reason) -> None:
         """The request of this operator cannot be met."""
         self._operators.pop(link, None)
-        self._outbox.refuse(link, refused(plain(fault)))
+        self._outbox.refuse(link, fault)
 
     # -- answers -------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ class PeerAdmission:
 
     def call_operator(self, link: str) -> list[Effect]:
         """An operator has said hello over `link`. Only the lead meets requests of operators."""
-        return self._refuse(link, "an operator must connect to the lead, which does not run here")
+        return self._refuse(link, Reason("not-the-lead"))
 
     def hung_up(self, link: str) -> None:
         for waiting, _ in self._queues:
