@@ -146,7 +146,7 @@ SENTENCES = {
     "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
     "not-an-operator": "only an operator may ask for that",
     "asked-already": "{name} has asked already, and an operator may ask once",
-    "unknown-request": "this job knows no request {what!r}",
+    "unknown-request": "this job knows no request '{what}'",
     "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
     "too-late": "{name} came too late: {cause}",
     # how a request for a checkpoint ended
