@@ -1,6 +1,7 @@
 """All mutants."""
 
 from tests.mutants.access_faults import ACCESS
+from tests.mutants.checkpoint_faults import CHECKPOINTS
 from tests.mutants.core_faults import CORE
 from tests.mutants.learn_faults import LEARN
 from tests.mutants.mutant import Mutant
@@ -8,4 +9,4 @@ from tests.mutants.paper_faults import PAPERS
 from tests.mutants.runtime_faults import RUNTIME
 from tests.mutants.store_faults import STORE
 
-MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN, *PAPERS, *ACCESS, *STORE)
+MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN, *PAPERS, *ACCESS, *STORE, *CHECKPOINTS)

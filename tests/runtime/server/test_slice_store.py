@@ -337,3 +337,42 @@ def test_a_deterministic_job_adds_in_the_order_of_the_workers_names(deterministi
     assert (len(found) == 1) == deterministic, found
     in_order = (torch.tensor(-1e8) + torch.tensor(1e8) + torch.tensor(1.0)).item()
     assert any(value == pytest.approx(1.0 - 0.5 * in_order / 3) for value in found)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_a_copy_of_a_cut_restored_elsewhere_folds_on_as_the_original_does(
+    monkeypatch: pytest.MonkeyPatch, sync: str
+) -> None:
+    """Parameters and the optimizer state of every slice are in the copy, as of the last fold."""
+    adam = OptimizerSpec("Adam", ({"lr": 0.5, "betas": [0.9, 0.99]},))
+    monkeypatch.setitem(globals(), "SPEC", ModelSpec(SPEC.tensors, adam))
+    original, other = make_store(sync=sync), make_store(sync=sync)
+
+    def step(made: SliceStore, value: float, number: int) -> None:
+        give_all(made, value, sequence=number)
+        if sync == "bsp":
+            made.fold(number, 0, 0)
+
+    step(original, 3.0, 1)
+    step(original, -2.0, 2)
+    copies, torn = original.copied()
+    assert torn == 0 and sorted(copies) == [slice_.id for slice_ in original.kept]
+    for slice_, state in copies.items():
+        other.restore(slice_, state)
+    step(original, 1.0, 3)
+    step(other, 1.0, 3)
+    for mine, theirs in zip(original.primary.held, other.primary.held, strict=True):
+        assert torch.equal(mine.parameters, theirs.parameters)
+
+
+def test_a_copy_is_not_changed_by_later_folds_and_counts_torn_contributions() -> None:
+    made = make_store()
+    give_all(made, 3.0)
+    give(made, 0, 5.0, worker=1)  # only one of its slices comes before the fold
+    made.fold(1, 0, 0)
+    copies, torn = made.copied()
+    before = {id_: state["parameters"].clone() for id_, state in copies.items()}
+    give_all(made, 1.0, sequence=2)
+    made.fold(2, 0, 0)
+    assert torn == 1
+    assert all(torch.equal(copies[id_]["parameters"], value) for id_, value in before.items())

@@ -1,0 +1,83 @@
+"""Faults of cuts and resumes: each puts something into a checkpoint that does not belong together."""
+
+from tests.mutants.mutant import Mutant, mutant
+
+_CUTS = "tests/core/lead/test_cuts.py"
+_STORE = "tests/runtime/server/test_slice_store.py"
+
+CHECKPOINTS: tuple[Mutant, ...] = (
+    mutant(
+        "epochs-restart-at-1",
+        "After a resume, incarnations of the time before the checkpoint come again.",
+        "core:View.resume",
+        "self.epoch = epoch",
+        "self.epoch = 0",
+        f"{_CUTS}::test_epochs_and_incarnations_continue_after_a_resume",
+    ),
+    mutant(
+        "routing-epoch-restarts",
+        "After a resume, servers have incarnations that others had before the checkpoint.",
+        "core:Routing.resume",
+        "self.epoch = epoch",
+        "self.epoch = 0",
+        f"{_CUTS}::test_epochs_and_incarnations_continue_after_a_resume",
+    ),
+    mutant(
+        "no-optimizer-state-for-one-slice",
+        "One slice of a checkpoint lacks its optimizer state.",
+        "runtime:SliceStore.copied",
+        "{**state, PARAMETERS: state[PARAMETERS].clone()}",
+        "{**(state if id_ else {}), PARAMETERS: state[PARAMETERS].clone()}",
+        f"{_STORE}::test_a_copy_of_a_cut_restored_elsewhere_folds_on_as_the_original_does",
+        slow=True,
+    ),
+    mutant(
+        "cut-shares-memory",
+        "A copy of the parameters changes with the next fold.",
+        "runtime:SliceStore.copied",
+        "state[PARAMETERS].clone()",
+        "state[PARAMETERS]",
+        f"{_STORE}::test_a_copy_is_not_changed_by_later_folds_and_counts_torn_contributions",
+        slow=True,
+    ),
+    mutant(
+        "chunk-progress-from-after-the-cut",
+        "Points count as visited whose contribution is not in the slices of the checkpoint.",
+        "core:DataPlan.recorded",
+        "self._ahead.get(index, (chunk.passes, chunk.cursor))",
+        "(chunk.passes, chunk.cursor)",
+        f"{_CUTS}::test_progress_of_a_contribution_that_is_not_in_the_cut_is_not_in_the_record",
+    ),
+    mutant(
+        "split-folds-are-cut",
+        "A contribution is in the cut of one server and not in that of another.",
+        "core:Cuts._disturbed",
+        "self._contributions.split(self._rounds.round)",
+        "False",
+        f"{_CUTS}::test_a_fold_with_a_contribution_on_some_servers_only_is_no_cut",
+    ),
+    mutant(
+        "torn-cuts-count",
+        "A contribution is in some slices of a server's cut and not in others.",
+        "core:Cuts.taken",
+        "message.torn",
+        "False",
+        f"{_CUTS}::test_a_cut_that_a_server_found_torn_is_given_up_and_the_next_fold_is_tried",
+    ),
+    mutant(
+        "cut-while-contributions-are-in-flight",
+        "Without rounds, a contribution is in some slices of the cut and not in others.",
+        "core:Cuts._quiet",
+        "changing or self._contributions.any",
+        "changing",
+        f"{_CUTS}::test_without_rounds_the_cut_waits_until_nothing_is_in_flight",
+    ),
+    mutant(
+        "workers-proceed-before-all-have-copied",
+        "Without rounds, a contribution is folded on a server that has not copied its slices yet.",
+        "core:Cuts.taken",
+        "not cut.untaken",
+        "True",
+        f"{_CUTS}::test_without_rounds_the_cut_waits_until_nothing_is_in_flight",
+    ),
+)
