@@ -49,6 +49,7 @@ def counts(folder: Path) -> list[tuple[Record, list[torch.Tensor]]]:
     return found
 
 
+@pytest.mark.guarantee("checkpoint-whole", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "ssp:2", "ssp-restart:2", "asp", "psp"])
 def test_all_slices_of_a_checkpoint_count_the_same_visits(tmp_path: Path, sync: str) -> None:
     """One worker is slow, so that others contribute while a checkpoint is made."""
@@ -68,6 +69,7 @@ def test_all_slices_of_a_checkpoint_count_the_same_visits(tmp_path: Path, sync: 
         assert int(blocks[0].sum()) == visited(record)
 
 
+@pytest.mark.guarantee("killed-while-writing", policies=("bsp",), k=(0,))
 @pytest.mark.parametrize("step", STEPS)
 def test_a_job_killed_at_any_step_of_writing_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -109,6 +111,7 @@ def test_a_server_lost_during_a_cut_gives_it_up_and_the_next_one_is_made(
     assert failed[0]["reason"] == "cut-server-lost"
 
 
+@pytest.mark.guarantee("store-fails", policies=("bsp",), k=(0,))
 def test_training_goes_on_without_its_store_and_checkpoints_come_back_with_it(
     tmp_path: Path,
 ) -> None:

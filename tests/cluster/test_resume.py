@@ -58,6 +58,7 @@ def visited(record: Record) -> int:
     return sum((c.last - c.first) * c.passes + c.cursor for c in record.chunks)
 
 
+@pytest.mark.guarantee("job-killed", policies=("bsp",), k=(0,))
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
     tmp_path: Path, optimizer: str
@@ -80,6 +81,7 @@ def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
         assert torch.allclose(tensor, after[name], rtol=0, atol=1e-5), name
 
 
+@pytest.mark.guarantee("job-killed", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "ssp:2", "ssp-restart:2", "asp", "psp", "fsp"])
 def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers(
     tmp_path: Path, sync: str

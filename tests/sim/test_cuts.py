@@ -2,11 +2,17 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrhythm.core.record import Record
+from polyrhythm.observe.journal import MemoryJournal
+from polyrhythm.observe.summary import summarise
+from polyrhythm.sim.clock import Clock
+from polyrhythm.sim.scenario import parse_scenario
+from polyrhythm.sim.simulation import Simulation
 from tests.sim.staged_run import Run
 
 POLICIES = ["bsp", "ssp:2", "ssp-restart:2", "asp", "psp", "fsp"]
@@ -70,6 +76,7 @@ def check_cuts(run: Run) -> int:
     return len(found)
 
 
+@pytest.mark.guarantee("checkpoint-whole", k=(0,))
 @pytest.mark.parametrize("every", ["20ms", "2rounds"])
 @pytest.mark.parametrize("sync", POLICIES)
 def test_every_slice_of_a_cut_has_the_contributions_that_the_record_counts(
@@ -102,3 +109,26 @@ def test_a_late_contribution_is_not_cut_in_two() -> None:
     slow = 'timer = "10ms"\n'
     finished = run("bsp", "1rounds", [3, 3, 23], jitter=0.6, more=slow, seed=3)
     assert check_cuts(finished) >= 3
+
+
+@pytest.mark.parametrize("sync", POLICIES)
+def test_a_resumed_job_visits_the_rest_of_the_points_once(sync: str) -> None:
+    """From three workers and servers to four workers and two servers."""
+    first = run(sync, "2rounds", [2, 3, 7])
+    record, _ = checkpoints(first)[1]
+    scenario = parse_scenario(
+        JOB.format(sync=sync, every="", workers=4, more="").replace("servers = 3", "servers = 2")
+        + WORKER.format(step=3, jitter=0.3) * 4,
+        "resumed.toml",
+    )
+    job = msgspec.structs.replace(
+        scenario.job_spec("job"),
+        resume="simulated",
+        resume_number=record.number,
+        resume_round=record.round,
+    )
+    clock = Clock()
+    journal = MemoryJournal(clock.read)
+    simulation = Simulation(scenario, job, clock, journal, check=True, resumed=record)
+    assert simulation.run().reason.code == "goal"
+    assert summarise(journal.lines)["points"] == 2 * 480 - visited(record)
