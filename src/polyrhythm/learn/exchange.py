@@ -201,7 +201,7 @@ class Exchange(torch.optim.Optimizer):
         self._step -= 1
         if objective:
             self._objective.pop()
-        self._abandoned_ns += self._node.computed_ns() - self._micro_ns
+        self._abandoned_ns += self._node.timesheet.computed_ns() - self._micro_ns
         self._node.look()
 
     def _end_micro_batch(self) -> None:
@@ -210,7 +210,7 @@ class Exchange(torch.optim.Optimizer):
         points = self._visited() - self._gathered
         self._gathered += points
         self._kind.gather(self._flat, points or 1.0)
-        now_ns = self._node.computed_ns()
+        now_ns = self._node.timesheet.computed_ns()
         self.cadence.measured(points, now_ns - self._micro_ns)
         self._micro_ns = now_ns
         self._node.look()
@@ -277,7 +277,7 @@ class Exchange(torch.optim.Optimizer):
 
     def exclude_time(self, nanoseconds: int) -> None:
         """Do not count this time as computing: the user's code did other work."""
-        self._node.exclude_time(nanoseconds)
+        self._node.timesheet.exclude_time(nanoseconds)
         if self._pacer is not None:
             self._pacer.exclude_time(nanoseconds)
 
@@ -360,7 +360,7 @@ class Exchange(torch.optim.Optimizer):
     def resume_pace(self) -> None:
         """The worker computes again: the next padded step begins when computing began."""
         if self._pacer is not None:
-            self._pacer.resume(self._node.resumed_ns)
+            self._pacer.resume(self._node.timesheet.resumed_ns)
 
     def begin_round(self) -> None:
         """A round begins with these parameters: evaluate the probe sample if the policy asks for
@@ -369,7 +369,7 @@ class Exchange(torch.optim.Optimizer):
         self._gathered = 0.0
         if self.probe is not None and self._node.terms.probe[1]:
             self.exclude_time(self.probe.evaluate(*self._node.terms.probe))
-        self._node.begin_interval()
+        self._node.timesheet.begin_interval()
 
     def _check_numbers(self) -> None:
         """Refuse a changed option of the optimizer. Only learning rates are sent, so any other

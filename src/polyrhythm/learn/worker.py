@@ -184,7 +184,7 @@ class Worker:
             self._exchange.take_version()
         points = self._points = self._points or Points(lease, least)
         self._visits.put_back = points.put_back if self._job.abandon != OFF else None
-        self._node.begin_interval()
+        self._node.timesheet.begin_interval()
         while not self.stopped:
             lease = self._node.lease or lease
             if points.take(lease):

@@ -81,7 +81,7 @@ class WorkerNode:
         self._model: FlatModel | None = None
         self._pushing = Pushing(self._machine, self._links, shared=dialer.shared)
         self._push = self._pushing.buffers
-        self._time = Timesheet()
+        self.timesheet = Timesheet()
         self._heard_throttle = HeardThrottle()
         self._resumed = False
         self._failure: PolyrhythmError | None = None
@@ -187,9 +187,9 @@ class WorkerNode:
             weight,
             rates,
             objective,
-            self._time.computed_ns(began_ns),
-            self._time.waited_ns,
-            self._time.transferred_ns,
+            self.timesheet.computed_ns(began_ns),
+            self.timesheet.waited_ns,
+            self.timesheet.transferred_ns,
             progress,
             lease,
             steps,
@@ -200,11 +200,11 @@ class WorkerNode:
         if wait:
             self._exchange(event, began_ns)
         elif self._parting:
-            self._time.resume()
+            self.timesheet.resume()
         else:
             self._resumed = False
             self._driver.post(_ME, event)
-            self._time.trained_through(began_ns)
+            self.timesheet.trained_through(began_ns)
         self._push.turn_to_next(self._machine.unacknowledged)
 
     def look(self) -> bool:
@@ -219,12 +219,7 @@ class WorkerNode:
         and has no points left."""
         began_ns = time.monotonic_ns()
         self._wait(lambda: self._resumed or self._let_go)
-        return self._time.waited_for_version(began_ns)
-
-    @property
-    def resumed_ns(self) -> int:
-        """Since when the user's code has had the parameters."""
-        return self._time.resumed_ns
+        return self.timesheet.waited_for_version(began_ns)
 
     def rebase(self) -> int:
         """Move the parameters to the version that came aside, keeping what was learned since the
@@ -236,27 +231,15 @@ class WorkerNode:
             self._model.adopt()
         else:
             self._model.rebase(self._push.sent)
-        return self._time.rebased(began_ns, anew=self.terms.anew)
+        return self.timesheet.rebased(began_ns, anew=self.terms.anew)
 
     def set_apart(self) -> None:
         """The last contribution has not come back as a version: the next one leaves it out."""
         assert self._model is not None
         self._model.set_apart(self._push.sent)
 
-    def exclude_time(self, nanoseconds: int) -> None:
-        """Do not count this time as computing."""
-        self._time.exclude_time(nanoseconds)
-
-    def computed_ns(self) -> int:
-        """How long the user's code has had the parameters."""
-        return self._time.computed_ns()
-
-    def begin_interval(self) -> None:
-        """Where rounds end by the clock: start the clock of this round."""
-        self._time.begin_interval()
-
     def interval_left_ns(self) -> int:
-        return self._time.interval_left_ns(self.terms.interval_ns)
+        return self.timesheet.interval_left_ns(self.terms.interval_ns)
 
     def ask_for_barrier(self) -> None:
         self._driver.post(_ME, ev.PassedAll())
@@ -266,7 +249,7 @@ class WorkerNode:
 
     def _exchange(self, event: Any, began_ns: int) -> None:
         if self._parting:
-            self._time.resume()
+            self.timesheet.resume()
             return
         self._resumed = False
         idle_ns = self._links.idle_ns
@@ -274,7 +257,7 @@ class WorkerNode:
         self._wait(lambda: self._resumed or self._let_go)
         self._parting = self.asked
         self._book()
-        self._time.exchanged(began_ns, self._links.idle_ns - idle_ns)
+        self.timesheet.exchanged(began_ns, self._links.idle_ns - idle_ns)
 
     def _book(self) -> None:
         """The version is whole: use it, and start the clock of computing."""
@@ -283,7 +266,7 @@ class WorkerNode:
             self._model.read_in_place(self._landing.in_place)
         if self._model.aside and self._resumed:
             self._model.adopt()
-        self._time.resume()
+        self.timesheet.resume()
 
     def report(self, metrics: dict[str, float], version: int = -1) -> None:
         """`version`: the version that was measured; -1 if it was none."""
@@ -326,7 +309,7 @@ class WorkerNode:
     def _dial(self, effect: fx.Dial) -> None:
         self.job = self._machine.job
         assert self.job is not None
-        self._time.look_every(self.job.heartbeat_s)
+        self.timesheet.look_every(self.job.heartbeat_s)
         self._joining.dial(effect)
 
     def _beat(self, effect: fx.Beat) -> None:
@@ -334,7 +317,7 @@ class WorkerNode:
 
     def _say_if_unread(self) -> None:
         """While the user's code computes no link is read: unread messages of the lead count as heard."""
-        self._time.look()
+        self.timesheet.look()
         if self._links.unread(fx.LEAD):
             self._driver.put(_ME, ev.LeadHeard())
 

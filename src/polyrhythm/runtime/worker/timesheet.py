@@ -110,6 +110,7 @@ class Timesheet:
         self._stopped_ns += self._pauses.since(began_ns)
 
     def begin_interval(self) -> None:
+        """Where rounds end by the clock: start the clock of this round."""
         self._interval_ns = time.monotonic_ns()
 
     def interval_left_ns(self, interval_ns: int) -> int:
