@@ -104,7 +104,7 @@ def test_a_row_of_a_worker_covers_its_earlier_incarnations() -> None:
 
 def test_a_promoted_server_acknowledges_only_what_all_its_slices_have() -> None:
     """s1 waits only for s2 to copy a contribution to slice 0. Then s2 is lost, whose slice 1 has a
-    copy on s0 too, which may lack it: nobody has said otherwise."""
+    copy on s0 too, which may lack it, because no server has reported otherwise."""
     machine = ServerMachine(
         1, m.JobSpec(job="j", servers=3, replicas=2, slice_nbytes=128, sync="asp")
     )

@@ -77,7 +77,7 @@ def test_people_read_it_too(tmp_path: Path) -> None:
     text = summary_text({**described(JobSpec(job="")), **summarise(run_of_two())}, tmp_path)
     assert (
         "  all workers: computing 4.0 s, waiting 1.0 s, transferring 3.0 s, redone 0.5 s;"
-        " used to 50% (80% within a round's longest step)\n" in text
+        " 50% of the time computing (80% within a round's longest step)\n" in text
     )
 
 

@@ -54,7 +54,7 @@ def test_one_is_waited_for_under_a_bound() -> None:
     assert said is not None and "a larger bound" in said
 
 
-def test_under_asp_nobody_waits_for_anybody() -> None:
+def test_under_asp_no_worker_waits_for_another() -> None:
     assert advise(after(10.0, FAST, SLOW), job(sync="asp")) is None
 
 

@@ -23,7 +23,15 @@ FIELDS: dict[str, Any] = {
     **{"ahead": 3, "missing": [2], "held": [5], "workers": [1, 2], "servers": [8]},
     **{"steps": [4, 1], "name": "worker-9", "peer": "s1", "detail": "gone", "attempt": "again"},
     **{"characters": 200, "most": 100, "least": 2, "expected": 2, "protocol": 1, "weight": 0.0},
-    **{"servers_wanted": 3, "contributions": 16, "incarnation": 5, "what": "dance", "number": 3},
+    **{
+        "servers_wanted": 3,
+        "contributions": 16,
+        "incarnation": 5,
+        "what": "dance",
+        "number": 3,
+        "left": 2,
+        "times": 3,
+    },
     **{"goal": "rounds", "cause": "done", "limit_s": 2.0, "heartbeats": 20, "heartbeat_s": 0.1},
 }
 

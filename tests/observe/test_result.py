@@ -87,7 +87,7 @@ def test_when_it_may_end(fields: dict[str, Any], rest_s: float | None) -> None:
     )
 
 
-def test_before_it_opens_nobody_knows() -> None:
+def test_the_time_to_the_target_is_unknown_before_round_1_opens() -> None:
     assert left_s(fold([]), job(max_seconds=5.0), 1.0) is None
 
 

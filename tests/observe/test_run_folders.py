@@ -89,7 +89,7 @@ def test_without_proc_the_number_decides(folder: Path, other: subprocess.Popen[b
     assert not runs.is_alive(process)
 
 
-def test_of_another_machine_nobody_here_knows(folder: Path) -> None:
+def test_whether_a_run_on_another_machine_is_alive_is_unknown(folder: Path) -> None:
     process = runs.RunProcess(pid=1, host="elsewhere", began=0.0, started=1)
     (folder / "process.json").write_bytes(msgspec.json.encode(process))
     run = runs.load_run(folder)

@@ -62,7 +62,7 @@ def test_an_eviction_and_a_rejoin_are_told_once_each() -> None:
     ]
 
 
-def test_that_the_lead_was_away_concerns_everybody() -> None:
+def test_a_pause_of_the_lead_concerns_every_worker() -> None:
     assert after_opening(line(9.0, "lead-paused", seconds=3.96)) == [
         "   9.0 s  the lead was paused for 4.0 s: no process is suspected for that time"
     ]

@@ -1,4 +1,4 @@
-"""The minimum tracker, compared with a plain dict; and wrong if dropped entries still count."""
+"""The minimum tracker agrees with a plain dict, and a tracker that counts dropped entries does not."""
 
 from typing import ClassVar
 

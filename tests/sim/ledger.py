@@ -317,7 +317,7 @@ def storm(sync: str, seed: int) -> str:
 
 
 def _befall_server(rng: random.Random, at_ms: float, server: int) -> tuple[str, float]:
-    """What happens to it, and until when nobody else should be lost because of it."""
+    """A fault, and until when no other process should be lost because of it."""
     match rng.choice(["crash", "respawn", "stop", "blink", "cut off", "cut from a worker"]):
         case "crash":
             back_ms = at_ms + rng.uniform(50, 400)

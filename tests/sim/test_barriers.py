@@ -42,7 +42,7 @@ def test_every_point_is_visited_once_a_pass(sync: str, keys: str) -> None:
     assert len(done.given()) == done.result["contributions"]
 
 
-def test_under_psp_nobody_waits_and_the_fast_make_more_steps() -> None:
+def test_under_psp_no_worker_waits_and_fast_workers_make_more_steps() -> None:
     shares = run("psp", "rounds = 60").result["per_worker"]
     assert all(worker["wait_s"] == 0 for worker in shares.values())
     assert {worker["contributions"] for worker in shares.values()} == {60}

@@ -95,7 +95,7 @@ def test_a_stopped_worker_is_silent_and_comes_back_with_what_it_had() -> None:
     assert shares["worker-2"]["contributions"] <= shares["worker-0"]["contributions"]
 
 
-def test_without_a_timer_everybody_waits_for_the_stopped() -> None:
+def test_without_a_timer_all_workers_wait_for_a_stopped_one() -> None:
     run = happen("300ms stop worker-2", "1500ms continue worker-2", timer="off")
     assert {line["reason"] for line in run.lines("rounds")} <= {"opened", "all-arrived"}
     assert run.result["per_worker"]["worker-0"]["wait_s"] > 1.1

@@ -350,7 +350,7 @@ class Conductor:
             case "crash":
                 self.workers[worker].crash()
             case "abstain":
-                pass  # nobody tells it to
+                pass  # no part tells it to
 
 
 def conduct(job: m.JobSpec, score: list[tuple[str, int, int]], found: Decisions) -> None:

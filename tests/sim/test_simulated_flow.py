@@ -46,7 +46,7 @@ def test_every_point_is_visited_once_a_pass(sync: str, seed: int) -> None:
     assert len(run.given()) == run.result["contributions"]
 
 
-def test_under_asp_nobody_waits_for_the_slow() -> None:
+def test_under_asp_no_worker_waits_for_a_slow_one() -> None:
     run = run_with("asp", "rounds = 50")
     fast, also_fast, slow = contributions(run)
     assert fast > 5 * slow and also_fast > 5 * slow
@@ -71,7 +71,7 @@ def test_a_larger_bound_waits_less() -> None:
     assert waits[0] > 3 * waits[2]
 
 
-def test_a_restart_brings_everybody_together() -> None:
+def test_a_restart_sets_all_clocks_to_the_same_value() -> None:
     fast, _, slow = contributions(run_with("ssp-restart:4", "rounds = 30"))
     assert fast <= slow * 5, "four ahead, then all stop: at most five steps for one"
     assert fast > 2 * slow

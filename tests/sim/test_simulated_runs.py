@@ -127,7 +127,7 @@ def test_the_scenarios_of_this_repository(name: str) -> None:
         assert run.result["points"] == job.epochs * job.points
 
 
-def test_a_run_with_nothing_left_to_come_says_what_everybody_waits_for() -> None:
+def test_a_run_that_cannot_go_on_says_what_every_process_waits_for() -> None:
     """The only worker dies before its first frame has left."""
     with pytest.raises(JobFailed) as caught:
         Run(

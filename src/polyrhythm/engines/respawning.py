@@ -37,7 +37,7 @@ class Respawning:
         self._respawn.on(Started(name), time.monotonic_ns())
 
     def plan(self, child: Child) -> Reason | None:
-        """Plan to start this process again. The reason if it is given up; None otherwise."""
+        """Plan to start this process again. Returns the reason if it is given up instead."""
         name = child.request.name
         decision = self._respawn.on(Died(name, child.how), time.monotonic_ns())
         assert decision is not None

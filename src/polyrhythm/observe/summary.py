@@ -215,7 +215,8 @@ def _time_row(time: dict[str, float], overall: float, per_round: float | None) -
     redone = f", redone {time['redone_s']:.1f} s" if time["redone_s"] else ""
     return (
         f"  all workers: computing {time['compute_s']:.1f} s, waiting {time['wait_s']:.1f} s,"
-        f" transferring {time['transfer_s']:.1f} s{redone}; used to {percent(overall)}{within}"
+        f" transferring {time['transfer_s']:.1f} s{redone};"
+        f" {percent(overall)} of the time computing{within}"
     )
 
 

@@ -361,7 +361,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def parse_scenario(text: bytes | str, source: str) -> Scenario:
-    """`source` is what the text is called where it is refused."""
+    """Parse a scenario. `source`: the name of the text in error messages."""
     try:
         scenario = msgspec.toml.decode(text, type=Scenario, dec_hook=_parse_quantity)
         choose_policy(scenario.job_spec("simulated"))

@@ -37,7 +37,7 @@ def test_the_end_of_an_older_link_is_ignored() -> None:
     links.linked(1, 2)
     assert not links.ended(1, 1) and links.complete
     assert not links.wants(1, 1) and links.wants(1, 2) and links.wants(1, 0)
-    assert links.ended(1, 0), "nobody said which"
+    assert links.ended(1, 0), "the incarnation is not known"
     assert not links.complete
 
 

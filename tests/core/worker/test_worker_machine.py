@@ -89,7 +89,7 @@ def test_a_new_seeder_seeds_in_the_new_epoch_after_the_first_seeder_died() -> No
 def test_it_resumes_with_one_complete_version_and_a_release() -> None:
     hand = Hand().join()
     assert hand.why() == "waiting for the servers to allocate the model's slices"
-    assert of(hand.land(0), fx.Resume) == [], "nobody released it"
+    assert of(hand.land(0), fx.Resume) == [], "the lead has not released it"
     (resume,) = of(hand.release(0), fx.Resume)
     assert resume == fx.Resume(0, False, anew=True)
     assert hand.why() == "the worker is computing on version 0"
@@ -150,7 +150,9 @@ def test_it_counts_the_contributions_that_every_server_has_acknowledged() -> Non
     assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (2, 0)
     hand.tell(m.Evicted(**WHO, reason=SILENT))
     hand.compute()
-    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 0), "it is somebody new"
+    assert (hand.worker.acknowledged, hand.worker.unacknowledged) == (0, 0), (
+        "it has a new incarnation"
+    )
 
 
 def test_parameters_that_arrive_acknowledge_a_contribution() -> None:

@@ -1,4 +1,5 @@
-"""The operator's end of its link: what it says of a lead that is silent, or closes the link."""
+"""The operator's end of its link: its messages about a lead that is silent, or that closes the
+link."""
 
 import socket
 import threading

@@ -42,7 +42,8 @@ def test_a_barrier_that_was_called_is_over_with_the_next_version(node: WorkerNod
 def test_a_worker_that_joined_again_carries_nothing_over(
     node: WorkerNode, anew: bool, carried: float
 ) -> None:
-    """It trained through: 1.0 was sent, and 0.5 was learned since. As somebody new it begins with the
+    """It trained through: 1.0 was sent, and 0.5 was learned since. With a new incarnation it begins
+    with the
     version that it was given."""
     tensor = torch.zeros(LENGTH)
     layout = lay_out(SPEC, 1, 4 * LENGTH)

@@ -127,7 +127,7 @@ def test_what_had_left_before_a_death_arrives_and_the_rest_never() -> None:
     assert wire.far.ended == [(7.5 * MS, "died")]
 
 
-def test_nobody_is_heard_after_either_end_closed() -> None:
+def test_no_message_arrives_after_either_end_closed() -> None:
     wire = Wire()
     wire.out.hang_up("done")
     wire.out.back.send(Pull(round=1))
