@@ -1,0 +1,1 @@
+"""What saving the trained model costs, beside writing its bytes."""
