@@ -52,6 +52,9 @@ def main(worker):
             open(f"began-{worker.name}", "w").close()
         while step == 20 and worker.options.get("gate") and not os.path.exists("go"):
             time.sleep(0.01)
+    open(f"over-{worker.name}", "w").close()
+    while worker.options.get("after") and not os.path.exists("go"):
+        time.sleep(0.01)
     torch.save(model.state_dict(), f"after-{worker.name}.tmp")
     os.rename(f"after-{worker.name}.tmp", f"after-{worker.name}.pt")
 '''
@@ -233,6 +236,36 @@ def test_the_saved_model_has_the_accuracy_that_the_summary_printed(
     images = digits.load()
     assert accuracy(model, images.test_x, images.test_y) == result["accuracy"]
     assert result["model"] == str(tmp_path / "runs" / "run" / "model.safetensors")
+
+
+def test_a_server_that_was_started_by_command_sends_its_slices(tmp_path: Path) -> None:
+    with start(tmp_path, "--epochs", 2, "--local-servers", 1, "--link", "tcp") as command:
+        command.serve("--link", "tcp")
+        assert command.wait() == 0, command.stderr()
+        assert_equals_what_workers_had(command, saved_model(command))
+
+
+def test_status_and_why_show_that_the_model_is_being_saved_and_a_second_signal_ends_it(
+    tmp_path: Path,
+) -> None:
+    """A server that is stopped by SIGSTOP does not send its slices."""
+    with start(tmp_path, "--max-seconds", 600, "--set", "after=1") as command:
+        await_training(command)
+        command.process.send_signal(signal.SIGINT)
+        wait_until(lambda: len(list(tmp_path.glob("over-*"))) == 2, "both have left their loop")
+        os.kill(command.servers()[1], signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        wait_until(lambda: command.journal("saving"), "the lead collects the model")
+        status = call("status", "run", cwd=tmp_path).stdout
+        assert "the job is over, and its model is being saved" in status
+
+        def reason() -> str:
+            return call("why", "run", cwd=tmp_path).stdout
+
+        wait_until(lambda: "s1 still sends parameters" in reason(), "why names the server")
+        command.process.send_signal(signal.SIGINT)
+        assert command.wait() == 130
+        assert not (command.run_dir / "model.safetensors").exists()
 
 
 def test_bench_saves_no_model(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ protocol."""
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from polyrhythm.cli.hosts import child_requests
 from polyrhythm.engines.choice import ENGINES, choose_engine
@@ -54,6 +55,17 @@ def test_an_engine_reports_a_worker_whose_code_raises(engine: str, tmp_path: Pat
     outcome = run(engine, tmp_path, [], options={"fail": "yes"})
     assert list(outcome.worker_failures) == ["worker-1"]
     assert "ValueError: worker-1 was asked to fail" in outcome.worker_failures["worker-1"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_saves_the_model_in_the_folder_of_the_run(engine: str, tmp_path: Path) -> None:
+    outcome = run(engine, tmp_path, [], save_model=True)
+    assert outcome.failed is None
+    state = load_file(tmp_path / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {
+        "weight": (1, 2),
+        "bias": (1,),
+    }
 
 
 def test_the_error_for_an_unknown_engine_names_the_known_ones() -> None:

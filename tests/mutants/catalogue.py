@@ -4,9 +4,19 @@ from tests.mutants.access_faults import ACCESS
 from tests.mutants.checkpoint_faults import CHECKPOINTS
 from tests.mutants.core_faults import CORE
 from tests.mutants.learn_faults import LEARN
+from tests.mutants.model_faults import MODEL
 from tests.mutants.mutant import Mutant
 from tests.mutants.paper_faults import PAPERS
 from tests.mutants.runtime_faults import RUNTIME
 from tests.mutants.store_faults import STORE
 
-MUTANTS: tuple[Mutant, ...] = (*CORE, *RUNTIME, *LEARN, *PAPERS, *ACCESS, *STORE, *CHECKPOINTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *CORE,
+    *RUNTIME,
+    *LEARN,
+    *PAPERS,
+    *ACCESS,
+    *STORE,
+    *MODEL,
+    *CHECKPOINTS,
+)

@@ -141,12 +141,28 @@ def status(run: Run) -> RenderableType:
     rows += [Text(shown(_failover(failover))) for failover in state.failovers]
     if state.learning:
         rows.append(Text(f"copies of slices that are being restored: {state.learning}"))
+    rows += [Text(shown(text)) for text in _models(state, running=running)]
     if state.waiting is not None and running:
         text = in_words(state.waiting.reason, state.name_of)
         rows.append(Text(shown(f"{text}: ask 'polyrhythm why'")))
     if state.listening is not None and running:
         rows.append(Text(f"others may join: polyrhythm worker --connect {state.listening}"))
     return Group(*rows)
+
+
+def _models(state: RunState, *, running: bool) -> list[str]:
+    """Lines about the files of the trained model."""
+    rows = []
+    if state.saving and running:
+        rows.append("the job is over, and its model is being saved")
+    if state.best is not None:
+        best = state.best
+        rows.append(f"best model: {best['path']} (accuracy {best['value']:.4f})")
+    if state.model is not None:
+        rows.append(f"model: {state.model}")
+    if state.not_saved is not None:
+        rows.append(f"the model is not saved: {in_words(state.not_saved)}")
+    return rows
 
 
 def _failover(failover: Failover) -> str:

@@ -37,6 +37,8 @@ RULES = {
     "failover": "replicas of a dead server's slices become primaries;"
     " workers continue when every server follows the new routes",
     "resending": "what a dead server had added and not folded is sent again, before the round is folded",
+    "collecting": "every primary sends its parameters to the lead's process, which writes the model",
+    "saving": "a job ends when its model is on the disk",
     "rerouting": "slices are used again when every server that copies them is linked",
     "copying": "a step counts when every replica has made it too",
     "parted": "a worker that loses a server waits 5 s for new routes, and then joins again",
@@ -64,6 +66,10 @@ _REMEDIES = {
     "unreported": ("look for a server that is stopped, short of memory, or behind a slow link",),
     "ending": ("wait, or let `main` do less after its loop",),
     "stopping": ("wait, or end the job at once: polyrhythm stop RUN --now",),
+    "collecting": (
+        "look for a server that is stopped: after a minute without progress the model is given up",
+    ),
+    "saving": ("wait for the disk; a second Ctrl-C ends the job without its model",),
     "servers": ("start the missing servers: polyrhythm server --connect {listening}",),
     "failover": ("look for a second server that is stopped: all others wait until it is lost",),
     "resending": ("look at those workers: a worker that is stopped will be evicted",),

@@ -1,0 +1,91 @@
+"""Faults of saving the model: each loses it, or saves another one."""
+
+from tests.mutants.mutant import Mutant, mutant
+
+_LEAD = "tests/core/lead/test_saving.py"
+_BEST = "tests/core/lead/test_keep_best.py"
+_SERVER = "tests/core/server/test_sending_parameters.py"
+_FILE = "tests/store/test_model_file.py"
+
+MODEL: tuple[Mutant, ...] = (
+    mutant(
+        "replica-not-asked-for-slices",
+        "The job ends without its model if a server dies while it sends its slices.",
+        "core:Saving.ask",
+        "self._asked.get(slice_) == (server, incarnations[server])",
+        "slice_ in self._asked",
+        f"{_LEAD}::test_the_replica_of_a_lost_server_is_asked_for_what_is_missing",
+    ),
+    mutant(
+        "all-slices-at-once",
+        "The lead's process holds a second copy of the model if its disk is slow.",
+        "core:Saving.ask",
+        "slices[: max(0, _AT_ONCE - busy.get(server, 0))]",
+        "slices",
+        f"{_LEAD}::test_few_slices_are_asked_for_at_a_time",
+    ),
+    mutant(
+        "model-of-lost-slices",
+        "A job that has lost slices waits for a minute to save them.",
+        "core:Ending.finish",
+        "self._saves and self._rounds.open and not lost",
+        "self._saves and self._rounds.open",
+        f"{_LEAD}::test_a_job_that_loses_slices_saves_nothing",
+    ),
+    mutant(
+        "unsaved-model-is-a-success",
+        "A job that reached its goal and lost its model ends with status 0.",
+        "core:Ending._not_saved",
+        "not outcome.failed",
+        "False",
+        f"{_LEAD}::test_a_fault_of_the_disk_ends_the_job_with_its_words",
+    ),
+    mutant(
+        "parameters-sent-during-a-fold",
+        "Some slices of the model are of the round before, or half written.",
+        "core:ServerMachine._send_parameters",
+        "not self._collects or state.writing or state.epoch.changing",
+        "not self._collects or state.epoch.changing",
+        f"{_SERVER}::test_parameters_are_sent_when_the_fold_that_was_ordered_before_is_done",
+    ),
+    mutant(
+        "folds-on-arrival-after-the-request",
+        "Without rounds, contributions of a failed job are in some slices of the model only.",
+        "core:ServerMachine._send_parameters",
+        "self.mode.freeze()",
+        "None",
+        f"{_SERVER}::test_a_server_that_folds_on_arrival_folds_nothing_after_the_request",
+    ),
+    mutant(
+        "best-of-another-version",
+        "The best model is not the one that was evaluated, and the journal says that it is.",
+        "core:KeepBest.reported",
+        "message.round == self._rounds.round",
+        "True",
+        f"{_BEST}::test_a_version_that_is_gone_or_was_none_is_replaced_by_the_next_fold",
+    ),
+    mutant(
+        "job-ends-without-its-best-model",
+        "The file of the best model is removed half written if the job ends meanwhile.",
+        "core:Ending._end_if_written",
+        "not self._best.active",
+        "True",
+        f"{_BEST}::test_the_job_ends_when_both_files_are_written",
+    ),
+    mutant(
+        "tied-weights-are-zero",
+        "A tied weight has its values under one of its names only.",
+        "store:ModelFile.commit",
+        "self._repeat()",
+        "None",
+        f"{_FILE}::test_a_fresh_model_loads_the_file_strictly_and_is_equal[tied]",
+    ),
+    mutant(
+        "channels-last-is-shuffled",
+        "Convolutions in channels_last are saved with their elements in another order.",
+        "store:ModelFile.commit",
+        "self._reorder()",
+        "None",
+        f"{_FILE}::test_a_fresh_model_loads_the_file_strictly_and_is_equal[channels_last]",
+    ),
+)
