@@ -33,6 +33,8 @@ def test_a_job_goes_on_from_its_newest_checkpoint(
     lines = list(read_journal(tmp_path / "runs" / "run-2" / "journal.jsonl"))
     rounds = [line["round"] for line in lines if line["what"] == "rounds"]
     assert rounds[0] >= 5, "the second run begins at the round of a checkpoint"
+    story = call("story", "run-2", cwd=tmp_path).stdout
+    assert f"round {rounds[0] + 1} opened" in story
 
 
 def test_without_checkpoints_it_is_refused(tmp_path: Path) -> None:

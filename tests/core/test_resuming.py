@@ -21,7 +21,7 @@ def test_only_a_loss_of_parameters_rolls_back(reason: str | None, applies: bool)
 
 @pytest.mark.parametrize(
     ("respawn", "lost", "servers", "replicas"),
-    [(False, 1, 2, 1), (False, 2, 1, 0), (False, 3, 1, 0), (True, 2, 3, 2)],
+    [(False, 0, 2, 1), (False, 1, 2, 1), (False, 2, 1, 0), (False, 3, 1, 0), (True, 2, 3, 2)],
 )
 def test_dead_servers_are_missing_unless_they_are_started_again(
     respawn: bool, lost: int, servers: int, replicas: int

@@ -26,7 +26,7 @@ class Loss:
     reason: str | None
     """The code of the reason that the lead gave; None if the lead was lost."""
     servers: int
-    """How many of this command's servers died."""
+    """How many dead servers the command knows of."""
     rounds: int
     """How many rounds were folded."""
 
@@ -56,7 +56,8 @@ class Resuming:
         self._last = found.number
         if self._in_vain >= _MOST_IN_VAIN:
             return None, Reason("resumed-in-vain", {"times": self._in_vain, "number": found.number})
-        servers = job.servers if job.respawn else max(1, job.servers - loss.servers)
+        # the lead may end the job before the command notices which server died
+        servers = job.servers if job.respawn else max(1, job.servers - max(1, loss.servers))
         fields = {
             "number": found.number,
             "round": found.round,

@@ -213,7 +213,8 @@ class Teller:
 
     def _rounds(self, line: dict[str, Any]) -> list[Sentence]:
         if len(self.state.curve) == 1:
-            return [self._say(f"round 1 opened with {self._present()}", None)]
+            opened = f"round {line['round'] + 1} opened with {self._present()}"
+            return [self._say(opened, None)]
         self._rounds_s = self.state.at_s
         if line.get("reason") != "timer":
             return []

@@ -111,7 +111,8 @@ class Lifecycle:
             self._view.enter(member)
             self._policy.on(sync.Joined(member.worker), now_ns)
         release = frozenset(member.worker for member in entering)
-        opened = Reason("opened", {"round": 1, "members": len(entering)})
+        first = self._job.resume_round + 1
+        opened = Reason("opened", {"round": first, "members": len(entering)})
         self._mode.fold(release, opened, now_ns)
 
     def _enter(self, member: Member, now_ns: int) -> None:
