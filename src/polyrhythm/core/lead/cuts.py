@@ -88,13 +88,15 @@ class Cuts:
         """Whether `advance` must be called after every event."""
         if self._cut is not None:
             return True
-        wanted = self._asked or bool(self._job.checkpoint_every)
-        return wanted and self._mode.withholds and bool(self._job.store)
+        if not self._job.store:
+            return False
+        return (self._asked or bool(self._job.checkpoint_every)) and self._mode.withholds
 
     @property
     def wake_ns(self) -> int | None:
-        idle = self._ending.begun or not self._rounds.open
-        if idle or not self._mode.withholds or not self._job.store:
+        if not self._job.store or self._ending.begun or not self._rounds.open:
+            return None
+        if not self._mode.withholds:
             return None
         if self._cut is not None:
             return self._cut.until_ns if self._cut.phase is _Phase.WITHHOLDING else None

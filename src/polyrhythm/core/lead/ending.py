@@ -60,7 +60,7 @@ class Ending:
 
     @property
     def begun(self) -> bool:
-        return self.goal is not None or self.decided
+        return self.goal is not None or self._outcome is not None
 
     @property
     def decided(self) -> bool:
