@@ -279,7 +279,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "operator-of-another-job",
         "An operator of another job, or of another version, stops this one.",
-        "core:LeadMachine._on_operator_hello",
+        "core:Requests.hello",
         "fault is not None",
         "False",
         f"{_OPERATORS}::test_an_operator_of_another_job_or_version_is_refused",
@@ -304,7 +304,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "every-stop-is-at-once",
         "An operator's stop raises out of optimizer.step().",
-        "core:LeadMachine._stop_for",
+        "core:Requests._stop_for",
         "request.at_once",
         "True",
         f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",
@@ -312,7 +312,7 @@ ACCESS: tuple[Mutant, ...] = (
     mutant(
         "stop-without-a-name",
         "The journal does not say who stopped the job.",
-        "core:LeadMachine._stop",
+        "core:Requests._stop",
         "self._stopping.reason = stopped(by)",
         "self._stopping.reason = stopped('')",
         f"{_OPERATORS}::test_a_stop_ends_the_job_in_order_and_names_the_operator",

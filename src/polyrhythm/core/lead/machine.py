@@ -15,14 +15,13 @@ from polyrhythm.core.lead.cuts import Cuts
 from polyrhythm.core.lead.lifecycle import Lifecycle
 from polyrhythm.core.lead.modes import choose_mode
 from polyrhythm.core.lead.parts import connect
-from polyrhythm.core.lead.progress import stopped
+from polyrhythm.core.lead.requests import Requests
 from polyrhythm.core.lead.waiting import WaitReport
 from polyrhythm.core.liveness import PauseDetector
 from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.core.sync import policy as sync
 from polyrhythm.core.text import plain_reason
 from polyrhythm.wire import messages as m
-from polyrhythm.wire.messages.operator import CHECKPOINT, STOP
 
 
 class LeadMachine:
@@ -51,6 +50,7 @@ class LeadMachine:
         self._lifecycle = Lifecycle(parts, self._mode)
         self._waiting = WaitReport(parts, self._mode)
         self._cuts = Cuts(parts, self._mode)
+        self._requests = Requests(parts, self._mode, self._lifecycle, self._cuts)
         self._resumes: m.ModelSpec | None = None
         """The model of the checkpoint that the job resumes from."""
         self._pauses = PauseDetector(job.heartbeat_s)
@@ -324,18 +324,6 @@ class LeadMachine:
             "resumed", number=record.number, round=record.round, store=self.job.resume
         )
 
-    def _on_withheld(self, message: m.Withheld, now_ns: int) -> None:
-        self._cuts.withheld(message)
-
-    def _on_cut_taken(self, message: m.CutTaken, now_ns: int) -> None:
-        self._cuts.taken(message, now_ns)
-
-    def _on_cut_written(self, message: m.CutWritten, now_ns: int) -> None:
-        self._cuts.written(message, now_ns)
-
-    def _on_cut_committed(self, event: ev.CutCommitted, now_ns: int) -> None:
-        self._cuts.committed(event, now_ns)
-
     # -- time ----------------------------------------------------------------------------------
 
     def _on_alive(self, message: m.Alive, now_ns: int) -> None:
@@ -376,78 +364,19 @@ class LeadMachine:
             self._opening.tick(now_ns)
             self._lifecycle.open_if_ready(now_ns)
 
-    # -- a stop on request ---------------------------------------------------------------------
-
-    def _on_stop_asked(self, event: ev.StopAsked, now_ns: int) -> None:
-        self._stop("", now_ns, at_once=event.at_once)
-
-    def _stop(self, by: str, now_ns: int, *, at_once: bool) -> None:
-        """End the job in order, or at once if that was requested or nothing can be lost. `by`: the
-        operator that requested it; empty for a signal."""
-        if at_once or not self._rounds.open or not len(self.view):
-            self._finish(stopped(by), now_ns, failed=False)
-        elif not self._ending.begun and not self._stopping.asked:
-            self._stopping.reason = stopped(by)
-            self._outbox.note("stopping", **self._stopping.reason.fields)
-            self._mode.stop(now_ns)
-
-    # -- operators -----------------------------------------------------------------------------
-
-    def _on_operator_hello(self, event: ev.OperatorHelloReceived, now_ns: int) -> None:
-        fault = self._admission.fault(event.hello)
-        if fault is not None:
-            self._outbox.refuse(event.link, fault)
-        else:
-            self._operators.join(event.link, event.hello)
-
-    def _on_operator_requested(self, event: ev.OperatorRequested, now_ns: int) -> None:
-        request = event.request
-        if (name := self._operators.take(event.link, request)) is None:
-            return
-        perform = self._REQUESTS.get(request.what)
-        if perform is None:
-            self._operators.refuse(event.link, Reason("unknown-request", {"what": request.what}))
-        else:
-            perform(self, request, name, now_ns)
-
-    def _stop_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
-        self._stop(name, now_ns, at_once=request.at_once)
-        self._lifecycle.tell_operators()
-
-    def _cut_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
-        if (fault := self._cuts.ask()) is not None:
-            self._operators.done(CHECKPOINT, fault, failed=True)
-
-    _REQUESTS: ClassVar[dict[str, Callable[["LeadMachine", m.OperatorRequest, str, int], None]]] = {
-        STOP: _stop_for,
-        CHECKPOINT: _cut_for,
-    }
-    """What an operator may ask for; the handler gets the operator's name."""
-
-    # -- the model -----------------------------------------------------------------------------
-
-    def _on_slice_stored(self, event: ev.SliceStored, now_ns: int) -> None:
-        self._ending.stored(event, now_ns)
-
-    def _on_model_saved(self, event: ev.ModelSaved, now_ns: int) -> None:
-        self._ending.saved(event, now_ns)
-
-    def _on_saving_failed(self, event: ev.SavingFailed, now_ns: int) -> None:
-        self._ending.saving_failed(event)
-
     _HANDLERS: ClassVar[dict[type, Callable[["LeadMachine", Any, int], None]]] = {
         ev.WorkerHelloReceived: _on_worker_hello,
         ev.ServerHelloReceived: _on_server_hello,
-        ev.OperatorHelloReceived: _on_operator_hello,
-        ev.OperatorRequested: _on_operator_requested,
+        ev.OperatorHelloReceived: lambda lead, event, now_ns: lead._requests.hello(event),
+        ev.OperatorRequested: lambda lead, event, now_ns: lead._requests.take(event, now_ns),
         ev.LinkClosed: _on_link_closed,
-        ev.StopAsked: _on_stop_asked,
+        ev.StopAsked: lambda lead, event, now_ns: lead._requests.signalled(event, now_ns),
         ev.Tick: _on_tick,
-        ev.SliceStored: _on_slice_stored,
-        ev.ModelSaved: _on_model_saved,
-        ev.SavingFailed: _on_saving_failed,
+        ev.SliceStored: lambda lead, event, now_ns: lead._ending.stored(event, now_ns),
+        ev.ModelSaved: lambda lead, event, now_ns: lead._ending.saved(event, now_ns),
+        ev.SavingFailed: lambda lead, event, now_ns: lead._ending.saving_failed(event),
         ev.ResumeAsked: _on_resume_asked,
-        ev.CutCommitted: _on_cut_committed,
+        ev.CutCommitted: lambda lead, event, now_ns: lead._cuts.committed(event, now_ns),
         m.Placed: _on_placed,
         m.Seeded: _on_seeded,
         m.Attach: _on_attach,
@@ -462,7 +391,7 @@ class LeadMachine:
         m.Alive: _on_alive,
         m.Unreachable: _on_unreachable,
         m.CaughtUp: _on_caught_up,
-        m.Withheld: _on_withheld,
-        m.CutTaken: _on_cut_taken,
-        m.CutWritten: _on_cut_written,
+        m.Withheld: lambda lead, message, now_ns: lead._cuts.withheld(message),
+        m.CutTaken: lambda lead, message, now_ns: lead._cuts.taken(message, now_ns),
+        m.CutWritten: lambda lead, message, now_ns: lead._cuts.written(message, now_ns),
     }

@@ -1,0 +1,80 @@
+"""Requests to the lead that come from no member: a signal or an operator asks for a stop, and an
+operator for a checkpoint.
+
+*A stop ends the job in order, or at once if that was requested or nothing can be lost.*
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from polyrhythm.core import events as ev
+from polyrhythm.core.lead.cuts import Cuts
+from polyrhythm.core.lead.lifecycle import Lifecycle
+from polyrhythm.core.lead.modes import Mode
+from polyrhythm.core.lead.parts import Parts
+from polyrhythm.core.lead.progress import stopped
+from polyrhythm.core.machine import Reason
+from polyrhythm.wire import messages as m
+from polyrhythm.wire.messages.operator import CHECKPOINT, STOP
+
+
+class Requests:
+    def __init__(self, parts: Parts, mode: Mode, lifecycle: Lifecycle, cuts: Cuts) -> None:
+        self._mode = mode
+        self._lifecycle = lifecycle
+        self._cuts = cuts
+        self._view = parts.view
+        self._rounds = parts.rounds
+        self._admission = parts.admission
+        self._operators = parts.operators
+        self._ending = parts.ending
+        self._stopping = parts.stopping
+        self._outbox = parts.outbox
+
+    # -- a stop --------------------------------------------------------------------------------
+
+    def signalled(self, event: ev.StopAsked, now_ns: int) -> None:
+        self._stop("", now_ns, at_once=event.at_once)
+
+    def _stop(self, by: str, now_ns: int, *, at_once: bool) -> None:
+        """`by`: the operator that requested the stop; empty for a signal."""
+        if at_once or not self._rounds.open or not len(self._view):
+            self._ending.finish(stopped(by), self._mode.done, now_ns, failed=False)
+        elif not self._ending.begun and not self._stopping.asked:
+            self._stopping.reason = stopped(by)
+            self._outbox.note("stopping", **self._stopping.reason.fields)
+            self._mode.stop(now_ns)
+
+    # -- operators -----------------------------------------------------------------------------
+
+    def hello(self, event: ev.OperatorHelloReceived) -> None:
+        fault = self._admission.fault(event.hello)
+        if fault is not None:
+            self._outbox.refuse(event.link, fault)
+        else:
+            self._operators.join(event.link, event.hello)
+
+    def take(self, event: ev.OperatorRequested, now_ns: int) -> None:
+        """An operator has asked for something."""
+        request = event.request
+        if (name := self._operators.take(event.link, request)) is None:
+            return
+        perform = self._REQUESTS.get(request.what)
+        if perform is None:
+            self._operators.refuse(event.link, Reason("unknown-request", {"what": request.what}))
+        else:
+            perform(self, request, name, now_ns)
+
+    def _stop_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+        self._stop(name, now_ns, at_once=request.at_once)
+        self._lifecycle.tell_operators()
+
+    def _cut_for(self, request: m.OperatorRequest, name: str, now_ns: int) -> None:
+        if (fault := self._cuts.ask()) is not None:
+            self._operators.done(CHECKPOINT, fault, failed=True)
+
+    _REQUESTS: ClassVar[dict[str, Callable[["Requests", m.OperatorRequest, str, int], None]]] = {
+        STOP: _stop_for,
+        CHECKPOINT: _cut_for,
+    }
+    """What an operator may ask for; the handler gets the operator's name."""
