@@ -169,7 +169,7 @@ def test_without_rounds_the_cut_waits_until_nothing_is_in_flight() -> None:
 def test_a_worker_that_joins_meanwhile_withholds_its_contributions_too() -> None:
     lead = stage("5s", sync="asp")
     lead.tick(5.1)
-    lead.knock("late")
+    lead.hello("late")
     effects = lead.attach(2)
     assert sent(effects, m.Withhold, "w2")
     for worker in (0, 1):
@@ -232,14 +232,14 @@ class Resumed(Stage):
 def test_epochs_and_incarnations_continue_after_a_resume() -> None:
     lead = Resumed()
     assert lead.routing == RECORD.routing + 1
-    lead.knock("worker-1")
-    lead.knock("worker-0")
+    lead.hello("worker-1")
+    lead.hello("worker-0")
     assert lead.incarnations == {1: RECORD.view + 1, 0: RECORD.view + 2}
 
 
 def test_servers_read_the_checkpoint_and_no_worker_seeds() -> None:
     lead = Resumed()
-    lead.knock("worker-0")
+    lead.hello("worker-0")
     lead.attach(0)
     (routing,) = sent(lead.from_servers(m.Placed), m.Routing)
     assert not routing.seed
