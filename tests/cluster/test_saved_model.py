@@ -134,6 +134,7 @@ def test_after_a_stop_the_model_is_saved_as_every_worker_has_it(
         assert_equals_what_workers_had(command, state)
 
 
+@pytest.mark.guarantee("model-kept", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_when_every_worker_is_killed_the_model_is_saved(tmp_path: Path, sync: str) -> None:
     with start(tmp_path, "--sync", sync, "--max-seconds", 600) as command:
@@ -145,6 +146,7 @@ def test_when_every_worker_is_killed_the_model_is_saved(tmp_path: Path, sync: st
         assert len(command.stderr().strip().splitlines()) >= 1
 
 
+@pytest.mark.guarantee("model-kept", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_when_a_failed_worker_ends_the_job_the_model_is_saved(tmp_path: Path, sync: str) -> None:
     flags = ("--on-error", "end", "--set", "fails=worker-1", "--max-seconds", 600)
@@ -169,6 +171,7 @@ def test_when_slices_are_lost_nothing_is_saved(tmp_path: Path) -> None:
         assert not list(command.run_dir.glob("model*"))
 
 
+@pytest.mark.guarantee("killed-while-saving", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_a_server_that_dies_while_it_sends_its_slices_is_replaced_by_its_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str

@@ -57,6 +57,7 @@ def test_a_job_ends_when_its_model_is_on_the_disk(sync: str) -> None:
     assert least_s <= saved["at_s"] - saving["at_s"] < 1.5 * least_s
 
 
+@pytest.mark.guarantee("killed-while-saving", k=(1,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 @pytest.mark.parametrize("after_ms", [1, 20, 40, 60, 79])
 def test_a_server_that_dies_meanwhile_is_replaced_by_its_replica(sync: str, after_ms: int) -> None:

@@ -30,10 +30,11 @@ _DTYPES = {
 def load_into(model: torch.nn.Module, path: Path) -> None:
     """Copy the tensors of a file into a model, in place. Raises UsageError, and changes nothing, if
     the file is of another model."""
+    known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     state = {
         name: value
         for name, value in model.state_dict(keep_vars=True).items()
-        if isinstance(value, torch.Tensor)
+        if id(value) in known  # a saved model does not have the extra state of modules
     }
     with opened(path) as file:
         if (fault := _difference(file, state)) is not None:
