@@ -21,6 +21,10 @@ class ObjectMissing(StoreError):
     """The store has no object of this name."""
 
 
+class StoreTaken(StoreError):
+    """Another job writes its checkpoints to the same store."""
+
+
 class DamagedCheckpoint(StoreError):
     """A checkpoint is incomplete, or its bytes are not those that were written."""
 

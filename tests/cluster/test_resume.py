@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,7 +16,9 @@ from polyrhythm.core.record import Record
 from polyrhythm.observe.journal import read_journal
 from polyrhythm.store.checkpoints import Checkpoint, listing, load, read_record, verify
 from polyrhythm.store.objects import open_store
+from tests.cluster.job_workers import Book
 from tests.cluster.jobs.counted_visits import POINTS
+from tests.cluster.ledger_job import ONCE
 from tests.cluster.processes import Command, call, wait_until
 from tests.commands.start import run
 
@@ -139,3 +142,54 @@ def test_a_data_set_of_another_length_is_refused(tmp_path: Path) -> None:
     again = call_resume("--epochs", 2, "--quiet", cwd=tmp_path)
     assert again.returncode != 0
     assert "has 599 points, the checkpoint's has 600" in again.stderr
+
+
+def test_a_job_resumes_under_another_policy_of_its_kind(tmp_path: Path) -> None:
+    job = (JOBS / "counted_visits.py", "--updater", "addition", "--epochs", EPOCHS, "--workers", 2)
+    regular = ("--servers", 2, "--min-step", "20ms", "--checkpoint-every", "2rounds")
+    with Command(*job, *regular, cwd=tmp_path) as command:
+        wait_until(lambda: len(command.journal("checkpoint")) >= 2, "two checkpoints")
+        kill_whole(command)
+    _, record = newest(command.run_dir)
+    result = resume(tmp_path, "--sync", "asp", "--check")
+    assert visited(record) + result["points"] == EPOCHS * POINTS
+    for block in torch.load(tmp_path / "worker-0.final.pt"):
+        assert (block == EPOCHS).all()
+    wrong = call_resume("--sync", "psp", "--quiet", cwd=tmp_path)
+    assert wrong.returncode == 1 and "kind" in wrong.stderr
+
+
+@pytest.mark.guarantee("job-killed", k=(0,))
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_the_ledger_is_exact_across_a_resume(tmp_path: Path, sync: str) -> None:
+    """Of each worker, exactly the contributions up to its clock in the record are in the slices, and
+    after the resume every acknowledged contribution is in every slice once."""
+    flags = ("--sync", sync, "--updater", "addition", "--set", f"columns={ONCE}")
+    job = (JOBS / "ledger.py", *flags, "--workers", 2, "--servers", 3, "--min-step", "5ms")
+    regular = ("--checkpoint-every", "5rounds", "--max-seconds", 60)
+    with Command(*job, *regular, cwd=tmp_path) as command:
+        wait_until(lambda: len(command.journal("checkpoint")) >= 3, "three checkpoints")
+        kill_whole(command)
+    _, record = newest(command.run_dir)
+    names = [worker.name for worker in record.workers]
+    clocks = {worker.name: worker.clock for worker in record.workers}
+    before = {name: len(book(tmp_path, name).sent) for name in names}
+    assert any(before[name] > clocks[name] for name in names) or sync == "asp"
+    resume(tmp_path, "--servers", 2, "--rounds", record.round + 20, "--max-seconds", 60)
+    for final in (np.load(tmp_path / f"{name}.final.npy") for name in names):
+        for name in names:
+            row, mine = int(name.rpartition("-")[2]), book(tmp_path, name)
+            later = {number for number in mine.sent if number >= before[name]}
+            sure = {number for number in mine.acknowledged if number >= before[name]}
+            assert sure
+            for block in final:
+                assert set(np.unique(block[row])) <= {0.0, 1.0}, "counted twice"
+                counted = set(np.flatnonzero(block[row]).tolist())
+                assert {n for n in counted if n < before[name]} == set(range(clocks[name]))
+                assert sure <= counted - set(range(before[name])) <= later
+
+
+def book(folder: Path, name: str) -> Book:
+    found = Book(folder / f"{name}.book")
+    found.look()
+    return found

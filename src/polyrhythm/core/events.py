@@ -92,6 +92,10 @@ class CutCommitted(Event, frozen=True):
     number: int
     nbytes: int = 0
     fault: str = ""
+    taken: bool = False
+    """With `fault`: another job writes to the store, so this one makes no more checkpoints."""
+    unpruned: str = ""
+    """Why older checkpoints could not be deleted; empty if they were."""
 
 
 # -- the server ---------------------------------------------------------------------------------

@@ -157,6 +157,7 @@ SENTENCES = {
     "cut-server-lost": "s{server} was lost before it had written its part",
     "cut-unwritten": "{detail}",
     "no-store": "the job has no store for checkpoints: start it with --store URL",
+    "store-taken": "another job writes to the store: give every job a store of its own",
     "ending-already": "the job is ending",
     # why a job, or a process of it, ended
     "goal": "the job reached its goal: {goal}",

@@ -271,6 +271,11 @@ class Teller:
         text = f"checkpoint {line['number']} is not made: {why}; training goes on"
         return [replace(self._say(text, ()), urgent=True)]
 
+    def _checkpoints_kept(self, line: dict[str, Any]) -> list[Sentence]:
+        why = in_words(reason_of(line), self.state.name_of)
+        text = f"older checkpoints are not deleted: {why}"
+        return [replace(self._say(text, ()), urgent=True)]
+
     def _resumed(self, line: dict[str, Any]) -> list[Sentence]:
         text = f"the job resumes from checkpoint {line['number']}, after round {line['round']}"
         return [self._say(text, ())]
@@ -361,6 +366,7 @@ class Teller:
         "stopping": _stopping,
         "checkpoint": _checkpoint,
         "checkpoint-failed": _checkpoint_failed,
+        "checkpoints-kept": _checkpoints_kept,
         "resumed": _resumed,
         "rounds": _rounds,
         "policy": _policy,

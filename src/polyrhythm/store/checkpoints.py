@@ -18,7 +18,7 @@ import msgspec
 
 from polyrhythm.core.model import difference
 from polyrhythm.core.placement.slices import Layout, Slice, lay_out
-from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError
+from polyrhythm.errors import DamagedCheckpoint, ObjectMissing, StoreError, StoreTaken
 from polyrhythm.store.manifest import Manifest, OtherVersion, decode_manifest, encode_manifest
 from polyrhythm.store.objects import ObjectInfo, Store
 from polyrhythm.store.recut import Tensors, assembled, overlapping
@@ -123,7 +123,7 @@ def write_manifest(
     """Write the record, which msgspec can turn into JSON, and then the manifest. Call it when all
     servers have written their files: from now on the checkpoint exists.
 
-    Raise StoreError if another job has written this number. Two jobs then use one store, and the
+    Raise StoreTaken if another job has written this number. Two jobs then use one store, and the
     caller must stop making checkpoints there."""
     data = msgspec.json.encode(record)
     name = f"record-{_token()}.json"
@@ -145,7 +145,7 @@ def write_manifest(
     if missing := _missing_slices(checkpoint):
         raise StoreError(f"checkpoint {number} has no file for slice {missing[0]}")
     if not store.create(_path(number, MANIFEST), encode_manifest(manifest)):
-        raise StoreError(
+        raise StoreTaken(
             f"another job has written checkpoint {number} to {store.url}: give every job a store"
             " of its own"
         )

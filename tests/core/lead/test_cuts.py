@@ -82,6 +82,26 @@ def test_a_checkpoint_exists_when_every_server_and_the_leads_process_have_writte
     assert notes(lead.tell(ev.CutCommitted(1, 5)), "checkpoint")[0]["nbytes"] == 25
 
 
+def test_a_checkpoint_counts_though_older_ones_cannot_be_deleted() -> None:
+    lead = stage()
+    fold(lead, 1)
+    write(lead, 1)
+    effects = lead.tell(ev.CutCommitted(1, unpruned="the store is read-only"))
+    assert notes(effects, "checkpoint") and not notes(effects, "checkpoint-failed")
+    assert notes(effects, "checkpoints-kept")[0]["fields"]["detail"] == "the store is read-only"
+
+
+def test_a_job_makes_no_more_checkpoints_in_a_store_that_another_job_writes_to() -> None:
+    lead = stage()
+    fold(lead, 1)
+    write(lead, 1)
+    effects = lead.tell(ev.CutCommitted(1, fault="another job has written it", taken=True))
+    assert notes(effects, "checkpoint-failed")
+    assert not sent(fold(lead, 2), m.Cut)
+    refused = lead.lead._cuts.ask()
+    assert refused is not None and refused.code == "store-taken"
+
+
 def test_one_cut_is_made_at_a_time() -> None:
     lead = stage()
     assert sent(fold(lead, 1), m.Cut)

@@ -74,6 +74,8 @@ class Cuts:
         self._cut: _Cut | None = None
         self._asked = False
         """Whether a cut was requested that has not been begun."""
+        self._taken = False
+        """Whether another job writes to the store: then this job makes no more checkpoints."""
         self._clocks: dict[str, RecordedWorker] = {}
         """The workers of the checkpoint that the job resumed from."""
         self._longest_ns = 0
@@ -96,7 +98,7 @@ class Cuts:
     def wake_ns(self) -> int | None:
         if not self._job.store or self._ending.begun or not self._rounds.open:
             return None
-        if not self._mode.withholds:
+        if self._taken or not self._mode.withholds:
             return None
         if self._cut is not None:
             return self._cut.until_ns if self._cut.phase is _Phase.WITHHOLDING else None
@@ -111,6 +113,8 @@ class Cuts:
             return Reason("no-store")
         if self._ending.begun:
             return Reason("ending-already")
+        if self._taken:
+            return Reason("store-taken")
         self._asked = True
         return None
 
@@ -119,7 +123,8 @@ class Cuts:
         self._longest_ns = max(self._longest_ns, compute_ns)
 
     def _due(self, now_ns: int) -> bool:
-        if self._cut is not None or not self._job.store or self._ending.begun:
+        never = self._taken or not self._job.store or self._ending.begun
+        if self._cut is not None or never:
             return False
         return self._asked or self._schedule.due(self._mode.done, now_ns)
 
@@ -274,12 +279,16 @@ class Cuts:
         cut = self._cut
         if cut is None or event.number != cut.number:
             return
+        self._taken = self._taken or event.taken
         if event.fault:
             self._give_up("cut-unwritten", {"detail": event.fault}, now_ns)
             return
         nbytes = event.nbytes + sum(file.nbytes for file in cut.files.values())
         made: dict[str, Field] = {"number": cut.number, "round": cut.round, "nbytes": nbytes}
         self._outbox.note("checkpoint", **made, seconds=(now_ns - cut.began_ns) / 1e9)
+        if event.unpruned:
+            unpruned = Reason("cut-unwritten", {"detail": event.unpruned})
+            self._outbox.note("checkpoints-kept", **unpruned.noted())
         self._cut = None
         if cut.asked and not self._asked:
             self._operators.done(CHECKPOINT, Reason("checkpoint-made", made))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
-from polyrhythm.errors import PolyrhythmError
+from polyrhythm.errors import PolyrhythmError, StoreTaken
 from polyrhythm.release import VERSION
 from polyrhythm.runtime import crashpoint
 from polyrhythm.runtime.driver import Driver
@@ -128,12 +128,17 @@ class Checkpoints:
                 files=effect.files,
                 record=record,
             )
+        except PolyrhythmError as error:
+            taken = isinstance(error, StoreTaken)
+            failed = ev.CutCommitted(record.number, fault=str(error), taken=taken)
+            self._driver.post(fx.LEAD, failed)
+            return
+        nbytes, unpruned = checkpoint.manifest.record.nbytes, ""
+        try:
             prune(store, job.keep)
         except PolyrhythmError as error:
-            committed = ev.CutCommitted(record.number, fault=str(error))
-        else:
-            committed = ev.CutCommitted(record.number, checkpoint.manifest.record.nbytes)
-        self._driver.post(fx.LEAD, committed)
+            unpruned = str(error)
+        self._driver.post(fx.LEAD, ev.CutCommitted(record.number, nbytes, unpruned=unpruned))
 
     # -- resuming ------------------------------------------------------------------------------
 
