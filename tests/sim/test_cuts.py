@@ -132,3 +132,24 @@ def test_a_resumed_job_visits_the_rest_of_the_points_once(sync: str) -> None:
     simulation = Simulation(scenario, job, clock, journal, check=True, resumed=record)
     assert simulation.run().reason.code == "goal"
     assert summarise(journal.lines)["points"] == 2 * 480 - visited(record)
+
+
+@pytest.mark.parametrize("sync", POLICIES)
+def test_cuts_stay_whole_though_a_server_dies_and_a_worker_is_evicted(sync: str) -> None:
+    events = """
+[[events]]
+at = "31ms"
+what = "crash"
+server = 1
+[[events]]
+at = "50ms"
+what = "stop"
+worker = "worker-1"
+[[events]]
+at = "2550ms"
+what = "continue"
+worker = "worker-1"
+"""
+    finished = run(sync, "3ms", [2, 3, 5], seed=1, more="replicas = 1\n", events=events)
+    assert finished.end.reason.code == "goal"
+    assert check_cuts(finished) >= 5
