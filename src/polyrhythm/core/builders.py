@@ -1,4 +1,4 @@
-"""The message of one slice that an effect asks for: built here for the runtime and the
+"""Builds the message for one slice from the effect that orders it, for the runtime and the
 simulator."""
 
 from polyrhythm.core import effects as fx
@@ -14,7 +14,8 @@ def contribution(
     rate: float,
     parts: tuple[int, ...] | None = None,
 ) -> m.Contribution:
-    """`parts`: which buffers of a slice of buffers are sent; None sends the whole slice."""
+    """`parts`: which tensors of a slice of non-trained buffers are sent; None sends the whole
+    slice."""
     return m.Contribution(
         view=effect.view,
         routing=effect.routing,
@@ -45,8 +46,8 @@ def parameters(
     holds: tuple[int, ...] = (),
     parts: tuple[int, ...] | None = None,
 ) -> m.Parameters:
-    """`round_`: the version, or the ticket of the pull where there are no rounds. `parts`: which
-    buffers of a slice of buffers are sent; None sends the whole slice."""
+    """`round_`: the version, or without rounds the ticket of the pull. `parts`: which tensors of a
+    slice of non-trained buffers are sent; None sends the whole slice."""
     return m.Parameters(
         view=effect.view,
         routing=effect.routing,
@@ -63,7 +64,7 @@ def parameters(
 
 
 def landed(message: m.Parameters) -> ev.Landed:
-    """The event for a slice that was received into its place."""
+    """The event for a slice that was written to the worker's parameters."""
     return ev.Landed(
         message.server,
         message.slice,
@@ -76,5 +77,5 @@ def landed(message: m.Parameters) -> ev.Landed:
 
 
 def skipped(message: m.Parameters) -> ev.Skipped:
-    """The event for a slice that no pull asked for any more."""
+    """The event for a slice that the worker does not wait for any more."""
     return ev.Skipped(message.server, message.sequence, message.routing, message.incarnation)

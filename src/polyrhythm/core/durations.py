@@ -15,7 +15,7 @@ _MOST_NS = 365 * 24 * _UNITS_NS["h"]
 
 
 def parse_duration(text: str) -> int:
-    """The duration in nanoseconds. A ValueError says how to write one."""
+    """The duration in nanoseconds. Raises a ValueError whose text says how to write a duration."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None or match[2] not in _UNITS_NS:
         units = ", ".join(_UNITS_NS)

@@ -1,6 +1,6 @@
-"""Effects: orders of machines to the runtime or the simulator, named in the imperative. Peers have
-the names s0, s1, ... (servers), w0, w1, ... (workers), operator-1, ... (links of operators), and
-`lead` for the process of the lead."""
+"""Effects: instructions from a machine to the process that runs it (the runtime or the simulator),
+named in the imperative. Peers are named s0, s1, ... (servers), w0, w1, ... (workers), operator-1,
+... (links of operators), and `lead` (the process of the lead)."""
 
 from functools import cache
 from typing import Any
@@ -21,7 +21,8 @@ from polyrhythm.wire.messages import (
 
 LEAD = "lead"
 WITHOUT_PARAMETERS = "stopped-without-parameters"
-"""A report: the job ended while this worker was not a member."""
+"""The name of a report: the job ended while this worker was not a member, so the worker could not
+read the final parameters."""
 
 
 @cache
@@ -54,20 +55,20 @@ def operator_name(number: int) -> str:
 
 
 def is_operator(peer: str) -> bool:
-    """Whether this is the name of an operator's link. A link has it if and only if its peer has said
-    the operator's hello and was authorised."""
+    """Whether this is the name of an operator's link. A link gets such a name only after its peer
+    has sent an operator's hello and was authorised."""
     return peer.startswith(_OPERATOR)
 
 
 class Send(Effect, frozen=True):
-    """Send this message to a peer, or over a link that is not bound yet."""
+    """Send this message to a peer, or over a link whose peer is not known yet (see `Bind`)."""
 
     to: str
     message: Message
 
 
 class Bind(Effect, frozen=True):
-    """The peer at the other end of `link` is `peer` from now on."""
+    """From now on the peer at the other end of `link` has the name `peer`."""
 
     link: str
     peer: str
@@ -82,8 +83,8 @@ class Drop(Effect, frozen=True):
 
 
 class Note(Effect, frozen=True):
-    """A line for the journal. A process without a journal reports it to the process that started
-    it."""
+    """Write a line to the journal. A process without a journal sends the line to the process that
+    started it."""
 
     what: str
     fields: dict[str, Any]
@@ -109,8 +110,8 @@ class End(Effect, frozen=True):
 
 
 class CommitCut(Effect, frozen=True):
-    """Every server has written its part of this checkpoint: write the record and then the manifest,
-    and delete checkpoints that are not kept. The answer is `CutCommitted`."""
+    """Every server has written its part of this checkpoint: write the record, then the manifest,
+    and delete old checkpoints that need not be kept. The event `CutCommitted` answers."""
 
     record: Record
     spec: ModelSpec
@@ -121,16 +122,16 @@ class CommitCut(Effect, frozen=True):
 
 
 class TakeCut(Effect, frozen=True):
-    """Copy the parameters and the optimizer state of the slices whose primary this server is, answer
-    with `CutCopied`, write the copy in the background, and answer with `CutStored`."""
+    """Copy the parameters and the optimizer state of the slices whose primary this server is, and
+    answer with `CutCopied`. Then write the copy in the background, and answer with `CutStored`."""
 
     number: int
     round: int
 
 
 class Build(Effect, frozen=True):
-    """Allocate these slices of the model: buffers, aggregates, updaters. Parameters that were
-    seeded in another routing epoch are void. `fresh`: a worker sends the initial parameters;
+    """Allocate these slices of the model: buffers, aggregates, updaters. Discard parameters that
+    were seeded in an earlier routing epoch. `fresh`: a worker sends the initial parameters;
     otherwise other servers send the slices."""
 
     spec: ModelSpec
@@ -140,24 +141,26 @@ class Build(Effect, frozen=True):
 
 
 class Reach(Effect, frozen=True):
-    """Connect to those of these servers that have a lower number; the others connect to this one.
-    `incarnation`: this server's own."""
+    """Connect to those of these servers that have a lower number than this one; servers with a
+    higher number connect to this one. `incarnation`: the incarnation of this server."""
 
     servers: tuple[ServerSpec, ...]
     incarnation: int
 
 
 class Reroute(Effect, frozen=True):
-    """Become the primary or a replica of each slice, or drop it, as these routes order; slices keep
-    their values. Contributions in an aggregate that changes its primary are void."""
+    """Become the primary or a replica of each slice, or drop the slice, as these routes say. Slices
+    keep their values. When the primary of a slice changes, contributions in its aggregate are
+    discarded."""
 
     routes: tuple[Route, ...]
     routing: int
 
 
 class SendState(Effect, frozen=True):
-    """Send to `to` the state of the slices that it copies from this server, except copies with an
-    equal stamp. From now on `to` gets every step of these slices."""
+    """Send to server `to` the state of the slices that it copies from this server. Leave out slices
+    whose stamp in `held` shows that the copy is current. From now on, send every step of these
+    slices to `to`."""
 
     to: int
     held: tuple[Stamp, ...]
@@ -165,8 +168,8 @@ class SendState(Effect, frozen=True):
 
 
 class FetchState(Effect, frozen=True):
-    """Ask this primary for the state of the slices that are copied from it, with the stamps of the
-    copies here."""
+    """Ask this primary for the state of these slices, which this server copies from it. The request
+    contains the stamps of the copies that this server has."""
 
     primary: int
     slices: tuple[int, ...]
@@ -174,14 +177,15 @@ class FetchState(Effect, frozen=True):
 
 
 class Enlist(Effect, frozen=True):
-    """Accept contributions of these members only, from now on."""
+    """From now on, accept contributions of these members only."""
 
     members: tuple[MemberSpec, ...]
 
 
 class StartFold(Effect, frozen=True):
-    """Fold the aggregate of `round` into buffer `slot`. `fill`: the slot for the next aggregate,
-    for updaters that need no separate one. `share`: the fraction of a full step."""
+    """Fold the aggregate of `round` into the buffer `slot`. `fill`: the slot in which the next
+    aggregate grows, for updaters that aggregate in the parameters' own buffers. `share`: the
+    fraction of a full optimizer step."""
 
     round: int
     slot: int
@@ -190,8 +194,8 @@ class StartFold(Effect, frozen=True):
 
 
 class Publish(Effect, frozen=True):
-    """Send all slices of version `round`, which are in `slot`, to this worker. *A version for one
-    incarnation is never sent to another, which would take it for its own.*"""
+    """Send all slices of version `round`, which are in `slot`, to this incarnation of the worker.
+    *A version is never sent to another incarnation, which would take it for its own.*"""
 
     worker: int
     incarnation: int
@@ -201,18 +205,18 @@ class Publish(Effect, frozen=True):
     view: int
     routing: int = 0
     first: bool = False
-    """The others were waiting for this worker: send its slices before anything else."""
+    """Other workers waited for this worker in the last round: send its slices before all others."""
 
 
 class FreeSlots(Effect, frozen=True):
-    """The memory of these slots is not needed until another effect names them."""
+    """Free the memory of these slots. It is not used again until another effect names the slots."""
 
     slots: tuple[int, ...]
 
 
 class PublishLatest(Effect, frozen=True):
-    """Without rounds: send the current value of every slice, as the answer to `ticket`. The slices
-    are leased to this worker at one moment (`SliceVersions`)."""
+    """Without rounds: send the current value of every slice, as the answer to the pull `ticket`.
+    All slices are leased to the worker at the same moment (`SliceVersions`)."""
 
     worker: int
     incarnation: int
@@ -223,7 +227,8 @@ class PublishLatest(Effect, frozen=True):
 
 
 class Unlease(Effect, frozen=True):
-    """This worker has copied the answers up to `ticket`; None: the worker is gone."""
+    """End this worker's leases: it has copied the answers up to `ticket`. None: the worker is gone,
+    so all of its leases end."""
 
     worker: int
     ticket: int | None
@@ -234,8 +239,9 @@ class Freeze(Effect, frozen=True):
 
 
 class SendParameters(Effect, frozen=True):
-    """Send the parameters of these slices to the process of the lead, for the file `number`.
-    `copied`: as `CopyParameters` found them; each copy is sent once."""
+    """Send the parameters of these slices to the lead's process, which writes them to the model
+    file with this number. `copied`: send the copies that `CopyParameters` made, each of them
+    once."""
 
     number: int
     slices: tuple[int, ...]
@@ -243,8 +249,8 @@ class SendParameters(Effect, frozen=True):
 
 
 class CopyParameters(Effect, frozen=True):
-    """Copy the parameters of all slices of this primary, for the file `number`. Earlier copies are not
-    needed any more."""
+    """Copy the parameters of all slices whose primary this server is, for the model file with this
+    number. Discard earlier copies."""
 
     number: int
 
@@ -253,8 +259,8 @@ class CopyParameters(Effect, frozen=True):
 
 
 class CreateModel(Effect, frozen=True):
-    """Begin a model's file, in the run's folder. Slices that arrive are written to it in another
-    thread; each is followed by `SliceStored`. `last`: the job is over."""
+    """Begin a model file in the run's folder. A thread writes the slices to it as they arrive, and
+    reports each one with `SliceStored`. `last`: this is the final model of the job."""
 
     number: int
     file: str
@@ -264,13 +270,14 @@ class CreateModel(Effect, frozen=True):
 
 
 class CommitModel(Effect, frozen=True):
-    """The file has all slices: give it its name. `ModelSaved` follows."""
+    """The file contains all slices: rename it from its temporary name to its final one. The event
+    `ModelSaved` answers."""
 
     number: int
 
 
 class DiscardModel(Effect, frozen=True):
-    """Remove the unfinished file."""
+    """Remove the unfinished model file."""
 
     number: int
 
@@ -279,14 +286,14 @@ class DiscardModel(Effect, frozen=True):
 
 
 class Dial(Effect, frozen=True):
-    """Connect to these servers. The link to the server that runs the lead exists already."""
+    """Connect to these servers. The link to the server in the lead's process exists already."""
 
     servers: tuple[ServerSpec, ...]
 
 
 class Rejoin(Effect, frozen=True):
-    """Close all links and say hello to the lead again, under the same name. The hello names the
-    former incarnation, because the lead may not know yet that it has ended."""
+    """Close all links and send a hello to the lead again, under the same name. The hello contains
+    the former incarnation, because the lead may not know yet that this incarnation is over."""
 
     reason: Reason
     incarnation: int = 0
@@ -321,13 +328,13 @@ class PushSlices(Effect, frozen=True):
     pull: int = 0
     """Without rounds: the ticket of a pull for the parameters; 0 for none."""
     pulled: int = -1
-    """The last ticket whose answer was copied, if this request reports it."""
+    """The last ticket whose answer the worker has copied; -1 if this request does not say so."""
 
 
 class Expect(Effect, frozen=True):
-    """Slices of version `round` and later may be written to the worker's parameters; None: none
-    may, because the user's code uses them. Slices of version `keep` that come meanwhile are kept
-    until they may."""
+    """From now on, write arriving slices of version `round` or later to the worker's parameters.
+    None: write none, because the user's code uses the parameters; slices of version `keep` are then
+    held until they may be written."""
 
     round: int | None
     keep: int | None = None
@@ -335,8 +342,8 @@ class Expect(Effect, frozen=True):
 
 class Resume(Effect, frozen=True):
     """Let the user's code go on with the parameters of version `round`. `stop`: the job has ended.
-    The other fields say when to contribute next, as in `Release`. `anew`: the worker joined again,
-    and carries nothing over."""
+    `steps` to `points` say when to contribute next, as in `Release`. `anew`: the worker has
+    rejoined, so it discards what it had not contributed."""
 
     round: int
     stop: bool
@@ -348,18 +355,18 @@ class Resume(Effect, frozen=True):
 
 
 class StopWaiting(Effect, frozen=True):
-    """The training loop was told to leave and need not wait for a version. `stop`: the job has
-    ended without this worker, so no version will come."""
+    """Let the training loop end without waiting for a version, because the worker was told to
+    leave. `stop`: the job has ended without this worker, so no version will come."""
 
     stop: bool = False
 
 
 class ContributeNow(Effect, frozen=True):
-    """The interval is over: let the user's code contribute what it has."""
+    """The interval is over: let the user's code contribute what it has computed."""
 
 
 class TakeChunks(Effect, frozen=True):
-    """Hand the leased chunks to the user's batches."""
+    """Give the leased chunks to the iterator from which the user's code takes batches."""
 
     lease: Leased
 

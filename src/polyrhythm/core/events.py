@@ -19,7 +19,7 @@ class Tick(Event, frozen=True):
 
 
 class WorkerHelloReceived(Event, frozen=True):
-    """The hello of a worker came over `link`. Answers go there until the link is bound to a
+    """The hello of a worker came over `link`. Answers go over that link until it is bound to a
     peer."""
 
     link: str
@@ -34,60 +34,60 @@ class ServerHelloReceived(Event, frozen=True):
 
 
 class OperatorHelloReceived(Event, frozen=True):
-    """The hello of an operator came over `link`, which has the name of an operator's link."""
+    """The hello of an operator came over `link`, which is named as an operator's link."""
 
     link: str
     hello: OperatorHello
 
 
 class OperatorRequested(Event, frozen=True):
-    """A request came over `link`, which has the name of an operator's link."""
+    """A request came over `link`, which is named as an operator's link."""
 
     link: str
     request: OperatorRequest
 
 
 class LinkClosed(Event, frozen=True):
-    """The link to `peer` ended, for any reason. The peer counts as dead at once: this incarnation
-    of it, or any if the incarnation is 0."""
+    """The link to `peer` ended, for any reason. This incarnation of the peer counts as dead at
+    once; 0 stands for any incarnation."""
 
     peer: str
     detail: str
-    """How the link ended, as the operating system or the other end says it."""
+    """How the link ended, in the words of the operating system or of the other end."""
     incarnation: int = 0
 
 
 class LeadLinked(Event, frozen=True):
-    """The link to the lead is up. The lead sends a heartbeat every `heartbeat_s`, and is given up
-    after `timeout_s` of silence."""
+    """The link to the lead is up. The lead sends a heartbeat every `heartbeat_s` seconds. After
+    `timeout_s` seconds of silence it counts as lost."""
 
     heartbeat_s: float
     timeout_s: float
 
 
 class LeadHeard(Event, frozen=True):
-    """Bytes came from the lead, whether or not they have been read. The runtime reports this from
-    time to time, because heartbeats may have to wait for minutes behind large slices."""
+    """Bytes came from the lead, even if no message is complete yet. The runtime reports this from
+    time to time, because a heartbeat can wait for minutes behind large slices."""
 
 
 class StopAsked(Event, frozen=True):
-    """A signal or the engine asks the job to end: in order, so that every worker leaves its loop
-    with the final parameters, or at once."""
+    """A signal or the engine asks the job to end. `at_once`: immediately; otherwise in order, so
+    that every worker leaves its loop with the final parameters."""
 
     at_once: bool = False
 
 
 class ResumeAsked(Event, frozen=True):
-    """The job resumes from a checkpoint with this record and this model. It is the lead's first
-    event."""
+    """The job resumes from a checkpoint with this record and this model. This is the first event
+    that the lead gets."""
 
     record: Record
     spec: ModelSpec
 
 
 class CutCommitted(Event, frozen=True):
-    """The record and the manifest of a checkpoint were written, so it exists; or they cannot be
-    written because of `fault`."""
+    """The record and the manifest were written, so the checkpoint exists; or writing failed because
+    of `fault`."""
 
     number: int
     nbytes: int = 0
@@ -109,7 +109,7 @@ class CutCopied(Event, frozen=True):
 
 
 class CutStored(Event, frozen=True):
-    """This server's part of a checkpoint is written, or cannot be written because of `fault`."""
+    """This server's part of a checkpoint is written, or writing failed because of `fault`."""
 
     number: int
     file: FileEntry | None = None
@@ -117,8 +117,8 @@ class CutStored(Event, frozen=True):
 
 
 class ServerCalled(Event, frozen=True):
-    """The hello of a server came over `link` to a server without the lead. Nothing else is read
-    from the link until it is bound to the peer."""
+    """The hello of a server came over `link` to a server that does not run the lead. Nothing more
+    is read from the link until it is bound to the peer."""
 
     link: str
     server: int
@@ -126,8 +126,8 @@ class ServerCalled(Event, frozen=True):
 
 
 class WorkerCalled(Event, frozen=True):
-    """The hello of a worker came over `link` to a server without the lead. Nothing else is read
-    from the link until it is bound to the peer."""
+    """The hello of a worker came over `link` to a server that does not run the lead. Nothing more
+    is read from the link until it is bound to the peer."""
 
     link: str
     worker: int
@@ -135,7 +135,7 @@ class WorkerCalled(Event, frozen=True):
 
 
 class OperatorCalled(Event, frozen=True):
-    """The hello of an operator came over `link` to a server without the lead."""
+    """The hello of an operator came over `link` to a server that does not run the lead."""
 
     link: str
 
@@ -148,7 +148,8 @@ class SliceSeeded(Event, frozen=True):
 
 
 class Contributed(Event, frozen=True):
-    """All slices of a contribution that this server gets were added to its aggregates."""
+    """A contribution is complete on this server: all of its slices for this server were added to
+    aggregates."""
 
     worker: int
     incarnation: int
@@ -169,27 +170,27 @@ class Repeated(Event, frozen=True):
 
 
 class Rerouted(Event, frozen=True):
-    """This server holds its slices as the routing epoch orders. `version` and `rows`: the least
-    state of the slices whose primary it is. `copied`: for each other primary, the state of its
-    copies here."""
+    """This server holds its slices as the routes of this epoch say. `version` and `rows`: the steps
+    that are in every slice of which it is the primary. `copied`: for each other primary, the steps
+    that are in every slice copied from it."""
 
     routing: int
     version: int
     rows: tuple[Row, ...]
     copied: tuple[tuple[int, tuple[Row, ...]], ...] = ()
     round: int = 1
-    """The round in which contributions that were added and not folded yet are folded."""
+    """The round that will fold the contributions that are in aggregates now."""
 
 
 class StepCopied(Event, frozen=True):
-    """All copies of this primary's slices on this server have made these steps."""
+    """These steps of `primary` are in every slice that this server copies from it."""
 
     primary: int
     rows: tuple[Row, ...]
 
 
 class StateAdopted(Event, frozen=True):
-    """The slices that were fetched from this primary are in place, and contain these steps."""
+    """The slices that were fetched from this primary are in memory, and contain these steps."""
 
     primary: int
     routing: int
@@ -197,14 +198,16 @@ class StateAdopted(Event, frozen=True):
 
 
 class FoldDone(Event, frozen=True):
-    """The fold of `round` is done. `weight`: the largest weight that was folded into a slice."""
+    """The fold of `round` is done. `weight`: the largest weight, over all slices, that was
+    folded."""
 
     round: int
     weight: float
 
 
 class Sent(Event, frozen=True):
-    """Version `round` was sent to these workers. Over a stream they no longer need its buffer."""
+    """Version `round` was sent to these workers. Over a stream link they no longer need the
+    server's buffer."""
 
     workers: tuple[int, ...]
     round: int
@@ -214,14 +217,14 @@ class Sent(Event, frozen=True):
 
 
 class SliceStored(Event, frozen=True):
-    """The parameters of a slice are in the file `number`."""
+    """The parameters of a slice are in the model file with this number."""
 
     number: int
     slice: int
 
 
 class ModelSaved(Event, frozen=True):
-    """The file `number` has its name, and contains the whole model."""
+    """The model file with this number contains the whole model and has its final name."""
 
     number: int
     path: str
@@ -229,7 +232,7 @@ class ModelSaved(Event, frozen=True):
 
 
 class SavingFailed(Event, frozen=True):
-    """The file `number` cannot be written, and does not exist any more."""
+    """The model file with this number could not be written, and was removed."""
 
     number: int
     detail: str
@@ -252,7 +255,8 @@ class Attaching(Event, frozen=True):
 
 
 class Enrolling(Event, frozen=True):
-    """The user's code asks for chunks of a data set with so many points."""
+    """The user's code asks for chunks of a data set with this many points, in batches of `batch`
+    points (0: unknown)."""
 
     points: int
     batch: int = 0
@@ -280,33 +284,35 @@ class Computed(Event, frozen=True):
 
 
 class PassedAll(Event, frozen=True):
-    """The worker has visited all of its points since it resumed; it would visit the same ones
-    again."""
+    """The worker has visited all of its points since it last resumed, and would now begin to visit
+    them again."""
 
 
 class Exhausted(Event, frozen=True):
-    """The worker has no points left to visit: it abstains from this round."""
+    """The worker has no points left to visit, so it abstains from this round."""
 
     lease: int = 0
 
 
 class Landed(Event, frozen=True):
-    """One slice of version `round`, or EVERY_SLICE of this server, is in the worker's memory."""
+    """One slice of version `round`, or every slice of this server (EVERY_SLICE), is in the worker's
+    memory."""
 
     server: int
     slice: int
     round: int
     sequence: int
     routing: int = 0
-    """The epoch in which the server acknowledged `sequence`."""
+    """The routing epoch in which the server acknowledged `sequence`."""
     holds: tuple[int, ...] = ()
-    """The slices that EVERY_SLICE stands for, if that can change."""
+    """The slices that EVERY_SLICE stands for, if routes can change."""
     incarnation: int = 0
-    """The incarnation of the worker that it was sent to, if known."""
+    """The incarnation of the worker that the slice was sent to; 0 if unknown."""
 
 
 class Skipped(Event, frozen=True):
-    """A slice came that the worker does not wait for. Its acknowledgement counts all the same."""
+    """A slice came that the worker does not wait for any more. The acknowledgement that came with
+    it still counts."""
 
     server: int
     sequence: int
@@ -316,15 +322,14 @@ class Skipped(Event, frozen=True):
 
 class Reporting(Event, frozen=True):
     """The user's code reports these values. `round`: the version that they were measured on; -1 if
-    the parameters at hand are not those of a version."""
+    the worker has changed its parameters since then."""
 
     metrics: dict[str, float]
     round: int = -1
 
 
 class LeaveAsked(Event, frozen=True):
-    """A signal asks this worker to leave: the user's code need not wait for other workers any
-    more."""
+    """A signal asks this worker to leave: the user's code stops waiting for other workers."""
 
 
 class Leaving(Event, frozen=True):

@@ -1,9 +1,9 @@
 """Whether the lead is alive, as a worker or a server sees it.
 
-The lead sends heartbeats to every process that is linked to it, as they send theirs to the lead
-(dSyncPS has heartbeats in both directions). *A silent lead is suspect by the rule that the lead
-applies to its peers (`liveness`), without the time in which this process was paused itself. After
-`--lead-timeout` without a message the lead is given up.*
+The lead sends heartbeats to every process that is linked to it, and these processes send heartbeats
+to the lead (dSyncPS has heartbeats in both directions). *A process suspects a silent lead by the
+rule by which the lead suspects its peers (`liveness`); time in which the process itself was paused
+does not count. After `--lead-timeout` without a message, the process treats the lead as lost.*
 """
 
 from polyrhythm.core.effects import Note
@@ -11,27 +11,29 @@ from polyrhythm.core.liveness import PauseDetector, Pulse
 from polyrhythm.core.machine import Reason, Waiting
 
 _LEAST_LINK_TIMEOUT_S = 60.0
-"""A link to a peer that is only stopped must last this long."""
+"""The shortest timeout of a link: a peer that is only stopped for a while must not lose its
+links."""
 _AFTER_LEAD_TIMEOUT_S = 10.0
 _MOST_LINK_TIMEOUT_S = 86_400.0
 
 
 def link_timeout_s(lead_timeout_s: float) -> float:
-    """After how long without an acknowledgement the network layer may end a link. *This is later than
-    `--lead-timeout`, so that a process that is cut off always ends for the same reason.*"""
+    """After how long without an acknowledgement the network layer may end a link. *This is later
+    than `--lead-timeout`, so a process that is cut off from the lead always ends because of the
+    lead timeout.*"""
     later_s = max(_LEAST_LINK_TIMEOUT_S, lead_timeout_s + _AFTER_LEAD_TIMEOUT_S)
     return min(later_s, _MOST_LINK_TIMEOUT_S)
 
 
 SILENT, HEARD = "lead-silent", "lead-heard"
-"""Journal events: the lead is suspect; a message came from a suspect lead."""
+"""Journal events: the lead has become suspect; a suspect lead has sent a message again."""
 
 
 _HEARD_EVERY_NS = 250_000_000
 
 
 class HeardThrottle:
-    """Limits how often a node tells its machine that a message came from the lead. Four times a second
+    """Limits how often a node tells its machine that bytes came from the lead. Four times a second
     is enough for `LeadWatch`, whose limits are longer than half a second."""
 
     def __init__(self) -> None:
@@ -54,11 +56,13 @@ class LeadWatch:
         self.beats = 0
         """How many heartbeats came over the present link."""
         self.wake_ns: int | None = None
-        """When to call `look` next, at the latest. Messages of the lead make this too early; `look`
-        then sets it anew. Most messages therefore cost no calculation."""
+        """When to call `look` next, at the latest. Messages of the lead move the real deadline
+        later without changing this value, so that most messages need no calculation; `look` then
+        sets it again."""
 
     def begin(self, heartbeat_s: float, timeout_s: float, now_ns: int) -> Note | None:
-        """The link to the lead is up, for the first time or again."""
+        """The link to the lead is up, for the first time or again. Returns a line for the journal
+        if the lead was suspect."""
         note = self.hear(now_ns)
         self._pulse = Pulse(round(heartbeat_s * 1e9), now_ns)
         self._pauses = PauseDetector(heartbeat_s)
@@ -110,7 +114,7 @@ class LeadWatch:
         return Note(SILENT, self._fields(pulse, now_ns))
 
     def lost(self, now_ns: int) -> Reason | None:
-        """Why the lead is given up; None while this process still waits for it."""
+        """Why the lead counts as lost; None while this process still waits for it."""
         pulse = self._pulse
         if pulse is None or not self._given_up(pulse, now_ns):
             return None

@@ -34,7 +34,8 @@ class Links:
         return sorted(server for server, _ in self._wanted.items() - self._linked.items())
 
     def want(self, specs: Iterable[ServerSpec]) -> None:
-        """Need links to these servers, and to no others."""
+        """Set the servers to which links are needed; links to other servers are not needed any
+        more."""
         self._wanted = {spec.server: spec.incarnation for spec in specs}
 
     def wants(self, server: int, incarnation: int) -> bool:
@@ -45,7 +46,7 @@ class Links:
         return self._wanted[server]
 
     def dial(self, specs: Iterable[ServerSpec]) -> tuple[ServerSpec, ...]:
-        """The servers that must still be dialled; they count as dialled from now on."""
+        """Those of these servers that were not dialled yet. They count as dialled from now on."""
         missing = tuple(s for s in specs if self._dialed.get(s.server) != s.incarnation)
         self._dialed.update((spec.server, spec.incarnation) for spec in missing)
         return missing
@@ -54,7 +55,8 @@ class Links:
         self._linked[server] = incarnation
 
     def came(self, server: int, incarnation: int) -> None:
-        """A link is up that either end may have dialled, so this end need not dial."""
+        """A link to this server is up. The other end may have dialled it, so this end must not dial
+        too."""
         self._linked[server] = self._dialed[server] = incarnation
 
     def ended(self, server: int, incarnation: int) -> bool:
@@ -63,5 +65,5 @@ class Links:
             return False
         self._linked.pop(server, None)
         if incarnation == 0 or self._dialed.get(server, 0) <= incarnation:
-            self._dialed.pop(server, None)  # unless a later incarnation is being dialled
+            self._dialed.pop(server, None)  # unless a later incarnation was dialled meanwhile
         return True

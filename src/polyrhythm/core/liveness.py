@@ -13,34 +13,37 @@ _GAPS = 20
 _DEVIATIONS = 4
 _NETWORK_NS = 500_000_000
 _UNKNOWN_FACTOR = 20
-"""The limit in agreed heartbeats while fewer than three gaps are known: a new worker may still be
-importing its libraries."""
+"""The limit of silence, in heartbeat intervals, while fewer than three gaps are known: a new worker
+may still be importing its libraries."""
 _FEW = 3
 _PAUSE_SLACK_NS = 250_000_000
-"""A wake-up that is late by less than this and a heartbeat is an ordinary delay, and not a pause. Both
-together are shorter than any limit of silence."""
+"""A late wake-up means a pause only if it is late by more than one heartbeat interval plus this
+time. The sum of the two is shorter than any limit of silence."""
 
 
 class Pulse:
-    """The heartbeats of one peer. The limit is calculated when a heartbeat comes and not when it is
-    asked for, which happens far more often."""
+    """The heartbeats of one peer. The limit of silence is calculated when a heartbeat comes, and
+    not when the limit is read, because it is read far more often."""
 
     __slots__ = ("_gaps", "_squares", "_sum", "beat_ns", "heard_ns", "last_beat_ns", "limit_ns")
 
     def __init__(self, beat_ns: int, heard_ns: int, unknown_factor: int = _UNKNOWN_FACTOR) -> None:
-        """`unknown_factor`: the limit in agreed heartbeats while the rhythm is not known."""
+        """`unknown_factor`: the limit of silence, in heartbeat intervals, until enough gaps are
+        known."""
         self.beat_ns = beat_ns
         self.heard_ns = heard_ns
         self.last_beat_ns: int | None = None
         self.limit_ns = unknown_factor * beat_ns
-        """How long the peer may be silent."""
+        """How long the peer may be silent before it becomes suspect."""
         self._gaps: deque[int] = deque(maxlen=_GAPS)
         self._sum = self._squares = 0
-        """The sums of the gaps and of their squares: as integers they stay exact."""
+        """The sums of the gaps and of their squares. They are integers, so adding and subtracting
+        is exact."""
 
     def beat(self, now_ns: int) -> None:
         if self.last_beat_ns is not None:
-            # peers do not beat more often than agreed: shorter gaps come from reading two at once
+            # peers do not send heartbeats more often than agreed: a shorter gap means that two were
+            # read together
             self._add_gap(max(self.beat_ns, now_ns - self.last_beat_ns))
         self.last_beat_ns = self.heard_ns = now_ns
 
@@ -59,7 +62,8 @@ class Pulse:
             self.limit_ns = round(usual_ns) + _NETWORK_NS
 
     def hear(self, now_ns: int) -> None:
-        """Another message than a heartbeat came: the peer lives, but its rhythm is not updated."""
+        """A message other than a heartbeat came: the peer is alive, but its mean gap is not
+        updated."""
         self.heard_ns = now_ns
 
     def exclude_time(self, paused_ns: int, now_ns: int) -> None:
@@ -80,7 +84,8 @@ class Pulse:
         return self.heard_ns + self.limit_ns
 
     def silence(self, now_ns: int) -> dict[str, float]:
-        """How long the peer has been silent, the limit, and the numbers that the limit follows from."""
+        """How long the peer has been silent, the limit, and the numbers from which the limit was
+        calculated."""
         fields = {
             "silent_s": (now_ns - self.heard_ns) / 1e9,
             "limit_s": self.limit_ns / 1e9,
@@ -95,15 +100,16 @@ class Pulse:
 
 
 class Suspicion:
-    """The pulses of all peers that should be heard, and the peers that are silent for too long."""
+    """The heartbeats of all peers that should be heard, and which peers have been silent for too
+    long."""
 
     def __init__(self, heartbeat_s: float, unknown_factor: int = _UNKNOWN_FACTOR) -> None:
         self._unknown_factor = unknown_factor
         self._beat_ns = round(heartbeat_s * 1e9)
         self._pulses: dict[int, Pulse] = {}
         self.wake_ns: int | None = None
-        """A time before which no peer can become suspect. It is calculated anew when it has passed,
-        because messages that came meanwhile have moved the deadlines."""
+        """A time before which no peer can become suspect. Messages move the deadlines later without
+        changing this value; it is calculated again when it has passed."""
 
     def __contains__(self, peer: int) -> bool:
         return peer in self._pulses
@@ -126,10 +132,11 @@ class Suspicion:
     def beat(self, peer: int, now_ns: int) -> None:
         if (pulse := self._pulses.get(peer)) is not None:
             pulse.beat(now_ns)
-            self._wake_by(pulse.deadline_ns())  # the limit shrinks as the rhythm becomes known
+            # the limit becomes shorter when enough gaps are known
+            self._wake_by(pulse.deadline_ns())
 
     def hear(self, peer: int, now_ns: int) -> None:
-        """Another message than a heartbeat came."""
+        """A message other than a heartbeat came."""
         if (pulse := self._pulses.get(peer)) is not None:
             pulse.hear(now_ns)
 
@@ -152,9 +159,9 @@ class Suspicion:
 
 
 class PauseDetector:
-    """Detects that this process was paused (SIGSTOP, a frozen container): it wakes much later than it
-    asked for. Messages that came meanwhile may still be unread, so the time of a pause must not count
-    as silence of any peer."""
+    """Detects that this process was paused (SIGSTOP, a frozen container): it then wakes much later
+    than it asked for. Messages that came during a pause may still be unread, so a pause must not
+    count as silence of any peer."""
 
     def __init__(self, heartbeat_s: float) -> None:
         self._beat_ns = round(heartbeat_s * 1e9)
@@ -166,8 +173,9 @@ class PauseDetector:
             self.wake_ns = now_ns + self._beat_ns
 
     def paused_ns(self, now_ns: int) -> int:
-        """For how long the process was paused; each pause is returned once. Call it before a peer is
-        judged or its message is counted: a pause is not a gap between heartbeats."""
+        """How long the process was paused since the last call; 0 if it was not. Call this before
+        judging a peer's silence and before counting its message, so that a pause does not count as
+        a gap between heartbeats."""
         if self.wake_ns is None or now_ns < self.wake_ns:
             return 0
         late_ns = now_ns - self.wake_ns

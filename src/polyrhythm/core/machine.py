@@ -21,22 +21,22 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An input of a machine that arose in this process. Messages of peers are inputs too."""
+    """An input of a machine that arose in its own process. Messages of peers are inputs too."""
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An order of a machine that the runtime, or the simulator, carries out."""
+    """An instruction of a machine, which the runtime or the simulator carries out."""
 
 
 class Machine(Protocol):
     def handle(self, event: Any, now_ns: int) -> Sequence[Effect]:
-        """Change the state, and return what must be done."""
+        """Change the state, and return the effects to carry out."""
 
     def wake_at(self) -> int | None:
-        """When the machine must be handed a Tick; None if it waits for no time."""
+        """When the machine must get a `Tick`; None if it needs none."""
 
     def why(self) -> Waiting:
         """What the machine waits for now."""
 
     def check(self) -> None:
-        """Raise InvariantBroken if the state contradicts itself."""
+        """Raise InvariantBroken if the state is inconsistent."""

@@ -1,5 +1,5 @@
-"""The minimum of numbers that only grow, one per key, at a cost that does not depend on how many there
-are."""
+"""The minimum over keys, where each key has a number that only grows. The cost does not depend on
+the number of keys."""
 
 from collections import Counter
 from collections.abc import Hashable

@@ -1,5 +1,5 @@
-"""Checks of a model that a worker announces: whether servers can hold it, and whether it is the
-job's."""
+"""Checks of a model that a worker announces: whether servers can hold it, and whether it is equal
+to the job's model."""
 
 import math
 
@@ -7,11 +7,13 @@ from polyrhythm.core.placement.slices import BUFFERS, ITEM_NBYTES
 from polyrhythm.wire.messages import ModelSpec
 
 _MOST_NBYTES = 2**42
-"""The largest model. The lead would spend minutes on cutting a larger one into slices."""
+"""The size limit in bytes. Cutting a larger model into slices would keep the lead busy for
+minutes."""
 
 
 def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
-    """How a worker's model first differs from the job's; None if they are the same."""
+    """The first difference between the job's model (`ours`) and a worker's model (`theirs`); None
+    if there is none."""
     for mine, other in zip(ours.tensors, theirs.tensors, strict=False):
         if mine.name != other.name:
             return f"it has {other.name!r} where the job has {mine.name!r}"
@@ -34,18 +36,19 @@ def difference(ours: ModelSpec, theirs: ModelSpec) -> str | None:
 
 
 def nbytes_of(spec: ModelSpec) -> int:
-    """The size of one copy of the model."""
+    """The size of one copy of the model in bytes."""
     return sum(math.prod(tensor.shape) * ITEM_NBYTES[tensor.dtype] for tensor in spec.tensors)
 
 
 def _nbytes_saved(spec: ModelSpec) -> int:
-    """The size of the saved model, in which tied weights occur once per name."""
+    """The size of the saved model in bytes. Tied weights count once for each of their names."""
     sizes = [math.prod(t.shape) * ITEM_NBYTES[t.dtype] for t in spec.tensors]
     return sum(sizes[entry.tensor] for entry in spec.state)
 
 
 def nonsense(spec: ModelSpec) -> str | None:
-    """The first fault of a model that cannot exist or is too large; None if there is none."""
+    """The first fault of a model description that is inconsistent or too large; None if it has
+    none."""
     for tensor in spec.tensors:
         if tensor.dtype not in ITEM_NBYTES:
             return f"{tensor.name!r} has the unknown dtype {tensor.dtype!r}"

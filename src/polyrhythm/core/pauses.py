@@ -1,26 +1,30 @@
-"""How long a worker was stopped (SIGSTOP, a debugger, a frozen container), as its process measures it.
+"""How long a worker's process was stopped (SIGSTOP, a debugger, a frozen container), as the process
+itself measures it.
 
-The process looks at the clock at regular intervals. *If a look is late and the process did not compute
-meanwhile, it was stopped. If it did compute, in a call that lets no other thread run, it was not.* A
-stop that is shorter than the interval and half a second is not detected.
+The process reads the clock at regular intervals. *If a reading is late and the process used no CPU
+time meanwhile, the process was stopped. If it used CPU time, it was not stopped: it was in a call
+that lets no other thread run.* A stop that is shorter than the interval plus half a second is not
+detected.
 """
 
 from collections import deque
 
 _SLACK_NS = 500_000_000
-"""On a busy machine a thread may run this much later than it asked for."""
+"""On a busy host a thread may run this much later than it asked for."""
 _REMEMBERED = 64
 
 
 def stopped_ns(gap_ns: int, every_ns: int, ran_ns: int) -> int:
-    """For how much of the gap between two looks the process was stopped. Looks are due every
-    `every_ns`; `ran_ns` is the least time for which the process computed in the gap."""
+    """For how much of the gap between two readings of the clock the process was stopped. Readings
+    are due every `every_ns`; `ran_ns` is the least time for which the process computed in the
+    gap."""
     missing_ns = gap_ns - min(max(ran_ns, 0), gap_ns)
     return missing_ns if missing_ns > every_ns + _SLACK_NS else 0
 
 
 class Pauses:
-    """In all methods `ran_ns` is the time for which the process has computed since it began."""
+    """The pauses of this process. In all methods `ran_ns` is the time for which the process has
+    computed since it began."""
 
     def __init__(self, every_ns: int, now_ns: int, ran_ns: int) -> None:
         self.every_ns = every_ns

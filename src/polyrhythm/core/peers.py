@@ -1,8 +1,8 @@
-"""Which server the lead runs in, and how peers reach both.
+"""Which server the lead runs in, and how peers reach the lead and that server.
 
-The lead's machine and the machine of one server share a process and its links: a peer that is linked
-to the lead sends messages for that server over the same link. Every layer asks here which server that
-is, so that a lead that can move needs to change this module and no comparison elsewhere.
+The lead's machine and the machine of one server share a process and its links: a peer that is
+linked to the lead sends messages for that server over the same link. All other modules ask this one
+which server that is. If the lead could move, only this module would change.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,12 @@ class LeadSeat:
         return cls(server, server_name(server))
 
     def link_to(self, peer: str) -> str:
-        """The name of the link over which `peer` is reached where it has no link of its own."""
+        """The name of the link over which `peer` is reached. The server in the lead's process has
+        no link of its own: it is reached over the link to the lead."""
         return LEAD if peer == self.name else peer
 
     def server_at(self, link: str) -> int | None:
-        """The server at the other end of a link with this name; None if it is not a server's."""
+        """The server at the other end of a link with this name; None if no server is there."""
         return self.server if link == LEAD else server_number(link)
 
     def may_send_over(self, link: str, sender: str) -> bool:

@@ -1,8 +1,8 @@
-"""Whether a job that has lost slices rolls back to its newest checkpoint and goes on.
+"""Whether a job that has lost slices goes back to its newest checkpoint and continues from there.
 
-*With `--on-loss resume` a job whose slices or lead are lost continues from its newest checkpoint. It
-ends after three resumes in a row without a new checkpoint: what has stopped it three times will
-probably stop it again.* Servers that died are missing in the job that continues, unless `--respawn`
+*With `--on-loss resume`, a job that has lost slices or its lead continues from its newest
+checkpoint. It ends after three resumes in a row without a new checkpoint, because the same fault
+would probably stop it again.* The job continues without the servers that died, unless `--respawn`
 starts them again.
 """
 
@@ -15,25 +15,25 @@ from polyrhythm.wire.messages import JobSpec
 
 ON_LOSS = ("end", "resume")
 _LOSSES = frozenset({"server-died", "slices-lost"})
-"""The ends of a job in which parameters were lost."""
+"""The reasons for the end of a job with which parameters are lost."""
 _MOST_IN_VAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How a job ended without its goal."""
+    """How a job ended before it reached a goal."""
 
     reason: str | None
-    """The code of the reason that the lead gave; None if the lead was lost."""
+    """The code of the lead's reason for the end; None if the lead was lost."""
     servers: int
-    """How many dead servers the command knows of."""
+    """How many dead servers the command that runs the job knows of."""
     rounds: int
     """How many rounds were folded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The newest checkpoint that is whole."""
+    """The newest complete checkpoint."""
 
     number: int
     round: int
@@ -46,17 +46,18 @@ class Resuming:
         self._in_vain = 0
 
     def applies(self, loss: Loss) -> bool:
-        """Whether a checkpoint is looked for after this end of the job."""
+        """Whether the job may resume from a checkpoint after this end."""
         lost = loss.reason is None or loss.reason in _LOSSES
         return lost and self._job.on_loss == "resume"
 
     def decide(self, loss: Loss, found: Found, job: JobSpec) -> tuple[JobSpec | None, Reason]:
-        """How the job continues from this checkpoint, or None if it ends; and why."""
+        """The job to continue with from this checkpoint, or None if the job ends; and the
+        reason."""
         self._in_vain = self._in_vain + 1 if found.number == self._last else 0
         self._last = found.number
         if self._in_vain >= _MOST_IN_VAIN:
             return None, Reason("resumed-in-vain", {"times": self._in_vain, "number": found.number})
-        # the lead may end the job before the command notices which server died
+        # the lead may end the job before the command that runs it notices that a server died
         servers = job.servers if job.respawn else max(1, job.servers - max(1, loss.servers))
         fields = {
             "number": found.number,

@@ -1,4 +1,4 @@
-"""When the next cut is due: `--checkpoint-every`."""
+"""When the next cut (the state of a checkpoint) is due."""
 
 from polyrhythm.core.durations import parse_duration
 from polyrhythm.errors import UsageError
@@ -7,7 +7,7 @@ _ROUNDS = "rounds"
 
 
 class Schedule:
-    """When the next cut is due: `--checkpoint-every 60s` or `100rounds`."""
+    """When the next cut is due, as `--checkpoint-every` says: every `60s`, or every `100rounds`."""
 
     def __init__(self, every: str) -> None:
         self.every_ns: int | None = None
@@ -27,7 +27,7 @@ class Schedule:
         self._rounds = 0
 
     def begin(self, rounds: int, now_ns: int) -> None:
-        """Round 1 opens, or a cut is begun: the next one is due an interval later."""
+        """Round 1 opens, or a cut begins: the next cut is due one interval later."""
         self._ns, self._rounds = now_ns, rounds
 
     def due(self, rounds: int, now_ns: int) -> bool:

@@ -1,4 +1,5 @@
-"""Which process may send a message, and whether the lead's machine or a server's handles it."""
+"""Which process may send each message, and whether the lead's machine or a server's machine handles
+it."""
 
 from polyrhythm.core.effects import LEAD, server_name, worker_name
 from polyrhythm.core.events import (
@@ -44,7 +45,7 @@ _LEAD_TO_SERVER = (
     m.Capture,
     m.Cut,
     m.Stop,
-)  # and its own Alive
+)  # the lead also sends Alive, its heartbeat
 
 TO_LEAD: frozenset[type[m.Message]] = frozenset({*_WORKER_TO_LEAD, *_SERVER_TO_LEAD, m.Alive})
 TO_SERVER: frozenset[type[m.Message]] = frozenset(
@@ -74,7 +75,7 @@ def is_to_lead(message: m.Message) -> bool:
 
 
 def called(link: str, hello: Hello) -> WorkerCalled | ServerCalled | OperatorCalled:
-    """The event with which a server without the lead takes this hello."""
+    """The event for a hello that came to a server which does not run the lead."""
     if isinstance(hello, m.OperatorHello):
         return OperatorCalled(link)
     if isinstance(hello, m.WorkerHello):
@@ -85,7 +86,7 @@ def called(link: str, hello: Hello) -> WorkerCalled | ServerCalled | OperatorCal
 def hello_event(
     link: str, hello: Hello
 ) -> WorkerHelloReceived | ServerHelloReceived | OperatorHelloReceived:
-    """The event by which the lead learns of this hello."""
+    """The event for a hello that came to the process of the lead."""
     if isinstance(hello, m.OperatorHello):
         return OperatorHelloReceived(link, hello)
     if isinstance(hello, m.WorkerHello):

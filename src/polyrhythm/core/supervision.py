@@ -1,11 +1,11 @@
 """Whether and when a process that died is started again.
 
-*A process is started again half a second after its first death, and after twice the last delay for
-each further one, up to 30 s. A life of a minute resets the delay. A process that dies five times in
-a row within ten seconds of its start is not started again.*
+*A process is started again half a second after its first death. The delay doubles with each further
+death, up to 30 s, and is reset when the process has lived for a minute. A process that dies five
+times in a row within ten seconds of its start is not started again.*
 
 Workers, and servers that held slices, are started again only with `--respawn`. A server that dies
-before all servers of the job have met holds no slices, so it is always started again.
+before all servers of the job have joined holds no slices, so it is always started again.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from polyrhythm.core.peers import SEAT
 _FIRST_NS = 500_000_000
 _MOST_NS = 30 * 10**9
 _QUICK_NS = 10 * 10**9
-"""A process that dies sooner than this after its start counts towards giving up."""
+"""A death within this time after the start is quick: after five quick deaths in a row the process
+is given up."""
 _LONG_NS = 60 * 10**9
 _QUICK_DEATHS = 5
 
@@ -45,7 +46,7 @@ class RespawnDecision:
 class _Past:
     since_ns: int
     deaths: int = 0
-    """Deaths in a row, without a long life between them."""
+    """The number of deaths since the process last lived for a minute."""
     quick: int = 0
 
 
@@ -75,18 +76,18 @@ class ProcessLoss(Enum):
     """What the death of a server process means for the job."""
 
     LEAD = auto()
-    """The job ends: the lead ran in it."""
+    """The lead ran in this process: the job ends."""
     NOTHING = auto()
-    """It held no slices: start it again, with or without --respawn."""
+    """The server held no slices: start it again, with or without `--respawn`."""
     SLICES = auto()
-    """The job ends: no other server has copies of its slices."""
+    """No other server has copies of its slices: the job ends."""
     COPIES = auto()
-    """The lead decides whether other servers hold copies of all its slices."""
+    """Other servers may have copies of its slices: the lead decides whether the job continues."""
 
 
 def loss_of(server: int, *, reported: bool, gathered: bool, replicas: int) -> ProcessLoss:
-    """`reported`: the server has reported its address. `gathered`: all servers of the job have met
-    at some time, so the server may hold slices."""
+    """`reported`: the server has reported its address. `gathered`: all servers of the job have
+    joined at some time, so this server may hold slices."""
     if server == SEAT.server and reported:
         return ProcessLoss.LEAD
     if not gathered:

@@ -1,8 +1,8 @@
 """Limits on names and reasons that peers send: their length and their characters.
 
 *A name with control characters, or of more than 100 characters, is refused. A reason is cut at
-1,000 characters, and its control characters are escaped.* Both happen before a name or a reason is
-kept, sent on or written to the journal.
+1,000 characters, and its control characters are escaped.* Names and reasons are checked before they
+are stored, sent on or written to the journal.
 """
 
 from polyrhythm.wire.messages.reasons import Reason
@@ -13,7 +13,8 @@ _CUT = "..."
 
 
 def name_fault(name: str) -> Reason | None:
-    """Why this text is refused as a name; None if it is accepted. The reason does not repeat it."""
+    """Why this text is refused as a name; None if it is accepted. The reason does not contain the
+    text."""
     if not name.strip():
         return Reason("name-missing")
     if len(name) > MOST_NAME:
@@ -25,7 +26,7 @@ def name_fault(name: str) -> Reason | None:
 
 def plain(text: str) -> str:
     """The text with its control characters escaped, cut to the accepted length."""
-    text = text[: MOST_REASON + 1]  # escaping makes it longer, never shorter
+    text = text[: MOST_REASON + 1]  # before escaping, which can only make the text longer
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _escaped(c) for c in text)
     if len(text) > MOST_REASON:
@@ -34,7 +35,7 @@ def plain(text: str) -> str:
 
 
 def plain_reason(reason: Reason) -> Reason:
-    """The reason with its code and all of its texts made plain."""
+    """The reason with its code and all of its texts escaped and cut by `plain`."""
     fields = {
         plain(key): plain(value) if isinstance(value, str) else value
         for key, value in reason.fields.items()
@@ -55,5 +56,5 @@ def _escaped(character: str) -> str:
 
 
 def name_order(name: str) -> tuple[int, str]:
-    """The order of workers by name, in which worker-2 comes before worker-10."""
+    """A sort key by which worker-2 comes before worker-10."""
     return len(name), name
