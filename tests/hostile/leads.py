@@ -238,7 +238,11 @@ class HostileLead:
         link = f"operator-{self.rng.randrange(3)}"
         if self.rng.random() < 0.7:
             job = self.rng.choice(("j", "j", "", "another"))
-            hello = self.inputs.message(m.OperatorHello, name="mallory", job=job)
+            head = m.encode_head(self.inputs.message(m.OperatorHello, name="mallory", job=job))
+            try:
+                hello = m.DECODERS[m.EVENT_TYPES[m.OperatorHello]].decode(head)
+            except msgspec.DecodeError:
+                return  # the acceptor refuses it
             assert isinstance(hello, m.OperatorHello)
             self.tell(ev.OperatorHelloReceived(link, hello))
         self.tell(ev.OperatorRequested(link, request))

@@ -1,6 +1,6 @@
 """Messages of the link itself: the handshake, refusals, and memory segments of local links."""
 
-from polyrhythm.wire.messages.fields import PROTOCOL, Amount, Message, Seconds
+from polyrhythm.wire.messages.fields import PROTOCOL, Amount, Count, Message, Seconds
 from polyrhythm.wire.messages.reasons import Reason
 from polyrhythm.wire.messages.specs import Address
 
@@ -12,7 +12,7 @@ class WorkerHello(Message, frozen=True, kw_only=True):
     name: str
     job: str
     identity: str
-    protocol: int = PROTOCOL
+    protocol: Count = PROTOCOL
     digests: tuple[int, ...] = ()
     capabilities: tuple[str, ...] = ("torch",)
     nonce: bytes = b""
@@ -26,7 +26,7 @@ class ServerHello(Message, frozen=True, kw_only=True):
     job: str
     address: Address
     identity: str
-    protocol: int = PROTOCOL
+    protocol: Count = PROTOCOL
     digests: tuple[int, ...] = ()
     nonce: bytes = b""
 
@@ -58,7 +58,7 @@ class HelloReply(Message, frozen=True, kw_only=True):
     """The period of the lead's heartbeats. A worker needs it, and the timeout, before it is
     admitted and gets the settings of the job."""
     lead_timeout_s: Seconds = 120.0
-    protocol: int = PROTOCOL
+    protocol: Count = PROTOCOL
 
 
 class Refusal(Message, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Messages between an operator and the lead. An operator is a command of the job's user that asks the
 lead of a running job for something, such as a stop; it is no member of the job."""
 
-from polyrhythm.wire.messages.fields import PROTOCOL, Label, Message
+from polyrhythm.wire.messages.fields import PROTOCOL, Count, Label, Message
 from polyrhythm.wire.messages.reasons import Reason
 
 STOP = "stop"
@@ -16,7 +16,7 @@ class OperatorHello(Message, frozen=True, kw_only=True):
     name: str
     """The operator as the journal names it, such as `anna@host`."""
     job: str
-    protocol: int = PROTOCOL
+    protocol: Count = PROTOCOL
     digests: tuple[int, ...] = ()
     nonce: bytes = b""
     """Random bytes for the proofs of both ends (`wire/proof.py`); over TCP only."""
