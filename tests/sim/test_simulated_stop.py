@@ -93,7 +93,7 @@ def test_an_operator_stops_the_job_in_order_and_gets_answers(sync: str) -> None:
 
 
 def test_only_an_end_has_an_operator() -> None:
-    with pytest.raises(UsageError, match="operator goes with"):
+    with pytest.raises(UsageError, match="operator can be given only with"):
         Run(
             JOB.format(sync="bsp", at="1s", heartbeat="1s", more="")
             + '[[events]]\nat = "1s"\nwhat = "crash"\nworker = "worker-0"\noperator = "anna"\n'

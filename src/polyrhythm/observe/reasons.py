@@ -145,7 +145,7 @@ SENTENCES = {
     "too-many-workers-wait": "s{by}: too many workers wait to be named by the lead",
     "not-the-lead": "s{by}: an operator must connect to the lead, which does not run here",
     "not-an-operator": "only an operator may ask for that",
-    "asked-already": "{name} has asked already, and an operator may ask once",
+    "asked-already": "{name} has sent a request already; each link carries one",
     "unknown-request": "this job knows no request '{what}'",
     "not-named": "s{by}: the lead has not named {peer}, incarnation {incarnation}, to this server",
     "too-late": "{name} came too late: {cause}",

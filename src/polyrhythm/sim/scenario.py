@@ -263,9 +263,9 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if self.what == "crash" and self.server == SEAT.server:
             raise ValueError(f"the lead runs in server {SEAT.server}: its death would end the job")
         if self.operator is not None and self.what != "end":
-            raise ValueError("operator goes with what = 'end'")
+            raise ValueError("the field operator can be given only with what = 'end'")
         if (self.factor is not None) != (self.what == "slow"):
-            raise ValueError("factor goes with what = 'slow', and that needs one")
+            raise ValueError("the field factor must be given with what = 'slow', and only then")
         if self.factor is not None:
             _check_factor(self.factor)
 

@@ -100,8 +100,8 @@ class WorkerMachine:
             raise InvariantBroken("computing on a mixture of versions")
         before, event = self._before, self._event
         if state.phase is not before and state.phase not in TABLE[before].get(event, ()):
-            moved = f"{before.value} to {state.phase.value}"
-            raise InvariantBroken(f"{event.__name__} led from {moved}: the table does not say so")
+            moved = f"from phase {before.value} to {state.phase.value}"
+            raise InvariantBroken(f"{event.__name__} moved a worker {moved}: TABLE forbids that")
 
     # -- what its process asks -----------------------------------------------------------------
 

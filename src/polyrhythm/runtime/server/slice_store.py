@@ -252,10 +252,10 @@ class SliceStore:
             }
 
     def lease(self, worker: int, ticket: int) -> list[int]:
-        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
+        raise AssertionError("slices are leased one by one only in jobs without rounds")
 
     def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
-        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
+        raise AssertionError("slices are leased one by one only in jobs without rounds")
 
     def freeze(self) -> None:
         with self._fold_lock:

@@ -315,10 +315,10 @@ class SimSliceStore:
     # -- readers -------------------------------------------------------------------------------
 
     def lease(self, worker: int, ticket: int) -> tuple[int, ...]:
-        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
+        raise AssertionError("slices are leased one by one only in jobs without rounds")
 
     def unlease(self, worker: int, ticket: int | None) -> None:
-        raise AssertionError("with rounds, readers lease versions of all slices from the machine")
+        raise AssertionError("slices are leased one by one only in jobs without rounds")
 
     def free(self, slots: Sequence[int]) -> None:
         """Free these slots of all slices."""
