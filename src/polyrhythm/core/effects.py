@@ -183,9 +183,8 @@ class Enlist(Effect, frozen=True):
 
 
 class StartFold(Effect, frozen=True):
-    """Fold the aggregate of `round` into the buffer `slot`. `fill`: the slot in which the next
-    aggregate grows, for updaters that aggregate in the parameters' own buffers. `share`: the
-    fraction of a full optimizer step."""
+    """Fold the aggregate of `round` into the buffer `slot`. `fill`: the slot in which plain
+    addition grows the next version. `share`: the fraction of a full optimizer step."""
 
     round: int
     slot: int

@@ -1,1 +1,2 @@
-"""A server: the machine that decides what happens to its slices, and that machine's parts."""
+"""A server: the state machine that decides what happens to the slices of a server, and its
+parts."""

@@ -1,8 +1,9 @@
 """The contributions of each member that have arrived, and how many of them are acknowledged.
 
-*With rounds a contribution is acknowledged when its round is folded; without rounds, when it is in the
-parameters here and on every replica. A server that is promoted counts a contribution as acknowledged
-only if it is in every slice, including those that had another primary.*
+*With rounds a contribution is acknowledged when its round is folded; without rounds, when it is in
+the parameters here and on every replica. A server that was promoted acknowledges a contribution
+only if it is in every slice that the server is the primary of now, including slices that had
+another primary before.*
 """
 
 from collections.abc import Collection, Iterable
@@ -19,13 +20,14 @@ class Acks:
         self.members: dict[int, int] = {}
         """Per worker that may contribute, its incarnation."""
         self._enlisted: tuple[MemberSpec, ...] = ()
-        """The members as the lead has named them."""
+        """The members as the lead has listed them."""
         self._arrived: dict[int, tuple[int, int]] = {}
-        """With rounds: the last sequence that is not folded, and its round."""
+        """With rounds: per worker, the last sequence that is not folded yet, and its round."""
         self._acknowledged: dict[int, int] = {}
 
     def enlist(self, members: tuple[MemberSpec, ...]) -> list[tuple[int, int]] | None:
-        """Set the members. Returns those that are gone, or None if nothing has changed."""
+        """Set the members. Returns the members that are gone (worker, incarnation), or None if
+        nothing has changed."""
         if members == self._enlisted:
             return None
         self._enlisted = members
@@ -46,7 +48,8 @@ class Acks:
         return self._acknowledged.get(worker, 0)
 
     def acknowledge(self, worker: int, sequence: int) -> int:
-        """Acknowledge everything up to `sequence`. Returns the last sequence acknowledged."""
+        """Acknowledge all contributions of the worker up to `sequence`. Returns the last
+        acknowledged sequence."""
         self._acknowledged[worker] = last = max(self._acknowledged.get(worker, 0), sequence)
         return last
 
@@ -56,15 +59,16 @@ class Acks:
         self._arrived[worker] = (sequence, round_)
 
     def last_first(self, readers: Collection[int]) -> list[int]:
-        """The readers, the last to arrive first: the others have had time to wait."""
+        """The readers in the order of sending: the worker that arrived last comes first, because
+        the others could receive earlier ones while it computed."""
         waiting = set(readers).intersection(self.members)
         arrived = [worker for worker in reversed(self._arrived) if worker in waiting]
         waiting.difference_update(arrived)
         return arrived + [worker for worker in readers if worker in waiting]
 
     def fold(self, round_: int, readers: Collection[int] = ()) -> list[tuple[int, int]]:
-        """A round is folded. A version acknowledges to its readers. Returns the other workers, which
-        must be told, with their sequences."""
+        """A round is folded. Workers in `readers` get the acknowledgement with the new version.
+        Returns the other workers, with the sequences that must be acknowledged by a message."""
         told = []
         for worker, (sequence, of) in list(self._arrived.items()):
             if of <= round_:
@@ -78,17 +82,18 @@ class Acks:
     # -- slices that move ----------------------------------------------------------------------
 
     def secured(self, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Without rounds: the contributions in these rows that every replica has, too."""
+        """Without rounds: these rows, limited to contributions that every replica has too."""
         return tuple(
             Row(row.worker, row.incarnation, min(row.sequence, self.acknowledged(row.worker)))
             for row in rows
         )
 
     def take_over(self, rows: Iterable[Row], *, anew: bool) -> list[tuple[int, int, int]]:
-        """The server is the primary of other slices, and `rows` says what all of them have: nothing
-        else is acknowledged. `anew`: nothing was acknowledged here before. Returns the contributions
-        that were incomplete only in slices that have another primary now: worker, incarnation,
-        sequence."""
+        """The set of slices of which this server is the primary has changed. `rows`: the
+        contributions that are in all of these slices; only they stay acknowledged. `anew`: this
+        server was the primary of no slice before, so nothing was acknowledged here. Returns the
+        contributions (worker, incarnation, sequence) that have become complete, because they were
+        missing only in slices that have another primary now."""
         last = {(row.worker, row.incarnation): row.sequence for row in rows}
         complete = []
         for worker, incarnation in self.members.items():
@@ -102,18 +107,21 @@ class Acks:
 
 
 class EarlyAcks:
-    """Confirmations of other servers in a routing epoch that the slices here are not in yet.
+    """Confirmations of other servers for a routing epoch that this server's slices have not reached
+    yet.
 
-    *A confirmation covers all steps before it, so consecutive confirmations of one server, epoch and
-    type are kept as one, with the latest row of every worker. A server adopts states in a few epochs at
-    most; one that confirms more is dropped. Its confirmations are forgotten when its link closes.*"""
+    *A confirmation covers all steps before it. So consecutive confirmations with the same server,
+    epoch and type are kept as one, with the latest row of every worker. A server sends
+    confirmations for a few epochs at most; the link of a server that sends them for more epochs is
+    closed. The confirmations of a server are forgotten when its link closes.*
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, list[Copied | Adopted]] = {}
-        """Per server, in the order in which they came."""
+        """Per server, its confirmations in the order in which they came."""
 
     def keep(self, message: Copied | Adopted) -> bool:
-        """False if the sender has confirmed in too many epochs."""
+        """Keep a confirmation. Returns False if its sender has confirmed in too many epochs."""
         kept = self._kept.setdefault(message.server, [])
         last = kept[-1] if kept else None
         if last is not None and (type(last), last.routing) == (type(message), message.routing):
@@ -126,7 +134,7 @@ class EarlyAcks:
         return True
 
     def take(self) -> list[Copied | Adopted]:
-        """All of them, in the order of each server; nothing stays."""
+        """Remove and return all confirmations, in the order in which each server sent them."""
         kept, self._kept = self._kept, {}
         return [message for messages in kept.values() for message in messages]
 

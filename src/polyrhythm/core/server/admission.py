@@ -1,11 +1,12 @@
-"""Admission to a server that does not run the lead: it accepts only peers that the lead has named.
+"""Admission to a server that does not run the lead: it accepts only peers that the lead has
+announced.
 
-*The lead names a server with its incarnation in `Place`, and a worker in `Introduced` when it admits
-the worker. The word of the lead and the hello of the peer travel over different links, so a peer that
-is not named yet waits up to five seconds and is refused after that. A peer that the lead has replaced
-by a later incarnation is refused at once. So is a server with a lower number, which never calls because
-this server dials it, and a worker without a number or an incarnation, which the lead gives to every
-worker. Until a peer is bound, nothing that it sends is read.*
+*The lead announces a server with its incarnation in `Place`, and a worker in `Introduced` when it
+admits the worker. This message and the hello of the peer travel over different links, so a peer
+that is not announced yet waits for up to five seconds before it is refused. These peers are refused
+at once: a peer that the lead has replaced by a later incarnation; a server with a lower number,
+because this server dials those; and a worker without a number or an incarnation, because the lead
+gives both to every worker. Nothing that a peer sends is read before its link is bound.*
 """
 
 from collections.abc import Iterable
@@ -17,8 +18,9 @@ from polyrhythm.wire import messages as m
 
 WAIT_NS = 5 * 10**9
 MOST_WAITING = 64
-"""The most links of servers that may wait to be named. For workers the limit is this number or the
-number of workers in the job, whichever is larger. Without a limit a member could open any number."""
+"""The most links of servers that may wait to be announced. For workers the limit is this number or
+the number of workers in the job, whichever is larger. Without a limit one member could open any
+number of links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +36,20 @@ class PeerAdmission:
         self._server = server
         self._most_workers = max(MOST_WAITING, workers)
         self._servers: dict[str, int] = {}
-        """Per server, the incarnation that the lead has named."""
+        """Per server, the incarnation that the lead has announced."""
         self._workers: dict[str, int] = {}
         """Per worker, the last incarnation that the lead has admitted."""
         self._calling_servers: dict[str, _Call] = {}
-        """By link, the servers that wait to be named."""
+        """By link, the servers that wait to be announced."""
         self._calling_workers: dict[str, _Call] = {}
         self.wake_ns: int | None = None
-        """The time at which the first waiting peer is refused. A plain value, because the timer thread
-        reads it while another thread handles an event."""
+        """When the first waiting peer is refused. This is a plain attribute, because the timer
+        thread reads it while another thread handles an event."""
 
     @property
     def _queues(self) -> tuple[tuple[dict[str, _Call], dict[str, int]], ...]:
         """For servers and for workers: the waiting links, and the incarnations that the lead has
-        named."""
+        announced."""
         return (self._calling_servers, self._servers), (self._calling_workers, self._workers)
 
     def _look_ahead(self) -> None:
@@ -57,7 +59,8 @@ class PeerAdmission:
     # -- messages of the lead ------------------------------------------------------------------
 
     def named(self, servers: Iterable[m.ServerSpec]) -> list[Effect]:
-        """The lead has named these servers, and no others."""
+        """The lead has announced these servers. They replace all servers that it announced
+        before."""
         self._servers = {server_name(spec.server): spec.incarnation for spec in servers}
         return self._settle_waiting()
 
@@ -115,7 +118,8 @@ class PeerAdmission:
         return []
 
     def call_operator(self, link: str) -> list[Effect]:
-        """An operator has said hello over `link`. Only the lead meets requests of operators."""
+        """An operator has sent a hello over `link`. It is refused: only the lead handles requests
+        of operators."""
         return self._refuse(link, Reason("not-the-lead"))
 
     def hung_up(self, link: str) -> None:
@@ -138,7 +142,8 @@ class PeerAdmission:
     def _settle(
         self, link: str, peer: str, incarnation: int, known: dict[str, int]
     ) -> list[Effect] | None:
-        """Bind or refuse the link. Returns None if the lead may still name the peer."""
+        """Bind or refuse the link. Returns None if the peer may wait, because the lead may still
+        announce it."""
         named = known.get(peer, 0)
         if incarnation == named and named > 0:
             return [Bind(link, peer, incarnation)]

@@ -1,8 +1,9 @@
-"""What a server does when routes change: it takes slices over, gives slices up and fetches replicas.
+"""What a server does when routes change: it takes slices over, gives slices up and fetches copies.
 
-*A new routing epoch makes a server the primary of more slices, or of fewer. It keeps what is in the
-slices, tells the lead what that is, and fetches the slices that it will copy. The primary of a slice
-acknowledges, reports and publishes a step only when every replica has made it.*
+*In a new routing epoch a server may become the primary of more slices, or of fewer. It keeps the
+contents of its slices, reports to the lead which contributions they contain, and fetches the slices
+that it is to copy. The primary of a slice acknowledges, reports and publishes a step only when
+every replica has made the step too.*
 """
 
 from collections.abc import Sequence
@@ -25,20 +26,20 @@ class Failover:
         self._mode = mode
         self._replica_fetch = ReplicaFetch(state.server)
         self.partners = Links()
-        """Servers that slices are copied to or from."""
+        """Links to the servers that slices are copied to or from."""
         self.unseeded: set[int] = set()
         self._built = False
         self._fetches: dict[int, m.Fetch] = {}
-        """Per server, the fetch that cannot be answered yet."""
+        """Per server, its request for states that cannot be answered yet."""
         self._early = EarlyAcks()
         self._held_back: list[Step] = []
-        """Steps that all replicas confirmed while slices were moving."""
+        """Steps that were confirmed by all replicas while slices were moving."""
         mode.finished = self.place_if_ready
 
     # -- routes --------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Hold the slices that the routes of the next epoch name."""
+        """Begin to change to the routes of the next epoch."""
         state, place = self._state, self._state.epoch.place
         assert place is not None
         holders = [set(r.holders) for r in place.routes if state.server in r.holders]
@@ -51,7 +52,7 @@ class Failover:
             self._begin_with(place)
             self._enlist()
         else:
-            self._enlist()  # before `Rerouted`, which says what the slices have of these members
+            self._enlist()  # before `Rerouted`, which reports the contributions of these members
             state.out.append(Reroute(place.routes, place.routing))
         if self.partners:
             me = next(s.incarnation for s in place.servers if s.server == state.server)
@@ -59,7 +60,8 @@ class Failover:
         self.place_if_ready()
 
     def _enlist(self) -> None:
-        """A pure replica gets no `Fold`; it learns the members from `Place`."""
+        """Set the members that came with `Place`. A server that is the primary of no slice gets no
+        `Fold`, which would name them."""
         epoch = self._state.epoch
         if epoch.introduced is not None:
             self._state.enlist(epoch.introduced)
@@ -81,7 +83,7 @@ class Failover:
         return {i: route for i, route in enumerate(place.routes) if route.primary == server}
 
     def rerouted(self, event: ev.Rerouted, now_ns: int) -> None:
-        """The slices are what the routes say: adapt leases, acknowledgements and replication."""
+        """The slices are as the new routes say: adapt leases, acknowledgements and replication."""
         state = self._state
         places = state.epoch.hold(event)
         if places is None:
@@ -98,12 +100,15 @@ class Failover:
             settled += state.replication.reroute(self._primary_of(each).items(), each.routing)
         state.view = max(state.view, place.view)
         if moved:
-            settled = []  # they are of the former slices; `take_over` says what all slices have
+            # these steps refer to the former slices; `take_over` finds the steps that are in all
+            # slices
+            settled = []
             state.epoch.since = place.routing
-            state.folding = None  # the lead repeats it for the slices that have not folded
+            state.folding = None  # the lead repeats the order for slices that are not folded
             state.leases.move(event.version)
             self._mode.take_over(event, anew=not before)
-        for primary, made in event.copied:  # an earlier confirmation may be of other slices
+        # earlier confirmations may not cover all slices that are copied now
+        for primary, made in event.copied:
             self.step_copied(ev.StepCopied(primary, made))
         self._settle(settled, now_ns)
         for message in self._early.take():
@@ -112,8 +117,8 @@ class Failover:
         self.place_if_ready()
 
     def place_if_ready(self) -> None:
-        """Tell the lead that the server is placed, once every slice is in its place, every partner is
-        linked and, with rounds, the last fold is on every replica."""
+        """Tell the lead that this server applies the routes, once its slices are as the routes say,
+        every partner is linked and, with rounds, the last fold is on every replica."""
         state, epoch = self._state, self._state.epoch
         place, rerouted = epoch.place, epoch.rerouted
         if place is None or rerouted is None or not self.partners.complete:
@@ -148,13 +153,15 @@ class Failover:
         state.out.append(Send(server_name(event.primary), copied))
 
     def fetch(self, message: m.Fetch) -> None:
-        """Send states once this server follows the routes of the other one and does not fold."""
+        """Answer a request for states. The request waits while this server is in an earlier epoch
+        than the sender, or while a fold writes."""
         state, epoch = self._state, self._state.epoch
         if epoch.changing or state.writing or message.routing > epoch.held:
             self._fetches[message.server] = message
             return
         self._fetches.pop(message.server, None)
-        if state.replication.copies(message.server):  # the receiver ignores what it no longer wants
+        # the receiver ignores slices that it no longer wants
+        if state.replication.copies(message.server):
             state.out.append(SendState(message.server, message.held, message.routing))
 
     def answer_fetches(self) -> None:
@@ -167,19 +174,21 @@ class Failover:
             if not self._early.keep(message):
                 excess = Reason("unexpected-copies", {"server": peer})
                 state.out.append(Drop(server_name(peer), excess))
-            return  # the lead has not said yet which slices this confirms
+            return  # the routes that say which slices are confirmed have not come yet
         if not state.replication.knows(peer, message.routing):
-            return  # it confirms slices that this peer copied before
+            return  # the peer copies other slices now than those it confirms
         caught_up = state.replication.caught_up(peer)
         settled = state.replication.confirm(peer, message.rows, adopted=adopted)
         if state.replication.caught_up(peer) and not caught_up:
-            held = state.epoch.held  # the lead may still wait for this epoch
+            # the epoch of the slices, even if the lead still waits for this server to apply it
+            held = state.epoch.held
             state.tell_lead(m.CaughtUp(**state.identity() | {"routing": held}, peer=peer))
         self._settle(settled, now_ns)
         self.place_if_ready()
 
     def _settle(self, steps: Sequence[Step], now_ns: int) -> None:
-        """Every replica has made these steps. While slices move, they are held back."""
+        """All replicas have made these steps: let the mode acknowledge them. While slices move,
+        keep the steps for later."""
         if self._state.epoch.changing:
             self._held_back += steps
             return
@@ -187,7 +196,7 @@ class Failover:
             self._mode.settle(step, now_ns)
 
     def link_closed(self, server: int, event: ev.LinkClosed) -> None:
-        """A link to another server has closed: tell the lead, if slices are copied over it."""
+        """The link to another server has closed. Tell the lead if slices were copied over it."""
         if not self.partners.ended(server, event.incarnation):
             return
         self._early.forget(server)

@@ -1,10 +1,11 @@
 """Leases: which slot holds which version, and which readers still read it.
 
-*A version is leased from the pull until the reader has copied it, or until its link closes. A fold
-writes in place if nothing is leased, otherwise into a spare slot.* Slots are numbers here. The runtime
-owns the memory behind them and allocates a slot when it is first named.
+*A version is leased from the pull until the reader has copied it, or until the reader's link
+closes. A fold writes in place if the current slot is not leased, otherwise into a spare slot.*
+Slots are numbers here. The runtime owns the memory behind them, and allocates a slot when an effect
+first names it.
 
-When slices move, the slices that stay keep their slots, and so their leases stay too.
+When slices move between servers, the slices that stay on a server keep their slots and leases.
 """
 
 from collections import Counter
@@ -23,8 +24,9 @@ Key = TypeVar("Key", bound=Hashable)
 class Versions:
     """The slots of a policy with rounds, in which all slices are folded together.
 
-    `rotating`: the updater grows the next version beside the current one (plain addition), so the
-    slot of the next version is chosen when a round opens and not when it closes."""
+    `rotating`: the updater is plain addition, which grows the next version beside the current one.
+    The slot of the next version is then chosen when a round opens, and not when it closes.
+    """
 
     def __init__(self, rotating: bool = False) -> None:
         self.version = 0
@@ -34,12 +36,13 @@ class Versions:
         self._leases: dict[int, tuple[int, int]] = {}
         """Per reader, the version that it was sent and the slot that holds it."""
         self._earlier: dict[tuple[int, int], list[int]] = {}
-        """Leases from before slices moved: per reader and version, the slots, oldest first."""
+        """Leases that began before slices moved. Per reader and version: the slots, oldest
+        first."""
         self._readers: Counter[int] = Counter()
         """Per slot, the number of leases."""
         self._made = {self.slot, self._fill}
         self._read_by_replicas: set[int] = set()
-        """Slots from before slices moved that replicas may still read."""
+        """Slots that were current when slices moved: replicas may still read them."""
 
     @property
     def slots(self) -> int:
@@ -58,7 +61,7 @@ class Versions:
         return slot in self._readers
 
     def target(self) -> tuple[int, int]:
-        """(the slot to fold into, the slot in which the aggregate after that grows)."""
+        """(the slot to fold into, the slot for the aggregate of the round after that)."""
         if self._rotating:
             return self._fill, self._free({self._fill, *self._read_by_replicas})
         if not self.leased(self.slot):
@@ -75,11 +78,13 @@ class Versions:
     def folded(self, version: int, slot: int, fill: int) -> None:
         self.version, self.slot, self._fill = version, slot, fill
         self._made |= {slot, fill}
-        self._read_by_replicas.clear()  # they confirm this fold before the next one begins
+        # replicas confirm this fold before the next one begins, so they read no older slot
+        self._read_by_replicas.clear()
 
     def move(self, version: int) -> None:
-        """This server is the primary of other slices, which all have `version`. Earlier leases stay
-        until their readers end them; every reader may be sent a version again."""
+        """The set of slices of which this server is the primary has changed; all of them have
+        `version`. Earlier leases stay until their readers end them. Every reader may be sent this
+        version again."""
         for reader, (leased, slot) in self._leases.items():
             self._earlier.setdefault((reader, leased), []).append(slot)
         self._leases.clear()
@@ -87,8 +92,9 @@ class Versions:
         self.version = version
 
     def lease(self, reader: int) -> bool:
-        """Lease the current version to `reader`, which was sent it. The reader asked for it or has
-        contributed, so it needs no earlier version. False if it was sent this version before."""
+        """Lease the current version to `reader`, and end its leases of earlier versions: a reader
+        that has asked or contributed needs none. Returns False if the reader was sent this version
+        before."""
         before = self._leases.get(reader)
         if before is not None:
             if before[0] == self.version:
@@ -103,12 +109,13 @@ class Versions:
         return True
 
     def leases(self) -> set[tuple[int, int]]:
-        """Readers with the versions that they were sent since slices moved last."""
+        """The readers with the versions that they were sent since slices last moved."""
         return {(reader, version) for reader, (version, _) in self._leases.items()}
 
     def release(self, reader: int, version: int) -> bool:
-        """`reader` has copied `version` and needs none before it. True if its slot has no other
-        lease. A version that was sent before and after slices moved is released once for each."""
+        """`reader` has copied `version` and needs no earlier one. Returns True if its slot has no
+        other lease. A version that was sent both before and after slices moved has two leases,
+        which are released one after the other."""
         if (slots := self._earlier.get((reader, version))) is not None:
             slot = slots.pop(0)
             if not slots:
@@ -143,18 +150,19 @@ class Versions:
 
 
 class SliceVersions:
-    """The slots of a policy without rounds: each slice has a slot of its own, and a reader leases
-    every slice in the slot that holds it at that moment.
+    """The slots of a policy without rounds: each slice has its own current slot. A reader leases,
+    for every slice, the slot that is current at that moment.
 
-    The caller holds the lock that orders folds and leases; this class has none.
+    This class has no lock: the caller holds the lock that orders folds and leases.
     """
 
     def __init__(self, slices: Sequence[int], nbytes: int = _IDLE_NBYTES) -> None:
-        """`nbytes`: the size of a slot."""
+        """`nbytes`: the size of a slot in bytes."""
         self._slots = dict.fromkeys(slices, 0)
         self._idle = _idle_slots(nbytes)
         self._leases: dict[int, dict[int, list[tuple[tuple[int, int], ...]]]] = {}
-        """Per reader and ticket, the slices with their slots; several if slices moved in between."""
+        """Per reader and ticket, the leased slices with their slots. A ticket has several such
+        lists if slices moved meanwhile."""
         self._readers: Counter[tuple[int, int]] = Counter()
         self._made = {0}
 
@@ -162,15 +170,16 @@ class SliceVersions:
         return self._slots[slice_]
 
     def hold(self, slices: Sequence[int], nbytes: int) -> int:
-        """The server is the primary of these slices now. Slices that stay keep their slots; slices
-        that come begin in the slot that is returned."""
+        """Set the slices of which this server is the primary. Slices that stay keep their slots;
+        new slices begin in the slot that is returned."""
         first = min(self._made)
         self._slots = {slice_: self._slots.get(slice_, first) for slice_ in slices}
         self._idle = _idle_slots(nbytes)
         return first
 
     def target(self, slice_: int) -> int:
-        """The slot to fold into: in place if nothing is leased there, otherwise a spare."""
+        """The slot to fold the slice into: its current one if that is not leased, otherwise a
+        spare."""
         slot = self._slots[slice_]
         if not self._readers[slice_, slot]:
             return slot
@@ -184,8 +193,8 @@ class SliceVersions:
         self._made.add(slot)
 
     def lease(self, reader: int, ticket: int) -> tuple[int, ...]:
-        """Lease every slice as it is now to `reader` until `release`; returns the slots. An earlier
-        answer to this reader may still be on its way and stays leased."""
+        """Lease the current slot of every slice to `reader` until `release`. Returns the slots.
+        Leases of earlier answers, which the reader may still be copying, stay."""
         held = tuple(self._slots.items())
         self._leases.setdefault(reader, {}).setdefault(ticket, []).append(held)
         self._readers.update(held)
@@ -215,8 +224,9 @@ class SliceVersions:
         return {*self._slots.values(), *(slot for _, slot in self._readers)}
 
     def surplus(self) -> tuple[int, ...]:
-        """Slots to free. One spare slot is kept for the next slow reader, and several if they are
-        small: to allocate one and show it to every reader costs more than its memory."""
+        """Slots to free. One spare slot is kept for the next slow reader. Several are kept if they
+        are small, because allocating a slot and sharing it with every reader costs more than its
+        memory."""
         if len(self._made) <= self._idle + 1:
             return ()
         idle = sorted(self._made - self.used)[self._idle :]
@@ -238,11 +248,12 @@ class SliceVersions:
 class Leases:
     """Which readers a server has sent a version to, and which pulls it has not answered yet.
 
-    *A reader that was sent a version because it asked, or after slices moved, ends its lease by
-    naming that version to this server. Its contribution, or a `Pulled`, may refer to a version that
-    another primary sent.*
+    *Usually a reader's next contribution or `Pulled` ends its lease. A reader that was sent a
+    version because it asked, or after slices moved, must name that version to this server: its
+    contribution or `Pulled` may refer to a version that another primary sent.*
 
-    `rotating`: see `Versions`. `replicas`: slices may move."""
+    `rotating`: see `Versions`. `replicas`: the job has replicas, so slices may move.
+    """
 
     def __init__(self, *, rotating: bool, replicas: bool) -> None:
         self._replicas = replicas
@@ -250,25 +261,27 @@ class Leases:
         self.pulls: dict[int, Pull] = {}
         """Per reader, the pull that cannot be answered yet."""
         self._moved = False
-        """Slices have moved since the last fold."""
+        """Whether slices have moved since the last fold."""
         self._apart: set[int] = set()
-        """Readers that were sent a version because they asked, or after slices moved."""
+        """The readers that were sent a version because they asked, or after slices moved."""
 
     def ask(self, pull: Pull) -> None:
-        """Queue a pull. It may overtake the slices of a contribution that asked earlier: the pull
-        for the later round is kept."""
+        """Queue a pull. A pull can arrive before an earlier request that came with a contribution;
+        the one for the later round is kept."""
         before = self.pulls.get(pull.worker)
         if before is None or before.round < pull.round:
             self.pulls[pull.worker] = pull
 
     def move(self, version: int) -> None:
-        """This server is the primary of other slices, which all have `version`."""
+        """The set of slices of which this server is the primary has changed; all of them have
+        `version`."""
         self._moved = True
         self.versions.move(version)
 
     def lease(self, reader: int, *, asked: bool = False) -> bool:
-        """Lease the current version to `reader`. False if it is on its way to this reader already: a
-        second answer would outlive the lease of the first."""
+        """Lease the current version to `reader`. Returns False if this version is on its way to the
+        reader already: a second answer could still be read after the first one's lease has
+        ended."""
         self.pulls.pop(reader, None)
         if not self.versions.lease(reader):
             return False
@@ -277,24 +290,26 @@ class Leases:
         return True
 
     def published(self) -> None:
-        """The version of a fold is on its way to all readers that wait for it."""
+        """The version of a fold was sent to all readers that wait for it."""
         self._moved = False
 
     def names_this_server(self, reader: int) -> bool:
-        """Whether a `Pulled` of this reader refers to a version of this server."""
+        """Whether a `Pulled` of this reader certainly refers to a version that this server sent."""
         return reader not in self._apart
 
     def contributed(self, reader: int) -> None:
-        """A reader that contributes has read its version."""
+        """A reader has contributed, so it has copied the version that it was sent: end its
+        lease."""
         if reader not in self._apart:
             self.versions.forget(reader)
 
     def release(self, reader: int, version: int) -> bool:
-        """True if the slot of that version has no other lease."""
+        """`reader` has copied `version`. Returns True if the slot of that version has no other
+        lease."""
         return self.versions.release(reader, version)
 
     def forget(self, reader: int) -> None:
-        """The link of this reader has closed."""
+        """The link of this reader has closed: end all of its leases."""
         self.versions.forget_all(reader)
 
 

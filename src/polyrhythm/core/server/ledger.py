@@ -1,11 +1,12 @@
-"""The ledger: which contributions are in each slice of a server (rules 1 and 2 of the design's §9).
+"""The ledger: which contributions are in each slice of a server.
 
-*Per slice and worker the ledger keeps one row, the last sequence added, because a worker sends in
-order. Incarnations that are not in the view are refused.* The rows travel with the slice, so a replica
-that is promoted knows what is in it. *A replica makes a step only if it follows the last step made there
-and comes from the slice's primary.*
+*Per slice and worker the ledger keeps one row: the last sequence that was added. One row is enough,
+because a worker sends its contributions in order. Contributions of incarnations that are not in the
+view are refused.* The rows are copied together with the slice, so a replica that is promoted knows
+which contributions its slices contain. *A replica makes a step only if the step comes from the
+slice's primary and directly follows the last step that the replica made.*
 
-The ledger has no lock of its own; the slice store calls it under one.
+The ledger has no lock of its own: the slice store calls it under a lock.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,11 +16,11 @@ from enum import Enum
 from polyrhythm.wire.messages import Route, Row, Stamp
 
 _NO_WORKER = -1
-"""The worker of a round's fold, which is a step of no single worker."""
+"""The worker number in the row of a round's fold, which belongs to no single worker."""
 _NO_ROW = (0, 0)
 MOST_PARTIAL = 64
-"""The most incomplete contributions that are kept per member. An honest member sends one after the
-other; a member that completes none must not make the ledger grow."""
+"""The most incomplete contributions that are kept per member. A member completes one contribution
+before it sends the next; a faulty one that completes none must not make the ledger grow."""
 _Rows = dict[int, tuple[int, int]]
 """Per worker, its incarnation and its last sequence that is in the slice."""
 
@@ -30,7 +31,7 @@ class Verdict(Enum):
     STRANGER = "stranger"
 
 
-# looking up a member of an Enum takes a call, and these are looked up for every slice
+# an Enum lookup costs a call, and these members are needed for every slice
 NEW, REPEATED, STRANGER = Verdict.NEW, Verdict.REPEATED, Verdict.STRANGER
 
 
@@ -46,7 +47,8 @@ class Ledger:
     has a `RoundsLedger` or an `OnArrivalLedger`."""
 
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
-        """`mine`: the slices that this server is the primary of. `replicated`: there are replicas."""
+        """`mine`: the slices that this server is the primary of. `replicated`: the job has
+        replicas."""
         self.round = 1
         self._replicated = replicated
         self._members: dict[int, int] = {}
@@ -69,11 +71,11 @@ class Ledger:
     # -- the initial parameters ----------------------------------------------------------------
 
     def await_seeds(self, slices: Iterable[int]) -> None:
-        """Every slice here, of which this is the primary or a replica, will be seeded once."""
+        """Expect the initial parameters of these slices. Each slice may be seeded once."""
         self._unseeded = set(slices)
 
     def may_seed(self, slice_: int) -> bool:
-        """Whether the initial parameters of this slice have not come yet."""
+        """Whether the initial parameters of this slice are still missing."""
         return slice_ in self._unseeded
 
     def seeded(self, slice_: int) -> None:
@@ -81,14 +83,14 @@ class Ledger:
 
     @property
     def opened(self) -> bool:
-        """The lead has named members: every server has all initial parameters by then."""
+        """Whether the lead has named members. By then every server has all initial parameters."""
         return self._opened
 
     # -- members -------------------------------------------------------------------------------
 
     def enlist(self, members: dict[int, int]) -> None:
         """Set the incarnation of each worker in the lead's view. Rows of workers that left stay: a
-        primary may still have to know whether a replica has their contributions."""
+        primary may still have to find out whether a replica has their contributions."""
         self._members = dict(members)
         self._opened = self._opened or bool(members)
         self._arrivals = {
@@ -109,9 +111,10 @@ class Ledger:
     def add(
         self, worker: int, incarnation: int, sequence: int, slice_: int, slices: int
     ) -> int | None:
-        """Enter a slice that was judged NEW and added. Returns the round of the contribution if this was
-        the last of its `slices`, else None. After a change of routes the number of slices that this
-        server is the primary of counts, and not the number that the sender knew."""
+        """Record that a slice with the verdict NEW was added. Returns the round of the contribution
+        if it is complete now, else None. It is complete with `slices` slices, the number that its
+        sender counted; after a change of routes, with as many slices as this server is the primary
+        of."""
         rows = self._rows.get(slice_)
         if rows is None:
             rows = self._rows[slice_] = {}
@@ -131,7 +134,7 @@ class Ledger:
         return arrival.round
 
     def _make_room(self, worker: int) -> None:
-        """Forget the oldest partial contribution of a worker that has as many as it may have."""
+        """Forget the oldest incomplete contribution of a worker that has `MOST_PARTIAL` of them."""
         partial = [key for key in self._arrivals if key[0] == worker]
         if len(partial) >= MOST_PARTIAL:
             del self._arrivals[partial[0]]
@@ -147,12 +150,14 @@ class Ledger:
         return len(self._arrivals)
 
     def has_contributed(self, worker: int, incarnation: int, slice_: int) -> bool:
-        """Whether a contribution of this incarnation, which then has read a version, is in the slice."""
+        """Whether this incarnation of the worker has a contribution in the slice. If so, it has
+        also read a version."""
         row = self._rows.get(slice_, {}).get(worker)
         return row is not None and row[0] == incarnation
 
     def _count(self, worker: int, incarnation: int, sequence: int) -> int:
-        """The number of slices with this primary that have the contribution."""
+        """The number of slices that contain the contribution, of those that this server is the
+        primary of."""
         count = 0
         for slice_ in self._mine:
             row = self._rows.get(slice_, {}).get(worker)
@@ -162,13 +167,14 @@ class Ledger:
     # -- primary and replicas ------------------------------------------------------------------
 
     def begin(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
-        """Set the first routes: all servers in them begin with the same parameters."""
+        """Set the first routes. All holders of a slice begin with the same parameters, so every
+        replica is current."""
         self.reroute(server, routes, routing)
         self._copy_targets = {slice_: set(routes[slice_].replicas) for slice_ in self._mine}
         self._fresh = set(routes) - self._mine
 
     def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
-        """Set the routes of the slices on `server`, whose ledger this is."""
+        """Set the routes. `server`: the number of the server that this ledger belongs to."""
         mine = _led_by(server, routes)
         for slice_ in mine - self._mine:
             self._primary_since[slice_] = routes[slice_].since
@@ -189,7 +195,7 @@ class Ledger:
         self._arrivals.clear()
 
     def _drop(self, slice_: int) -> None:
-        """This server is no longer a holder of the slice."""
+        """Forget a slice that this server no longer holds."""
         self._rows.pop(slice_, None)
         self._stamps.pop(slice_, None)
         self._fresh.discard(slice_)
@@ -199,9 +205,9 @@ class Ledger:
         return self._copy_targets.get(slice_, set())
 
     def teach(self, peer: int, slices: Iterable[int], held: Iterable[Stamp]) -> dict[int, bool]:
-        """Every later step of these slices goes to `peer`. Returns per slice whether the replica
-        there is the same already. A peer that has made no step may not even have the initial
-        parameters."""
+        """From now on every step of these slices goes to `peer`. Returns, per slice, whether the
+        copy on `peer` is current according to its stamps in `held`. A copy without any step never
+        counts as current: it may lack the initial parameters."""
         theirs = {stamp.slice: stamp for stamp in held}
         for slice_ in slices:
             self._copy_targets[slice_].add(peer)
@@ -211,7 +217,7 @@ class Ledger:
         }
 
     def _make_step(self, slice_: int, number: int) -> None:
-        """The primary makes this step of a slice."""
+        """Record that this server, as the primary, makes this step of a slice."""
         self._stamps[slice_] = (self._primary_since.get(slice_, 0), number)
 
     def stamp(self, slice_: int) -> Stamp:
@@ -225,39 +231,39 @@ class Ledger:
         return _as_tuple(self._rows.get(slice_, {}))
 
     def may_copy(self, server: int, stamp: Stamp) -> bool:
-        """Whether a step comes from the slice's primary and follows the last one that was made here. So
-        no step is made twice, and none if an earlier one is missing."""
+        """Whether the step comes from the slice's primary and directly follows the last step made
+        here. So no step is made twice, and no step is left out."""
         follows = stamp.number == self.number(stamp.slice) + 1
         return self.accepts(server, stamp.slice) and follows
 
     def accepts(self, server: int, slice_: int) -> bool:
-        """Whether `server` is the slice's primary and the replica here equals it."""
+        """Whether `server` is the slice's primary and the copy here is current."""
         return self._primaries.get(slice_) == server and slice_ in self._fresh
 
     def copied(self, stamp: Stamp, rows: Iterable[Row]) -> None:
-        """The step was made here."""
+        """Record that a step of the primary was made here."""
         self._stamps[stamp.slice] = (stamp.primary_since, stamp.number)
         mine = self._rows.setdefault(stamp.slice, {})
         mine.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
 
     def awaits(self, server: int, slice_: int, routing: int) -> bool:
-        """Whether a state that `server` was asked for in that epoch is still wanted: this server has
-        copied the slice from it ever since."""
+        """Whether a state that was requested from `server` in this routing epoch is still wanted:
+        since then, this server has copied the slice from no other primary."""
         mine = self._primaries.get(slice_) == server
         return mine and routing >= self._copied_since[slice_]
 
     def adopted(self, primary: int) -> bool:
-        """Whether all replicas here of this primary's slices equal it."""
+        """Whether all copies here of this primary's slices are current."""
         return self._fresh.issuperset(self.replicas_of(primary))
 
     def adopt(self, stamp: Stamp, rows: Iterable[Row]) -> None:
-        """The replica here equals its primary."""
+        """The state of a slice has arrived from its primary: the copy here is current."""
         self._rows[stamp.slice] = {}
         self.copied(stamp, rows)
         self._fresh.add(stamp.slice)
 
     def replicas_of(self, primary: int) -> list[int]:
-        """The slices with this primary that have a replica here."""
+        """The slices that this server copies from this primary."""
         return [
             slice_
             for slice_, of in self._primaries.items()
@@ -265,22 +271,23 @@ class Ledger:
         ]
 
     def made(self, primary: int, steps: Iterable[Row]) -> tuple[Row, ...]:
-        """Those of these steps that are, with all steps before them, in every slice copied from
-        `primary`. Slices that are still being learned do not count."""
+        """Those of these steps that, with all steps before them, are in every slice copied from
+        `primary`. Slices whose state is still being fetched are left out."""
         replicas = self._reliable(primary)
         return tuple(
             step for step in steps if replicas and all(self._has(s, step) for s in replicas)
         )
 
     def made_all(self, primary: int) -> tuple[Row, ...]:
-        """Per worker the last step that is in every slice copied from `primary`. Slices that are still
-        being learned do not count."""
+        """Per worker, the last step that is in every slice copied from `primary`. Slices whose
+        state is still being fetched are left out."""
         rows = [self._all_rows(slice_) for slice_ in self._reliable(primary)]
         common = set(rows[0]).intersection(*rows[1:]) if rows else set()
         return tuple(Row(*key, min(row[key] for row in rows)) for key in sorted(common))
 
     def _reliable(self, primary: int) -> list[int]:
-        """The replicas here of slices of `primary`, or none if one of them differs from it."""
+        """The slices that are copied from `primary`, without those that are still being learned;
+        none at all if one of the others is not current."""
         replicas = self.replicas_of(primary)
         if self._fresh.issuperset(replicas):
             return replicas
@@ -288,7 +295,7 @@ class Ledger:
         return replicas if self._fresh.issuperset(replicas) else []
 
     def made_of_all(self) -> tuple[tuple[int, tuple[Row, ...]], ...]:
-        """Per primary, the last steps of it that were made here."""
+        """Per primary, the last steps that are in every slice copied from it."""
         primaries = sorted(set(self._primaries.values()))
         made = [(primary, self.made_all(primary)) for primary in primaries]
         return tuple((primary, rows) for primary, rows in made if rows)
@@ -298,7 +305,8 @@ class Ledger:
         return rows | {(_NO_WORKER, 0): self.number(slice_)}
 
     def least(self) -> tuple[int, tuple[Row, ...]]:
-        """What all slices with this primary have: the version, and per member the last contribution."""
+        """What is in every slice of which this server is the primary: the version, and per member
+        the last contribution."""
         version = min((self.number(slice_) for slice_ in self._mine), default=0)
         rows = []
         for worker, incarnation in self._members.items():
@@ -313,8 +321,9 @@ class Ledger:
         return row[1] if row is not None and row[0] == incarnation else 0
 
     def _has(self, slice_: int, step: Row) -> bool:
-        """A step is in the slice if a later step of its worker is, or a step of a later incarnation:
-        contributions of earlier ones are refused by then."""
+        """Whether a step is in the slice: the slice has this or a later step of the worker, or a
+        step of a later incarnation. Once it has the latter, contributions of earlier incarnations
+        are refused."""
         if step.worker == _NO_WORKER:
             return self.number(slice_) >= step.sequence
         row = self._rows.get(slice_, {}).get(step.worker, _NO_ROW)
@@ -322,8 +331,8 @@ class Ledger:
 
 
 class RoundsLedger(Ledger):
-    """The ledger of a policy with rounds. The number of a slice's last step is its round, and the rows
-    as of the last fold are kept beside the current rows."""
+    """The ledger of a policy with rounds. The number of a slice's last step is its round. The rows
+    as of the last fold are kept too, beside the current rows."""
 
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
         super().__init__(mine, replicated=replicated)
@@ -331,8 +340,8 @@ class RoundsLedger(Ledger):
         self._torn = 0
 
     def close(self, round_: int) -> None:
-        """Round `round_` is folded: later contributions are in the next one. A slice that a primary
-        before this one had folded is not folded again, and its later contributions are not in it."""
+        """Round `round_` is folded; contributions that come later count in the next round. A slice
+        that its former primary had folded for this round already is not folded again."""
         self.round = round_ + 1
         self._torn = len(self._arrivals)
         if self._replicated:
@@ -341,8 +350,9 @@ class RoundsLedger(Ledger):
                 self._make_step(slice_, round_)
 
     def reroute(self, server: int, routes: Mapping[int, Route], routing: int) -> None:
-        """Contributions to a slice that were not folded are void if it gets another primary. Those to
-        slices that are rounds behind count in the round of the slice that is furthest ahead."""
+        """Set the routes. Contributions to a slice that were not folded are discarded if the slice
+        gets another primary. If some slices are rounds behind, contributions count in the round of
+        the slice that is furthest ahead."""
         mine = _led_by(server, routes)
         for slice_ in mine - self._mine:
             self._folded[slice_] = dict(self._rows.get(slice_, {}))
@@ -369,7 +379,8 @@ class OnArrivalLedger(Ledger):
     """The ledger of a policy that folds every contribution on arrival, as a step of its own."""
 
     def next_step(self, slice_: int) -> Stamp:
-        """The primary makes its next step."""
+        """Record the next step of a slice, which this server makes as the primary. Returns its
+        stamp."""
         self._make_step(slice_, self.number(slice_) + 1)
         return self.stamp(slice_)
 

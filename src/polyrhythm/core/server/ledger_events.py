@@ -12,7 +12,7 @@ from polyrhythm.wire.messages import Copy, Fetch, Route, Row, State
 
 
 def kept_by(server: int, routes: Sequence[Route]) -> dict[int, Route]:
-    """The slices that `server` is the primary or a copier of."""
+    """The routes of the slices that `server` holds, as the primary or as a copy."""
     return {slice_: route for slice_, route in enumerate(routes) if server in route.holders}
 
 
@@ -24,13 +24,14 @@ def step_of(copy: Copy) -> Row:
 
 
 def copied(ledger: Ledger, copy: Copy) -> StepCopied | None:
-    """An event once the step is made in all slices that are copied from its primary."""
+    """The event to report once the step is made in all slices that are copied from its primary;
+    None before."""
     made = ledger.made(copy.server, (step_of(copy),))
     return StepCopied(copy.server, made) if made else None
 
 
 def adopted(ledger: Ledger, state: State) -> StateAdopted | None:
-    """An event once all slices that are copied from its primary equal what it has."""
+    """The event to report once all copies of this primary's slices are current; None before."""
     if not ledger.adopted(state.server):
         return None
     return StateAdopted(state.server, state.routing, ledger.made_all(state.server))

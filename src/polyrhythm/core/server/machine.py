@@ -1,7 +1,9 @@
-"""The server machine: it holds slices, and has no barrier of its own.
+"""The server's machine. It holds slices, and follows the lead's orders: it has no barrier of its
+own.
 
-The runtime adds and folds slices; the machine keeps versions and their readers, and reports to the lead.
-What depends on rounds is in `modes`; what a change of routes does is in `failover`.
+The runtime adds and folds slices. The machine keeps track of versions and their readers, and
+reports to the lead. `modes` contains what depends on rounds; `failover` contains what happens when
+routes change.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,13 +42,13 @@ class ServerMachine:
         self._failover = Failover(self.state, self.mode)
         self._admission = PeerAdmission(server, job.workers)
         self._collects: list[m.Collect] = []
-        """Requests for parameters that cannot be answered yet."""
+        """Requests of the lead for parameters that cannot be answered yet."""
         self._ended = False
         self._waiting_fold: m.Fold | None = None
-        """A fold that came while the slices of a cut are copied."""
+        """A fold that was ordered while the slices of a cut are being copied."""
         self._heartbeat = Heartbeat()
         self._lead = LeadWatch()
-        """Not begun if the lead runs in the same process: both live and stop together."""
+        """Not used if the lead runs in the same process: the two live and stop together."""
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -137,13 +139,15 @@ class ServerMachine:
             self._heartbeat.begin(self.job.heartbeat_s, now_ns)
         state.out += self._admission.named(message.servers)
         state.epoch.set_out(message)
-        if not state.writing and not state.cutting:  # otherwise when the slices are at rest
+        # otherwise the routes are followed when the fold is written and the cut is copied
+        if not state.writing and not state.cutting:
             self._failover.follow()
 
     def _on_slice_seeded(self, event: ev.SliceSeeded, now_ns: int) -> None:
         unseeded = self._failover.unseeded
         if event.routing != self.state.epoch.routing or event.slice not in unseeded:
-            return  # a repetition, or from a seeder that died before the slices were built anew
+            # a repeated seed, or one of a seeder that died before the slices were built again
+            return
         unseeded.remove(event.slice)
         if not unseeded:
             self.state.tell_lead(m.Seeded(**self.state.identity()))
@@ -192,7 +196,8 @@ class ServerMachine:
             self.mode.contributed(event)
 
     def _on_repeated(self, event: ev.Repeated, now_ns: int) -> None:
-        """The worker sent it again because it saw no acknowledgement: repeat that, if it is due."""
+        """The worker has sent a contribution again because it saw no acknowledgement. Repeat the
+        acknowledgement, if there was one."""
         state = self.state
         if not state.is_member(event.worker, event.incarnation):
             return
@@ -230,8 +235,8 @@ class ServerMachine:
     # -- the model -----------------------------------------------------------------------------
 
     def _on_collect(self, message: m.Collect, now_ns: int) -> None:
-        """Send the parameters of slices to the lead's process, once a fold that was ordered before, or a
-        change of routes, is done. Copies are sent at once."""
+        """Send the parameters of slices to the lead's process. This waits for a fold under way and
+        for a change of routes, unless copies are requested: they are sent at once."""
         if message.copied:
             send = SendParameters(message.number, message.slices, copied=True)
             self.state.out.append(send)
@@ -240,7 +245,8 @@ class ServerMachine:
             self._send_parameters()
 
     def _on_capture(self, message: m.Capture, now_ns: int) -> None:
-        """The lead orders copies only between two folds, and while no slice moves."""
+        """Copy the parameters. The lead orders this only between two folds and while no slice
+        moves."""
         self.state.out.append(CopyParameters(message.number))
 
     def _send_parameters(self) -> None:
@@ -250,7 +256,7 @@ class ServerMachine:
         self.mode.freeze()
         for collect in self._collects:
             slices = tuple(s for s in collect.slices if s in state.mine)
-            if slices:  # the lead asks the new primary for the others
+            if slices:  # the lead asks the new primary for slices that moved
                 state.out.append(SendParameters(collect.number, slices))
         self._collects.clear()
 
@@ -317,7 +323,7 @@ class ServerMachine:
             self._failover.link_closed(server, event)
         worker = worker_number(event.peer)
         if worker is None or 0 < event.incarnation < self.state.acks.members.get(worker, 0):
-            return  # the peer is no worker, or has come back over another link
+            return  # the peer is not a worker, or has come back over another link
         self._forget_reader(worker)
 
     def _on_dismissed(self, message: m.Dismissed, now_ns: int) -> None:

@@ -1,9 +1,10 @@
-"""The two modes of a server: rounds, and folding on arrival. The policy chooses one for the whole job.
+"""The two modes of a server: rounds, and folding on arrival. The policy chooses one for the whole
+job.
 
-*With rounds, a server adds slices, reports `Arrived`, and folds when the lead says `Fold`; a late
-contribution joins the next aggregate. On arrival, each slice is folded as it comes, and a `Fold` of the
-lead only names the members.* A mode decides when a contribution is acknowledged, which version a reader
-gets and when its lease ends.
+*With rounds, a server adds slices to aggregates, reports `Arrived`, and folds when the lead sends
+`Fold`; a late contribution goes into the next aggregate. On arrival, each slice is folded as it
+comes, and a `Fold` of the lead only names the members.* A mode decides when a contribution is
+acknowledged, which version a reader gets and when the reader's lease ends.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,42 +34,45 @@ class ServerMode(Protocol):
         """All slices of a contribution have been added."""
 
     def fold(self, message: m.Fold, now_ns: int) -> None:
-        """The lead orders a fold, and names members and readers. The members are enlisted."""
+        """The lead orders a fold, and names members and readers. The members are set before this
+        call."""
 
     def is_folded(self, message: m.Fold) -> bool:
-        """The primary before this one has folded the round."""
+        """Whether the former primary of these slices has folded the round already."""
 
     def folded(self, event: ev.FoldDone, now_ns: int) -> None:
         """The slices of the round are folded here."""
 
     def settle(self, step: Step, now_ns: int) -> None:
-        """Every replica has made this step."""
+        """Every replica has made this step: acknowledge what it contains."""
 
     def take_over(self, event: ev.Rerouted, *, anew: bool) -> None:
-        """This server is the primary of other slices. `anew`: it was the primary of none before."""
+        """The set of slices of which this server is the primary has changed. `anew`: it was the
+        primary of no slice before."""
 
     def may_be_placed(self) -> bool:
-        """Other processes can rely on the slices now."""
+        """Whether this server can report to the lead that it applies the routes."""
 
     def placed_rows(self, rows: Iterable[m.Row]) -> tuple[m.Row, ...]:
-        """The contributions that are in the slices here and on every replica."""
+        """Of these rows, the contributions that are in the slices here and on every replica."""
 
     def can_answer(self, pull: m.Pull) -> bool:
-        """The version that the reader asked for is here."""
+        """Whether the version that the reader asked for is here."""
 
     def answer(self, pull: m.Pull) -> None: ...
 
     def release(self, worker: int, round_: int) -> None:
-        """A reader has copied this version."""
+        """A reader has copied this version: end its lease."""
 
     def forget(self, worker: int) -> None:
-        """The link of a reader has closed."""
+        """The link of a reader has closed: end its leases."""
 
     def free(self) -> None:
-        """Free slots that are not needed, unless they may be written now."""
+        """Free slots that are not needed, unless a fold or a change of routes may be writing to
+        them."""
 
     def freeze(self) -> None:
-        """Change no parameters any more, without an order to fold."""
+        """Change the parameters no more, unless the lead orders a fold."""
 
 
 def choose_mode(server: int, job: m.JobSpec) -> tuple[ServerState, ServerMode]:
@@ -84,7 +88,7 @@ class _Mode:
         self.finished: Callable[[], None] = lambda: None
 
     def _finish(self, weight: float, now_ns: int) -> None:
-        """The fold is here and on every replica: acknowledge, publish, and tell the lead."""
+        """The fold is done here and on every replica: acknowledge, publish, and tell the lead."""
         state = self._state
         fold, state.folding = state.folding, None
         assert fold is not None
@@ -189,7 +193,7 @@ class RoundsMode(_Mode):
         return tuple(rows)
 
     def can_answer(self, pull: m.Pull) -> bool:
-        """The version is there and no fold is writing."""
+        """Whether the version is here and no fold is writing."""
         return self._state.folding is None and self._state.versions.version >= pull.round
 
     def _send_version(self, pull: m.Pull) -> None:
@@ -224,8 +228,8 @@ class OnArrivalMode(_Mode):
             self.release(event.worker, event.pulled)
 
     def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
-        """The contribution is in the parameters here and on every replica. The answer to a pull that
-        waits for it acknowledges it."""
+        """The contribution is in the parameters here and on every replica: acknowledge it. If a
+        pull waits for it, the answer to the pull contains the acknowledgement."""
         state = self._state
         state.acks.acknowledge(worker, sequence)
         pull = state.leases.pulls.get(worker)
@@ -268,7 +272,8 @@ class OnArrivalMode(_Mode):
         return self._state.acks.secured(rows)
 
     def can_answer(self, pull: m.Pull) -> bool:
-        """The reader's own last contribution is in the slices, or no more contributions will be."""
+        """Whether the reader's own last contribution is in the slices, or the parameters are
+        final."""
         state = self._state
         return state.frozen or state.acks.acknowledged(pull.worker) >= pull.sequence
 

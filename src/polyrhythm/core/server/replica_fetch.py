@@ -1,7 +1,7 @@
-"""Which slices a server copies from which primary, and which of them it has asked for.
+"""Which slices a server copies from which primary, and which of them it has requested.
 
-*A copy belongs to the primary that it was fetched from. If the primary changes, the copy is dropped and
-fetched again if the new routes want it.*
+*A copy belongs to the primary that it was fetched from. If the slice gets another primary, the copy
+is dropped, and fetched again if the new routes name this server as a holder.*
 """
 
 from polyrhythm.core.effects import FetchState
@@ -15,10 +15,11 @@ class ReplicaFetch:
         self._copies: dict[int, int] = {}
         """Per slice that is copied here, the primary that it was fetched from."""
         self._fetching: dict[int, tuple[int, frozenset[int]]] = {}
-        """Per primary, the routing epoch in which it was asked last, and for what."""
+        """Per primary, the routing epoch of the last request to it, and the slices requested."""
 
     def begin(self, place: Place) -> None:
-        """The slices are built. If they are fresh, all holders are seeded and nothing is fetched."""
+        """The slices are built. If the job is new, all holders get the initial parameters from a
+        worker, and nothing is fetched."""
         self._copies = {}
         if place.fresh:
             for slice_, route in enumerate(place.routes):
@@ -26,7 +27,7 @@ class ReplicaFetch:
                     self._copies[slice_] = route.primary
 
     def follow(self, place: Place) -> None:
-        """Drop copies whose primary has changed; they are asked for again."""
+        """Drop copies whose primary has changed, so that they are requested again."""
         wanted = self._wanted(place)
         self._copies = {s: of for s, of in self._copies.items() if s in wanted.get(of, ())}
         self._fetching = {
@@ -36,7 +37,8 @@ class ReplicaFetch:
         }
 
     def fetch(self, place: Place) -> list[FetchState]:
-        """Ask every primary for the slices that are to be copied here and are not here yet."""
+        """Request, from every primary, the slices that this server is to copy and does not have
+        yet."""
         asks = []
         for primary, slices in self._wanted(place).items():
             new = any(slice_ not in self._copies for slice_ in slices)
@@ -46,7 +48,7 @@ class ReplicaFetch:
         return asks
 
     def adopted(self, event: StateAdopted) -> bool:
-        """The slices that were fetched are here; False if more was asked for since then."""
+        """The requested slices are here. Returns False if more slices were requested since then."""
         asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))
         if asked != event.routing:
             return False
@@ -55,7 +57,7 @@ class ReplicaFetch:
         return True
 
     def _wanted(self, place: Place) -> dict[int, set[int]]:
-        """Per primary, the slices that are to be copied from it here."""
+        """Per primary, the slices that this server is to copy from it."""
         wanted: dict[int, set[int]] = {}
         for slice_, route in enumerate(place.routes):
             if self._server in (*route.replicas, *route.learners):

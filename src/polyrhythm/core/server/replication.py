@@ -1,13 +1,14 @@
 """The steps of a primary that its replicas have confirmed.
 
-*A primary acknowledges a step only after every replica in its routing epoch has confirmed it. Only the
-lead shrinks that set, with a new epoch.* A step is a fold, or without rounds a contribution. A
-confirmation covers all slices that the peer copies from this primary, and every earlier step.
+*A primary acknowledges a step only after every replica in its routing epoch has confirmed it. Only
+the lead can take a replica out of that set, with a new epoch.* A step is a fold or, without rounds,
+a contribution. A confirmation covers all slices that the peer copies from this primary, and every
+earlier step.
 
-*The primary does not wait for a learner until the learner holds the state that it fetched. From then on
-it does; once the learner has every earlier step, it has everything that can be acknowledged.* A peer may
-be a replica of some slices and a learner of others: until it holds the others, its confirmations cover
-only the slices of which it is a replica.
+*The primary does not wait for a learner until the learner has the state that it fetched; from then
+on it does. Once the learner also has the steps that were made before that, it has everything that
+can have been acknowledged.* A peer may be a replica of some slices and a learner of others. Until
+it has the state of the others, its confirmations cover only the slices of which it is a replica.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,8 @@ from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire.messages import Route, Row
 
 Step = tuple[int, int, int]
-"""A contribution: worker, incarnation, sequence. A fold: no worker, and its round as the sequence."""
+"""(worker, incarnation, sequence) of a contribution. For a fold: no worker, and the round as the
+sequence."""
 _FOLD = (-1, 0)
 _NOTHING = (0, 0)
 
@@ -32,16 +34,17 @@ class Replication:
         self._slices: dict[int, frozenset[int]] = {}
         """Per peer, which slices it copies from this primary."""
         self._since: dict[int, int] = {}
-        """Per peer, the routing epoch in which it came to copy what it copies."""
+        """Per peer, the routing epoch in which the set of slices that it copies last grew."""
         self._have: dict[int, dict[int, tuple[int, int]]] = {}
-        """Per peer and worker, the incarnation and the sequence that the peer has confirmed last. It has
-        everything of earlier incarnations, too."""
+        """Per peer and worker, the incarnation and the sequence that the peer has confirmed last.
+        The peer has everything of earlier incarnations too."""
         self._adopted: set[int] = set()
         """Learners that hold the state they fetched."""
         self._owed: dict[Step, set[int]] = {}
-        """Per step, the peers that must still confirm it, in the order of the steps."""
+        """Per step, in the order of the steps: the peers that must still confirm it."""
         self._followed: dict[int, set[Step]] = {}
-        """Per learner, the steps that it lacks from before the primary waited for it."""
+        """Per learner, the steps made before the primary waited for it that the learner has not
+        confirmed."""
 
     @property
     def pending(self) -> bool:
@@ -49,7 +52,7 @@ class Replication:
 
     @property
     def late_peers(self) -> list[int]:
-        """The servers that have not confirmed the oldest open step."""
+        """The servers that have not confirmed the oldest step that is still unconfirmed."""
         return sorted(next(iter(self._owed.values()), ()))
 
     def reroute(self, routes: Iterable[tuple[int, Route]], routing: int) -> list[Step]:
@@ -88,13 +91,15 @@ class Replication:
         return peer in self._slices
 
     def knows(self, peer: int, routing: int) -> bool:
-        """Whether a confirmation of `peer` in that epoch is about the slices that it copies now."""
+        """Whether a confirmation that `peer` sent in this epoch covers the slices that it copies
+        now."""
         return peer in self._slices and routing >= self._since[peer]
 
     # -- steps ---------------------------------------------------------------------------------
 
     def issue(self, step: Step) -> bool:
-        """A step was made here and is sent to all peers. True if no confirmation is needed."""
+        """A step was made here and is sent to all peers. Returns True if no peer must confirm
+        it."""
         if not self._slices:
             return True
         lacking = {peer for peer in self._slices if not self._has(peer, step)}
@@ -106,12 +111,13 @@ class Replication:
         return not owed
 
     def confirm(self, peer: int, rows: Iterable[Row], *, adopted: bool = False) -> list[Step]:
-        """A peer has these steps and all before them, in every slice that it copies. Returns the steps
-        that all peers have confirmed now. `adopted`: the peer holds the state that it fetched."""
+        """A peer has these steps and all before them, in every slice that it copies. Returns the
+        steps that all peers have confirmed now. `adopted`: the peer has the state that it
+        fetched."""
         if adopted:
             self._have[
                 peer
-            ] = {}  # its earlier confirmations did not cover the slices that it learned
+            ] = {}  # earlier confirmations did not cover the slices that the peer was learning
             self._adopted |= {peer} & self.learners
         have = self._have[peer]
         for row in rows:
@@ -130,18 +136,19 @@ class Replication:
         return self._have[peer].get(worker, _NOTHING) >= (incarnation, sequence)
 
     def caught_up(self, peer: int) -> bool:
-        """The learner holds its state and every step from before the primary waited for it."""
+        """Whether the learner has the state that it fetched and every step made before the primary
+        waited for it."""
         return peer in self._adopted and not self._followed.get(peer)
 
     def reconsider(self, rows: Iterable[Row], version: int) -> None:
-        """This server is the primary of further slices, which have only these rows. Forget the steps
-        that they lack: those are issued again."""
+        """This server has become the primary of more slices, which contain only these rows. Forget
+        the steps that are not in all slices: they are issued again."""
         last = {(row.worker, row.incarnation): row.sequence for row in rows} | {_FOLD: version}
         self._owed = {s: owed for s, owed in self._owed.items() if last.get(s[:2], 0) >= s[2]}
 
     def forget_worker(self, worker: int, incarnation: int) -> None:
-        """The worker left and waits for no acknowledgement. A learner still needs its steps, because
-        they may have been acknowledged."""
+        """The worker left and waits for no acknowledgement. Learners must still confirm its steps,
+        which may have been acknowledged before."""
         key = (worker, incarnation)
         self._owed = {step: owed for step, owed in self._owed.items() if step[:2] != key}
 

@@ -1,8 +1,9 @@
 """The routing epoch of a server, and the one that it changes to.
 
-*The server is told of an epoch, then its slices are what the routes say, then other processes can rely
-on it. The next epoch may come before that. Other servers may have been in the epoch that was overtaken,
-and may have sent fetches and confirmations in it.*
+*A change has three steps: the lead tells the server the new routes; the slices become as the routes
+say; the server reports that other processes can rely on it. Further routes may come before the last
+step, so that an epoch is skipped. Other servers may have applied the skipped epoch, and may have
+sent fetches and confirmations in it.*
 """
 
 from polyrhythm.core.events import Rerouted
@@ -14,21 +15,21 @@ class RoutingEpoch:
         self.routing = 0
         """The epoch that other processes can rely on."""
         self.held = 0
-        """The epoch that the slices are in."""
+        """The epoch whose routes the slices follow."""
         self.since = 0
-        """The epoch in which its set of primaries last changed."""
+        """The epoch in which the set of slices of which this server is the primary last changed."""
         self.place: Place | None = None
-        """The epoch that the server changes to."""
+        """The routes of the epoch that the server changes to; None if it is not changing."""
         self.rerouted: Rerouted | None = None
-        """What is in the slices, once they are what the routes of `place` say."""
+        """The contents of the slices, once they are as the routes of `place` say."""
         self.introduced: tuple[MemberSpec, ...] | None = None
-        """The members that came with the routes, unless a fold has named others since."""
+        """The members that came with the routes; None if a fold has named members since."""
         self._overtaken: list[Place] = []
-        """Epochs that were followed by the next before this server was in them."""
+        """Epochs that were replaced by the next one before the slices followed them."""
 
     @property
     def changing(self) -> bool:
-        """The slices are not yet what the routes say."""
+        """Whether the slices are not yet as the newest routes say."""
         return self.place is not None and self.rerouted is None
 
     def set_out(self, place: Place) -> None:
@@ -44,8 +45,8 @@ class RoutingEpoch:
         self.held = self.since = routing
 
     def hold(self, event: Rerouted) -> list[Place] | None:
-        """The slices are what the routes of that epoch say. Returns the epochs that were overtaken, and
-        this one; None if it was overtaken itself."""
+        """The slices are as the routes of that epoch say. Returns the routes of the skipped epochs
+        and of this one; None if this one was replaced meanwhile."""
         place = self.place
         if place is None or event.routing != place.routing:
             return None
@@ -54,7 +55,7 @@ class RoutingEpoch:
         return [*overtaken, place]
 
     def arrive(self) -> None:
-        """Other processes can rely on the epoch."""
+        """Other processes can rely on the new epoch from now on."""
         assert self.place is not None
         self.routing = self.place.routing
         self.place = None

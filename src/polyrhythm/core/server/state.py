@@ -26,11 +26,12 @@ class ServerState:
         self.view = 0
         self.folding: m.Fold | None = None
         self.writing = False
-        """The fold writes the slices; after that it only waits for replicas."""
+        """Whether the fold under way is writing to the slices. When it has written them, it only
+        waits for replicas."""
         self.frozen = False
         self.cutting = 0
-        """The number of the cut whose slices are being copied; 0: none is. Folds and changes of routes
-        wait until they are copied."""
+        """The number of the cut whose slices are being copied, or 0. Folds and changes of routes
+        wait until the copy is complete."""
         self.since_ns = 0
         """When the current wait began."""
         self.out: list[Effect] = []
@@ -39,12 +40,12 @@ class ServerState:
         return self.acks.members.get(worker) == incarnation
 
     def enlist(self, members: tuple[m.MemberSpec, ...]) -> None:
-        """The lead has named the members of its view."""
+        """The lead has named the members of its view: set them."""
         gone = self.acks.enlist(members)
         if gone is None:
             return
         for worker, incarnation in gone:
-            # its leases stay until its link closes: it may still be reading
+            # the leases of the worker stay until its link closes: it may still be reading
             self.leases.pulls.pop(worker, None)
             self.replication.forget_worker(worker, incarnation)
         self.out.append(Enlist(members))
@@ -61,7 +62,8 @@ class ServerState:
         self.out.append(Send(LEAD, message))
 
     def report(self, worker: int, incarnation: int, sequence: int, round_: int) -> None:
-        """Tell the lead that a contribution is in all slices, by the routes that the slices follow."""
+        """Tell the lead that a contribution is in all slices of which this server is the
+        primary."""
         arrived = m.Arrived(
             term=self.term,
             view=self.view,

@@ -1,10 +1,11 @@
-"""Computes the step of each fold once: the primary applies it, and its replicas apply the same value.
+"""Calculates the step of each fold once: the primary applies it, and its replicas apply the same
+values.
 
-Without rounds each contribution is a step of its own. P contributions of P members count as one round:
-the rate of each is scaled by 1/P (`--async-scale none` turns that off), and momentum decays once per
-round and not once per contribution (`--async-momentum contribution` turns that off). *The inputs of a
-step are read here, once per step: if the view changes while a step is in flight to the replicas, the
-primary must not compute its own step from the new view.*
+Without rounds each contribution is a step of its own. With P members, P contributions count as one
+round: the learning rate of each is scaled by 1/P (`--async-scale none` turns that off), and
+momentum decays once per round and not once per contribution (`--async-momentum contribution` turns
+that off). *The inputs of a step are read here, once per step. Otherwise the view could change while
+a step is on its way to the replicas, and the primary would make a different step than they do.*
 """
 
 from polyrhythm.core.sync.registry import traits_of
@@ -23,9 +24,9 @@ class Stepping:
         self._members = max(1, members)
 
     def step(self, weight: float, rate: float | None, clock: int, share: float = 1.0) -> SliceStep:
-        """The step that folds an aggregate of this weight. `rate` and `clock`: those of the contribution
-        with the highest clock; the rate is None if there is no contribution. `share`: the fraction of a
-        full step that the lead has ordered for the round."""
+        """The step that folds an aggregate of this weight. `rate` and `clock`: those of the
+        contribution with the highest clock; `rate` is None if there is no contribution. `share`:
+        the fraction of a full step that the lead has ordered for the round."""
         members = self._members
         scale = 1 / members if self._scales else share
         per_round = members if self._decays_per_round else 1

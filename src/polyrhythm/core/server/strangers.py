@@ -1,10 +1,11 @@
 """Links whose peers have not completed the handshake: how many a server keeps, and for how long.
 
-*At most 64 links may be silent (no hello yet), and at most 64 unproven (no proof yet). When one more
-comes, the oldest of its kind is closed. When file descriptors are scarce, the oldest silent link, or
-else the oldest unproven one, is closed before the next is accepted, so that the descriptors in reserve
-stay free for members. A peer has ten seconds for the whole handshake.* So a flood of silent connections
-never closes the link of a peer that has said hello.
+*At most 64 links may be silent (no hello yet), and at most 64 unproven (a hello but no proof yet).
+When one more comes, the oldest link of that kind is closed. When file descriptors are scarce, the
+oldest silent link is closed before the next connection is accepted, or the oldest unproven one if
+no link is silent; so some descriptors stay free for members. A peer has ten seconds for the whole
+handshake.* A flood of silent connections therefore never closes the link of a peer that has sent a
+hello.
 """
 
 MOST = 64
@@ -12,7 +13,7 @@ PATIENCE_NS = 10 * 10**9
 
 
 class Strangers:
-    """Links by a number that the caller chooses, oldest first in each kind."""
+    """The links, oldest first within each kind. The caller gives each link a number."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -24,7 +25,8 @@ class Strangers:
         return len(self._silent) + len(self._unproven)
 
     def make_room(self) -> list[int]:
-        """Descriptors are scarce and a connection waits to be accepted. Returns the links to close."""
+        """File descriptors are scarce and a connection waits to be accepted. Returns the links to
+        close."""
         kind = self._silent or self._unproven
         return [self._oldest(kind)] if kind else []
 
@@ -37,7 +39,7 @@ class Strangers:
         return closing
 
     def said_hello(self, link: int) -> list[int]:
-        """The hello has come, and the proof has not. Returns the links to close."""
+        """The peer has sent its hello, but no proof yet. Returns the links to close."""
         closing = []
         if len(self._unproven) >= self._most:
             closing.append(self._oldest(self._unproven))
