@@ -1,7 +1,8 @@
 """Checks across machines that none of them could make alone.
 
-*What a server reports is in all its slices. A contribution that was complete at the lead when a round
-was decided is wholly in that round's version: in every slice, on every server.*
+*A contribution that a server reports as arrived is in every slice of that server. A contribution
+that was complete when the lead decided a round is in that round's version: in every slice, on every
+server.*
 """
 
 from polyrhythm.core.record import Record
@@ -12,8 +13,8 @@ from polyrhythm.wire import messages as m
 
 class Checker:
     def __init__(self, *, promises: bool = True) -> None:
-        """`promises`: check that complete contributions are folded. This needs servers that keep their
-        slices."""
+        """`promises`: check that every complete contribution is folded. This is possible only if no
+        server loses or moves its slices."""
         self._promises = promises
         self.memories: dict[int, SimSliceStore] = {}
         self._trailers: set[Given] = set()
@@ -32,7 +33,8 @@ class Checker:
         self.checkpoints.append((record, self._cuts.pop(record.number)))
 
     def told_lead(self, message: m.Message) -> None:
-        """The lead has received this message: a server that reports a contribution must have it."""
+        """The lead has received this message. If it says that a contribution has arrived at a
+        server, that server must have the contribution."""
         given = (message.worker, message.incarnation, message.sequence)
         if isinstance(message, m.Trailer):
             self._trailers.add(given)
@@ -54,7 +56,8 @@ class Checker:
             del self._arrived[given]
 
     def folded(self, server: int, round_: int) -> None:
-        """A server has folded this round."""
+        """A server has folded this round: check that the contributions that were complete are in
+        its slices."""
         for given in self._promised.get(round_, ()):
             for slice_, contents in self.memories[server].contents.items():
                 if given not in contents:

@@ -7,12 +7,14 @@ from heapq import heappop, heappush
 from typing import Any
 
 BEGINNING_NS = 10**9
-"""Virtual time does not begin at zero, as no real clock does: machines may use zero for "never"."""
+"""Virtual time does not begin at zero, because machines may use zero for "never". No real clock
+reads zero either."""
 
 
 class Clock:
-    """The calls of one time share a list, so the heap holds each time only once. This pays because a
-    version arrives at a thousand equal workers at the same time."""
+    """Makes the scheduled calls. The calls of one time share a list, so the heap holds each time
+    only once. This saves time when, for example, a version arrives at a thousand equal workers at
+    once."""
 
     def __init__(self) -> None:
         self.now_ns = BEGINNING_NS
@@ -33,9 +35,10 @@ class Clock:
             due.append((do, what))
 
     def run(self, until_ns: int) -> bool:
-        """Make the calls that are due until `stop` is called. Returns False if none is left that is due
-        by `until_ns`. Garbage collection is off meanwhile: a simulation makes no reference cycles, and
-        with many workers the search for them takes a fifth of the time."""
+        """Make the calls that are due until `stop` is called. Returns False if no call is left that
+        is due by `until_ns`. Garbage collection is off during the run: a simulation makes no
+        reference cycles, and with many workers the search for them takes a fifth of the run
+        time."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -49,9 +52,8 @@ class Clock:
         self._going = True
         while times and times[0] <= until_ns:
             self.now_ns = now_ns = heappop(times)
-            for do, what in self._due[
-                now_ns
-            ]:  # calls that are added for this time meanwhile are made, too
+            # the loop also makes calls that are added for this time while it runs
+            for do, what in self._due[now_ns]:
                 do(what)
                 if not self._going:
                     return True
@@ -59,7 +61,7 @@ class Clock:
         return False
 
     def idle_but_for(self, idle: Any) -> bool:
-        """Whether only calls with this argument are left."""
+        """Whether all calls that are left have this argument."""
         return all(what == idle for due in self._due.values() for _, what in due)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""An operator in virtual time: it asks the lead to stop the job, and keeps the answers."""
+"""A simulated operator: it asks the lead to stop the job, and keeps the answers."""
 
 from collections.abc import Sequence
 
@@ -20,4 +20,4 @@ class OperatorProcess:
         self.answers += [message for message in batch if not isinstance(message, m.Alive)]
 
     def closed(self, channel: Channel, reason: str) -> None:
-        """Nothing to do: the last answer has come before."""
+        """Nothing to do: the operator has all answers when its link ends."""

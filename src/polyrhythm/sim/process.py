@@ -1,7 +1,7 @@
 """A simulated process: it runs its machines and wakes them at the times that they ask for.
 
-As in the runtime, an event is handled at once, or right after the event that is being handled. Effects
-are performed in order, each by the method that the table `EFFECTS` names for its type.
+As in the runtime, an event is handled at once, or right after the event that is being handled.
+Effects are performed in order. The table `EFFECTS` gives the method for each type of effect.
 """
 
 from collections import deque
@@ -65,7 +65,8 @@ class Process:
                 self._wake_at(name, wake_ns)
 
     def rearm(self) -> None:
-        """The process continues: schedule again the times at which its machines want to be woken."""
+        """The process was stopped and continues: schedule again the times at which its machines
+        want to be woken."""
         for name, machine in self.machines.items():
             self._sleeps_until_ns[name] = inf
             wake_ns = machine.wake_at()
@@ -73,20 +74,21 @@ class Process:
                 self._wake_at(name, wake_ns)
 
     def settle(self) -> None:
-        """All queued events are handled; do the work that is not an event of a machine."""
+        """Do the work that is not an event of a machine. This is called when all queued events are
+        handled."""
 
     # -- time ----------------------------------------------------------------------------------
 
     def _wake_at(self, name: str, wake_ns: int) -> None:
-        """Wake the machine at this time, which is earlier than any time scheduled before. If the machine
-        wants a later time by then, `wake` schedules that."""
+        """Wake the machine at this time, which is earlier than all its scheduled times. If the
+        machine wants a later time when it is woken, `wake` schedules that time."""
         wake_ns = max(wake_ns, self.clock.now_ns)
         self._sleeps_until_ns[name] = wake_ns
         self.clock.at(wake_ns, self.wake, name)
 
     def wake(self, name: str) -> None:
         if self.frozen or not self.alive or self._sleeps_until_ns[name] != self.clock.now_ns:
-            return  # stopped, dead, or woken at an earlier time instead
+            return  # the process is stopped or dead, or an earlier call has woken the machine
         self._sleeps_until_ns[name] = inf
         machine = self.machines[name]
         wake_ns = machine.wake_at()

@@ -1,14 +1,18 @@
-"""Makes a scenario from a recorded run, to predict how another policy would do.
+"""Makes a scenario from a recorded run, to predict the speed of another policy.
 
-The journal gives the time of a point on each worker, the batch size, and the cost of an exchange.
-*Time of transferring is the worker's own copying if all links are within a host, and the link's
-time otherwise. The round-trip time is the wait of a worker that waits for no other: of every worker
-under asp, of the last worker to arrive with rounds, and otherwise of the worker that waited least.
-A worker that waits is woken by every message and handles it more slowly, so no worker is charged
-more copying than the worker that waited least. Under psp workers do not wait, and the round-trip
-time is unknown.* A journal has only means, so steps are constant. Workers that joined late or left
-are present from the beginning, and the data never ends. A run with `--read-ahead` shows little of
-the round-trip time, so predictions from it make other policies wait too little.
+The journal gives the time per point on each worker, the batch size, and the cost of an exchange.
+
+*The time of transferring is the worker's own copying if all links are within a host. Otherwise it
+is the link's time. The round-trip time is the wait of a worker that waits for no other worker: of
+every worker under asp, of the last worker to arrive with rounds, and otherwise of the worker that
+waited least. Every message wakes a waiting worker, which makes its copying slower. So the scenario
+gives no worker more copying time than the worker that waited least. Under psp workers do not wait,
+and the round-trip time is unknown.*
+
+A journal has only means, so all steps of a worker take equally long. Workers that joined late or
+left are present from the beginning to the end, and there is no limit on the data. A run with
+`--read-ahead` shows little of the round-trip time, so a prediction from it makes the waits of other
+policies too short.
 """
 
 from polyrhythm.core.kinds import steps_on_servers
@@ -22,12 +26,12 @@ from polyrhythm.wire.messages import JobSpec
 
 _LEAST_ROUNDS = 20
 _TWO_WAYS = 2
-"""An exchange crosses the link twice."""
+"""An exchange crosses the link twice: once in each direction."""
 _WITHIN_A_HOST = {"local", "memory"}
 
 
 def scenario_of(state: RunState, job: JobSpec, sync: str) -> Scenario:
-    """The scenario of the recorded run under the policy `sync`; refused if the run has no
+    """The scenario of the recorded run under the policy `sync`. Raises UsageError if the run has no
     contributions."""
     workers = [worker for worker in state.workers.values() if worker.totals.points]
     if not workers or not any(state.slices.values()):
@@ -87,19 +91,21 @@ def _exchanges(
 
 
 def _exchanged(worker: WorkerState) -> int:
-    """How many exchanges a worker has reported: its first contribution reports none."""
+    """How many exchanges a worker has reported. The first contribution after each join reports
+    none."""
     return max(0, worker.totals.contributions - worker.joins)
 
 
 def _batches(workers: list[WorkerState], batch: int) -> int:
-    """How many batches each worker visited. A round may have several batches, and one under another
-    policy."""
+    """How many batches each worker visited on average. It is used as the number of rounds, because
+    a round may have several batches in the recorded run and one under the other policy."""
     points = sum(worker.totals.points for worker in workers)
     return points // (batch * len(workers))
 
 
 def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
-    """The points of a step, if the journal does not say; right only if a contribution is one step."""
+    """The points of a step, for a journal without the batch size. It assumes that a contribution
+    has `--local-steps` steps."""
     contributions = sum(worker.totals.contributions for worker in workers)
     points = sum(worker.totals.points for worker in workers)
     return max(1, round(points / contributions / max(1, job.local_steps)))
@@ -108,7 +114,8 @@ def _usual_points(workers: list[WorkerState], job: JobSpec) -> int:
 def _table(
     worker: WorkerState, batch: int, wait_s: float, transfer_s: float, carried: float
 ) -> WorkersTable:
-    """`carried`: the bytes that the busiest link carries in one direction; 0 within a host."""
+    """`carried`: how many bytes the busiest link carries in one direction per exchange. It is 0 if
+    all links are within a host."""
     totals = worker.totals
     delay = Duration(wait_s / _TWO_WAYS * 1e9)
     link = LinkTable(delay=delay)

@@ -16,7 +16,7 @@ class Computing:
         self._ended = ended
         self._stretch = Stretch(0, 1, 1)
         self._returns_after = 0
-        """The step of the stretch after which the user's code decides again."""
+        """The number of the step after which the user's code decides what to do next."""
         self._call = 0
         self._frozen_ns = 0
 
@@ -46,7 +46,7 @@ class Computing:
         self._frozen_ns = self._clock.now_ns
 
     def thaw(self) -> int:
-        """Continue after the process was stopped, and return how long it was stopped during its
+        """Continue after the process was stopped. Returns how much of the pause fell into its
         steps."""
         if not self.on:
             return 0

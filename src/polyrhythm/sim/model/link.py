@@ -1,10 +1,10 @@
 """A modelled link: two channels, each of which takes time and keeps the order of messages.
 
-*A message leaves when everything before it has left and its bytes have passed. It arrives a delay
-later, and never before an earlier message. A message without a payload that must wait for the link
-leaves together with the message before it: they form one batch and are read at once. A lost packet
-costs a time-out but never loses a message. If a process dies, the messages that had left still
-arrive; then the other side sees the link end.*
+*A message leaves when everything before it has left and its own bytes are on the link. It arrives a
+delay later, and never before an earlier message. A message without a payload that must wait for the
+link leaves together with the message before it: both form one batch, which the receiver reads at
+once. A lost packet is sent again after a time-out, so no message is lost. If a process dies, the
+messages that had left still arrive. Then the other side sees the link end.*
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ class Channel:
     """One direction of a link: to `receiver`, which knows the sender as `peer`."""
 
     back: "Channel"
-    """The same link in the other direction."""
+    """The channel in the opposite direction of the same link."""
 
     def __init__(
         self, clock: Clock, rng: Random, table: LinkTable, receiver: Receiver, peer: str
@@ -46,21 +46,22 @@ class Channel:
         self._timeout_ns = int(table.timeout)
         self._receiver = receiver
         self._in_flight: deque[tuple[int, int]] = deque()
-        """On a link with loss: when each message leaves and when it arrives."""
+        """On a link with loss: for each message in flight, when it leaves and when it arrives."""
         self._head_ns = int(HEAD_NBYTES * self.ns_per_byte)
         self._free_ns = 0
         self._last_ns = 0
         self._until_ns: float = inf
-        """Messages that would arrive later than this had not left when their sender died."""
+        """After the sender has died: messages that would arrive later than this are dropped,
+        because they had not left."""
         self._open = True
         self.heard = True
-        """False once the receiver's end of the link is closed."""
+        """False once the receiver has closed its end of the link."""
         self._batch: list[Message] = []
-        """The batch that arrives last."""
+        """The batch that was sent last, until it arrives."""
         self._deliver_next = self._deliver
 
     def send(self, message: Message, payload_nbytes: int = 0) -> int:
-        """Send a message and return when it will have left."""
+        """Send a message. Returns the time at which its last byte has left."""
         now_ns = self._clock.now_ns
         if not self._open:
             return now_ns
@@ -83,7 +84,7 @@ class Channel:
         return left_ns
 
     def _lose(self, left_ns: int, arrives_ns: int) -> int:
-        """Return when a message arrives, with a time-out for each time that it is lost."""
+        """Return when a message arrives. Each time that it is lost adds a time-out."""
         while self._rng.random() < self._loss:
             arrives_ns += self._timeout_ns
         arrives_ns = max(arrives_ns, self._last_ns + 1)
@@ -99,12 +100,12 @@ class Channel:
             self._receiver.receive(self, batch)
 
     def hang_up(self, reason: str) -> None:
-        """Close the link at the sender: messages that it has sent still arrive, but it receives
-        none any more."""
+        """The sender closes the link: messages that it has sent still arrive, but it receives no
+        more messages."""
         self._end(self._free_ns, reason)
 
     def break_off(self, reason: str) -> None:
-        """The sender has died: only messages that have left arrive."""
+        """The sender has died: messages that have left still arrive, and the others are dropped."""
         now_ns = self._clock.now_ns
         if self._loss:
             left = [arrives_ns for left_ns, arrives_ns in self._in_flight if left_ns <= now_ns]
@@ -144,8 +145,8 @@ def link(
     far: Receiver,
     names: tuple[str, str],
 ) -> Channel:
-    """Return the channel from `near` to `far`. `names`: the name of each process at the other
-    end."""
+    """Return the channel from `near` to `far`. `names`: the name by which each of the two processes
+    knows the other one."""
     out = Channel(clock, rng, table, far, names[0])
     out.back = Channel(clock, rng, table, near, names[1])
     out.back.back = out

@@ -1,9 +1,9 @@
-"""A stand-in for learning: an objective that falls with the number of folded points.
+"""A model of learning: an objective that falls with the number of folded points.
 
-*`w` points folded at once count as `w / (1 + w / at_once)` points, because many gradients at the
-same parameters tell less than few gradients at each of many. The objective halves every `halving`
-points.* So longer rounds gain less per second of work; FSP's interval balances this against the
-cost of the barrier. The model has no noise, and all workers' points are alike.
+*`w` points folded at once count as `w / (1 + w / at_once)` points, because several gradients at the
+same parameters tell less than gradients at different parameters. The objective halves every
+`halving` points.* So a longer round gains less per point. FSP's interval balances this loss against
+the cost of a barrier. The model has no noise, and the points of all workers are equally useful.
 """
 
 from polyrhythm.sim.scenario import ObjectiveTable
@@ -17,8 +17,9 @@ class Objective:
         self._folded = 0.0
 
     def folded(self, total: float) -> None:
-        """Note how many points are in the parameters now; the new ones were folded at once. A
-        replica that is behind its primary changes nothing."""
+        """Note the total number of points in the parameters. The points since the last call count
+        as folded at once. A smaller total, from a replica that is behind its primary, changes
+        nothing."""
         if total <= self._folded:
             return
         new, self._folded = total - self._folded, total

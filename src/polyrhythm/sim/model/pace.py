@@ -1,8 +1,8 @@
-"""How long a worker's steps take: their noise, and the times at which its machine is slower.
+"""How long a worker's steps take: their noise, and the times at which its host is slower.
 
 Steps are timed in stretches: several steps in a row, of which only the total time matters. The
-noise of single steps averages out within a stretch, as on a real machine. A whole stretch has the
-slowness of the machine at its beginning.
+noise of single steps averages out within a stretch, as on a real host. The slowness of the host at
+the beginning of a stretch applies to the whole stretch.
 """
 
 from math import ceil, sqrt
@@ -24,8 +24,8 @@ class Pace:
         self._rng = rng
 
     def stretch_ns(self, steps: float, points: float, visited: float, now_ns: int) -> int:
-        """Return the time of `steps` steps over `points` points that begin now. `visited`: the
-        points before them."""
+        """Return how long `steps` steps over `points` points take if they begin now. `visited`: how
+        many points the worker visited before."""
         table = self._table
         took_ns = steps * table.step * self.slowness
         if table.slows or table.tenant is not None:

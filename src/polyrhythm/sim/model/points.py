@@ -1,8 +1,8 @@
-"""The points that a simulated worker visits: a cursor through leased chunks, without the points
+"""The points that a simulated worker visits: a position in leased chunks, without the points
 themselves.
 
-The order of chunks and of their points is not shuffled here, because a simulated worker does not
-use their values. The open chunk nearly always has enough points, so its position is kept in
+Chunks and their points are visited in order, without shuffling, because a simulated worker does not
+use their values. Nearly all calls need only the chunk that is open, so its position is kept in
 attributes of its own.
 """
 
@@ -17,24 +17,26 @@ class SimPoints:
         self.least = least
         """The fewest points of a batch."""
         self.everything = 0
-        """How many points are leased."""
+        """The number of points in the lease."""
         self._lease: Leased | None = None
         self._lengths: dict[int, int] = {}
         """The number of points of each leased chunk."""
         self._at: dict[int, tuple[int, int]] = {}
-        """This worker's position in every chunk it has visited, leased to it now or not."""
+        """This worker's position in every chunk that it has visited. Chunks that are no longer
+        leased to it are included."""
         self._left: list[int] = []
-        """The chunks of this pass that are not begun; the next one is last in the list."""
+        """The chunks of this pass that the worker has not begun. The last one in the list is
+        next."""
         self._moved: dict[int, tuple[int, int]] = {}
-        """The position in chunks that were closed since the last `collect`."""
+        """The positions in chunks that were closed since the last `collect`."""
         self._open = _NONE
         self._passes = self._cursor = self._length = self._told = 0
         """The position in the open chunk; `_told`: the position at the last `collect`."""
 
     def take(self, lease: Leased) -> bool:
-        """Take a new lease. A chunk begins where the lease says, or further on if contributions of
-        this worker that are in flight are further. True if the worker was evicted and joined again:
-        the points it visited before do not count."""
+        """Take a new lease. Each chunk continues at the position in the lease, or at this worker's
+        own position if that is further because of contributions in flight. Returns True if the
+        worker was evicted and joined again: points that it visited before do not count then."""
         if lease is self._lease:
             return False
         self._close()
@@ -65,9 +67,9 @@ class SimPoints:
         return found
 
     def visit(self, count: int) -> int:
-        """Visit about `count` points of one pass and return their number: fewer at the end of the
-        pass, a few more if the remainder of a chunk would be too small for a batch, and 0 if none
-        are left."""
+        """Visit about `count` points of one pass and return how many were visited. There are fewer
+        at the end of the pass, and a few more if the remainder of a chunk would be too small for a
+        batch. 0: no points are left."""
         if self._cursor + count + self.least <= self._length:
             self._cursor += count
             return count
@@ -90,7 +92,7 @@ class SimPoints:
         return tuple([ChunkProgress(number, *at) for number, at in moved.items()])
 
     def _open_next(self, *, begin: bool) -> bool:
-        """Open the next chunk if none is open. `begin`: begin another pass if this one is over."""
+        """Open the next chunk if none is open. `begin`: if this pass is over, begin another one."""
         if self._open != _NONE:
             return True
         if not self._left and not (begin and self._begin_pass()):
@@ -109,8 +111,8 @@ class SimPoints:
         self._cursor = self._length = self._told = 0
 
     def _begin_pass(self) -> bool:
-        """Begin the pass with the chunk that was already begun (it is last in the list), then the
-        others."""
+        """Begin a pass. A chunk in which the worker has a position already comes first, so it is
+        last in the list."""
         leased = {number: self._at[number] for number in self._lengths}
         this_pass = min(leased.values(), default=(0, 0))[0]
         epochs = None if self._lease is None else self._lease.epochs

@@ -5,10 +5,10 @@ reports it."""
 class SimTimesheet:
     def __init__(self) -> None:
         self.resumed_ns = 0
-        """When the user's code got the parameters, plus the time that is excluded from computing
-        since."""
+        """When the user's code got the parameters, moved later by all time since then that does not
+        count as computing."""
         self.busy_ns = 0
-        """The worker computes only after this time."""
+        """The time at which the worker has handled the exchange and can compute."""
         self.stopped_ns = 0
         """How long the process was stopped while it computed, since the last contribution."""
         self.waited_ns = 0
@@ -22,21 +22,22 @@ class SimTimesheet:
         self.waited_ns = self.transferred_ns = self._came_ns = self.stopped_ns = 0
 
     def left(self, began_ns: int, left_ns: int) -> None:
-        """Note when everything that was sent will have left."""
+        """Note when the last byte of a contribution leaves. `began_ns`: when sending began."""
         if left_ns > self._left_ns:
             self._left_ns = left_ns
             self.transferred_ns = left_ns - began_ns
 
     def landed(self, first_byte_ns: int, now_ns: int) -> None:
-        """Note a slice that has arrived. Time during which several slices arrive is counted
-        once."""
+        """Note that a slice has arrived. If several slices arrive at the same time, that time
+        counts once."""
         began_ns = max(first_byte_ns, self._landed_ns, self._left_ns)
         self._came_ns += now_ns - began_ns
         self._landed_ns = now_ns
 
     def resume(self, now_ns: int, handling_ns: int) -> None:
-        """End the exchange: the time since sending in which no parameters arrived was waiting."""
-        if self._left_ns > now_ns:  # the worker did not wait until everything had left
+        """End the exchange. The time since sending counts as waiting, except while parameters
+        arrived."""
+        if self._left_ns > now_ns:  # the parameters came before everything was sent
             self.transferred_ns -= self._left_ns - now_ns
             self._left_ns = now_ns
         self.waited_ns = now_ns - self._left_ns - self._came_ns
@@ -46,7 +47,7 @@ class SimTimesheet:
             self.handle(handling_ns, now_ns)
 
     def handle(self, took_ns: int, now_ns: int) -> None:
-        """Note that the worker handles an exchange for this long, and computes afterwards."""
+        """Note that the worker handles an exchange for this long. It can compute after that."""
         self.transferred_ns += took_ns
         self.resumed_ns += took_ns
         self.busy_ns = now_ns + took_ns
