@@ -1,6 +1,6 @@
 """A scenario: a job, its links, its workers and their faults, read from a TOML file.
 
-A scenario that cannot work is refused here, in one line that names the place in the file.
+A scenario that cannot work is refused here. The error is one line and names the place in the file.
 """
 
 from pathlib import Path
@@ -41,37 +41,40 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     local_steps: int = 1
     servers: int = 1
     workers: int | None = None
-    """Round 1 opens with this many workers; by default, with those that join at the beginning."""
+    """Round 1 opens when this many workers have joined. None: the number of workers that join at
+    the beginning."""
     rounds: int | None = None
     epochs: int | None = None
     target_change: float | None = None
-    """End when the objective changes by less than this in a full pass."""
+    """End when the objective changes by less than this over a full pass."""
     max_time: Duration | None = None
-    """Virtual time after the opening of round 1 at which the job ends."""
+    """The virtual time after which the job ends, counted from the opening of round 1."""
     points: int | None = None
-    """The size of the data set; None: workers contribute without visiting points."""
+    """The number of points in the data set. None: workers contribute without visiting points."""
     batch: int = 32
     model: Size = Size(10**6)
     slice: Size = Size(2 * 2**20)
     fold_rate: Rate = Rate(10**10)
-    """Bytes that a server folds in a second."""
+    """How many bytes a server folds per second."""
     seed: int = 0
-    """The seed by which points are assigned to chunks. The simulation has another seed."""
+    """The seed by which points are assigned to chunks. Noise and loss have a seed of their own
+    (`--seed` of `simulate`)."""
     heartbeat: Duration = Duration(500_000_000)
     lead_timeout: Duration = Duration(120 * 10**9)
-    """A worker or server ends when it has heard nothing from the lead for this long."""
+    """A worker or server ends when it has not heard from the lead for this long."""
     interval: str = "auto"
     """For fsp: auto, binary or a duration."""
     coordination: str = "semi"
-    """For fsp: the lead ends the interval (central), or every worker does for itself (semi)."""
+    """For fsp: who ends the interval. central: the lead. semi: every worker by its own clock."""
     abandon: str = "off"
-    """For fsp: how long a round waits for a micro-batch after the interval."""
+    """For fsp: how long a round waits for an unfinished micro-batch after the interval."""
     most_steps: int = 64
-    """For psp: the most steps of the fastest worker between two barriers."""
+    """For psp: the most steps that the fastest worker may take between two barriers."""
     probe_points: int = 2048
     """The size of the sample on which the objective is measured."""
     read_ahead: bool = False
-    """For asp: begin a step before the answer to the last contribution has arrived."""
+    """For asp: a worker begins its next step before the answer to its last contribution has
+    arrived."""
     min_batch: int = 2
     """The fewest points of a batch."""
     replicas: int = 0
@@ -79,12 +82,13 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     save_model: bool = False
     """Whether the lead's process writes the model when the job ends."""
     checkpoint_every: str = ""
-    """How often a checkpoint is made: a duration, or a number of rounds such as 100rounds."""
+    """How often a checkpoint is made: a duration, or a number of rounds such as 100rounds. Empty:
+    never."""
     store_rate: Rate = Rate(5 * 10**8)
-    """How fast a server writes its part of a checkpoint, and reads it."""
+    """How many bytes of a checkpoint a server writes or reads per second."""
     start_timeout: Duration = Duration(60 * 10**9)
     limit: Duration = Duration(3600 * 10**9)
-    """The virtual time after which a run that has not ended is given up."""
+    """The virtual time after which a simulation that has not ended is given up."""
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:
@@ -120,13 +124,13 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         self.timer_text()
 
     def timer_text(self) -> str:
-        """The timer as the job's spec has it: in seconds."""
+        """The timer in the format of the job's spec: in seconds."""
         return self.timer if self.timer in _TIMERS else f"{Duration.parse(self.timer) / 1e9}s"
 
 
 class LinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The properties of a link. A lost packet is sent again after a time-out, and everything behind
-    it waits."""
+    """The properties of a link. A lost packet is sent again after a time-out, and all messages
+    behind it wait."""
 
     delay: Duration = Duration(100_000)
     bandwidth: Rate = Rate(1_250_000_000)
@@ -143,9 +147,9 @@ class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """The model of learning (`sim/model/objective.py`)."""
 
     halving: int
-    """How many points halve the objective, if they are folded one by one."""
+    """How many points halve the objective if each is folded alone."""
     at_once: int
-    """The number of points that count half if they are folded at once."""
+    """If this many points are folded at once, each of them counts half."""
     start: float = 1.0
 
     def __post_init__(self) -> None:
@@ -156,7 +160,7 @@ class ObjectiveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Slowing(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """From a moment on, steps take `factor` times as long."""
+    """From this time on, steps take `factor` times as long."""
 
     at: Duration
     factor: float
@@ -177,8 +181,8 @@ class Stall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Another user of the same machine, active at intervals (FSP's *Natural* straggler). Meanwhile
-    steps take `factor` times as long."""
+    """Another user of the same host, who is active for `on` and then idle for `off`, in turn (FSP's
+    *Natural* straggler). While it is active, steps take `factor` times as long."""
 
     on: Duration
     off: Duration
@@ -191,24 +195,27 @@ class Tenant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One worker, or a group of `count` equal workers. A step takes `step`, with at most one kind
-    of noise."""
+    """One worker, or a group of `count` equal workers. `step` is the time of a step. Steps have at
+    most one kind of noise."""
 
     step: Duration
     count: int = 1
     name: str | None = None
     step_noise: float = 0.0
-    """Normal noise: the standard deviation of a step's time, as a fraction of it."""
+    """Normal noise: the standard deviation of a step's time, as a fraction of `step`."""
     step_lognormal: float = 0.0
-    """Log-normal noise: the standard deviation of the logarithm; `step` is the median."""
+    """Log-normal noise: the standard deviation of the logarithm of a step's time. `step` is the
+    median."""
     step_pareto: float | None = None
-    """Pareto noise: the exponent, with a heavy tail near 1; `step` is the shortest time."""
+    """Pareto noise: the exponent. Near 1, very long steps are frequent. `step` is the shortest
+    time."""
     slows: tuple[Slowing, ...] = ()
     stall: Stall | None = None
     tenant: Tenant | None = None
     link: LinkTable | None = None
     handling: Duration = Duration(0)
-    """The worker's own time for an exchange: copying what it sends and what it receives."""
+    """How long the worker itself takes for an exchange: it copies what it sends and what it
+    receives."""
     join: Duration = Duration(0)
 
     def __post_init__(self) -> None:
@@ -235,19 +242,21 @@ class WorkersTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fault or event of a worker or a server. `cut` ends the link between a server and another
-    process; `end` stops the job in order, as Ctrl-C or an operator's `polyrhythm stop` does."""
+    """A fault of a worker or server, or another event at a given time. `cut` breaks the link
+    between a server and another process. `end` stops the job in order, as Ctrl-C or `polyrhythm
+    stop` does."""
 
     at: Duration
     what: Literal["crash", "stop", "continue", "leave", "slow", "join", "cut", "end"]
     worker: str | None = None
     server: int | None = None
     factor: float | None = None
-    """For slow: how many times as long its steps take."""
+    """For slow: from then on, steps take this many times as long."""
     peer: int | None = None
-    """For cut: the other server."""
+    """For cut: the server at the other end of the link."""
     operator: str | None = None
-    """For end: the operator that requests it; None: a signal does."""
+    """For end: the name of the operator that asks for the stop. None: the job gets a signal, as
+    from Ctrl-C."""
 
     def __post_init__(self) -> None:
         if self.what == "cut":
@@ -271,7 +280,7 @@ class Happening(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """One worker, as a group's table describes it."""
+    """One worker of a group, with the table of the group."""
 
     name: str
     table: WorkersTable
@@ -283,7 +292,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     workers: tuple[WorkersTable, ...] = ()
     link: LinkTable = LinkTable()
     objective: ObjectiveTable | None = None
-    """None: the simulation has no objective."""
+    """The model of learning. None: the simulation has no objective."""
     events: tuple[Happening, ...] = ()
 
     def __post_init__(self) -> None:
@@ -305,7 +314,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise ValueError("no worker is there at the beginning: give one worker without join")
 
     def cast(self) -> list[WorkerSpec]:
-        """Every worker, in order. A worker without a name is named by its number."""
+        """All workers, in order. A worker without a name gets a name from its number."""
         found: list[WorkerSpec] = []
         for group in self.workers:
             for index in range(group.count):
@@ -372,7 +381,8 @@ def parse_scenario(text: bytes | str, source: str) -> Scenario:
 
 
 def with_policy(scenario: Scenario, sync: str) -> Scenario:
-    """The same under another policy; refused where that cannot be."""
+    """The same scenario under another policy. Raises an error if its settings do not allow that
+    policy."""
     job = msgspec.structs.replace(scenario.job, sync=sync)
     changed = msgspec.structs.replace(scenario, job=job)
     choose_policy(changed.job_spec("simulated"))

@@ -27,7 +27,7 @@ from polyrhythm.sim.worker.node import WorkerProcess
 from polyrhythm.wire import messages as m
 
 _NAMED = 5
-"""The most machines that are named if they wait for the same thing."""
+"""If more machines than this wait for the same thing, the others are only counted."""
 
 
 class Simulation:
@@ -42,14 +42,14 @@ class Simulation:
         check: bool = False,
         resumed: Record | None = None,
     ) -> None:
-        """`job` is made by `scenario.job_spec`. `check`: after every event the machine asserts its
-        invariants, servers record the contributions in their slices, and a checker compares
-        acknowledged contributions with folded ones. `resumed`: the record of the checkpoint that
-        the job resumes from."""
+        """`job` is made by `scenario.job_spec`. `check`: machines assert their invariants after
+        every event, servers record the contributions in their slices, and a checker compares
+        acknowledged contributions with folded ones. `resumed`: the record of the checkpoint from
+        which the job resumes."""
         self.scenario = scenario
         self.job = job
         self.workers: dict[str, WorkerProcess] = {}
-        """Per name, the process that joined last."""
+        """Per name of a worker, the process that joined last."""
         self.operators: list[OperatorProcess] = []
         self._clock = clock
         self._rng = random.Random(seed)
@@ -59,7 +59,7 @@ class Simulation:
         self._checker = Checker(promises=not job.replicas) if check else None
         self._journal = journal
         self._lives: Counter[int] = Counter()
-        """How often a server of each number was started."""
+        """How often a server was started, by its number."""
         self.servers = [self._make_server(server) for server in range(scenario.job.servers)]
         self._cast = {spec.name: spec for spec in scenario.cast()}
         self._began_ns = clock.now_ns
@@ -102,7 +102,7 @@ class Simulation:
         return lead.outcome
 
     def why(self) -> str:
-        """What every machine waits for; machines that wait for the same are named together."""
+        """What every machine waits for. Machines with the same reason are listed together."""
         waiting: dict[str, list[str]] = {}
         for name, machine in self._machines():
             waiting.setdefault(in_words(machine.why().reason), []).append(name)
@@ -157,7 +157,7 @@ class Simulation:
         name = SEAT.link_to(fx.server_name(server))
         return link(self._clock, self._rng, table, worker, far, (worker.name, name))
 
-    # -- what befalls servers and workers ------------------------------------------------------
+    # -- faults and other events of a scenario --------------------------------------------------
 
     def _happen(self, event: Happening) -> None:
         if event.what == "cut":
@@ -191,7 +191,7 @@ class Simulation:
             _BEFALLS_SERVER[what](server)
 
     def _cut(self, event: Happening) -> None:
-        """The link breaks for both sides."""
+        """Break a link for both sides."""
         assert event.server is not None
         name = fx.server_name(event.server)
         names = {name, SEAT.link_to(name)}
@@ -227,7 +227,7 @@ _BEFALLS: dict[str, Callable[[WorkerProcess], None]] = {
 
 
 def _model_of(nbytes: int) -> m.ModelSpec:
-    """One tensor of that size."""
+    """A model with one tensor of this size."""
     return m.ModelSpec(
         (m.TensorSpec("parameters", (nbytes // 4,), "float32", 0, (1,)),),
         m.OptimizerSpec("SGD", ({"lr": 0.1},)),

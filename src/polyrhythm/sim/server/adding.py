@@ -1,7 +1,7 @@
-"""When a simulated server adds and folds.
+"""When a simulated server adds contributions and folds.
 
-A fold takes as long as its bytes need, and slices that arrive meanwhile wait: with rounds for the locks
-of the slices, on arrival because one thread folds slice after slice.
+The time of a fold is proportional to its bytes. Slices that arrive during a fold wait: with rounds
+for the locks of the slices, and on arrival for the one thread that folds slice after slice.
 """
 
 from collections import deque
@@ -15,13 +15,13 @@ from polyrhythm.wire.messages import Contribution
 
 class SimAdding(Protocol):
     def take(self, message: Contribution, nbytes: int) -> None:
-        """A slice of a contribution has arrived."""
+        """A slice of a contribution has arrived: add it now, or later if a fold is running."""
 
     def start(self, effect: fx.StartFold, nbytes: int) -> None:
         """The machine starts a fold."""
 
     def done(self) -> None:
-        """The fold is done: add the slices that have arrived meanwhile."""
+        """The fold is done: add the slices that arrived during it."""
 
 
 class SimRoundsAdding:

@@ -1,7 +1,9 @@
-"""The cuts of a simulated server: its slices are copied and written, each at a rate.
+"""The cuts of a simulated server: it copies its slices and writes them to the store, each at a
+constant rate.
 
-Half of the slices are copied when the order comes, and half when the copying ends. A cut in which they
-differ shows that a fold or a contribution was not held back (`sim/checker.py`).
+Half of the slices are copied when the order arrives, and half at the end of the copying time. If a
+fold or a contribution is not held back in between, the two halves differ, and the checker sees it
+(`sim/checker.py`).
 """
 
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from polyrhythm.sim.server.slice_store import SimSliceStore
 from polyrhythm.wire.messages import FileEntry
 
 _RECORD_NS = 5_000_000
-"""How long it takes to write record and manifest."""
+"""How long it takes to write the record and the manifest."""
 
 
 class SimCuts:
@@ -74,7 +76,7 @@ class SimCuts:
         self._after(_RECORD_NS, lambda: self._process.post(fx.LEAD, committed))
 
     def restore(self, memory: SimSliceStore, routing: int) -> None:
-        """Read all slices that this server holds from the checkpoint that the job resumes from."""
+        """Read all slices that this server holds from the checkpoint with which the job resumes."""
         kept = list(memory.contents)
         nbytes = sum(memory.nbytes_at(slice_) for slice_ in kept)
 

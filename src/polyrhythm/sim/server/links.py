@@ -1,6 +1,6 @@
 """The links of a simulated server to workers and other servers: how they begin and how they end.
 
-It mirrors `runtime/net/server_links.py`, with channels in place of sockets.
+This file mirrors `runtime/net/server_links.py`, with channels in place of sockets.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class SimServerLinks:
         journal: Journal | None,
         dial: Callable[[m.ServerSpec], Channel | None],
     ) -> None:
-        """`me`: the hello of this server. `journal`: only the server that runs the lead has one. `dial`
-        returns the channel to another server, or None if that server is not there."""
+        """`me`: the hello of this server. `journal`: None unless the lead runs in this server.
+        `dial` returns the channel to another server, or None if that server is not running."""
         self.peers: dict[str, Channel] = {}
         self._process = process
         self._me = me
@@ -42,13 +42,14 @@ class SimServerLinks:
         self._strangers = 0
 
     def to(self, peer: str) -> Channel | None:
-        """The channel to a peer. The server that runs the lead is reached over the lead's link."""
+        """The channel to a peer. The channel to the server in which the lead runs is the lead's
+        link."""
         return self.peers.get(peer) or self.peers.get(SEAT.link_to(peer))
 
     # -- beginnings ----------------------------------------------------------------------------
 
     def say_hello(self, lead: Channel | None) -> None:
-        """Join the job: over a link to the lead, or at once if the lead runs here."""
+        """Join the job: over a link to the lead, or directly if the lead runs in this process."""
         if lead is None:
             self._process.post(fx.LEAD, ev.ServerHelloReceived(self._name, self._me))
         else:
@@ -71,8 +72,8 @@ class SimServerLinks:
         self.peers[channel.peer] = channel.back
 
     def _greet(self, channel: Channel, peer: str, incarnation: int) -> bool:
-        """Give the link to the peer and answer its hello. Returns False if the peer has a link
-        already."""
+        """Answer the peer's hello and use this channel for the peer. Returns False if the peer has
+        a link already."""
         channel.peer, channel.incarnation = peer, incarnation
         before = self.peers.get(peer)
         if before is not None and incarnation <= before.back.incarnation:
@@ -131,7 +132,7 @@ class SimServerLinks:
             self._process.put(name, ev.LinkClosed(channel.peer, detail, channel.incarnation))
 
     def _replace(self, before: Channel | None) -> None:
-        """Close a link whose peer has opened a new one: the old one broke unnoticed."""
+        """Close the old link of a peer that has opened a new one: the old link broke unnoticed."""
         if before is not None:
             channel = before.back
             closed = ev.LinkClosed(channel.peer, "it came back", channel.incarnation)

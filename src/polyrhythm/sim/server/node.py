@@ -1,6 +1,6 @@
-"""The process of a server in virtual time; the lead machine runs in the first one.
+"""The process of a server in virtual time. The lead machine runs in the first server.
 
-It mirrors `runtime/server/node.py`, with sizes in place of bytes.
+This file mirrors `runtime/server/node.py`, with sizes in place of bytes.
 """
 
 from collections import deque
@@ -55,9 +55,9 @@ class ServerProcess(Process):
         life: int = 0,
     ) -> None:
         """`life`: how many servers had this number before; it makes the address unique. `journal`:
-        only the server that runs the lead has one. `objective` falls with the weight that is folded
-        into the first slice. `checker`: check everything. `dial` returns the channel to another
-        server, or None if that server is not there."""
+        None unless the lead runs in this server. `objective`: the weight that is folded into the
+        first slice lowers it. `checker`: if given, every event is checked. `dial` returns the
+        channel to another server, or None if that server is not running."""
         self.name = fx.server_name(server)
         machines: dict[str, Machine] = {self.name: ServerMachine(server, job)}
         if journal is not None:
@@ -68,7 +68,8 @@ class ServerProcess(Process):
         self.outcome: fx.End | None = None
         self.memory: SimSliceStore | None = None
         self.reports: list[tuple[int, fx.Note]] = []
-        """Notes with their times; only the server that runs the lead has a journal."""
+        """The notes of this server's machines, with their times. A server without the lead has no
+        journal for them."""
         self._server = server
         self._job = job
         self._journal = journal
@@ -108,7 +109,7 @@ class ServerProcess(Process):
         """Calls that are delayed because the process is stopped."""
 
     def say_hello(self, lead: Channel | None) -> None:
-        """Join the job: over a link to the lead, or at once if the lead runs here."""
+        """Join the job: over a link to the lead, or directly if the lead runs in this process."""
         self._mesh.say_hello(lead)
         if self._leads:
             self.post(PACEMAKER, ev.Tick())
@@ -138,7 +139,8 @@ class ServerProcess(Process):
         self._mesh.cut(peers)
 
     def _slept_through(self, what: Callable[[], None]) -> bool:
-        """True if the process is stopped, and will do this when it continues, or if it is dead."""
+        """Whether the process is stopped or dead. A stopped process calls `what` when it
+        continues."""
         if self.frozen:
             self._missed.append(what)
         return self.frozen or not self.alive

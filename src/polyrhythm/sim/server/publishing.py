@@ -1,4 +1,5 @@
-"""Sends versions from a simulated server to readers, and checks that none is overwritten meanwhile."""
+"""Sends versions from a simulated server to readers, and checks that no version is overwritten
+while it is being sent."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -14,7 +15,7 @@ from polyrhythm.sim.server.slice_store import Place, SimSliceStore
 
 _Slots: TypeAlias = tuple[int, ...]
 _Read: TypeAlias = tuple[list[Place], list[Any]]
-"""The places that a version is read from, and their stamps when it was sent."""
+"""The places from which a version is read, and their stamps when sending began."""
 _Sending: TypeAlias = tuple[Channel, int, _Read | None]
 """The channel, the worker, and what the worker reads (None if that is not checked)."""
 
@@ -28,8 +29,8 @@ class SimPublishing:
         placed: Callable[[], SimSliceStore],
         slept_through: Callable[[Callable[[], None]], bool],
     ) -> None:
-        """`placed` returns the slice store. `slept_through` returns True if the process is stopped, and
-        then calls its argument when the process continues."""
+        """`placed` returns the slice store. `slept_through` returns True if the process is stopped
+        or dead. A stopped process calls the argument of `slept_through` when it continues."""
         self._process = process
         self._server = server
         self._name = fx.server_name(server)
@@ -37,7 +38,8 @@ class SimPublishing:
         self._placed = placed
         self._slept_through = slept_through
         self._leaving: dict[tuple[int, int], list[_Sending]] = {}
-        """By the time at which they are completely sent, and the version or ticket."""
+        """The versions that are being sent. The key is the time at which the last byte leaves, and
+        the round or the ticket."""
 
     def _reader(self, effect: fx.Publish | fx.PublishLatest) -> Channel | None:
         channel = self._mesh.peers.get(fx.worker_name(effect.worker))
@@ -87,14 +89,15 @@ class SimPublishing:
         leaving.append((channel, effect.worker, read))
 
     def _have_left(self, key: tuple[int, int]) -> None:
-        """All messages with this key are sent: one event covers all their readers."""
+        """The last byte of these messages has left. One event tells the machine about all their
+        readers."""
         if self._slept_through(lambda: self._have_left(key)):
             return
         peers = self._mesh.peers
         sent = []
         for channel, worker, read in self._leaving.pop(key):
             if peers.get(channel.back.peer) is not channel:
-                continue  # its link has closed, which ended the lease
+                continue  # the link has closed, which ended the lease
             if read is not None:
                 self._see_unwritten(channel, *read)
             sent.append(worker)

@@ -1,6 +1,6 @@
-"""Writes the model in virtual time: one disk, which takes slices in order at a constant rate.
+"""Writes the model in virtual time: one disk, which writes slices in order at a constant rate.
 
-It mirrors `runtime/server/saving.py`, with sizes in place of bytes.
+This file mirrors `runtime/server/saving.py`, with sizes in place of bytes.
 """
 
 from collections.abc import Callable
@@ -12,19 +12,20 @@ from polyrhythm.sim.clock import Clock
 from polyrhythm.wire import messages as m
 
 DISK_NS_PER_BYTE = 2.0
-"""500 MB per second."""
+"""The speed of the disk: 500 MB per second."""
 
 
 class SimModelSaver:
     def __init__(
         self, clock: Clock, size_of: Callable[[int], int], post: Callable[[Event], None]
     ) -> None:
-        """`size_of`: the size of a slice."""
+        """`size_of` returns the number of bytes of a slice. `post` hands an event to the lead's
+        machine."""
         self._clock = clock
         self._size_of = size_of
         self._post = post
         self._files: dict[int, tuple[str, set[int]]] = {}
-        """Per file, its name and the slices that have come."""
+        """Per file, its name and the slices that have arrived."""
         self._free_ns = 0
 
     def create(self, effect: fx.CreateModel) -> None:

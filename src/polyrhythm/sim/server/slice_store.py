@@ -1,11 +1,12 @@
-"""The slice store of a simulated server: the core's ledger and sizes, without parameters.
+"""The slice store of a simulated server: the core's ledger and the sizes of slices, without
+parameters.
 
-With rounds, slices are folded when the lead orders it; without rounds, as they come. Every write to a
-slice in a slot changes the stamp of that place, so a checker notices if a slot is written while it is
-read. The contributions in each slice are recorded only on request (`keep`), because with many workers
-recording them takes most of the time.
+With rounds, slices are folded when the lead orders it. Without rounds, they are folded as they
+arrive. A *place* is a slice in a slot, and every write to a place changes its stamp. So a checker
+notices if a slot is written while it is read. The contributions in each slice are recorded only on
+request (`keep`), because with many workers the recording takes most of the run time.
 
-The store also holds replicas, which make the steps that their primaries made.
+The store also holds replicas, which make the same steps as their primaries.
 """
 
 from collections import Counter
@@ -39,9 +40,9 @@ from polyrhythm.wire.messages import (
 )
 
 Given = tuple[int, int, int]
-"""A contribution: worker, incarnation, sequence."""
+"""A contribution: the number of the worker, its incarnation, and the sequence number."""
 Place = tuple[int, int, int]
-"""A slice, how often it has changed its role here, and a slot."""
+"""A slice, how often its role on this server has changed, and a slot."""
 _NOTHING = 0
 _REPLICA_SLOT = 0
 
@@ -60,7 +61,7 @@ class CarriedState(State, frozen=True, kw_only=True):
 
 
 class SimSliceStore:
-    """A server has a `SimRoundsSliceStore` or a `SimOnArrivalSliceStore`."""
+    """The base class of `SimRoundsSliceStore` and `SimOnArrivalSliceStore`."""
 
     _ledger_type: type[Ledger]
 
@@ -75,8 +76,9 @@ class SimSliceStore:
         keep: bool,
         fresh: bool = True,
     ) -> None:
-        """`sizes`: of every slice of the model. `stepping` makes the step of each fold. `keep`:
-        record the contributions in each slice. `fresh`: the slices will be seeded."""
+        """`sizes`: the bytes of every slice of the model. `stepping` makes the step of each fold.
+        `keep`: record the contributions in each slice. `fresh`: the slices will get initial
+        parameters from a seed, and not from other servers or a checkpoint."""
         kept = ledger_events.kept_by(server, routes)
         self.contents: dict[int, Counter[Given]] = {}
         """Per slice, the contributions that were folded into it (if recorded)."""
@@ -98,18 +100,19 @@ class SimSliceStore:
         self._stamps: dict[Place, int] = {}
         self._writes = 0
         self._moves: Counter[int] = Counter()
-        """Per slice, how often its role here changed. Each change gives it new memory."""
+        """Per slice, how often its role on this server has changed. The slice gets new memory with
+        each change."""
         self.outgoing_steps: list[tuple[int, CarriedCopy]] = []
-        """Steps that must be sent to replicas, with the server that each goes to."""
+        """Steps to send to replicas. The number is the server with the replica."""
         self._open_slots()
         self._hold(mine, kept)
 
     def _hold(self, mine: Sequence[int], kept: Mapping[int, Route]) -> None:
         self.slices = {slice_: self._sizes[slice_] for slice_ in mine}
-        """Per slice that this server is the primary of, its size on the wire."""
+        """Per slice of which this server is the primary, its bytes on the wire."""
         self.nbytes = sum(self.slices.values())
         self._first = self._first_slot()
-        """The slot of the first version of slices that came with these routes."""
+        """The slot that holds the first version of the slices that came with these routes."""
         self._keep_books(kept)
 
     def _open_slots(self) -> None:
@@ -133,7 +136,8 @@ class SimSliceStore:
         self._stepping.enlist(len(members))
 
     def seed(self, message: Seed) -> SliceSeeded | None:
-        """Take the initial parameters of one slice. Returns None for those of a seeder that is gone."""
+        """Take the initial parameters of one slice. Returns None if they belong to an older
+        routing, because the worker that sent them is gone."""
         if message.routing != self._routing:
             return None
         if message.slice not in self.contents:
@@ -142,16 +146,17 @@ class SimSliceStore:
         return SliceSeeded(message.slice, message.routing)
 
     def add(self, message: Contribution) -> Contributed | Repeated | None:
-        """Add one slice of a contribution. Returns an event if the contribution is now complete here."""
+        """Add one slice of a contribution. Returns an event if all slices of the contribution on
+        this server are now added."""
         if self._frozen:
             return None
         slice_ = message.slice
         if slice_ not in self.slices:
-            return None  # the sender used older routes
+            return None  # the sender used an older routing
         worker, incarnation, sequence = message.worker, message.incarnation, message.sequence
         verdict = self._ledger.judge(worker, incarnation, sequence, slice_)
         if verdict is STRANGER:
-            return None  # it was evicted, or is not admitted yet: the lead tells it
+            return None  # the worker was evicted or is not admitted yet; the lead tells it so
         if verdict is REPEATED:
             return Repeated(worker, incarnation, sequence)
         self._aggregate[slice_] += message.weight
@@ -165,7 +170,7 @@ class SimSliceStore:
         return Contributed(worker, incarnation, sequence, round_, *asked)
 
     def _added_slice(self, message: Contribution) -> None:
-        """A slice was added to its aggregate."""
+        """Called when a slice was added to its aggregate."""
 
     def nbytes_of(self, slice_: int, routing: int) -> int:
         nbytes = self.slices.get(slice_)
@@ -175,7 +180,7 @@ class SimSliceStore:
 
     @property
     def torn(self) -> int:
-        """How many contributions are folded into some slices and not into others."""
+        """How many contributions are folded into some slices of this server and not into others."""
         return self._ledger.torn
 
     def nbytes_at(self, slice_: int) -> int:
@@ -207,8 +212,8 @@ class SimSliceStore:
         self._frozen = True
 
     def holds(self, given: Given) -> bool:
-        """Whether every slice has this contribution, in its parameters or its aggregate (if
-        recorded)."""
+        """Whether every slice has this contribution in its parameters or in its aggregate. This
+        needs `keep`."""
         return all(
             given in self.contents[slice_] or given in self._added[slice_] for slice_ in self.slices
         )
@@ -246,11 +251,12 @@ class SimSliceStore:
         return steps
 
     def copy(self, message: CarriedCopy) -> StepCopied | None:
-        """Make a step that a primary made. Returns an event once the step is made in all replicas of
-        that primary's slices."""
+        """Make a step that a primary has made. Returns an event when all replicas of that primary's
+        slices on this server have made the step."""
         slice_, primary = message.slice, message.server
         if not self._ledger.accepts(primary, slice_):
-            return None  # the sender is not the primary, or its state is not here yet
+            # the sender is not the primary, or the state of the slice has not arrived yet
+            return None
         if self._ledger.may_copy(primary, message.stamp):
             self._added[slice_] = list(message.cargo)
             self._fold_slice(slice_, _REPLICA_SLOT, message.step)
@@ -258,7 +264,7 @@ class SimSliceStore:
         return ledger_events.copied(self._ledger, message)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> Rerouted:
-        """Become the primary or a replica of slices, or drop them, as these routes say."""
+        """Follow a new routing: become the primary or a replica of slices, or drop them."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = [s for s, route in kept.items() if route.primary == self._server]
         self._replicated = True
@@ -281,7 +287,8 @@ class SimSliceStore:
         return ledger_events.fetch(self._ledger, self._server, slices, routing)
 
     def states(self, to: int, fetch: Sequence[Stamp], routing: int) -> list[CarriedState]:
-        """The states of these slices for the server `to`, which is sent every later step, too."""
+        """The states of these slices for the server `to`. From now on that server also gets every
+        step of these slices."""
         asked = [stamp.slice for stamp in fetch if stamp.slice in self.slices]
         same = self._ledger.teach(to, asked, fetch)
         return [
@@ -300,8 +307,8 @@ class SimSliceStore:
         ]
 
     def adopt(self, message: CarriedState) -> StateAdopted | None:
-        """Take the state of a slice. Returns an event once all replicas of the primary's slices equal
-        it."""
+        """Replace this server's replica of a slice by the state that its primary has sent. Returns
+        an event when this server has the states of all slices that it fetched from that primary."""
         slice_, primary = message.slice, message.server
         if self._ledger.awaits(primary, slice_, message.routing):
             if message.parts:
@@ -330,7 +337,7 @@ class SimSliceStore:
         return slice_, self._moves[slice_], slot
 
     def places(self, slots: Sequence[int]) -> list[Place]:
-        """The places of all slices, each in its slot."""
+        """The places of all slices. `slots` has one slot for each slice."""
         return [self.place(*pair) for pair in zip(self.slices, slots, strict=True)]
 
     def stamps(self, places: Sequence[Place]) -> list[Any]:

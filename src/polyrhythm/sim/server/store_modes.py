@@ -18,8 +18,8 @@ class SimRoundsSliceStore(SimSliceStore):
         return self._slot
 
     def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
-        """Fold every aggregate into `slot`, and return the largest weight. `share`: the fraction of a
-        full step to make."""
+        """Fold every aggregate into `slot`. Returns the largest weight of an aggregate. `share`:
+        which fraction of a full step to make."""
         self._slot = slot
         weight = max(self._aggregate.values(), default=0.0)
         behind = [s for s in self.slices if not self._replicated or self._ledger.number(s) < round_]
@@ -63,7 +63,7 @@ class SimOnArrivalSliceStore(SimSliceStore):
         self._latest.folded(slice_, slot)
 
     def lease(self, worker: int, ticket: int) -> tuple[int, ...]:
-        """The slot of each slice as it is now, leased to this worker."""
+        """Lease the current slot of each slice to this worker, and return these slots."""
         return self._latest.lease(worker, ticket)
 
     def unlease(self, worker: int, ticket: int | None) -> None:

@@ -1,9 +1,10 @@
-"""A model of the user's loop: it attaches a model, enrols its data set, takes points, computes for as
-long as its steps take, contributes and waits, until the job stops.
+"""A model of the user's training loop: it attaches a model, enrols its data set, takes points,
+computes for as long as its steps take, contributes and waits, until the job stops.
 
-When it contributes, and how many points a step has, is decided by `core/worker/cadence`, as in the real
-loop. Steps up to the next decision are one event, however many they are. A worker that reads its links
-between steps is interrupted after the step during which something comes.
+As in the real loop, `core/worker/cadence` decides when the worker contributes and how many points a
+step has. All steps up to the next decision are one event, however many they are. Some workers read
+their links between steps. A message that arrives during a step interrupts such a worker at the end
+of that step.
 """
 
 from collections.abc import Callable, Sized
@@ -55,16 +56,17 @@ class Loop:
         pace: Pace,
         objective: Objective | None,
     ) -> None:
-        """The loop runs in `process` and hands events to its machine with `put`. `unread` holds what
-        has come and was not read yet."""
+        """The loop runs in `process` and hands events to its machine with `put`. `unread`: messages
+        that have arrived and were not read yet."""
         self.pace = pace
         self.contributions = 0
         self.time = SimTimesheet()
         self.computing = Computing(process, self._computed)
         self.ready = False
-        """The user's code may run."""
+        """Whether the user's code may run."""
         self.looking = False
-        """The loop decides what to do next after it has read all messages that have come."""
+        """Whether the loop will decide what to do next, as soon as all messages that have arrived
+        are read."""
         self.began = False
         self.asked = False
         self.cadence: Cadence = ByCount()
@@ -80,7 +82,7 @@ class Loop:
         self._batch = batch
         self._objective = objective
         self._next: Callable[[], None] = self._attach
-        """What the user's code does when it runs next."""
+        """The part of the user's code that runs next."""
         self._job: m.JobSpec | None = None
         self._enrolling = False
         self._stopped = False
@@ -88,24 +90,26 @@ class Loop:
         self._terms = fx.Resume(-1, stop=False)
         self._hurried = False
         self._on_its_way = False
-        """With `trains_through`: the version with the last contribution has not landed yet."""
+        """With `trains_through`: the version that includes the last contribution has not been taken
+        over yet."""
         self._came = False
-        """That version has landed."""
+        """Whether the version that `_on_its_way` refers to has arrived."""
         self._awaiting_ns: int | None = None
-        """Since when the loop waits for that version, because it has nothing to compute."""
+        """When the loop began to wait for that version because it has nothing to compute. None: it
+        does not wait."""
         self._visits = SimVisits()
         self._least = 1
         self._size = batch
         """The number of points of a step."""
         self._ahead = (0, 0)
-        """The steps that are being computed, and their points."""
+        """The number of steps that are being computed, and the number of their points."""
         self._seen: float | None = None
         self._probed: tuple[float | None, int, int] = (None, 0, 0)
 
-    # -- what its process tells it -------------------------------------------------------------
+    # -- calls from the process ----------------------------------------------------------------
 
     def admit(self, job: m.JobSpec) -> None:
-        """The worker was admitted, for the first time or again."""
+        """The lead has admitted the worker, for the first time or again."""
         if self._job is None:
             self.cadence, self.traits = choose_cadence(job), traits_of(job.sync)
             self._least = least_of(job.min_batch, self._batch)
@@ -115,7 +119,7 @@ class Loop:
         self._job = job
 
     def take_lease(self, lease: m.Leased, *, computing: bool) -> None:
-        """`computing`: the machine waits for nothing else."""
+        """`computing`: the machine waits for nothing but this lease."""
         self._visits.lease = lease
         if self._enrolling and computing:
             self._get_ready()
@@ -145,7 +149,7 @@ class Loop:
     def _get_ready(self) -> None:
         self.ready = self._process.unsettled = True
 
-    # -- the course of the loop ----------------------------------------------------------------
+    # -- the steps of the loop -----------------------------------------------------------------
 
     def go_on(self) -> None:
         self.ready = False
@@ -162,7 +166,7 @@ class Loop:
         self._put(ev.Enrolling(self._points, self._batch))
 
     def _begin_version(self) -> None:
-        """The parameters of a version are here, and so is a lease if there are points."""
+        """The parameters of a version have arrived, and also a lease if there is a data set."""
         now_ns = self._clock.now_ns
         self._enrolling = False
         self.began = True
@@ -176,7 +180,7 @@ class Loop:
         self._begin_steps()
 
     def _probe(self, objective: float) -> None:
-        """Evaluate this worker's share of the probe sample if that is asked for."""
+        """Evaluate this worker's share of the probe sample, if the lead has asked for it."""
         part, parts = self._terms.probe
         if parts:
             assert self._job is not None
@@ -186,7 +190,8 @@ class Loop:
             self.time.resumed_ns += took_ns
 
     def _begin_steps(self) -> None:
-        """The top of the user's loop: take points and compute, if there are any."""
+        """The top of the user's loop: take points and compute, contribute what is left, or
+        leave."""
         if self._stopped or (self.asked and not self._visits.steps):
             self._put(ev.Leaving(TOLD_TO_LEAVE if self.asked else DONE))
             return
@@ -265,20 +270,18 @@ class Loop:
         self._abandoned_ns = 0
         self.time.begin_exchange(now_ns)
         if self.asked:
-            self._on_its_way = self._came = (
-                False  # the worker leaves with the version that comes next
-            )
+            self._on_its_way = self._came = False  # the worker leaves with the next version
         self._put(event)
         if self.traits.trains_through and not self.asked:
             self._on_its_way = True
             self.time.resumed_ns = now_ns
             self._begin_steps()
 
-    # -- what it computes ----------------------------------------------------------------------
+    # -- computing -----------------------------------------------------------------------------
 
     def _compute(self) -> bool:
-        """Begin the steps up to the next decision, if there are points. Everything that is known
-        now is used to plan them."""
+        """Begin the steps up to the next decision. Returns False if no points are left. The steps
+        are planned from what is known now; a message may interrupt them."""
         begins_ns = max(self._clock.now_ns, self.time.resumed_ns, self.time.busy_ns)
         standing = self._standing(begins_ns)
         ahead = self.cadence.next_steps(standing, self._terms)
@@ -301,7 +304,7 @@ class Loop:
 
     @property
     def looks(self) -> bool:
-        """The loop reads its links between steps."""
+        """Whether the loop reads its links between steps."""
         return self.cadence.looks(in_flight=self._on_its_way)
 
     def _computed(self, steps: int, step_ns: int) -> None:
@@ -314,14 +317,14 @@ class Loop:
         self._visits.visit(points if steps == whole else steps * self._size, steps)
         process.unsettled = bool(self._unread)
         if self.looks:
-            self.looking = process.unsettled = True  # after reading the messages that have come
+            self.looking = process.unsettled = True
         else:
             self.after_steps()
         process.run()
 
     def _abandons(self, before: int) -> bool:
-        """Whether the last step is left out. `before`: the number of steps before it that were just
-        computed."""
+        """Whether to abandon the last step because it ended too late. `before`: how many steps were
+        computed before it since the last decision."""
         late_ns = self._clock.now_ns - self.time.resumed_ns - self._terms.interval_ns
         return self.cadence.abandons(late_ns, self._visits.steps + before)
 

@@ -1,7 +1,8 @@
-"""A worker's process in virtual time: links and the worker's machine below a model of the user's loop.
+"""A worker's process in virtual time: its links, the worker's machine, and a model of the user's
+loop.
 
-As in the runtime, links are read while the loop waits and not while it computes; heartbeats are sent all
-the time. A process that is stopped does nothing, and messages to it queue up.
+As in the runtime, links are read while the loop waits and not while it computes. Heartbeats are
+sent all the time. A stopped process does nothing, and messages to it queue up.
 """
 
 from collections import deque
@@ -45,19 +46,19 @@ class WorkerProcess(Process):
         *,
         check: bool,
     ) -> None:
-        """`dial` returns the channel to a server, or None if no server listens there;
-        `lead_linked`: the event of the link to the lead."""
+        """`dial` returns the channel to a server, or None if no server listens there.
+        `lead_linked`: the event that the machine gets when the link to the lead is up."""
         self.machine = WorkerMachine(name)
         super().__init__(clock, {_ME: self.machine}, check=check)
         self.name = name
         self.pace = pace
         self.failure: str | None = None
         self.reports: list[tuple[int, fx.Note]] = []
-        """Its reports to the process that started it, with their times."""
+        """The notes of the worker's machine, with their times."""
         self._lead_linked = lead_linked
         self._heard_throttle = HeardThrottle()
         self._lead_unread = False
-        """The worker has not read a message of the lead that has arrived."""
+        """Whether a message of the lead has arrived that the worker has not read yet."""
         self._job_id = job
         self._model = model
         self._nbytes: dict[int, int] = {}
@@ -74,7 +75,7 @@ class WorkerProcess(Process):
 
     @property
     def contributions(self) -> int:
-        """The number of its contributions."""
+        """How many contributions the worker has made."""
         return self._loop.contributions
 
     def say_hello(self) -> None:
@@ -98,7 +99,7 @@ class WorkerProcess(Process):
             )
         )
 
-    # -- what comes in -------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------
 
     def receive(self, channel: Channel, batch: Sequence[m.Message]) -> None:
         if self._computing.on or self.frozen or self._backlog:
@@ -114,11 +115,11 @@ class WorkerProcess(Process):
     def _lose_link(self, channel: Channel, reason: str) -> None:
         server = SEAT.server_at(channel.peer)
         if server is not None and self._channels.get(server) is not channel.back:
-            return  # another link to this server, or to its successor, is up
+            return  # the worker has a newer link to this server, or to its successor
         self.put(_ME, ev.LinkClosed(channel.peer, reason))
 
     def _put_off(self, take: Callable[[], None]) -> None:
-        """Queue this until the worker reads its links."""
+        """Queue this call until the worker reads its links."""
         self._backlog.append(take)
         if not self._computing.on:
             self.unsettled = True
@@ -165,7 +166,7 @@ class WorkerProcess(Process):
         unread = bool(self._backlog) and not loop.computing.on
         self.unsettled = self.alive and (loop.ready or loop.looking or unread)
 
-    # -- what befalls it -----------------------------------------------------------------------
+    # -- faults and requests -------------------------------------------------------------------
 
     def freeze(self) -> None:
         if self.alive and not self.frozen:
@@ -182,7 +183,8 @@ class WorkerProcess(Process):
             self.rearm()
 
     def leave(self) -> None:
-        """As on SIGTERM: contribute what there is and leave, but not while the process is stopped."""
+        """Leave, as after SIGTERM: the worker contributes the steps that it has taken, and leaves.
+        A stopped process does so when it continues."""
         self._loop.asked = True
         if not self.frozen:
             self._ask_to_leave()
@@ -191,7 +193,7 @@ class WorkerProcess(Process):
         self.post(_ME, ev.LeaveAsked() if self._loop.began else ev.Leaving(TOLD_TO_LEAVE))
 
     def cut(self, server: int) -> None:
-        """The link to this server breaks."""
+        """Break the link to this server."""
         channel = self._channels.get(server)
         if channel is not None and self.alive:
             channel.cut("the link was cut")
@@ -207,7 +209,7 @@ class WorkerProcess(Process):
         for channel in self._channels.values():
             channel.hang_up(f"{self.name} closed the link")
 
-    # -- what the machine wants done -----------------------------------------------------------
+    # -- effects -------------------------------------------------------------------------------
 
     def _send(self, effect: fx.Send) -> None:
         channel = self._channels.get(SEAT.server if effect.to == fx.LEAD else int(effect.to[1:]))
@@ -254,7 +256,7 @@ class WorkerProcess(Process):
     def _push_slices(self, effect: fx.PushSlices) -> None:
         channel = self._channels.get(effect.server)
         if channel is None:
-            return  # the link has ended, and the lead will say what becomes of the server
+            return  # the link has ended: the lead will say whether the server is lost
         worker, incarnation = self.machine.worker, self.machine.incarnation
         rate = effect.rates[0]
         left_ns = began_ns = self.clock.now_ns
