@@ -66,7 +66,8 @@ class Stage:
         return {"worker": worker, "incarnation": self.incarnations[worker]}
 
     def from_servers(self, kind: type[m.Message], **fields: Any) -> list[Effect]:
-        """Send a message from all servers, in the current routing epoch; returns the last effects."""
+        """Send a message from every server, in the current routing epoch. Returns the effects of
+        the last one."""
         fields.setdefault("routing", self.routing)
         effects: list[Effect] = []
         for server in range(self.job.servers):
@@ -74,7 +75,7 @@ class Stage:
         return effects
 
     def begin(self, workers: int | None = None) -> "Stage":
-        """Let all workers join and attach, and one seed: round 1 is open."""
+        """Let all workers join and attach and the slices be seeded, until round 1 is open."""
         for number in range(self.job.workers if workers is None else workers):
             self.hello(f"worker-{number}")
             self.attach(number)
@@ -104,7 +105,8 @@ class Stage:
         return self.tell(ev.LinkClosed(peer, reason))
 
     def tick(self, after_s: float) -> list[Effect]:
-        """Let time pass: the lead is woken when it asks for it, and once more at the end."""
+        """Let time pass. The lead is woken whenever it has asked to be, and once more at the
+        end."""
         end_ns, effects = self.now_ns + round(after_s * SECOND_NS), []
         while (wake_ns := self.lead.wake_at()) is not None and self.now_ns < wake_ns <= end_ns:
             self.now_ns = wake_ns - 1
@@ -113,7 +115,7 @@ class Stage:
         return effects + self.tell(ev.Tick())
 
     def sleep(self, for_s: float) -> list[Effect]:
-        """Pause the lead: it is woken late."""
+        """Pause the lead for this time: it misses its wake-ups, and is woken once afterwards."""
         self.now_ns += round(for_s * SECOND_NS)
         return self.tell(ev.Tick())
 

@@ -1,4 +1,4 @@
-"""A link ends while the processes at both ends live."""
+"""A link breaks while the processes at both ends are alive."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_one_of_two_servers_that_lost_their_link_stays() -> None:
 
 @pytest.mark.guarantee("worker-cut", policies=("bsp",), k=(0,))
 def test_a_worker_may_rejoin_before_the_end_of_its_link_is_noticed() -> None:
-    """Its link to a server was cut, and not the one to the lead."""
+    """The worker lost its link to a server, so it rejoins. Its link to the lead still exists."""
     stage = Stage(workers=2).begin()
     stage.folded(0)
     before = stage.incarnations[1]

@@ -1,4 +1,5 @@
-"""Workers and servers watch the lead: silence is suspected, reported, and ends them in the end."""
+"""Workers and servers watch the lead. They report a lead that is silent for too long, and end after
+a timeout."""
 
 from typing import Any
 
@@ -19,11 +20,12 @@ BEAT_S, TIMEOUT_S = 0.5, 20.0
 SECOND = 10**9
 BEAT = round(BEAT_S * SECOND)
 LIMIT = 2 * SECOND
-"""Of a lead that beats regularly: 0.5 s + 2 x 0.5 s + 0.5 s."""
+"""How long a lead with a heartbeat every 0.5 s may be silent: the mean gap of 0.5 s, twice that
+gap, and 0.5 s for the network."""
 
 
 class Watcher:
-    """A machine, woken whenever it wants to be, and the effects that concern the lead."""
+    """Wakes a machine whenever it wants to be woken, and keeps its notes, failures and ends."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -160,8 +162,9 @@ def test_the_leads_heartbeat_goes_to_servers_and_theirs_to_the_lead() -> None:
 
 
 def test_links_outlast_the_lead_timeout_and_never_end_within_a_minute() -> None:
-    """Otherwise a process that is cut off ends for one of two reasons, and a peer that is merely
-    stopped loses its link."""
+    """If a link timed out before the lead timeout, a process that is cut off from the lead would
+    end for either reason. If it timed out within a minute, a peer that is only stopped would lose
+    its link."""
     assert link_timeout_s(5) == 60
     assert link_timeout_s(120) == 130
     assert link_timeout_s(float("nan")) == 60

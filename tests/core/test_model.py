@@ -1,4 +1,4 @@
-"""The first thing in which two workers' models differ, in words."""
+"""When the models of two workers differ, a text names their first difference."""
 
 import pytest
 

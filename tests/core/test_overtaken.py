@@ -28,7 +28,7 @@ Tell = Callable[[Any], list[fx.Effect]]
 
 
 def primary(sync: str) -> Tell:
-    """s1, the primary of slice 0, which s0 has a copy of."""
+    """Server s1, which is the primary of slice 0. Server s0 has a replica of that slice."""
     machine = ServerMachine(
         1, m.JobSpec(job="j", servers=3, replicas=1, slice_nbytes=128, sync=sync)
     )
@@ -45,14 +45,15 @@ def primary(sync: str) -> Tell:
 
 
 def caught_up(effects: list[fx.Effect]) -> list[tuple[int, int]]:
-    """The learner and the epoch of each report."""
+    """The learner and the epoch of each `CaughtUp` that the server sends."""
     said = [effect.message for effect in of(effects, fx.Send)]
     return [(word.peer, word.routing) for word in said if isinstance(word, m.CaughtUp)]
 
 
 def test_a_request_of_an_overtaken_epoch_is_answered() -> None:
-    """s2 is told to learn slice 0 in epoch 2, and asks in that epoch; epoch 3, which changes nothing
-    between the two, comes before s1 is in epoch 2."""
+    """In epoch 2, s2 is told to learn slice 0 and asks s1 for it. Epoch 3 comes before s1 has
+    applied epoch 2. It changes nothing between s1 and s2, so s1 must answer the request of epoch
+    2."""
     tell = primary("bsp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(place(3, m.Route(1, (0,), (2,)), m.Route(0, (), (2,))))
@@ -66,8 +67,8 @@ def test_a_request_of_an_overtaken_epoch_is_answered() -> None:
 
 
 def test_a_learner_catches_up_before_a_fold_is_on_the_replica() -> None:
-    """s1 goes by the routes of epoch 2, and is not in its place in them: a fold is on its way to its
-    replica. The lead must not take its word for one of epoch 1, when there was no learner."""
+    """s1 has applied epoch 2 but has not reported `Placed`, because its replica has not confirmed a
+    fold yet. Its report that the learner caught up must name epoch 2: epoch 1 had no learner."""
     tell = primary("bsp")
     tell(m.Fold(term=1, routing=1, round=1, readers=(0,), members=BOTH))
     tell(ev.FoldDone(1, 1.0))
@@ -81,7 +82,8 @@ def test_a_learner_catches_up_before_a_fold_is_on_the_replica() -> None:
 
 
 def test_a_learner_must_have_the_contributions_of_a_worker_that_left() -> None:
-    """Such a contribution may be acknowledged: an acknowledgement does not wait for learners."""
+    """The contribution may be acknowledged already, because acknowledgements do not wait for
+    learners."""
     tell = primary("asp")
     tell(place(2, m.Route(1, (0,), (2,)), m.Route(0, (1,))))
     tell(ev.Rerouted(2, 0, ()))
@@ -103,8 +105,9 @@ def test_a_row_of_a_worker_covers_its_earlier_incarnations() -> None:
 
 
 def test_a_promoted_server_acknowledges_only_what_all_its_slices_have() -> None:
-    """s1 waits only for s2 to copy a contribution to slice 0. Then s2 is lost, whose slice 1 has a
-    copy on s0 too, which may lack it, because no server has reported otherwise."""
+    """A contribution to slice 0 of s1 lacks only the confirmation of s2. Then s2 is lost, and s1
+    becomes the primary of slice 1 too. It must not acknowledge the contribution before s0 confirms
+    that its copy of slice 1 has it."""
     machine = ServerMachine(
         1, m.JobSpec(job="j", servers=3, replicas=2, slice_nbytes=128, sync="asp")
     )
@@ -157,7 +160,8 @@ def test_a_server_does_not_report_what_a_replica_lacks() -> None:
 
 
 def test_no_fold_is_finished_while_slices_move() -> None:
-    """The slices of a server would be different by then: the lead repeats the order where needed."""
+    """A fold is finished only after the new routes are applied, with the slices that the server has
+    then."""
     tell = primary("bsp")
     tell(m.Fold(term=1, routing=1, round=1, readers=(0,), members=BOTH))
     tell(ev.FoldDone(1, 1.0))
@@ -169,7 +173,7 @@ def test_no_fold_is_finished_while_slices_move() -> None:
 
 
 def test_a_pure_replica_learns_the_members_before_it_reports_its_rows() -> None:
-    """No fold has told it who is a member."""
+    """A pure replica gets no `Fold`, so it takes the members from `Place`."""
     machine = ServerMachine(2, m.JobSpec(job="j", servers=3, replicas=1, slice_nbytes=128))
     first = m.Place(term=1, routing=1, spec=spec(), routes=(m.Route(1, (2,)),), fresh=True)
     machine.handle(first, 1)

@@ -1,4 +1,5 @@
-"""How long a process was stopped, by the times at which it looked and what it computed between them."""
+"""How long a process was stopped. It looks at the clock at regular times: a look that comes late
+means a stop, except for the CPU time that the process used since the look before."""
 
 import pytest
 
@@ -12,12 +13,12 @@ EVERY = SECOND // 2
     ("gap_s", "ran_s", "stopped_s"),
     [
         (0.5, 0.5, 0),  # on time
-        (0.9, 0.0, 0),  # its thread got its turn late
-        (20.0, 20.0, 0),  # it computed, in a call that let no other thread run
+        (0.9, 0.0, 0),  # the thread was scheduled late
+        (20.0, 20.0, 0),  # it computed in a call that holds the GIL
         (20.0, 19.5, 0),
         (20.0, 0.0, 20.0),
-        (20.0, 0.5, 19.5),  # it computed until it was stopped
-        (20.0, 40.0, 0),  # more than there was time for is all of it
+        (20.0, 0.5, 19.5),  # it computed for 0.5 s, then it was stopped
+        (20.0, 40.0, 0),  # several threads computed
     ],
 )
 def test_a_late_look_without_computation_means_a_stop(

@@ -1,4 +1,4 @@
-"""The server that the lead runs in is a variable: nothing here depends on its being the first."""
+"""The lead may run in any server, not only in the first one."""
 
 from polyrhythm.core.effects import LEAD
 from polyrhythm.core.peers import LeadSeat

@@ -1,4 +1,5 @@
-"""A trace of a run, played into fresh machines, gives identical effects; a changed one does not."""
+"""The events of a trace, sent to new machines, give the effects that the trace has. A trace that
+was changed is noticed."""
 
 from pathlib import Path
 

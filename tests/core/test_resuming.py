@@ -1,4 +1,4 @@
-"""Whether a job that has lost slices continues from its newest checkpoint, and with what."""
+"""Whether a job that has lost slices resumes from its newest checkpoint, and with which options."""
 
 import pytest
 

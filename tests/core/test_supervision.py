@@ -16,7 +16,8 @@ SECOND = 10**9
 
 
 class Life:
-    """One worker that is started as soon as it may be, and lives as long as the test says."""
+    """One worker. It is started again as soon as the rule permits, and dies when the test says
+    so."""
 
     def __init__(self) -> None:
         self.respawn = Respawn()
@@ -32,7 +33,8 @@ class Life:
         return verdict
 
     def wait_s(self, after_s: float) -> float:
-        """How long after its death it is started again."""
+        """Let the worker die `after_s` after its start; return how long it waits for its next
+        start."""
         verdict = self.die(after_s)
         assert verdict.at_ns is not None
         wait_s = (verdict.at_ns - self.now_ns) / SECOND

@@ -112,7 +112,8 @@ def test_one_contribution_per_member_counts_as_a_round() -> None:
 
 
 def test_a_contribution_is_weighed_by_the_members_at_its_completion() -> None:
-    """One contribution of one member, then one of two members: half a round is missing."""
+    """The first contribution comes from the only member and counts as a round. The second one comes
+    from one of two members and counts as half a round, so a third one is needed for 2 rounds."""
     stage = Stage(workers=1, sync="asp", rounds=2).begin()
     assert sent(stage.contribute(0, 1), m.Fold) == []
     stage.hello("late")
@@ -393,14 +394,15 @@ class Hand:
 
 
 def pulls(effects: list[Effect]) -> list[tuple[int, int]]:
-    """Tickets, and the contributions that the answers must contain: asked for with a contribution,
-    or with a `Pull` of its own."""
+    """The ticket of each pull, and the sequence number of the contribution that its answer must
+    contain. A worker pulls with a contribution or with a `Pull`."""
     pushed = [(push.pull, push.sequence) for push in of(effects, fx.PushSlices) if push.pull]
     return pushed + [(pull.round, pull.sequence) for pull in sent(effects, m.Pull)]
 
 
 def pulled_by(effects: list[Effect]) -> list[int]:
-    """The answers that a worker says it has copied, with `Pulled` or with its next request."""
+    """The tickets of the answers that a worker reports as copied, with `Pulled` or with its next
+    request."""
     requests = [*of(effects, fx.PushSlices), *sent(effects, m.Pull)]
     return [r.pulled for r in requests] + [pulled.round for pulled in sent(effects, m.Pulled)]
 
@@ -528,8 +530,8 @@ def test_a_step_that_ends_after_the_job_is_not_sent() -> None:
 
 
 def test_a_worker_that_stops_between_two_slices_reads_the_rest_from_the_new_primary() -> None:
-    """One server has answered, and the other is lost. The user's code may look at its parameters once
-    more, so they must be of one answer."""
+    """One server has answered the pull, and the other is lost. The user's code may still read the
+    parameters, so all slices must come from the same answer."""
     hand = Hand("ssp:1").begin()
     hand.compute()
     hand.tell(ev.Landed(0, m.EVERY_SLICE, 2, 1))

@@ -13,7 +13,8 @@ MS = 10**6
 
 @dataclass
 class Training:
-    """The objective falls by `rate(interval in s, seconds worked so far)` per second of work."""
+    """A training whose objective falls by `rate(interval in s, seconds worked so far)` per
+    second."""
 
     rate: Callable[[float, float], float]
     phi_ns: int = 20 * MS
@@ -22,9 +23,9 @@ class Training:
     objective: float | None = 100.0
     worked_s: float = 0.0
     batch_ns: int = 200 * MS
-    """The interval in which all workers together visit one batch each."""
+    """The interval in which every worker visits one batch."""
     noise: Callable[[], float] = lambda: 0.0
-    """What a reading differs from the objective by."""
+    """The error of a reading of the objective."""
 
     def round(self, interval: Interval) -> tuple[IntervalTerms, Reason | None]:
         terms = interval.next()
@@ -64,5 +65,6 @@ def line(a: float, b: float, trend: float = 0.0) -> Callable[[float, float], flo
 
 
 def peak(a: float, b: float, phi: float) -> float:
-    """The positive root of the derivative, written as in a school book."""
+    """The interval with the largest gain per second for the rate `a * interval + b` and barriers of
+    `phi` seconds: the positive root of the derivative."""
     return -phi + math.sqrt(phi * phi - b * phi / a)

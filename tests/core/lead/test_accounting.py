@@ -71,7 +71,8 @@ def test_the_arrival_spread_is_the_time_from_first_to_last_arrival() -> None:
 
 
 Came = dict[int, tuple[int, int]]
-"""Workers in the order in which they came, with (sequence, milliseconds that it waited before)."""
+"""The contributions of a round in the order of their arrival: per worker, the sequence number and
+how many milliseconds the worker had waited for the answer to its previous contribution."""
 
 
 def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
@@ -87,7 +88,8 @@ def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
 
 
 def test_the_round_trip_time_is_the_wait_of_the_last_worker_to_arrive() -> None:
-    """Another worker is the last one in every round, so no worker's own mean is as short."""
+    """The last worker to arrive waits 1 ms in round 2 and 3 ms in round 3. Each round has another
+    last worker, so the mean wait of either worker is longer."""
     first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
     second = ("all-arrived", {1: (2, 1), 0: (2, 9)})
     assert ways_ms(first, second, ("all-arrived", {1: (3, 7), 0: (3, 3)})) == [None, 1.0, 3.0]

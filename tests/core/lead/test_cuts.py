@@ -1,4 +1,5 @@
-"""When the lead cuts, what it records, and what makes it give a cut up."""
+"""Cuts are the copies that make a checkpoint: when the lead orders one, what it records with it,
+and when it gives it up."""
 
 from typing import Any
 
@@ -156,7 +157,7 @@ def test_a_cut_is_given_up_if_a_server_is_lost_before_it_has_written() -> None:
 
 
 def test_progress_of_a_contribution_that_is_not_in_the_cut_is_not_in_the_record() -> None:
-    """It comes while servers fold, and is in the next round on all of them."""
+    """The contribution comes while the servers fold round 1, so all of them add it to round 2."""
     lead = stage(timer="1s", min_batch=1)
     for worker in (0, 1):
         lead.tell(m.Enrol(**lead.who(worker), points=64, batch=2))

@@ -12,7 +12,8 @@ NAMES = ("worker-2", "worker-10", "worker-1")
 
 
 def dealt(order: tuple[str, ...]) -> dict[str, list[tuple[int, int]]]:
-    """Per name, the points of its chunks, when workers join in this order."""
+    """Let workers with these names join in this order; return the points of each worker's
+    chunks."""
     view, sharing = View(), Sharing(seed=0, epochs=None)
     for name in order:
         view.enter(view.admit(name, 0))

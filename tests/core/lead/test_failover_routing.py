@@ -1,7 +1,7 @@
-"""What a failover moves, seen in the routes that the lead sends to its servers.
+"""Which slices a failover moves, according to the routes that the lead sends to its servers.
 
-A lead is driven by the events of a running job until it has nothing more to move. Every epoch of its
-routes counts, not only the last one: a slice that moves and comes back has moved.
+The tests send the events of a running job to a lead until its routes stop changing. They check the
+routes of every epoch, because a slice may move away and come back.
 """
 
 import itertools
@@ -67,7 +67,8 @@ class Company(Stage):
         self.server(server)
 
     def settle(self) -> None:
-        """Servers follow and learn, and rounds are folded, until nothing changes any more."""
+        """Let servers apply the routes, learners catch up, and rounds be folded, until the routes
+        stay the same."""
         for _ in range(50):
             epoch = self.routing
             self.from_servers(m.Placed, round=self.round)
@@ -91,8 +92,8 @@ class Company(Stage):
 
 
 def assert_unmoved(company: Company, before: Routes, gone: Iterable[int]) -> None:
-    """Slices whose primary lives keep it, and those without a copy on a dead server keep all copies,
-    in every epoch since."""
+    """In every epoch since `before`, a slice whose primary is alive keeps its primary, and a slice
+    without a copy on a dead server keeps all its copies."""
     gone = set(gone)
     for routes in company.epochs[company.epochs.index(before) :]:
         for slice_, (now, was) in enumerate(zip(routes, before, strict=True)):
@@ -130,7 +131,8 @@ def test_a_server_that_dies_moves_only_its_own_slices(
 def test_a_slice_of_a_dead_server_moves_no_more_than_it_must(
     servers: int, slices: int, replicas: int
 ) -> None:
-    """It stays with the replica that took it over, unless every replica is at its bound."""
+    """The slice stays with the replica that took it over, unless every replica already is the
+    primary of its full share of the slices."""
     for dead in range(1, servers):
         company = Company(servers, slices, replicas)
         before = company.routes
@@ -153,7 +155,7 @@ def test_a_second_death_moves_only_the_slices_of_both(
         before = company.routes
         company.die(first)
         company.from_servers(m.Placed)
-        company.learn()  # so that no slice is left with one copy
+        company.learn()  # otherwise the second death might lose a slice
         if settled:
             company.settle()
         company.die(second)

@@ -1,5 +1,5 @@
-"""How the lead keeps the best model: the version that was evaluated if the servers still have it, and
-otherwise the version after the next fold."""
+"""How the lead keeps the best model. It saves the version that was evaluated if the servers still
+have it, and otherwise the version after the next fold."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev

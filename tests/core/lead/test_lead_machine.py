@@ -103,7 +103,7 @@ def test_an_empty_data_set_is_refused() -> None:
 
 
 def test_messages_of_other_incarnations_are_ignored() -> None:
-    """A message of an earlier incarnation changes nothing, even if it was sent before its death."""
+    """A message changes nothing if the worker's incarnation in it is not the current one."""
     stage = Stage(workers=1).begin()
     ghost = {"worker": 0, "incarnation": stage.incarnations[0] + 7}
     for message in (
@@ -226,7 +226,8 @@ def test_when_the_seeder_dies_another_one_seeds() -> None:
 
 
 def test_seeds_of_a_dead_seeder_are_not_counted() -> None:
-    """Its seeds are still on their way: servers answer them and the lead's new order in turn."""
+    """The first seeder dies while its seeds are in flight. Servers still report them with routing
+    epoch 1, and the lead counts only reports of epoch 2."""
     stage = Stage(workers=2, servers=2)
     for number, name in enumerate(("anna", "bert", "cleo")):
         stage.hello(name)
@@ -334,7 +335,8 @@ def test_a_worker_that_joins_late_enters_at_the_next_fold() -> None:
 
 
 def test_a_worker_that_rejoins_during_a_fold_enters_at_the_next() -> None:
-    """The servers do not know its new incarnation: they would not answer its pull."""
+    """The fold was ordered before the worker came back, so the servers do not know its new
+    incarnation and would not answer its pull."""
     stage = Stage(workers=2).begin()
     stage.contribute(0, 1)
     assert sent(stage.contribute(1, 1), m.Fold)
@@ -575,7 +577,7 @@ def test_workers_that_compute_at_the_end_must_pull_the_final_version() -> None:
 
 
 def test_a_worker_that_joins_too_late_is_refused_and_does_not_delay_the_end() -> None:
-    """The servers do not know it: it could never read the final version."""
+    """The servers do not know the worker, so it could never read the final version."""
     stage = Stage(workers=1, rounds=1).begin()
     stage.contribute(0, 1)
     stage.hello("attached")

@@ -1,4 +1,5 @@
-"""Judgements of learning, for series of mean losses per pass from healthy and broken jobs."""
+"""The state of learning that the lead reports, for series of mean losses per pass of healthy and of
+broken jobs."""
 
 import random
 
@@ -53,7 +54,7 @@ def test_a_healthy_run_raises_no_alarm(name: str) -> None:
 
 
 def test_noise_does_not_count_as_a_rise() -> None:
-    """The standard error is as large as that of a data set of a hundred points may be."""
+    """The standard error of 0.05 is that of a small data set of about a hundred points."""
     rng = random.Random(3)
     alarms = 0
     for _ in range(200):

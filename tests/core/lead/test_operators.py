@@ -1,4 +1,5 @@
-"""What the lead does for an operator: only its hello gives the right to ask, and it may ask once."""
+"""What the lead does for an operator. An operator may send one request, and only after its
+hello."""
 
 from typing import Any
 
@@ -173,7 +174,8 @@ def test_an_operator_that_hangs_up_withdraws_nothing() -> None:
 
 
 def test_the_job_waits_for_no_operator() -> None:
-    """An operator that has not asked anything gets the end of the job, and no part in it."""
+    """An operator that has not sent its request is told the reason of the end, and does not delay
+    it."""
     stage = Stage(workers=1, rounds=1).begin()
     hello(stage)
     stage.contribute(0, 1)

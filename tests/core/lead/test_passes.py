@@ -19,7 +19,8 @@ def contribution(objective: float | None = None, weight: float = 1.0, **fields: 
 
 
 def one_pass(passes: Passes, number: int, *losses: float) -> PassObjective:
-    """A pass of contributions with these losses, each of as many points."""
+    """Count one contribution per loss, all of the same number of points, until the pass is
+    complete."""
     for loss in losses:
         assert passes.folded(number - 1, POINTS) is None
         passes.count(contribution(loss), POINTS // len(losses))
@@ -67,7 +68,8 @@ def test_objectives_are_weighted_by_points() -> None:
 
 
 def test_the_error_shrinks_with_the_points_and_not_with_the_contributions() -> None:
-    """The losses of single points are the same, given one by one or as means of batches."""
+    """The same 10,000 losses are counted point by point and as means of batches of 10 and of 100.
+    The error is the same."""
     rng = random.Random(1)
     losses = [rng.gauss(1.0, 0.5) for _ in range(10_000)]
     errors = []
@@ -83,7 +85,8 @@ def test_the_error_shrinks_with_the_points_and_not_with_the_contributions() -> N
 
 
 def test_passes_that_others_catch_up_with_do_not_count_as_full_passes() -> None:
-    """A slow worker dies, and others visit its few points of several passes quickly."""
+    """A slow worker dies. The others quickly visit its few points of passes 2 to 5, but the
+    next check waits until as many points were visited as the data set has."""
     passes = Passes()
     one_pass(passes, 1, 1.0)
     for caught_up in range(2, 6):
@@ -118,7 +121,8 @@ def test_the_probe_sample_decides_where_there_is_one() -> None:
 
 
 def test_probes_of_two_passes_may_be_too_close_to_be_compared() -> None:
-    """The last round of a pass probes, and so does the first one of the next."""
+    """The last round of pass 1 and the first round of pass 2 measure the probe sample. Only 10
+    points were visited between the two, so pass 2 is judged by its losses."""
     passes = Passes()
     passes.count(probe(2.0), POINTS)
     passes.folded(1, POINTS)
@@ -133,7 +137,7 @@ def test_probes_of_two_passes_may_be_too_close_to_be_compared() -> None:
 
 
 def test_a_probe_of_a_part_of_the_sample_is_not_compared() -> None:
-    """A worker died, and its share of the sample is missing."""
+    """A worker died, and its share of the probe sample is missing."""
     passes = Passes()
     passes.count(probe(2.0), POINTS)
     passes.folded(1, POINTS)

@@ -12,7 +12,7 @@ BEAT_S = 0.5
 
 
 def beats(stage: Stage, *workers: int, times: int = 5) -> list[Effect]:
-    """These workers send heartbeats, and the lead is woken as often."""
+    """Let these workers send heartbeats, and wake the lead after each."""
     effects: list[Effect] = []
     for _ in range(times):
         stage.now_ns += round(BEAT_S * SECOND_NS)
@@ -23,7 +23,7 @@ def beats(stage: Stage, *workers: int, times: int = 5) -> list[Effect]:
 
 
 def burst(stage: Stage, *workers: int, times: int) -> list[Effect]:
-    """Messages that came while the lead was paused are read at once."""
+    """The lead reads all heartbeats that came during its pause, without any time between them."""
     effects: list[Effect] = []
     for _ in range(times):
         for worker in workers:
@@ -70,7 +70,8 @@ def test_a_worker_that_stays_silent_after_the_pause_is_evicted() -> None:
 @pytest.mark.parametrize("away_s", [12, 60])
 @pytest.mark.parametrize("first", ["looks", "reads"])
 def test_a_pause_does_not_change_the_rhythm_of_peers(away_s: int, first: str) -> None:
-    """Neither one long gap, nor many short ones when all is read at once."""
+    """Neither the long gap of the pause nor the short gaps between messages that are read together
+    count as gaps between heartbeats."""
     stage = begin()
     if first == "looks":
         stage.sleep(away_s)

@@ -57,7 +57,8 @@ def test_a_job_cannot_reach_its_passes_if_no_worker_uses_batches() -> None:
 
 
 def test_a_change_of_the_objective_within_a_pass_is_not_a_goal() -> None:
-    """However many rounds are folded, and although each one updates the objective of the journal."""
+    """Every round updates the objective in the journal, but no pass ends, so `target_change` does
+    not end the job."""
     job = Job(target_change=0.5, rounds=100)
     job.fold("opened", 0)
     for round_ in range(1, 100):

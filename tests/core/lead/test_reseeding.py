@@ -1,5 +1,5 @@
-"""A seeder that dies in the middle of seeding, in a real run: the job begins on another worker's
-parameters, all of them, and what the servers and the lead did can be replayed."""
+"""A real run whose seeder dies while it seeds. The job begins with the parameters of another
+worker, in every slice, and the traces of the servers and of the lead can be replayed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How the lead saves the model: it collects the slices when the workers are told to end, and the
+"""How the lead saves the model. It collects the slices when the workers are told to end. The
 servers stop when the file is complete or cannot be written."""
 
 import pytest

@@ -51,7 +51,7 @@ def test_a_server_that_was_named_is_bound_at_once() -> None:
 
 
 def test_a_server_that_is_not_named_yet_waits_for_the_leads_word() -> None:
-    """The order to dial may reach the other server before `Place` comes here."""
+    """The lead may tell the other server to dial before its `Place` has reached this server."""
     server = machine()
     assert server.handle(ev.ServerCalled("link-1", 2, 5), 0) == []
     assert server.wake_at() == WAIT_NS
@@ -104,7 +104,7 @@ def test_a_server_that_this_one_dials_itself_is_refused_at_once(number: int) -> 
 
 @pytest.mark.parametrize("number", [-1, 1])
 def test_a_caller_without_the_number_of_another_server_is_told_so(number: int) -> None:
-    """A server does not dial itself."""
+    """Neither -1 nor the server's own number (1) is the number of another server."""
     server = machine()
     server.handle(place(1, (0, 1), (1, 1), (2, 5)), 0)
     effects = server.handle(ev.ServerCalled("link", number, 1), 0)
@@ -168,7 +168,7 @@ def test_a_worker_that_was_never_admitted_is_refused_at_once(worker: int, incarn
 
 
 def test_workers_that_wait_have_a_limit_of_their_own() -> None:
-    """Workers that wait do not prevent a server from linking."""
+    """A server may link even if as many workers wait as are allowed to."""
     server = machine()
     for number in range(MOST_WAITING):
         assert server.handle(ev.WorkerCalled(f"link-{number}", number, 9), 0) == []

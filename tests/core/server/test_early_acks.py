@@ -1,4 +1,5 @@
-"""Confirmations of a future epoch are kept in bounded space, until their link closes."""
+"""Confirmations of a routing epoch that this server has not reached are kept until their link
+closes, and take bounded memory."""
 
 from polyrhythm.core.server.acks import MOST_RUNS, EarlyAcks
 from polyrhythm.wire.messages import Adopted, Copied, Row
@@ -19,7 +20,8 @@ def test_a_run_of_confirmations_is_kept_as_the_last_of_each_worker() -> None:
 
 
 def test_early_confirmations_keep_their_order() -> None:
-    """`Adopted` starts the count anew, so confirmations before and after it must not be merged."""
+    """`Adopted` replaces all earlier confirmations of its server, so those before and after it must
+    not be merged."""
     early = EarlyAcks()
     adopted = Adopted(server=1, routing=2, rows=(Row(7, 1, 4),))
     for message in (copied(9), adopted, copied(5)):

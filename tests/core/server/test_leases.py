@@ -53,7 +53,8 @@ def test_a_slot_stays_leased_when_slices_move() -> None:
 
 
 def test_a_later_version_ends_the_leases_from_before_a_move() -> None:
-    """A reader that shares memory does not name each version that it has read."""
+    """A reader that shares memory does not report every version that it has read. A lease of a
+    later version shows that it has read the earlier ones."""
     versions = Versions()
     versions.lease(0)
     versions.move(0)

@@ -1,4 +1,5 @@
-"""The inputs of a step are read once, when the step is computed."""
+"""The inputs of an optimizer step on a server (weight, rate, scale) are fixed when the step is
+made."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Links of unknown peers are bounded: the oldest one is closed for the next."""
+"""The number of links of unknown peers is limited: beyond the limit a new link closes the oldest
+one."""
 
 from polyrhythm.core.server.strangers import PATIENCE_NS, Strangers
 

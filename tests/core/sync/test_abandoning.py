@@ -1,4 +1,5 @@
-"""FSP's patience: when a round closes without late workers, and which micro-batches they leave out."""
+"""The patience of FSP (`--abandon`): when a round closes without late workers, and which
+micro-batches those workers leave out."""
 
 import pytest
 

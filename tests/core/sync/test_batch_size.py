@@ -14,7 +14,8 @@ POINT_NS, BARRIER_NS = 100_000, 20_000_000
 def train(
     sizes: BatchSize, quality: Callable[[int], float], most: int, rounds: int = 100
 ) -> tuple[list[int], list[Reason]]:
-    """The objective falls by `quality(points)` a round."""
+    """Train with an objective that falls by `quality(points)` in each round. Returns the batch
+    sizes of all rounds and the reasons for changes."""
     objective, told, reasons = 100.0, [], []
     for _ in range(rounds):
         terms = sizes.next()

@@ -29,7 +29,8 @@ def lengths_ms(rounds: list[IntervalTerms]) -> list[float]:
 
 WARM_UP_MS = [10, 10, 20, 40, 80, 160]
 MEASURING = 4 * (4 + 2) + 4 + 1
-"""Rounds of a trial: parts of four and of two in turn, and one that only ends the last part."""
+"""The number of rounds of a trial: four times 4 short rounds and 2 long ones, then 4 short ones,
+and one more that measures the objective at the end."""
 
 
 def test_auto_starts_with_the_interval_in_which_each_worker_visits_one_batch() -> None:
@@ -87,7 +88,8 @@ def test_no_report_of_a_worker_makes_a_trial_endless() -> None:
 
 
 def one_round(interval: AutoInterval, probe_ns: int) -> Measured:
-    """A batch per worker takes 20 ms, and so does measuring the objective."""
+    """A round in which one batch takes 20 ms, the barrier 1 ms, and measuring the objective
+    `probe_ns`."""
     terms = interval.next()
     reading = (1.0, probe_ns) if terms.probe else (None, 0)
     batches = terms.interval_ns / (20 * MS)
@@ -104,7 +106,7 @@ def test_the_best_interval_is_found_whatever_the_trend_of_training(
     training = Training(line(a, b, trend))
     interval = AutoInterval()
     training.until(interval, "interval-chosen")
-    # The line belongs to the middle part of the trial, which follows the warm-up and four other parts.
+    # The estimate holds for the middle of the trial: after 4.5 of its 9 parts of 0.8 s.
     seen_b = b + trend * (sum(WARM_UP_MS) / 1000 + 4.5 * 0.8)
     best = max(0.05, peak(a, seen_b, 0.02))  # a stage quarters the interval at most
     assert interval.next().interval_ns / 1e9 == pytest.approx(best, rel=1e-6)
@@ -348,7 +350,8 @@ def test_every_change_has_a_reason() -> None:
 def test_a_job_that_gains_only_from_short_intervals_gets_the_shortest_possible(
     phi_ms: int, low_ms: float
 ) -> None:
-    """Two micro-batches take 5 ms, which is the only lower bound here."""
+    """No interval is shorter than two micro-batches (5 ms here), or than a barrier takes
+    (`phi_ms`)."""
     training = Training(line(-900, 1), phi_ns=phi_ms * MS, micro_ns=5 * MS // 2, batch_ns=9 * MS)
     interval = parse_interval("auto")
     training.until(interval, "interval-chosen")
@@ -356,8 +359,9 @@ def test_a_job_that_gains_only_from_short_intervals_gets_the_shortest_possible(
 
 
 def test_noise_alone_leaves_the_interval_where_the_users_batch_puts_it() -> None:
-    """Each optimizer step gains the same, so that the shortest interval is best, but readings vary by
-    more than what is gained. In 200 trainings nearly all intervals stay near the start."""
+    """Every optimizer step gains the same, so the shortest interval would be best. But the noise of
+    the readings is larger than the gain: in most of 200 trainings the interval stays near its
+    start."""
     rng = random.Random(4)
     chosen = []
     for _ in range(200):
@@ -375,8 +379,8 @@ def test_noise_alone_leaves_the_interval_where_the_users_batch_puts_it() -> None
 
 
 def test_a_gain_larger_than_the_noise_changes_the_interval() -> None:
-    """A second of work gains the same with every interval, so longer ones, with fewer barriers, are
-    better."""
+    """A second of work gains the same with every interval. Longer intervals have fewer barriers, so
+    they are better."""
     rng = random.Random(4)
     ups = 0
     for _ in range(50):
@@ -405,7 +409,8 @@ def test_one_slow_round_does_not_change_the_interval() -> None:
 
 
 def test_binary_halves_the_time_worked_if_a_pass_is_shorter_than_the_interval() -> None:
-    """The time of a pass is unknown until a worker has asked for the barrier."""
+    """How long a pass takes is unknown until a worker has visited all its points and asks for the
+    barrier."""
     interval = BinaryInterval()
     assert interval.closed(Measured(200 * MS, 2 * MS)) is not None
     assert interval.next().interval_ns == 60_000 * MS

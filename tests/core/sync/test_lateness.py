@@ -1,4 +1,5 @@
-"""Late workers stop earlier, but never before half of the interval, so that all arrive together."""
+"""A worker whose contributions arrive late stops earlier in the next round, so that all arrive
+together. It never stops before half of the interval."""
 
 import random
 
@@ -14,8 +15,8 @@ MS = 10**6
 def arrival_spreads(
     delays_ms: list[float], rounds: int, noise: float = 0.0, seed: int = 0
 ) -> list[float]:
-    """The time from the first to the last arrival of each round, with the given delay per
-    worker."""
+    """Per round, the milliseconds from the first arrival to the last, for workers with these
+    delays."""
     lateness, jitter, opened_ns, interval_ns = Lateness(), random.Random(seed), 0, 200 * MS
     found = []
     for _ in range(rounds):

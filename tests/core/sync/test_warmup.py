@@ -30,7 +30,8 @@ class Training:
         self.policy.on(sync.Joined(worker), self.now_ns)
 
     def round(self, *, cold: bool, joiner: int | None = None) -> None:
-        """`cold`: first steps take long. The joiner comes meanwhile, and is in from the next on."""
+        """Play one round. `cold`: the first step of each worker takes `FIRST_STEP_MS` longer.
+        `joiner`: a worker that joins during this round and contributes from the next one on."""
         self._round += 1
         self.policy.on(sync.Opened(self._round - 1), self.now_ns)
         members = list(self._steps)

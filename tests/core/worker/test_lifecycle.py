@@ -22,7 +22,7 @@ BEFORE_ADMISSION = (
     m.Evicted,
     ev.Linked,
 )
-"""They are meant for an incarnation, and there is none."""
+"""Events that concern an incarnation. A worker that is not admitted yet has none."""
 BEFORE_ROUTES = (ev.Skipped, ev.Landed)
 AFTER_THE_LOOP = (ev.Enrolling, ev.Computed, ev.Exhausted, ev.PassedAll, ev.LeaveAsked)
 IGNORED = {
@@ -34,7 +34,7 @@ IGNORED = {
     *product([Phase.ENDED], EVENTS),
 } - {
     (Phase.COMPUTING, m.Pause),
-    # a worker whose user's code contributed while it was rejoining is in one of the last three
+    # in the last three phases the user's code has contributed while the worker was rejoining
     *product([Phase.JOINING, Phase.WAITING, Phase.RESTING, Phase.PARTING], [m.Admitted]),
 }
 

@@ -1,5 +1,5 @@
-"""Micro-batches take a few milliseconds, end with the interval, and are long compared with their
-start."""
+"""Micro-batches take a few milliseconds, the last one ends with the interval, and the fixed cost of
+each (its start) is a small part of it."""
 
 import random
 
@@ -11,8 +11,8 @@ MS = 10**6
 
 
 def train(micro: MicroBatch, start_ms: float, point_ms: float, intervals: int) -> list[float]:
-    """Train, and return by how many milliseconds each interval of 200 ms was exceeded (negative:
-    early)."""
+    """Train for intervals of 200 ms. Returns by how many milliseconds each one was exceeded; a
+    negative number means that it ended early."""
     missed = []
     for _ in range(intervals):
         left_ns = 200.0 * MS
@@ -41,8 +41,8 @@ def test_a_micro_batch_takes_a_few_milliseconds() -> None:
 
 
 def test_the_start_takes_at_most_a_quarter_of_a_micro_batch() -> None:
-    """With a start of 4 ms, a size that followed the mean time of a point would shrink to one
-    point."""
+    """With a start of 4 ms, a size that was computed from the mean time per point would shrink to
+    one point."""
     micro = MicroBatch(64)
     train(micro, start_ms=4.0, point_ms=0.5, intervals=3)
     assert micro.usual_ns == pytest.approx(16 * MS, rel=0.1)

@@ -1,5 +1,5 @@
-"""The worker machine: its messages to lead and servers, the contributions it keeps, and when it
-resumes."""
+"""The worker machine: its messages to the lead and the servers, the contributions that it keeps,
+and when it lets the user's code go on."""
 
 from polyrhythm.core import effects as fx
 from polyrhythm.core import events as ev
@@ -249,7 +249,7 @@ def leaving() -> Hand:
 def test_it_leaves_when_every_server_has_acknowledged() -> None:
     hand = leaving()
     assert hand.tell(m.Acknowledged(**WHO, server=0, sequence=1)) == []
-    # a version that came with the fold is an acknowledgement too
+    # server 1 has sent the version after the fold, which is an acknowledgement too
     effects = hand.tell(ev.Skipped(1, 1))
     assert sent(effects, m.Leave, "lead")[0].reason == TOLD_TO_LEAVE and of(effects, fx.End)
 
@@ -369,7 +369,8 @@ def test_if_the_job_ends_while_a_worker_leaves_it_pulls_the_version_that_it_skip
 
 
 def not_reached(hand: Hand, incarnation: int) -> list:
-    """Admit the worker; server 1 does not answer, and the lead does not report that."""
+    """Admit the worker and let its dial to server 1 fail, though the lead still names that server.
+    Returns the effects that follow."""
     job = m.JobSpec(job="j", servers=2, replicas=1)
     specs = (SERVERS[0], m.ServerSpec(1, ADDRESS, incarnation))
     hand.tell(m.Admitted(**WHO, job=job, servers=specs))
