@@ -1,1 +1,2 @@
-"""Pure bytes: frames and typed messages. Encoding returns buffers and never joins payloads."""
+"""Frames and typed messages as bytes, without I/O. Encoding returns a list of buffers and does not
+copy payloads."""

@@ -1,7 +1,8 @@
-"""The digests that a link may negotiate (dSyncPS §3.3.1 fixes SHA-1; here both sides choose).
+"""The digests of frames. The two ends of a link choose one in the handshake (dSyncPS §3.3.1
+prescribes SHA-1).
 
-Hashing releases the interpreter's lock only for pieces of about 100 kB or more, so large payloads
-are hashed in pieces of at least `LEAST_PIECE_NBYTES`.
+The hash functions release the interpreter's lock only for inputs of about 100 kB or more. A payload
+is therefore hashed in pieces of at least `LEAST_PIECE_NBYTES`.
 """
 
 import hashlib
@@ -16,10 +17,10 @@ from polyrhythm.errors import FrameError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PIECE_NBYTES = 1024 * 1024
-"""The piece in which a payload is hashed as it arrives. It fits into a core's cache, so it is not
-read from memory again. Smaller pieces took more of the processor's time where cores are few."""
+"""A payload is hashed in pieces of this size while it arrives. Such a piece is still in the core's
+cache when it is hashed. Smaller pieces took more processor time on machines with few cores."""
 LEAST_PIECE_NBYTES = 256 * 1024
-"""No piece of a larger payload is smaller than this."""
+"""The smallest piece, except for a payload that is smaller itself."""
 
 
 class Hasher(Protocol):
@@ -40,7 +41,7 @@ class Digest(IntEnum):
         return _NBYTES[self]
 
     def over(self, parts: Sequence[Buffer]) -> bytes:
-        """The digest of the parts as if they were joined; the parts are only read."""
+        """The digest of the concatenated parts. The parts are not copied."""
         if self is Digest.NONE:
             return b""
         if not parts:
@@ -51,7 +52,7 @@ class Digest(IntEnum):
         return hasher.digest()
 
     def hasher(self) -> Hasher:
-        """A new hasher of this digest; NONE has none."""
+        """A new hasher of this digest. Must not be called on NONE."""
         return _HASHERS[self]()
 
     @classmethod

@@ -1,4 +1,5 @@
-"""The event types of a frame. The first eight are dSyncPS's (Table 1) and keep their names."""
+"""The event types of frames. The first eight come from the dSyncPS paper (Table 1) and have its
+names; all others are polyrhythm's own."""
 
 from enum import IntEnum
 
@@ -12,14 +13,14 @@ class EventType(IntEnum):
     WRK_BONJOUR = 6
     WRK_REQ_SRVS = 7
     WRK_UPDATE = 8
-    # ours: the link
+    # the link
     GREETING = 16
     REFUSED = 17
     SEGMENT = 18
     SEGMENT_WITHDRAWN = 19
     CHALLENGE = 20
     PROOF = 21
-    # ours: joining and leaving
+    # joining and leaving
     ADMITTED = 32
     ATTACH = 33
     ROUTING = 34
@@ -29,7 +30,7 @@ class EventType(IntEnum):
     LEAVE = 38
     STOP = 39
     EVICTED = 40
-    # ours: the way of one contribution
+    # one contribution, from the push to the pull
     TRAILER = 48
     ABSTAINED = 49
     ARRIVED = 50
@@ -42,7 +43,7 @@ class EventType(IntEnum):
     PULLED = 57
     PAUSE = 58
     ASKING = 59
-    # ours: between the lead and its servers
+    # between the lead and the servers
     PLACE = 64
     PLACED = 65
     SEEDED = 66
@@ -50,21 +51,21 @@ class EventType(IntEnum):
     UNREACHABLE = 68
     INTRODUCED = 69
     DISMISSED = 70
-    # ours: between a primary and its replicas
+    # between a primary and its replicas
     COPY = 80
     COPIED = 81
     FETCH = 82
     STATE = 83
     ADOPTED = 84
-    # ours: between an operator and the lead
+    # between an operator and the lead
     OPERATOR_HELLO = 96
     OPERATOR_REQUEST = 97
     OPERATOR_ANSWER = 98
-    # ours: saving the model
+    # saving the model
     COLLECT = 104
     COLLECTED = 105
     CAPTURE = 106
-    # ours: checkpoints
+    # checkpoints
     CUT = 112
     CUT_TAKEN = 113
     CUT_WRITTEN = 114

@@ -4,15 +4,18 @@
     checksum of the head 4 | digest of the head | digest of the payload | checksum of all of these 4
     body = head (the typed message, msgpack) + payload (raw tensor bytes)
 
-A digest has 0 to 64 bytes, as negotiated. Head and payload have separate digests, so that a payload
-which is sent to many peers is hashed once. The frames of the handshake carry no payload and no
-digest of one: this layout is the same in every version of the protocol, so that a peer of another
-version can read why it is refused.
+A digest has 0 to 64 bytes; the handshake chooses it. Head and payload have separate digests, so that
+a payload which is sent to many peers is hashed once. The frames of the handshake have no payload
+and no digest of a payload. Their layout is the same in every version of the protocol, so that a peer
+of another version can read why it is refused.
 
-This module guarantees: a frame is handed on only when it is complete and verified; a damaged length
-is refused by the header's own checksum, and not waited for; the head is verified before it decides
-where a payload is received; lengths are checked before memory is allocated; payloads are sent from
-the caller's memory and received into their final place.
+This module guarantees:
+
+- The decoder returns a frame only when the frame is complete and verified.
+- A frame with a damaged length is refused at once, because the header has a checksum of its own.
+- The head is verified before it decides into which memory the payload is received.
+- Lengths are checked before memory is allocated.
+- Payloads are sent from the caller's memory and received into their final place, without a copy.
 """
 
 import struct
@@ -36,14 +39,14 @@ _CHECKSUM = struct.Struct("<I")
 _STAGING_NBYTES = 64 * 1024
 
 Land: TypeAlias = Callable[[Message, int], memoryview | None]
-"""Called once per payload; returns the memory to receive it into, or None for the decoder's own
-buffer."""
+"""Called once per payload with its message and its size in bytes. Returns the memory to receive the
+payload into, or None for the decoder's own buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much memory a peer can make this process allocate. A link begins with STRANGER; the
-    handshake raises the limits."""
+    """How much memory a peer can make this process allocate. A link begins with STRANGER and gets
+    MEMBER after the handshake."""
 
     head_nbytes: int
     payload_nbytes: int
@@ -66,8 +69,9 @@ def header_nbytes(digest: Digest, *, hello: bool = False) -> int:
 
 
 class Draft:
-    """A frame whose payload is not hashed yet. It is hashed just before it is sent, while other
-    links send theirs. `hello`: the frame has the layout of the handshake."""
+    """A frame whose payload is not hashed yet. The link's sender thread hashes the payload just
+    before it sends the frame, so that links hash in parallel. `hello`: the frame has the layout of
+    the handshake."""
 
     __slots__ = ("_begin", "_head", "digest", "hello", "nbytes")
 
@@ -98,7 +102,7 @@ class Draft:
         self.nbytes = header_nbytes(digest, hello=hello) + body_nbytes
 
     def sealed(self, payload_digest: bytes) -> bytes:
-        """The header and the head, which come before the payload."""
+        """The bytes before the payload: the header and the head."""
         header = self._begin
         if self.digest is not Digest.NONE:
             header += self.digest.over((self._head,))
@@ -120,15 +124,15 @@ def encode(
     *,
     hello: bool = False,
 ) -> list[Buffer]:
-    """The frame as buffers: header and head, then the caller's own payload memory, uncopied."""
+    """The frame as buffers: first the header and the head, then the caller's payload, not copied."""
     draft = Draft(message, nbytes_of(payload), digest, timestamp_ns, flags, hello=hello)
     return [draft.sealed(digest.over(payload)), *payload]
 
 
 class Decoder:
-    """Turns bytes into frames, however the bytes are divided. It owns no socket: `target()` returns
-    the memory for the next bytes, `landed(n)` reports that n bytes came, `next()` returns the next
-    complete frame.
+    """Turns a stream of bytes into frames. The bytes may arrive in pieces of any size. The decoder
+    has no socket: its caller reads the next bytes into `target()`, reports their number n with
+    `landed(n)`, and gets the next complete frame, if there is one, from `next()`.
 
     The payload of a frame is valid until `next()` is called again. `hello`: until `agree` is
     called, frames have the layout of the handshake.
@@ -152,7 +156,8 @@ class Decoder:
         self._lay_out(digest, hello)
 
     def agree(self, digest: Digest) -> None:
-        """The handshake is over: frames from now on carry this digest of head and payload."""
+        """The handshake is over: all later frames carry this digest, once for the head and once for
+        the payload."""
         self._lay_out(digest, hello=False)
 
     def _lay_out(self, digest: Digest, hello: bool) -> None:
@@ -162,7 +167,7 @@ class Decoder:
 
     @property
     def idle(self) -> bool:
-        """Whether no byte of the next frame has come yet."""
+        """Whether no byte of the next frame has arrived yet."""
         return self._payload is None and self._start == self._end
 
     @property
@@ -200,8 +205,8 @@ class Decoder:
         return self._finish()
 
     def _begin(self) -> bool:
-        """Decode the header and the head, if both have come, and copy the part of the payload that
-        came with them."""
+        """Decode the header and the head if both have arrived completely. Returns whether they have.
+        The first bytes of the payload may have arrived with them; these are copied to its place."""
         start, size, staging = self._start, self._header_nbytes, self._staging
         available = self._end - start
         if available < size:
@@ -265,8 +270,8 @@ class Decoder:
             )
 
     def _make_room(self, needed: int) -> None:
-        """Make `needed` bytes from the frame's beginning fit: move the frame to the front, or
-        grow."""
+        """Ensure that the staging buffer has space for the first `needed` bytes of the current
+        frame: move the frame to the front of the buffer, or enlarge the buffer."""
         if self._start + needed <= len(self._staging):
             return
         came = bytes(self._staging[self._start : self._end])
@@ -301,8 +306,8 @@ class Decoder:
         self._hasher = None if self._digest is Digest.NONE else self._digest.hasher()
 
     def _hash_arrived(self, hasher: Hasher, payload: memoryview, least: int) -> None:
-        """Hash the bytes that have arrived since the last call, while they are in the cache, if
-        there are at least `least` of them."""
+        """Hash the bytes of the payload that are not hashed yet, if there are at least `least` of
+        them. They have just arrived, so they are still in the cache."""
         if self._filled - self._hashed >= least:
             hasher.update(payload[self._hashed : self._filled])
             self._hashed = self._filled

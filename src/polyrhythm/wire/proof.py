@@ -8,13 +8,13 @@
 
 *A proof is an HMAC-SHA-256 under the secret. It covers the side that makes it, the opener's role
 and whole hello (nonce, name, number, incarnation, job, digests), and the acceptor's nonce, name and
-job. Neither end uses anything that the other one sent before it has verified the other's proof.* A
-proof cannot be replayed, because both nonces are in it, and cannot be sent back to its maker,
-because the side is in it. The acceptor's name keeps a process that took a dead server's port from
-passing the handshake on to another server.
+job. Neither end uses anything that its peer has sent before it has verified the peer's proof.* A
+proof cannot be replayed, because it covers both nonces. It cannot be sent back to the end that made
+it, because it covers the side. It covers the acceptor's name for this case: a process has taken the
+port of a dead server, and passes the handshake on to another server.
 
-This module does no I/O: both ends are objects that take messages and return the next one to send.
-The caller supplies the nonces.
+This module does no I/O: each end is an object that takes the peer's messages and returns the next
+message to send. The caller supplies the nonces.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ from polyrhythm.wire import messages as m
 
 NONCE_NBYTES = 32
 FEWEST_CHARACTERS = 16
-"""The least length of a secret. Any peer receives an HMAC under it, and could try all short
-secrets."""
+"""The least length of a secret. Every process that connects receives an HMAC under the secret, and
+could find a short secret by trying all of them."""
 _PURPOSE = "polyrhythm link"
 
 Hello = m.WorkerHello | m.ServerHello | m.OperatorHello
 
 
 class Secret(msgspec.Struct, frozen=True, array_like=True):
-    """The secret that the members of a job share. It is never shown."""
+    """The secret that the processes of a job share. Its `repr` does not show it."""
 
     text: str
 
@@ -48,7 +48,7 @@ class Secret(msgspec.Struct, frozen=True, array_like=True):
 
 
 def mac(secret: Secret, side: str, hello: Hello, challenge: m.Challenge) -> bytes:
-    """The proof of one side, `opener` or `acceptor`."""
+    """The proof of one side. `side` is `opener` or `acceptor`."""
     covered = (
         _PURPOSE,
         side,
@@ -72,7 +72,8 @@ class Opener:
         self._expects = expects
 
     def answer(self, challenge: m.Challenge) -> m.Proof:
-        """Verify the acceptor's proof and make this end's; a LinkError says what is wrong."""
+        """Verify the acceptor's proof and return the opener's proof. Raises LinkError if the
+        acceptor's proof, job or name is wrong."""
         if len(challenge.nonce) != NONCE_NBYTES:
             raise LinkError("its challenge has no nonce of the right length")
         expected = mac(self._secret, "acceptor", self._hello, challenge)
@@ -88,8 +89,8 @@ class Opener:
 
 
 class Acceptor:
-    """The end that was dialled. `secret` is None if the peer is known by other means: the kernel
-    names the user of a local socket, and a memory link does not leave the process."""
+    """The end that was dialled. `secret` is None on links that need no proof: the kernel names the
+    user at the other end of a local socket, and a memory link does not leave the process."""
 
     def __init__(self, name: str, job: str, secret: Secret | None, nonce: bytes) -> None:
         assert len(nonce) == NONCE_NBYTES
@@ -103,17 +104,17 @@ class Acceptor:
 
     @property
     def heard(self) -> bool:
-        """Whether the hello has come."""
+        """Whether the peer's hello has arrived."""
         return self._hello is not None
 
     @property
     def hello(self) -> Hello | None:
-        """The peer's hello, after the peer has proven that it knows the secret."""
+        """The peer's hello; None until the peer has proven that it knows the secret."""
         return self._hello if self._proven else None
 
     def take(self, message: m.Message) -> m.Challenge | None:
-        """Take the next message of the peer, and return the answer. Raises FrameError to refuse the
-        peer."""
+        """Handle the next message of the peer. Returns the challenge to send, or None if there is
+        nothing to send. Raises FrameError if the peer must be refused."""
         if self._hello is None:
             return self._take_hello(message)
         assert self._secret is not None and self._challenge is not None and not self._proven

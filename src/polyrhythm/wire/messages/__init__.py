@@ -1,11 +1,12 @@
-"""The typed messages: the contents of a frame's head. Machines take them as events and return them.
+"""The typed messages: the contents of a frame's head. Machines take messages as events and return
+messages to send.
 
-Every message carries its whole identity (term, epochs, worker, incarnation, sequence, round, slice,
-weight, server), whether it uses all of it or not. So replicas, failover and migration need no new
-format. Fields travel by position: a new field is added at the end.
+Every message has the same identity fields (term, epochs, worker, incarnation, sequence, round,
+slice, weight, server), even if it does not use all of them. So replicas, failover and migration need
+no new format. Fields are encoded by position: a new field must be added at the end.
 
-Use this package as `from polyrhythm.wire import messages as m`; its modules divide the messages by
-purpose.
+Use this package as `from polyrhythm.wire import messages as m`. It has one module for each purpose
+of messages.
 """
 
 import msgspec
@@ -266,7 +267,7 @@ _NAMES: dict[int, str] = {event: kind.__name__ for kind, event in EVENT_TYPES.it
 
 
 def frame_of(event: int) -> str:
-    """A frame of a known type, named by the message that it carries."""
+    """The words for a frame in error messages, such as "a Pull frame"."""
     name = _NAMES[event]
     return f"{article(name)} {name} frame"
 

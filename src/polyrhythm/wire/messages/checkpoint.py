@@ -5,22 +5,23 @@ from polyrhythm.wire.messages.specs import FileEntry
 
 
 class Cut(Message, frozen=True, kw_only=True):
-    """The lead orders a server to copy the slices whose primary it is, as they are now, and to write
-    the copy as its part of checkpoint `number`. With rounds, the slices are of version `round`."""
+    """The lead orders a server to copy the slices whose primary it is, as they are now. The server
+    then writes the copy to the store, as its part of checkpoint `number`. With rounds, the slices
+    are those of version `round`."""
 
     number: Amount
 
 
 class CutTaken(Message, frozen=True, kw_only=True):
-    """A server has copied its slices. `torn`: how many contributions were in some of its slices and
-    not in others at the last fold."""
+    """A server has copied its slices. `torn`: how many contributions were folded into some of its
+    slices and not into others when the copy was made."""
 
     number: Amount
     torn: Amount = 0
 
 
 class CutWritten(Message, frozen=True, kw_only=True):
-    """A server has written its part of the checkpoint, or cannot write it because of `fault`."""
+    """A server has written its part of the checkpoint to `file`, or could not because of `fault`."""
 
     number: Amount
     file: FileEntry | None = None
@@ -28,14 +29,15 @@ class CutWritten(Message, frozen=True, kw_only=True):
 
 
 class Withhold(Message, frozen=True, kw_only=True):
-    """Without rounds: the lead asks a worker to send no contribution until `Proceed`, because cut
-    `number` is about to be taken. The worker may go on computing."""
+    """Without rounds: the lead asks a worker to send no contribution until it gets `Proceed`, because
+    cut `number` is about to be taken. The worker may go on computing."""
 
     number: Amount
 
 
 class Withheld(Message, frozen=True, kw_only=True):
-    """The worker sends no contribution after `sequence` until `Proceed`."""
+    """The worker's answer to `Withhold`: contribution `sequence` is its last one until it gets
+    `Proceed`."""
 
     number: Amount
 

@@ -5,24 +5,25 @@ from polyrhythm.wire.messages.specs import ChunkProgress, MemberSpec
 
 
 class Contribution(Message, frozen=True, kw_only=True):
-    """One slice of a contribution. Every slice carries the weight, the rate, and the number of
-    slices that this server gets; the trailer carries the rest. The payload is the slice, or `parts`
-    of it."""
+    """One slice of a contribution, to the primary of the slice. `slices`: how many slices of this
+    contribution the server gets. The payload is the slice, or the `parts` of it. Everything that
+    concerns no single slice is in the `Trailer`, which goes to the lead."""
 
     slices: Amount
     rate: Rate = 0.0
     pull: Amount = 0
-    """Without rounds: the ticket of a `Pull` that asks for the parameters with this contribution; 0
-    for none."""
+    """Without rounds: this message is also a `Pull` with this ticket. The answer has this contribution
+    folded in. 0: it is no `Pull`."""
     pulled: Count = -1
     """See `Pull.pulled`."""
     parts: tuple[Amount, ...] | None = None
-    """For a slice of buffers: the parts that this worker changed, which lie side by side in the
-    payload. If empty, there is no payload. None: the payload is the whole slice."""
+    """For a slice of the model's buffers: the numbers of the parts that this worker changed. The
+    payload contains these parts one after the other. Empty: there is no payload. None: the payload
+    is the whole slice."""
 
 
 class Trailer(Message, frozen=True, kw_only=True):
-    """To the lead: the part of a contribution that concerns no slice."""
+    """The part of a contribution that goes to the lead: everything but the tensors."""
 
     objective: float | None = None
     compute_ns: Amount = 0
@@ -30,20 +31,21 @@ class Trailer(Message, frozen=True, kw_only=True):
     transfer_ns: Amount = 0
     progress: tuple[ChunkProgress, ...] = ()
     lease: Amount = 0
-    """The number of the lease under which the first of these points was visited."""
+    """The number of the lease that the worker had when it visited the contribution's first point."""
     steps: Amount = 1
     """How many steps of the user's loop the contribution contains."""
     probe: float | None = None
-    """The mean loss over this worker's share of the probe sample, if the release asked for it."""
+    """The mean loss over this worker's share of the probe sample, if `Release.probe` asked for it."""
     probe_points: Amount = 0
     probe_ns: Amount = 0
     abandoned_ns: Amount = 0
-    """The part of the computing time spent on points that were left out and will be visited
-    again."""
+    """The part of `compute_ns` that was spent on an abandoned micro-batch. Its points are not in the
+    contribution and will be visited again."""
     batch: Amount = 0
     """If rounds end by the clock: the batch size of the user's loop; 0 if unknown."""
     micro_ns: Amount = 0
-    """If rounds end by the clock: the shortest micro-batch worth starting; 0 if unknown."""
+    """If rounds end by the clock: the duration of the shortest micro-batch that is worth starting; 0
+    if unknown."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):
@@ -53,21 +55,21 @@ class Abstained(Message, frozen=True, kw_only=True):
 
 
 class Arrived(Message, frozen=True, kw_only=True):
-    """A server has added all its slices of one contribution; `round` is the round that they count
-    in."""
+    """A server tells the lead that it has added all its slices of one contribution to the aggregates
+    of `round`."""
 
 
 class Fold(Message, frozen=True, kw_only=True):
-    """The lead orders the servers to fold `round`. `readers` get the new version; `members` is the
-    view from now on. If contributions are folded on arrival, this only changes the view. `last`: no
-    fold follows."""
+    """The lead orders the servers to fold `round`. They send the new version to the workers in
+    `readers`. `members` is the view from now on. Without rounds, this message only changes the view.
+    `last`: no fold follows."""
 
     readers: tuple[int, ...] = ()
     members: tuple[MemberSpec, ...] = ()
     last: bool = False
     share: float = 1.0
-    """The fraction of a full step: less than 1 while workers that have visited all of their points
-    count as workers that change nothing."""
+    """The fraction of a full step that this fold takes. It is less than 1 when some workers have no
+    points left: they count as workers that contribute no change."""
 
 
 class Folded(Message, frozen=True, kw_only=True):
@@ -75,53 +77,57 @@ class Folded(Message, frozen=True, kw_only=True):
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """The worker may go on with version `round`. `pushed`: the servers send it without a `Pull`.
-    The next contribution is due after `steps` steps or after `interval_ns`; if both are 0, the
-    user's loop decides."""
+    """The worker may go on with version `round`. `pushed`: the servers send this version without a
+    `Pull`. The next contribution is due after `steps` steps or after `interval_ns`. If both are 0,
+    the user's loop decides when it contributes."""
 
     pushed: bool = True
     stop: bool = False
     steps: int = 0
     interval_ns: int = 0
     probe: tuple[int, int] = (0, 0)
-    """(n, m): evaluate part n of m of the probe sample first; (0, 0): do not."""
+    """(n, m): before training, evaluate part n of the m parts of the probe sample. (0, 0): evaluate
+    nothing."""
     points: int = 0
-    """Contribute after so many points; -1: after all points of this worker."""
+    """If positive: contribute after so many points. -1: after all points of this worker."""
 
 
 class Pause(Message, frozen=True, kw_only=True):
-    """The interval of `round` is over: contribute what has been computed."""
+    """The lead tells a worker that the interval of `round` is over: contribute what has been
+    computed so far."""
 
 
 class Asking(Message, frozen=True, kw_only=True):
-    """This worker has visited all of its points in `round` and asks for the barrier."""
+    """A worker has visited all of its points in `round` and asks the lead to end the round."""
 
 
 class Acknowledged(Message, frozen=True, kw_only=True):
-    """Contribution `sequence` is safe in the slices whose primary this server is since the routing
-    epoch `routing`: the primary and all replicas have it."""
+    """A primary tells a worker that contribution `sequence` is safe in all slices whose primary it
+    has been since the routing epoch `routing`: the primary and all replicas have the contribution."""
 
 
 class Pull(Message, frozen=True, kw_only=True):
-    """Ask a server for its slices once its version is at least `round`. Without rounds: ask for the
-    current slices, with contribution `sequence` folded; `round` is a ticket that the answer
-    repeats."""
+    """A worker asks a server for its slices. With rounds: the server answers once its version is at
+    least `round`. Without rounds: it answers once contribution `sequence` is folded; `round` is a
+    ticket, which the answer repeats."""
 
     pulled: Count = -1
-    """The reader has copied the versions up to this one, as if it had sent `Pulled`."""
+    """This message is also a `Pulled` for version (or ticket) `pulled`; -1: it is not."""
 
 
 class Parameters(Message, frozen=True, kw_only=True):
-    """One slice of version `round`, or all slices of a server if the link carries references.
-    `sequence` acknowledges the reader's contributions so far. The payload is the slice, or the
-    slices named in `holds` side by side."""
+    """One slice of version `round`; over a link that carries references, all slices of the server.
+    `sequence` acknowledges the reader's contributions up to this one. The payload is the slice, or
+    the slices in `holds` one after the other."""
 
     slot: Amount = 0
     holds: tuple[Amount, ...] = ()
     parts: tuple[Amount, ...] | None = None
-    """For a slice of buffers: the parts in the payload. The reader has the others, which have not
-    changed since they were seeded. None: the payload is the whole slice."""
+    """For a slice of the model's buffers: the numbers of the parts in the payload. The reader has all
+    other parts already, because they have not changed since they were seeded. None: the payload is
+    the whole slice."""
 
 
 class Pulled(Message, frozen=True, kw_only=True):
-    """The reader has copied version (or answer) `round`: the server may overwrite its memory."""
+    """The reader has copied version `round` (without rounds: the answer to ticket `round`). The
+    server may overwrite the memory of that version."""

@@ -1,7 +1,7 @@
-"""Types of message fields, and the identity that every message has.
+"""Types of message fields, and the identity fields that every message has.
 
-The decoder refuses values outside the ranges of these types. So no machine meets a number that
-overflows when it is added, multiplied, squared or written to the journal.
+The decoder refuses values outside the ranges of these types. So a machine can add, multiply and
+square the numbers that it receives, and write them to the journal, without an overflow.
 """
 
 from typing import Annotated, TypeAlias
@@ -11,23 +11,24 @@ from msgspec import Meta
 
 PROTOCOL = 2
 EVERY_SLICE = -1
-"""Used instead of a slice's number: all slices that this server holds, side by side."""
+"""A value of `Message.slice`: the message concerns all slices that this server holds."""
 WINDOW = 2
-"""How many contributions of a worker may be in flight: sent and not acknowledged."""
+"""How many contributions of a worker may be in flight, that is, sent and not yet acknowledged."""
 
 MOST_COUNT = 2**53
 MOST_NUMBER = 1e100
 Count: TypeAlias = Annotated[int, Meta(ge=-1, le=MOST_COUNT)]
-"""A number, an epoch, a sequence or a duration in nanoseconds; -1 means "none"."""
+"""An ordinal number, an epoch, a sequence number or a duration in nanoseconds; -1 means "none"."""
 Amount: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 Number: TypeAlias = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 """A finite number whose square is finite too. The bounds refuse NaN as well."""
 Seconds: TypeAlias = Annotated[float, Meta(gt=0.0, le=1e9)]
 LEAST_WEIGHT = 1e-3
-"""The least weight of a contribution: a quotient by it must still fit into half precision."""
+"""The least weight of a contribution, in points. Servers divide by the weight, and the quotient must
+fit into half precision."""
 Weight: TypeAlias = Annotated[float, Meta(ge=0.0, le=float(MOST_COUNT))]
 Rate: TypeAlias = Annotated[float, Meta(ge=-1e4, le=1e4)]
-"""A learning rate. An optimizer multiplies it, and the product must fit into half precision."""
+"""A learning rate. An optimizer multiplies by it, and the product must fit into half precision."""
 Label: TypeAlias = Annotated[str, Meta(max_length=1_000)]
 Option: TypeAlias = (
     bool | Count | Number | Label | Annotated[list[Number], Meta(max_length=16)] | None
@@ -36,7 +37,7 @@ Option: TypeAlias = (
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """The identity that every message carries."""
+    """The identity fields that every message has."""
 
     term: Count = 0
     view: Count = 0

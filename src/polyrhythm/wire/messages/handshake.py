@@ -6,8 +6,8 @@ from polyrhythm.wire.messages.specs import Address
 
 
 class WorkerHello(Message, frozen=True, kw_only=True):
-    """The first frame of a worker. It names the worker's incarnation to a server, and the one that
-    it had before, if any, to the lead."""
+    """The first frame of a worker. `incarnation`: to a server, the worker's incarnation; to the lead,
+    the incarnation that the worker had before, if it rejoins."""
 
     name: str
     job: str
@@ -32,7 +32,7 @@ class ServerHello(Message, frozen=True, kw_only=True):
 
 
 class Challenge(Message, frozen=True, kw_only=True):
-    """The answer to a hello over TCP: the acceptor's nonce, its name and job, and its proof that it
+    """The acceptor's answer to a hello over TCP: its nonce, its name, its job, and its proof that it
     knows the job's secret."""
 
     nonce: bytes
@@ -48,8 +48,8 @@ class Proof(Message, frozen=True, kw_only=True):
 
 
 class HelloReply(Message, frozen=True, kw_only=True):
-    """The answer to a hello: the name of the answering server, and the digest of all later
-    frames."""
+    """The end of the handshake: the name of the server that was dialled, and the digest that all
+    later frames carry."""
 
     name: str
     digest: int
@@ -62,21 +62,23 @@ class HelloReply(Message, frozen=True, kw_only=True):
 
 
 class Refusal(Message, frozen=True, kw_only=True):
-    """The last frame of a link that its sender ends, with the reason."""
+    """The sender ends the link, for this reason. It is the last frame of the link."""
 
     reason: Reason
     ending: bool = False
-    """The job ends in order, and admits no worker any more."""
+    """The job is ending as planned, and admits no more workers."""
 
 
 class SegmentOffered(Message, frozen=True, kw_only=True):
-    """A memory segment whose descriptor travels with this frame (local links only)."""
+    """Local links only: the peer may map this memory segment, whose file descriptor is sent with
+    this frame."""
 
     segment: Amount
     nbytes: Amount
 
 
 class SegmentWithdrawn(Message, frozen=True, kw_only=True):
-    """No later frame refers to this segment: unmap it, so that its memory is freed."""
+    """Local links only: no later frame refers to this segment. The peer unmaps it, so that its
+    memory is freed."""
 
     segment: Amount

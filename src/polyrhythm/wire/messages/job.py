@@ -4,8 +4,8 @@ import msgspec
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a job. Every machine is built from them, so a trace needs nothing else for a
-    replay."""
+    """The settings of a job. Every machine is built from them, so a trace needs no other settings to
+    be replayed."""
 
     job: str
     name: str = "job"
@@ -25,63 +25,71 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     updater: str = "optimizer"
     options: dict[str, str] = {}
     async_scale: str = "members"
-    """If contributions are folded one by one: `members` scales each rate by 1/P, `none` does
-    not."""
+    """Without rounds: `members` divides the learning rate of every contribution by the number of
+    members, `none` does not."""
     async_momentum: str = "round"
-    """If contributions are folded one by one: momentum decays once per `round` of all members, or
-    once per `contribution`."""
+    """Without rounds: `contribution` lets momentum decay once per contribution; `round` lets it decay
+    once per as many contributions as there are members."""
     read_ahead: bool = False
-    """asp: begin the next step before the parameters that contain the last contribution have
-    come."""
+    """asp: a worker begins its next step before it has received the parameters that contain its last
+    contribution."""
     heartbeat_s: float = 0.5
     lead_timeout_s: float = 120.0
     """A worker or server ends when it has received nothing from the lead for this long."""
     respawn: bool = False
-    """Dead workers are started again, so a job without workers waits for the next one."""
+    """Dead workers are started again. So a job whose workers are all dead waits for the next one
+    instead of ending."""
     target_accuracy: float | None = None
     target_objective: float | None = None
     max_seconds: float | None = None
     path: str = ""
     """The path of the job's file on the host that started it; empty for a built-in job."""
     on_error: str = "go-on"
-    """What happens when a worker's code raises: the others `go-on`, or the job must `end`."""
+    """What happens when a worker's code raises an exception: `go-on`, the other workers go on; `end`,
+    the job ends."""
     staging: dict[str, str] = {}
-    """Staging by flag: artificial delays of some workers or servers (`learn/staging.py`)."""
+    """Artificial delays of some workers or servers, by the flag that sets them
+    (`learn/staging.py`)."""
     interval: str = "auto"
     coordination: str = "semi"
     most_steps: int = 64
     probe_points: int = 2048
     target_change: float | None = None
-    """End when the objective changes by less than this in a full pass."""
+    """The job ends when the objective changes by less than this in a full pass."""
     abandon: str = "off"
-    """fsp: how long the others wait for a micro-batch after the interval."""
+    """fsp: how long a round waits, after its interval, for a worker that has not finished its
+    micro-batch."""
     on_loss: str = "end"
-    """What happens when parameters are lost with servers: the job must `end`, or `resume` from its
-    newest checkpoint."""
+    """What happens when servers die and no other server has their slices: `end`, the job ends;
+    `resume`, it goes back to its newest checkpoint."""
     replicas: int = 0
-    """The number of copies of every slice on other servers than its primary."""
+    """How many servers hold a copy of each slice, besides its primary."""
     deterministic: bool = False
     """bsp: servers add contributions in the order of the workers' names, so that a repetition of the
     job computes the same bits."""
     keep_best: str = ""
-    """The measure by which the best model is kept beside the last one; empty: it is not kept."""
+    """The measure by which the best model is chosen, which is saved beside the last one. Empty: only
+    the last model is saved."""
     init: str = ""
-    """The path of a saved model from which training begins; empty: from the model of the job."""
+    """The path of a saved model with which training begins. Empty: it begins with the model that the
+    job's code makes."""
     save_model: bool = False
-    """Keep the trained model: the lead's process writes it when the job ends."""
+    """Whether the lead's process writes the trained model to a file when the job ends."""
     min_batch: int = 2
     """The fewest points of a batch: a smaller remainder joins the batch before it."""
     checkpoint_every: str = ""
-    """How often a checkpoint is made: a duration such as 60s, or 100rounds; empty: on request."""
+    """How often a checkpoint is made: a duration such as 60s, or a number of rounds such as
+    100rounds. Empty: only on request."""
     store: str = ""
-    """The address of the store of checkpoints; empty: the job has none."""
+    """The address of the store of checkpoints; empty: the job has no store."""
     keep: int = 3
     """How many checkpoints are kept; the older ones are deleted."""
     checkpoints: int = 0
     """The highest number of a checkpoint in the store when the job began."""
     resume: str = ""
-    """The address of the store of the checkpoint that the job resumes from; empty: it begins."""
+    """The address of the store with the checkpoint from which the job resumes; empty: the job begins
+    anew."""
     resume_number: int = 0
-    """The number of that checkpoint."""
+    """The number of the checkpoint from which the job resumes."""
     resume_round: int = 0
-    """How many rounds were folded when that checkpoint was made."""
+    """How many rounds were folded when the checkpoint was made from which the job resumes."""

@@ -1,4 +1,4 @@
-"""Messages by which workers and servers join, get their data, report, show that they live, and
+"""Messages by which workers and servers join, get their chunks of data, report, send heartbeats, and
 leave."""
 
 from typing import Annotated
@@ -12,22 +12,24 @@ from polyrhythm.wire.messages.specs import ChunkLease, ModelSpec, Route, ServerS
 
 
 class Admitted(Message, frozen=True, kw_only=True):
-    """The settings and the servers of the job. A worker links to all of them. A server that asked
-    for a number finds it in `server`."""
+    """The lead has admitted a worker or a server: the settings and the servers of the job. A worker
+    connects to every server. A new server finds the number that it was given in `server`."""
 
     job: JobSpec
     servers: tuple[ServerSpec, ...]
 
 
 class Attach(Message, frozen=True, kw_only=True):
-    """A worker's model. The first one becomes the job's; all others must equal it."""
+    """The tensors of a worker's model, without their values. The first worker's model becomes the
+    job's model; the lead refuses a worker with a different one."""
 
     spec: ModelSpec
 
 
 class Routing(Message, frozen=True, kw_only=True):
-    """The route of every slice. `seed`: this worker sends the initial parameters. A later `Routing`
-    moves slices: the worker sends unacknowledged contributions again, to the new primaries."""
+    """The route of every slice. `seed`: this worker must send the initial parameters. A later
+    `Routing` moves slices to other servers: the worker then sends its unacknowledged contributions
+    again, to the new primaries."""
 
     routes: tuple[Route, ...]
     seed: bool = False
@@ -35,17 +37,17 @@ class Routing(Message, frozen=True, kw_only=True):
 
 
 class Enrol(Message, frozen=True, kw_only=True):
-    """A worker tells how many points its data set has and asks for chunks. `batch`: the batch size
-    of the user's loop; 0 if unknown."""
+    """A worker says how many points the training data has, and asks for chunks. `batch`: the batch
+    size of the user's loop; 0 if unknown."""
 
     points: Amount
     batch: Amount = 0
 
 
 class Leased(Message, frozen=True, kw_only=True):
-    """The chunks that a worker may visit from now on. A later `number` replaces an earlier lease. A
-    chunk that it no longer contains goes to another worker once this one has contributed under the
-    new number."""
+    """The chunks that a worker may visit from now on. A lease with a higher `number` replaces the
+    earlier one. A chunk that is not in the new lease goes to another worker, but only after this
+    worker has sent a contribution with the new number."""
 
     points: int
     seed: int
@@ -68,19 +70,19 @@ class Leave(Message, frozen=True, kw_only=True):
 
 
 class Evicted(Message, frozen=True, kw_only=True):
-    """This incarnation of a worker was silent for too long and is not in the view any more: it must
-    join again."""
+    """The lead has removed this incarnation of a worker from the view, because it was silent for too
+    long. The worker must join again."""
 
     reason: Reason
 
 
 class Stop(Message, frozen=True, kw_only=True):
-    """The job has ended. `failed`: before its goal."""
+    """The job has ended. `failed`: it has not reached its goal."""
 
     reason: Reason
     failed: bool = False
 
 
 class Alive(Message, frozen=True, kw_only=True):
-    """A heartbeat of the worker or the server that it names, or of the lead if it names none.
+    """A heartbeat of the worker or server in the identity fields; of the lead if both fields are -1.
     `sequence`: how many heartbeats of the lead this worker or server has read over this link."""

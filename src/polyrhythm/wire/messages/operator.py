@@ -5,16 +5,16 @@ from polyrhythm.wire.messages.fields import PROTOCOL, Count, Label, Message
 from polyrhythm.wire.messages.reasons import Reason
 
 STOP = "stop"
-"""A request: end the job, in order or at once."""
+"""A request: end the job, after the workers have left their loops, or at once."""
 CHECKPOINT = "checkpoint"
-"""A request: make a checkpoint now. It is done when the checkpoint is written."""
+"""A request: make a checkpoint now. The request is done when the checkpoint is written."""
 
 
 class OperatorHello(Message, frozen=True, kw_only=True):
     """The first frame of an operator, to the lead."""
 
     name: str
-    """The operator as the journal names it, such as `anna@host`."""
+    """The operator's name in the journal, such as `anna@host`."""
     job: str
     protocol: Count = PROTOCOL
     digests: tuple[int, ...] = ()
@@ -27,14 +27,14 @@ class OperatorRequest(Message, frozen=True, kw_only=True):
 
     what: Label
     at_once: bool = False
-    """With `STOP`: do not let the workers leave their loops in order."""
+    """With `STOP`: do not wait until the workers have left their loops."""
 
 
 class OperatorAnswer(Message, frozen=True, kw_only=True):
-    """How far the request is. The last answer is `done`, and the lead closes the link after it. A
-    request that cannot be met gets a `Refusal` instead."""
+    """The progress of the request. The last answer has `done` set; the lead then closes the link. A
+    request that cannot be carried out gets a `Refusal` instead."""
 
     reason: Reason
     done: bool = False
     failed: bool = False
-    """With `done`: the request was not met, or the job failed meanwhile."""
+    """With `done`: the request was not carried out, or the job failed meanwhile."""

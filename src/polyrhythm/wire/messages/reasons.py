@@ -1,8 +1,8 @@
 """Why something happened: a code, and the names and numbers that belong to it.
 
-Machines decide by codes, and the wire and the journal carry them. Only `observe/reasons.py` makes
-sentences. *Text appears in a reason only as `detail`: the words of an exception, of the operating
-system or of a user's program. It is shown, and nothing reads a meaning from it.*
+Machines decide by the codes; messages and the journal carry codes too. Only `observe/reasons.py`
+turns them into sentences. *Text appears in a reason only as `detail`: the words of an exception, of
+the operating system or of a user's program. It is shown, and no code interprets it.*
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from polyrhythm.wire.messages.fields import Count, Number
 
 _MOST_FIELDS = 32
 Field: TypeAlias = bool | Count | Number | str | list[Count] | None
-"""Lists hold the numbers of workers or servers."""
+"""The value of a field. A list contains the numbers of workers or of servers."""
 Fields: TypeAlias = Annotated[Mapping[str, Field], Meta(max_length=_MOST_FIELDS)]
 
 
@@ -28,7 +28,7 @@ class Reason(msgspec.Struct, frozen=True, array_like=True):
         return Reason(self.code, {**cause.fields, **self.fields, "cause": cause.code})
 
     def noted(self) -> dict[str, Any]:
-        """The two fields that a line of the journal has for its reason."""
+        """The reason as the two fields `reason` and `fields` of a journal line."""
         return {"reason": self.code, "fields": self.fields}
 
 

@@ -5,8 +5,9 @@ from polyrhythm.wire.messages.specs import Row, SliceStep, Stamp
 
 
 class Copy(Message, frozen=True, kw_only=True):
-    """One step of a slice, which the replica repeats. The payload is the folded aggregate, or
-    without rounds the contribution; a step without weight has no payload."""
+    """A primary has made a step in a slice, and the replica must make the same step. The payload is
+    the aggregate that was folded (without rounds: the contribution). A step with weight 0 has no
+    payload."""
 
     stamp: Stamp
     step: SliceStep
@@ -14,21 +15,23 @@ class Copy(Message, frozen=True, kw_only=True):
 
 
 class Copied(Message, frozen=True, kw_only=True):
-    """A replica has made the steps in every slice that it copies from this primary."""
+    """A replica tells the primary which contributions (`rows`) are now in every slice that it copies
+    from this primary."""
 
     rows: tuple[Row, ...] = ()
 
 
 class Fetch(Message, frozen=True, kw_only=True):
-    """Ask a primary for the slices that the sender must copy. `held`: the stamps of its copies so
-    far."""
+    """A server asks a primary for the state of the slices that it must copy. `held`: the stamps of the
+    copies that it has already."""
 
     held: tuple[Stamp, ...] = ()
 
 
 class State(Message, frozen=True, kw_only=True):
-    """One tensor of a slice's state, called `name`: the part number `part` of `parts`. With 0
-    parts, the receiver's copy is the same already. `slices`: how many slices the answer has."""
+    """A primary's answer to `Fetch`: one tensor of the state of one slice, called `name`. It is tensor
+    number `part` of the `parts` tensors of this slice. With 0 `parts`, the receiver's copy equals the
+    slice already. `slices`: how many slices the whole answer has."""
 
     slices: Amount
     stamp: Stamp
@@ -41,7 +44,7 @@ class State(Message, frozen=True, kw_only=True):
 
 
 class Adopted(Message, frozen=True, kw_only=True):
-    """A replica or learner holds the slices that it fetched from this primary, with the
+    """A replica or learner now holds the slices that it fetched from this primary. They contain the
     contributions in `rows`."""
 
     rows: tuple[Row, ...] = ()

@@ -4,19 +4,19 @@ from polyrhythm.wire.messages.fields import Amount, Message
 
 
 class Collect(Message, frozen=True, kw_only=True):
-    """The lead asks a primary for the parameters of these slices. Unless they were copied, the job has
-    ended: a server that folds on arrival folds nothing after this."""
+    """The lead asks a primary for the parameters of these slices. With `copied`, the primary sends the
+    copies that it made at `Capture`. Without it, the job has ended: the primary sends the slices
+    themselves, and without rounds it folds nothing after this message."""
 
     number: Amount = 0
-    """The number of the file that they are for."""
+    """The number of the model file for which the parameters are collected."""
     slices: tuple[Amount, ...] = ()
     copied: bool = False
-    """Send the copies that were made for this file."""
 
 
 class Capture(Message, frozen=True, kw_only=True):
-    """The lead orders every primary to copy the parameters of its slices, for the file `number`. It
-    collects the copies while training goes on."""
+    """The lead orders every primary to copy the parameters of its slices, for the model file `number`.
+    The lead collects the copies later (`Collect`), while training goes on."""
 
     number: Amount = 0
 

@@ -5,8 +5,8 @@ from polyrhythm.wire.messages.specs import MemberSpec, ModelSpec, Route, Row, Se
 
 
 class Place(Message, frozen=True, kw_only=True):
-    """The lead orders a server to hold the slices that are routed to it. `fresh`: a worker will
-    send the initial parameters; otherwise slices that the server holds already keep their
+    """The lead orders a server to hold the slices that are routed to it. `fresh`: the slices get the
+    initial parameters from a worker. Otherwise the slices that the server holds already keep their
     values."""
 
     spec: ModelSpec
@@ -17,14 +17,15 @@ class Place(Message, frozen=True, kw_only=True):
 
 
 class Placed(Message, frozen=True, kw_only=True):
-    """A server has allocated its slices. `round`: the least version of the slices whose primary it
+    """A server has allocated its slices. `round`: the least version among the slices whose primary it
     is. `rows`: for each worker, the last contribution that all of these slices contain."""
 
     rows: tuple[Row, ...] = ()
 
 
 class Seed(Message, frozen=True, kw_only=True):
-    """One slice of the initial parameters (the paper's BONJOUR_MDES). The payload is the slice."""
+    """One slice of the initial parameters, from the first worker (BONJOUR_MDES in the dSyncPS paper).
+    The payload is the slice."""
 
 
 class Seeded(Message, frozen=True, kw_only=True):
@@ -32,7 +33,8 @@ class Seeded(Message, frozen=True, kw_only=True):
 
 
 class CaughtUp(Message, frozen=True, kw_only=True):
-    """From a primary: it acknowledges only contributions that the learner `peer` has too."""
+    """A primary tells the lead that the learner `peer` has caught up: from now on the primary
+    acknowledges only contributions that this learner has too."""
 
     peer: Count
 
@@ -42,14 +44,15 @@ class Unreachable(Message, frozen=True, kw_only=True):
 
     peer: Count
     detail: str = ""
-    """How the link ended, as the operating system says it."""
+    """How the link ended, in the words of the operating system."""
 
 
 class Introduced(Message, frozen=True, kw_only=True):
-    """To a server: the lead has admitted this worker under this incarnation, and the worker will
-    dial. A server that does not lead takes the links of no other workers."""
+    """The lead tells a server that it has admitted this worker with this incarnation. The worker will
+    connect to the server. The server refuses workers that the lead has not introduced, unless it is
+    the lead's own server."""
 
 
 class Dismissed(Message, frozen=True, kw_only=True):
-    """To a server: this incarnation of a worker was evicted and has not woken in time. End its
-    link."""
+    """The lead tells a server to end the link of this incarnation of a worker: it was evicted, and
+    has stayed silent for too long since."""

@@ -6,7 +6,8 @@ from polyrhythm.wire.messages.fields import Amount, Count, Label, Number, Option
 
 
 class Address(msgspec.Struct, frozen=True, array_like=True):
-    """Where a server listens. `identity` names its host, network namespace and user."""
+    """Where a server listens: over TCP at `host` and `port`, on its own host at the Unix socket
+    `local`. `identity` names its host, network namespace and user."""
 
     host: str
     port: int
@@ -25,7 +26,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
-    """An optimizer by its name and one dict of options per parameter group, without pickle."""
+    """An optimizer: its name, and the options of each parameter group. It is sent without pickle."""
 
     name: Label
     groups: tuple[dict[Label, Option], ...]
@@ -55,7 +56,7 @@ class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
 
 class Route(msgspec.Struct, frozen=True, array_like=True):
     """The servers that hold one slice. The primary and every replica have all acknowledged
-    contributions. Learners are becoming replicas; an acknowledgement does not wait for them."""
+    contributions. Learners still fetch the slice; no acknowledgement waits for them."""
 
     primary: Count
     replicas: tuple[Count, ...] = ()
@@ -65,13 +66,13 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """The servers that have a copy of the slice, and those that are learning it."""
+        """The primary, the replicas and the learners."""
         return (self.primary, *self.replicas, *self.learners)
 
 
 class ServerSpec(msgspec.Struct, frozen=True, array_like=True):
-    """A server of the job and its address. The incarnation is the routing epoch in which it joined,
-    so that a server that takes the place of a dead one is not mistaken for it."""
+    """A server of the job and its address. The incarnation is the routing epoch in which the server
+    joined: it differs between a dead server and the server that gets the same number later."""
 
     server: Count
     address: Address
@@ -87,8 +88,9 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """The state of a copy of a slice: the routing epoch in which the primary of its last step took
-    the slice over, and the number of its steps. Equal stamps mean equal copies."""
+    """Identifies the state of one copy of a slice. Equal stamps mean equal copies. `number`: how many
+    steps the copy has made. `primary_since`: the primary that made the last step became the primary
+    in this routing epoch."""
 
     slice: Count
     primary_since: Count = 0
@@ -96,32 +98,32 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SliceStep(msgspec.Struct, frozen=True, array_like=True):
-    """Everything but the tensors that decides what a fold does to a slice. The primary makes it
-    once (`core/server/stepping.py`), applies it and forwards it, so every replica makes the same
-    step."""
+    """The numbers that, with the tensors, decide what a fold does to a slice. The primary computes
+    them once (`core/server/stepping.py`), applies them and sends them to the replicas, so that every
+    replica makes the same step."""
 
     weight: Weight
     """The weight of the aggregate, by which an optimizer divides it; 0 leaves the slice as it
     is."""
     rate: Rate = 0.0
     clock: Count = -1
-    """The sequence of the contribution that the rate comes from."""
+    """The sequence number of the contribution that supplied the learning rate."""
     scale: Number = 1.0
-    """The fraction of a full step: 1/P if contributions are folded one by one; in rounds, the share
-    of the workers that still train."""
+    """The fraction of a full step. With rounds: the share of the workers that still have points to
+    visit. Without rounds: 1 divided by the number of members."""
     per_round: Count = 1
-    """How many steps make a round. Momentum decays once per round, so each step takes this root of
-    it."""
+    """How many steps count as one round (n). Momentum decays once per round, so each step multiplies
+    it by the n-th root of the momentum factor."""
 
     def alike(self, other: "SliceStep") -> bool:
-        """Whether one optimizer step can make both steps, given the same rates."""
+        """Whether one call of the optimizer can make both steps, if their rates are equal too."""
         same = self.weight == other.weight and self.scale == other.scale
         return same and self.per_round == other.per_round
 
 
 class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):
-    """The points of a chunk that were visited in its current pass, up to `cursor`. The progress
-    counts when the contribution of its trailer does."""
+    """How far a worker has visited a chunk: all points before `cursor` in the current pass, after
+    `passes` whole passes. It counts only if the contribution counts whose trailer contains it."""
 
     chunk: Count
     passes: Count
@@ -129,7 +131,8 @@ class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChunkLease(msgspec.Struct, frozen=True, array_like=True):
-    """A leased chunk: the points [first, last) of the seeded permutation, and where to begin."""
+    """A leased chunk: the points [first, last) of the seeded permutation of the data. The worker begins
+    at `cursor`, after `passes` whole passes."""
 
     chunk: int
     first: int
@@ -145,8 +148,9 @@ class MemberSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a checkpoint. The digest is that of its first bytes, which hold the digests of all
-    others (`store/tensor_file.py`); a record has one digest of all its bytes."""
+    """A file of a checkpoint. `digest`: for a tensor file, the digest of its first bytes, which contain
+    the digests of all other bytes (`store/tensor_file.py`); for a record, the digest of the whole
+    file."""
 
     name: Label
     nbytes: Amount
