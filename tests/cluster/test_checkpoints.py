@@ -126,7 +126,7 @@ def test_training_goes_on_without_its_store_and_checkpoints_come_back_with_it(
         wait_until(lambda: len(command.journal("checkpoint")) > made, "the next checkpoint")
         os.kill(command.process.pid, signal.SIGINT)
         assert command.wait(30) == 130
-    assert "does not exist" in failed[0]["fields"]["detail"]
+    assert str(store) in failed[0]["fields"]["detail"], "the line names the store"
     (said, *_) = [line for line in command.stderr().splitlines() if "is not made" in line]
     assert said.endswith("training goes on")
 
