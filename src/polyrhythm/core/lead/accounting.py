@@ -1,10 +1,11 @@
-"""Accounting: contributions, points and times of all rounds, as one journal line for many rounds.
+"""Accounting: contributions, points and times of all rounds. One journal line sums up many rounds.
 
-*Time is redone if it was spent on points that did not count: another worker has their chunk now, or the
-round closed without them (fsp's --abandon), so they are visited again. The computation of a worker that
-died before it contributed is unknown. The wait of the last worker to arrive in a round is the
-round-trip time, because it waits for no other worker.* A line is due a second after the last one, when
-a round closes for an unusual reason, and at the end.
+*Time is counted as redone if it was spent on points that did not count and are visited again:
+another worker has their chunk now, or the round closed without them (`--abandon` of fsp). The
+compute time of a worker that died before it contributed is not known. The wait of the last worker
+to arrive in a round is taken as the round-trip time, because this worker waits for no other
+worker.* A line is due one second after the last one, when a round closes for an unusual reason, and
+at the end of the job.
 """
 
 import statistics
@@ -16,7 +17,7 @@ from polyrhythm.wire.messages import Trailer
 
 _LINE_EVERY_NS = 10**9
 _MOST = 2**63 - 1
-"""The largest sum that is written: the journal holds numbers of 64 bits."""
+"""The largest sum that is written: numbers in the journal have 64 bits."""
 _ON_ARRIVAL = "on-arrival"
 _ABANDONED = "abandoned"
 _ALL_ARRIVED = "all-arrived"
@@ -47,7 +48,7 @@ class WorkerTotals:
 
 @dataclass(slots=True)
 class _Span:
-    """The rounds since the last line."""
+    """The sums over all rounds since the last journal line."""
 
     rounds: int = 0
     contributions: int = 0
@@ -56,9 +57,9 @@ class _Span:
     objective_weight: float = 0.0
     longest_ns: int = 0
     abandoned: int = 0
-    """Rounds that closed without a worker that was still computing."""
+    """The number of rounds that closed without a worker that was still computing."""
     usage: float = 0.0
-    """The sum over rounds of PSP's eq. 1."""
+    """The sum over rounds of the resource usage (eq. 1 of PSP)."""
     usages: int = 0
     spreads_ns: list[int] = field(default_factory=list)
     """Per round, the time from the arrival of its first contribution to that of its last."""
@@ -78,7 +79,7 @@ class Accounting:
     """The compute time of each contribution of this round."""
     _first_ns: int = 0
     _last_ns: int = 0
-    """When the first and the last contribution of this round arrived."""
+    """When the first (`_first_ns`) and the last contribution of this round arrived."""
     _last: int = -1
     """The worker of the last contribution."""
     _last_to_arrive: set[int] = field(default_factory=set)
@@ -121,7 +122,8 @@ class Accounting:
     def close(
         self, round_: int, reason: str, passes: int, now_ns: int, final: bool
     ) -> dict[str, Any] | None:
-        """Rounds up to this one are folded. Returns the fields of a journal line if one is due."""
+        """All rounds up to this one are folded. Returns the fields of a journal line if one is
+        due."""
         span = self._span
         if self._round_ns and round_ > self._round:
             span.longest_ns = max(span.longest_ns, now_ns - self._round_ns)

@@ -8,8 +8,9 @@ from polyrhythm.wire.messages import PROTOCOL, OperatorHello, ServerHello, Worke
 class Admission:
     """Checks hellos, and keeps the workers that wait for admission.
 
-    *A process must use this protocol version and belong to this job; one that names no job accepts any.
-    Workers wait until every server has joined, because the admission names all servers.*
+    *A process must use this protocol version and belong to this job; a process that names no job
+    may join any. Workers wait until every server has joined, because a worker is told all servers
+    when it is admitted.*
     """
 
     def __init__(self, job: str) -> None:
@@ -18,7 +19,8 @@ class Admission:
         """The links of workers that wait, with their hellos."""
 
     def fault(self, hello: WorkerHello | ServerHello | OperatorHello) -> Reason | None:
-        """Why this process is refused whatever the state of the job; None if it is not."""
+        """Why this process is refused, whatever the state of the job is; None if it is not
+        refused."""
         if (fault := name_fault(hello.name)) is not None:
             return fault
         if hello.protocol != PROTOCOL:
@@ -32,11 +34,11 @@ class Admission:
         self.waiting.append((link, hello))
 
     def leave(self, link: str) -> None:
-        """The link has ended: its worker does not wait any more."""
+        """The link has ended: remove its worker from the waiting ones."""
         self.waiting = [hello for hello in self.waiting if hello[0] != link]
 
     def open(self) -> list[tuple[str, WorkerHello]]:
-        """Take all workers that wait, in the order of their arrival."""
+        """Remove and return all waiting workers, in the order of their arrival."""
         waiting, self.waiting = self.waiting, []
         return waiting
 
@@ -44,9 +46,9 @@ class Admission:
 class Opening:
     """When round 1 opens.
 
-    *It opens with as many attached workers as the job wants, not counting those that joined and left;
-    or, after the start timeout, with the workers that are attached, at least one. The timeout runs from
-    the admission of the first worker.*
+    *Round 1 opens when as many workers have attached as the job wants; workers that joined and left
+    again are subtracted from that number. After the start timeout it opens with the workers that
+    have attached by then, at least one. The timeout runs from the admission of the first worker.*
     """
 
     def __init__(self, workers: int, start_timeout_s: float) -> None:
@@ -66,7 +68,7 @@ class Opening:
             self.until_ns += paused_ns
 
     def lost(self) -> None:
-        """A worker has left before the opening: do not wait for it."""
+        """A worker has left before round 1: do not wait for it any more."""
         self._workers = max(1, self._workers - 1)
 
     def tick(self, now_ns: int) -> None:

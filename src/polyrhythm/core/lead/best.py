@@ -1,11 +1,12 @@
 """The best model: with `--keep-best accuracy`, the version with the highest accuracy that a worker
-reported is kept in a file beside the last one.
+reported is kept in a file of its own, beside the final model.
 
-*With rounds this is the version that was evaluated, if the servers still have it when the report
-arrives: each server copies its parameters at once, before the next fold, and the copies are collected
-while training goes on. If they do not have it any more, or the worker has made local steps since, it is
-the version after the next fold. Without rounds, each server copies its parameters when the order
-arrives.* One file is written at a time; a better report during that time waits for the next fold.
+*With rounds, the version that was evaluated is kept, if the servers still have it when the report
+arrives: each server copies its parameters at once, before the next fold, and the copies are
+collected while training goes on. If the servers do not have that version any more, or if the worker
+had made local steps when it evaluated, the version after the next fold is kept instead. Without
+rounds, each server copies its parameters when the lead's order arrives.* One file is written at a
+time. A better report that comes while a file is written waits for the next fold.
 """
 
 from polyrhythm.core import events as ev
@@ -31,16 +32,16 @@ class KeepBest:
         self._outbox = outbox
         self._saving = Saving(routing, outbox, first=2)
         self._best: float | None = None
-        """The highest value that was reported."""
+        """The highest accuracy that was reported."""
         self._due = False
-        """A better model was reported, and none was copied since."""
+        """A better accuracy was reported, and no copy was made since then."""
         self._copied: tuple[float, int, bool] = (0.0, 0, False)
-        """Of the copies that are being collected: the value, the round, and whether this is the version
-        that was evaluated."""
+        """The copies that are being collected: their accuracy, their round, and whether they are
+        the version that was evaluated."""
 
     @property
     def active(self) -> bool:
-        """Whether the file is being written."""
+        """Whether a file is being written."""
         return self._saving.active
 
     @property
@@ -57,12 +58,13 @@ class KeepBest:
             self._copy(now_ns, exact=here and self._by_rounds)
 
     def folded(self, now_ns: int) -> None:
-        """Every primary has folded, and no later fold is ordered."""
+        """Every primary has folded, and the next fold is not ordered yet."""
         if self._due:
             self._copy(now_ns, exact=False)
 
     def _copy(self, now_ns: int, *, exact: bool) -> None:
-        """Let every server copy its parameters, unless slices move or a fold is under way."""
+        """Let every server copy its parameters, unless slices move or a fold is under way. `exact`:
+        this is the version that was evaluated."""
         routing, rounds = self._routing, self._rounds
         if not rounds.open or rounds.folding or routing.change is not None or self.active:
             return
@@ -80,7 +82,7 @@ class KeepBest:
         self._saving.stored(event, now_ns)
 
     def saved(self, event: ev.ModelSaved, now_ns: int) -> bool:
-        """Returns False if this is another file."""
+        """A model file is complete. Returns False if it is not the file of the best model."""
         if self._saving.saved(event, now_ns) is None:
             return False
         value, round_, exact = self._copied
@@ -92,7 +94,8 @@ class KeepBest:
         return True
 
     def failed(self, event: ev.SavingFailed) -> bool:
-        """Returns False if this is another file."""
+        """A model file could not be written. Returns False if it is not the file of the best
+        model."""
         fault = self._saving.failed(event)
         if fault is not None:
             self._note_failure(fault)
@@ -103,13 +106,13 @@ class KeepBest:
             self._note_failure(fault)
 
     def rerouted(self) -> None:
-        """Slices have new primaries, which have no copies: give the file up, and copy again."""
+        """Slices have new primaries, which have no copies: give up the file, and copy again."""
         if self.active:
             self._note_failure(self._saving.abandon(Reason("moved")))
             self._due = True
 
     def lose(self, reason: Reason) -> None:
-        """Slices are lost: give the file up."""
+        """Slices are lost: give up the file."""
         if self.active:
             self._note_failure(self._saving.abandon(reason))
 

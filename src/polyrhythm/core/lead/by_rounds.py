@@ -1,7 +1,8 @@
 """By rounds: servers collect the contributions of a round, and fold them when the lead orders it.
 
-*A fold waits while slices change their primary, and while contributions are owed to a server that was
-promoted: otherwise servers would fold different sets of contributions in the same round.*
+*A fold waits while slices change their primary, and while workers still have to send contributions
+again to a server that was promoted. Otherwise servers would fold different sets of contributions in
+the same round.*
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ class ByRounds:
     def __init__(self, parts: Parts) -> None:
         self.part = 0.0
         self._before = parts.job.resume_round
-        """The rounds before the checkpoint that the job resumed from."""
+        """The number of rounds that were folded before the checkpoint from which the job
+        resumed."""
         self._rounds = parts.rounds
         self._routing = parts.routing
         self._contributions = parts.contributions
@@ -32,9 +34,10 @@ class ByRounds:
         self._stopping = parts.stopping
         self._folds = parts.folds
         self._noted_share = 1.0
-        """The smallest share of a step that was written to the journal."""
+        """The smallest share of a step that was written to the journal so far."""
         self._postponed: tuple[frozenset[int], Reason] | None = None
-        """A fold that waits for routes or for contributions that are owed."""
+        """A fold that was decided and waits for new routes, or for contributions that workers send
+        again."""
         if parts.job.replicas:
             self._contributions.keep_until_folded()
 
@@ -45,10 +48,11 @@ class ByRounds:
     # -- contributions -------------------------------------------------------------------------
 
     def sent(self, trailer: Trailer, now_ns: int) -> None:
-        """Nothing to do: a worker waits for the fold, so it has one contribution in flight."""
+        """Nothing to do: a worker waits for the fold, so it never has more than one contribution in
+        flight."""
 
     def reported(self, server: int) -> None:
-        """Nothing to do: servers say with `Folded` what they have folded."""
+        """Nothing to do: servers report with `Folded` what they have folded."""
 
     def complete(self, complete: Complete) -> None:
         self._rounds.arrived(complete.trailer.worker, complete.round)
@@ -87,8 +91,8 @@ class ByRounds:
         self._folds.pause()
 
     def stop_waiting(self, now_ns: int) -> None:
-        """Fold the open round as it is. No worker gets that version pushed, because a worker that is
-        computing would drop it: all workers pull it."""
+        """Fold the open round with the contributions that it has. The new version is pushed to no
+        worker, because a worker that is computing would drop it; all workers pull it instead."""
         self._stopping.settled()
         if not self._ending.begun and not self._rounds.folding:
             stopped = self._stopping.reason
@@ -108,7 +112,8 @@ class ByRounds:
         self._note_share(rounds.share)
 
     def _note_share(self, share: float) -> None:
-        """Write to the journal that more workers have visited all of their points."""
+        """Write to the journal that the share of a step has become smaller: more workers have
+        visited all of their points."""
         if share >= self._noted_share:
             return
         self._noted_share = share

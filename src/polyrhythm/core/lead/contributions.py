@@ -1,13 +1,13 @@
 """Contributions that the lead knows of, from the first report to the fold.
 
-*A contribution is complete when every primary has reported it and its trailer has come, in any order.
-It belongs to the latest round that a server added it to. Contributions of a member that was removed
-still count until every server knows of the removal.*
+*A contribution is complete when every primary has reported it and its trailer has come, in any
+order. It belongs to the latest round in which a server added it. Contributions of a member that was
+removed still count until every server knows of the removal.*
 
-*A report covers the slices that its server was the primary of in the routing epoch of the report: it
-is valid until the server becomes the primary of more. A server that is promoted may lack contributions
-that its predecessor reported and that are not folded yet. Their workers owe them: they send them again,
-and no round is folded until they are reported again.*
+*A report covers the slices of which its server was the primary in the routing epoch of the report.
+It stays valid until that server becomes the primary of more slices. A server that is promoted may
+lack contributions that its predecessor had reported and that are not folded yet. Their workers send
+these contributions again (they are "owed"), and no round is folded until they are reported again.*
 """
 
 import math
@@ -28,8 +28,8 @@ from polyrhythm.wire.messages import (
 )
 
 _MOST_INCOMPLETE = 16
-"""The most incomplete contributions of one member. An honest worker has at most two that are not
-acknowledged, and sends those again after a failover."""
+"""The most incomplete contributions of one member. A correct worker has at most two contributions
+without an acknowledgement, also when it sends them again after a failover."""
 
 _Key = tuple[int, int, int]
 """Worker, incarnation and sequence."""
@@ -46,9 +46,10 @@ class _Sender(msgspec.Struct, gc=False):
     """One incarnation of a worker."""
 
     incomplete: int = 0
-    """How many of its contributions are incomplete."""
+    """The number of its contributions that are incomplete."""
     done: int = 0
-    """The highest sequence that is complete: contributions complete in order."""
+    """The highest sequence that is complete. Contributions complete in order, so this number is
+    enough."""
 
 
 class _Partial(msgspec.Struct, gc=False):
@@ -60,10 +61,10 @@ class _Partial(msgspec.Struct, gc=False):
     trailer: Trailer | None = None
     round: int = 0
     first: int = MOST_COUNT
-    """The earliest round that a server has added it to."""
+    """The earliest round in which a server has added it."""
 
     def lacks(self, primary_since: PrimarySince) -> set[int]:
-        """The primaries without a report of all their slices."""
+        """The primaries that have not reported it for all of their slices."""
         reports = self.reports
         return {
             server for server, since in primary_since.items() if reports.get(server, -1) < since
@@ -76,22 +77,25 @@ class Contributions:
         self._senders: dict[tuple[int, int], _Sender] = {}
         self._keeps = False
         self._complete: dict[_Key, _Partial] = {}
-        """Complete and not folded; empty without `keep_until_folded`."""
+        """Contributions that are complete and not folded; always empty if `keep_until_folded` was
+        not called."""
         self._rows: dict[int, tuple[int, dict[tuple[int, int], int]]] = {}
-        """Per server, the epoch in which it became the primary of more slices, and the last sequence
-        that it had of each member then."""
+        """Per server: the epoch in which it became the primary of more slices, and per member the
+        last sequence that it had at that time."""
         self.owed: dict[_Key, set[int]] = {}
         """Contributions that were complete, with the primaries that lack them now."""
         self._whole_from = 0
-        """No complete contribution is in this round on some servers and in an earlier one on others,
-        and the same holds for all later rounds."""
+        """In every round from this one on, each complete contribution is in that round on all
+        servers or on none."""
 
     def keep_until_folded(self) -> None:
-        """Remember complete contributions: a server that is promoted may lack them."""
+        """Remember complete contributions until they are folded, because a server that is promoted
+        may lack them."""
         self._keeps = True
 
     def owing(self) -> tuple[set[int], set[int]]:
-        """The workers that must send contributions again, and the servers that lack them."""
+        """The workers that must send contributions again, and the servers that lack these
+        contributions."""
         workers = {worker for worker, _, _ in self.owed}
         return workers, {server for servers in self.owed.values() for server in servers}
 
@@ -106,7 +110,7 @@ class Contributions:
         return sender is not None and sender.incomplete > 0
 
     def fault(self, name: str, trailer: Trailer) -> Reason | None:
-        """Why a member with this name is refused for its trailer; None if it is not."""
+        """Why the member must be removed because of this trailer; None if the trailer is valid."""
         sender = self._senders.get((trailer.worker, trailer.incarnation))
         if sender is not None and sender.incomplete >= _MOST_INCOMPLETE:
             counts = {"contributions": _MOST_INCOMPLETE, "most": WINDOW}
@@ -123,7 +127,7 @@ class Contributions:
         if partial is None:
             sender = self._sender(key)
             if key[2] <= sender.done:
-                return None  # it was counted, and was sent again
+                return None  # this contribution was counted before, and was sent again
             partial = self._begin(key, sender)
         partial.trailer = message
         return self._complete_if(key, partial, primary_since)
@@ -150,7 +154,7 @@ class Contributions:
         return self._complete_if(key, partial, primary_since)
 
     def _begin(self, key: _Key, sender: _Sender) -> _Partial:
-        """The first report or trailer of a contribution has come."""
+        """Begin the record of a contribution, at its first report or trailer."""
         sender.incomplete += 1
         partial = self._partial[key] = _Partial(sender)
         for server, (routing, last) in self._rows.items():
@@ -188,8 +192,8 @@ class Contributions:
     def late(
         self, primary_since: PrimarySince, among: Container[int] | None = None
     ) -> tuple[set[int], set[int]]:
-        """The workers (`among` these, if given) whose trailer has come while a report is missing, and
-        the servers that have not reported."""
+        """The workers whose trailer has come while a server's report is missing, and the servers
+        that have not reported. `among`: consider only these workers."""
         workers, servers = set[int](), set[int]()
         for (worker, _, _), partial in self._partial.items():
             if partial.trailer is not None and (among is None or worker in among):
@@ -198,7 +202,7 @@ class Contributions:
         return workers, servers
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Every server knows that this member was removed: nothing of it counts any more."""
+        """Every server knows that this member was removed: forget all that it has not completed."""
         for key in [key for key in self._partial if key[:2] == (worker, incarnation)]:
             del self._partial[key]
         self._senders.pop((worker, incarnation), None)
@@ -207,12 +211,12 @@ class Contributions:
             self.owed.pop(key, None)
 
     def excuse(self, worker: int, incarnation: int) -> None:
-        """This member was removed, and will not send again what it owes."""
+        """This member was removed, so it will not send again the contributions that it owes."""
         for key in [key for key in self.owed if key[:2] == (worker, incarnation)]:
             del self.owed[key]
 
     def folded(self, round_: int) -> None:
-        """Every primary has folded the round, and every replica has a copy of it."""
+        """Every primary has folded the round, and every replica has made the fold too."""
         for key in [key for key, complete in self._complete.items() if complete.round <= round_]:
             del self._complete[key]
             self.owed.pop(key, None)
@@ -220,8 +224,8 @@ class Contributions:
     def reroute(
         self, primary_since: PrimarySince, rows: Mapping[int, tuple[Row, ...]], routing: int
     ) -> list[Complete]:
-        """Every server applies the routes of this epoch, and `rows` says which contributions it has.
-        Returns the contributions that are complete now and were not before."""
+        """Every server applies the routes of this epoch. `rows`: per server, the contributions that
+        it has. Returns the contributions that have become complete."""
         for server in primary_since:
             last = {(row.worker, row.incarnation): row.sequence for row in rows[server]}
             self._rows[server] = (routing, last)
@@ -240,8 +244,9 @@ class Contributions:
         return done
 
     def split(self, round_: int) -> bool:
-        """Whether the fold of this round has a contribution on some servers and not on others, or one
-        that is not counted yet. Every server has reported what is in that fold."""
+        """Whether the fold of this round contains a contribution on some servers and not on others,
+        or one that is not complete yet. Call this when every server has reported the contributions
+        in that fold."""
         if self._whole_from > round_:
             return True
         return any(partial.first <= round_ for partial in self._partial.values())
@@ -264,15 +269,15 @@ class Contributions:
 
 
 class InFlight:
-    """Which workers have used up their window: as many contributions in flight as may be without an
-    acknowledgement. A contribution is in flight from its trailer until it is complete."""
+    """Which workers have used up their window, the largest number of contributions that a worker
+    may have in flight. A contribution is in flight from its trailer until it is complete."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._sequences: dict[tuple[int, int], set[int]] = {}
         """Per member, the sequences in flight."""
         self._full_ns: dict[tuple[int, int], int] = {}
-        """Per member with a full window, since when it is full."""
+        """Per member with a full window, when the window became full."""
 
     def sent(self, worker: int, incarnation: int, sequence: int, now_ns: int) -> None:
         key = worker, incarnation
@@ -294,17 +299,20 @@ class InFlight:
         self._full_ns.pop((worker, incarnation), None)
 
     def full(self) -> tuple[set[int], int] | None:
-        """The workers whose window is full, and since when the first one is; None if there is none."""
+        """The workers whose window is full, and when the first window became full; None if no
+        window is full."""
         if not self._full_ns:
             return None
         return {worker for worker, _ in self._full_ns}, min(self._full_ns.values())
 
 
 def in_range(trailer: Trailer) -> Trailer:
-    """The trailer, with infinity in place of an objective or probe that is too large to calculate with.
+    """The trailer, with infinity in place of an objective or a probe value that is too large to
+    calculate with.
 
-    A diverging run in double precision may report 1e200: Python raises an error when it squares that.
-    The decoder does not refuse such values, because the lead judges learning by them (`learning.py`).
+    A diverging run in double precision may report 1e200, and Python raises an error when it squares
+    that number. The decoder lets such values pass, because the lead judges by them whether the job
+    learns (`learning.py`).
     """
     if trailer.objective is None and trailer.probe is None:
         return trailer
@@ -316,7 +324,7 @@ def in_range(trailer: Trailer) -> Trailer:
 
 
 def _too_large(value: float | None) -> bool:
-    return value is not None and not abs(value) <= MOST_NUMBER  # NaN too
+    return value is not None and not abs(value) <= MOST_NUMBER  # also true for NaN
 
 
 def _bounded(value: float | None) -> float | None:

@@ -1,7 +1,7 @@
-"""The path of a contribution in the lead: reports and trailer, completion, progress, the policy.
+"""The path of a contribution through the lead: reports and trailer, completion, progress, policy.
 
-*A contribution counts once, when it is complete: then its points are visited, its lease is confirmed,
-and the policy hears of it.*
+*A contribution counts once, when it is complete: then its points count as visited, the lease that
+it names is confirmed, and the policy is told of it.*
 """
 
 from polyrhythm.core.lead.contributions import Complete, in_range
@@ -23,7 +23,7 @@ class Counting:
         self._outbox = parts.outbox
         self._progress = parts.progress
         self._noted: set[int] = set()
-        """Workers without a point to visit that the journal has named."""
+        """Workers of which the journal says already that they have no point to visit."""
 
     def trailer(self, trailer: m.Trailer, member: Member | None, now_ns: int) -> None:
         """A trailer has come; `member` is None if its sender was removed."""
@@ -65,7 +65,8 @@ class Counting:
         self._rounds.abstained(message.worker)
         self._mode.ask(sync.MemberAbstained(message.worker), now_ns)
         if self._contributions.incomplete(*member.key):
-            member.confirms = message.lease  # to be confirmed when its contributions are counted
+            # to be confirmed when its earlier contributions are complete
+            member.confirms = message.lease
         else:
             self._note_without_points(member)
             self._confirm_lease(member, message.lease, now_ns)
@@ -83,9 +84,10 @@ class Counting:
                 self._mode.call_back(member, now_ns)
 
     def _note_without_points(self, member: Member) -> None:
-        """Write to the journal, once, that a worker has never had a point to visit."""
+        """Write to the journal, once per worker, that a worker has never had a point to visit."""
         worker = member.worker
         new = worker not in self._progress.accounting.workers and worker not in self._noted
-        if new and not self._sharing.moving:  # otherwise chunks may be on their way to it
+        # while chunks move, some of them may be on their way to this worker
+        if new and not self._sharing.moving:
             self._noted.add(worker)
             self._outbox.note("no-points", worker=worker, name=member.name)

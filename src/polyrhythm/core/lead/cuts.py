@@ -1,15 +1,15 @@
-"""Cuts: the moments at which the job can be continued later, and the checkpoints made of them.
+"""Cuts: moments from which the job can be continued later, and the checkpoints made of them.
 
 *A contribution is in every slice of a cut or in none, and the lead's record counts exactly the
 contributions that are in the slices.* With rounds, a cut is taken after a fold and before the next
-`Fold` is sent. A fold that has a contribution on some servers and not on others (its worker was late)
-is no cut: the next fold is tried. Without rounds, the lead asks every member to withhold its next
-contribution, waits until no contribution is in flight, and cuts then; workers go on computing
-meanwhile.
+`Fold` is sent. If a worker was late, so that the fold contains its contribution on some servers
+only, this fold is not used and the next one is tried. Without rounds, the lead asks every member to
+withhold its next contribution, waits until no contribution is in flight, and takes the cut then;
+workers continue to compute meanwhile.
 
-*One cut is made at a time. It is given up if a server that has not written its part is lost or cannot
-write it; the next cut is made when it is due.* Servers write in the background, and the lead's process
-writes record and manifest when all parts are there (decision 051).
+*One cut is made at a time. The lead gives a cut up if a server is lost before it has written its
+part, or cannot write it; the next cut is made when it is due.* Servers write in the background. The
+lead's process writes the record and the manifest when all parts are written (decision 051).
 """
 
 from enum import Enum
@@ -29,7 +29,8 @@ from polyrhythm.wire.messages.operator import CHECKPOINT
 from polyrhythm.wire.messages.reasons import Field
 
 _PATIENCE_NS = 10 * 10**9
-"""How long contributions are withheld at most, beside twice the longest computing of a worker."""
+"""The longest time for which contributions are withheld is this plus twice the longest compute time
+of a worker."""
 
 
 class _Phase(Enum):
@@ -43,16 +44,16 @@ class _Cut(msgspec.Struct):
     began_ns: int
     phase: _Phase
     asked: bool = False
-    """Whether an operator waits for it."""
+    """Whether an operator asked for this cut and waits for it."""
     round: int = 0
     record: Record | None = None
     until_ns: int = 0
     told: dict[tuple[int, int], bool] = {}
-    """The members that were asked to withhold, and whether each has answered."""
+    """The members that were asked to withhold contributions, and whether each has answered."""
     untaken: set[int] = set()
     unwritten: set[int] = set()
     files: dict[int, m.FileEntry] = {}
-    """Per server, its part."""
+    """Per server, the file with its part of the checkpoint."""
 
 
 class Cuts:
@@ -73,11 +74,12 @@ class Cuts:
         self._number = parts.job.checkpoints
         self._cut: _Cut | None = None
         self._asked = False
-        """Whether a cut was requested that has not been begun."""
+        """Whether a cut was requested and has not begun yet."""
         self._taken = False
-        """Whether another job writes to the store: then this job makes no more checkpoints."""
+        """Whether another job writes to the same store. If so, this job makes no more
+        checkpoints."""
         self._clocks: dict[str, RecordedWorker] = {}
-        """The workers of the checkpoint that the job resumed from."""
+        """Per name, the workers in the record of the checkpoint from which the job resumed."""
         self._longest_ns = 0
 
     def resume(self, record: Record) -> None:
@@ -108,7 +110,7 @@ class Cuts:
         self._schedule.begin(self._mode.done, now_ns)
 
     def ask(self) -> Reason | None:
-        """A cut is requested. Returns why none can be made, if so."""
+        """A cut is requested. Returns the reason if no cut can be made, else None."""
         if not self._job.store:
             return Reason("no-store")
         if self._ending.begun:
@@ -119,7 +121,7 @@ class Cuts:
         return None
 
     def computed(self, compute_ns: int) -> None:
-        """A worker has computed so long before it contributed."""
+        """A worker has contributed, after this compute time."""
         self._longest_ns = max(self._longest_ns, compute_ns)
 
     def _due(self, now_ns: int) -> bool:
@@ -131,7 +133,8 @@ class Cuts:
     # -- with rounds ---------------------------------------------------------------------------
 
     def after_fold(self, now_ns: int) -> None:
-        """Every primary has folded, and no later fold is ordered: take a cut if one is due."""
+        """Every primary has folded, and the next fold is not ordered yet: take a cut if one is
+        due."""
         round_ = self._rounds.round
         if round_ == 0:
             self.opened(now_ns)
@@ -141,7 +144,8 @@ class Cuts:
         self._sharing.settle()
 
     def _disturbed(self) -> bool:
-        """Whether this fold is no cut: slices move, or a contribution is in some slices only."""
+        """Whether this fold cannot be a cut: slices move, or a contribution is in some slices
+        only."""
         if self._routing.change is not None or self._contributions.owed:
             return True
         return self._contributions.split(self._rounds.round)
@@ -149,8 +153,8 @@ class Cuts:
     # -- without rounds ------------------------------------------------------------------------
 
     def advance(self, now_ns: int) -> None:
-        """Give a cut up if a server is lost that has not written its part. Without rounds: begin a cut
-        that is due, and take it if nothing is in flight any more."""
+        """Give up a cut if a server is lost that has not written its part. Without rounds: begin a
+        cut that is due, and take it when nothing is in flight any more."""
         if self._cut is not None and (lost := self._cut.unwritten - self._routing.addresses.keys()):
             self._give_up("cut-server-lost", {"server": min(lost)}, now_ns)
         if not self._mode.withholds:
@@ -162,7 +166,7 @@ class Cuts:
         if cut is None or cut.phase is not _Phase.WITHHOLDING:
             return
         if self._ending.begun:
-            self._cut = None  # the last fold ends the withholding
+            self._cut = None  # the last fold of the job ends the withholding
             return
         for member in self._view.members():
             if member.entered and member.key not in cut.told:
@@ -254,7 +258,8 @@ class Cuts:
             return
         cut.untaken.discard(message.server)
         if message.torn:
-            self._asked = True  # the next fold is tried, also for an operator
+            # try again after the next fold; an operator that asked waits for that one
+            self._asked = True
             self._give_up("cut-torn", {"server": message.server}, now_ns)
         elif not cut.untaken:
             self._proceed(cut)

@@ -1,10 +1,10 @@
 """The data plan: chunks of the data set, their leases to members, and full passes over all points.
 
-A seeded permutation distributes the points over chunks; each chunk is leased to a member. *The trailer
-of a contribution says how far its chunks were visited, and counts together with the contribution.* A
-chunk therefore moves to another member only when no contribution with its points can be in flight: its
-holder has contributed under a lease without the chunk, or every server knows that the holder was
-removed.
+A seeded permutation distributes the points over chunks; each chunk is leased to a member. *The
+trailer of a contribution reports how far its chunks were visited. This progress counts when the
+contribution counts.* Therefore a chunk moves to another member only when no contribution with its
+points can be in flight: its holder has contributed under a lease that does not contain the chunk,
+or every server knows that the holder was removed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,7 +18,7 @@ from polyrhythm.wire.messages import ChunkLease, ChunkProgress, Leased
 
 CHUNKS_PER_WORKER = 16
 _MOST_PASSES = 10_000
-"""The most passes over a chunk that one contribution can report."""
+"""The most passes over a chunk that one contribution may report."""
 Holder: TypeAlias = tuple[int, int]
 """A worker and its incarnation."""
 
@@ -29,7 +29,7 @@ class Chunk:
     last: int
     holder: Holder | None = None
     heir: Holder | None = None
-    """The member that gets the chunk when the holder has confirmed lease `asked`."""
+    """The member that gets the chunk when the present holder has confirmed lease `asked`."""
     asked: int = 0
     passes: int = 0
     cursor: int = 0
@@ -40,7 +40,7 @@ class Chunk:
 
     @property
     def due(self) -> Holder | None:
-        """The member that holds the chunk when all moves that were begun are over."""
+        """The member that will hold the chunk when a move that was begun is complete."""
         return self.heir or self.holder
 
 
@@ -48,7 +48,8 @@ class DataPlan:
     def __init__(
         self, points: int, workers: int, seed: int, epochs: int | None, least: int = 1
     ) -> None:
-        """`least`: the fewest points of a chunk, so that a batch never lacks points."""
+        """`least`: the fewest points of a chunk, so that each chunk has enough points for a
+        batch."""
         self.points = points
         self._seed = seed
         self._epochs = epochs
@@ -59,19 +60,20 @@ class DataPlan:
         ]
         self._held: dict[Holder, set[int]] = {}
         self.moving: set[int] = set()
-        """Chunks whose holders have not given them up yet."""
+        """The chunks that change their holder, while the old holder has not given them up yet."""
         self._passes: MinimumTracker[int] = MinimumTracker()
         for index in range(count):
             self._passes.put(index, 0)
         self._ahead: dict[int, tuple[int, int]] = {}
-        """Per chunk with progress that is not in the fold under way: passes and cursor before it."""
+        """Per chunk with progress that belongs to the next fold, and not to the one under way: the
+        passes and the cursor before that progress."""
 
     @classmethod
     def resumed(
         cls, record: Record, epochs: int | None, members: Mapping[str, Holder]
     ) -> "DataPlan":
-        """The plan of a checkpoint. `members`: the holders by name. A member that held chunks at the
-        cut gets them again, up to its share."""
+        """The data plan of a checkpoint. `members`: the present members by name. A member that held
+        chunks at the time of the cut gets them again, up to its share."""
         plan = cls(record.points, 1, record.seed, epochs)
         plan.chunks = [
             Chunk(c.first, c.last, None, None, 0, c.passes, c.cursor) for c in record.chunks
@@ -89,9 +91,9 @@ class DataPlan:
         return plan
 
     def share(self, members: list[Holder]) -> set[Holder]:
-        """Distribute all chunks over `members` evenly and in their order, and move as few as that
-        allows. Returns the members whose leases changed. A chunk that a member must give up is leased
-        to its heir later, when the member has confirmed."""
+        """Distribute all chunks evenly over `members`, in the given order, with as few moves as
+        possible. Returns the members whose leases changed. A chunk that a member must give up is
+        leased to the new holder only when the old one has confirmed."""
         if not members:
             return set()
         held: dict[Holder, list[int]] = {member: [] for member in members}
@@ -118,7 +120,7 @@ class DataPlan:
         return changed
 
     def _move(self, index: int, member: Holder) -> Holder:
-        """Let `member` have the chunk as soon as possible. Returns the member whose lease changes."""
+        """Begin to move the chunk to `member`. Returns the member whose lease changes now."""
         chunk = self.chunks[index]
         if chunk.holder is None or chunk.holder == member:
             self._hand(index, member)
@@ -128,7 +130,7 @@ class DataPlan:
         return chunk.holder
 
     def _hand(self, index: int, member: Holder | None) -> None:
-        """Give the chunk to `member`; a move that was begun is over."""
+        """Lease the chunk to `member`; a move of this chunk is complete."""
         chunk = self.chunks[index]
         if chunk.holder is not None:
             self._held[chunk.holder].discard(index)
@@ -142,8 +144,8 @@ class DataPlan:
             self._numbers[member] = self._numbers.get(member, 0) + 1
 
     def confirm(self, holder: Holder, number: int) -> set[Holder]:
-        """`holder` has contributed or abstained under lease `number`: the chunks that this lease lacks
-        can move. Returns the members whose leases grew."""
+        """`holder` has contributed or abstained under lease `number`. Chunks that it gave up with
+        this lease now move to their new holders. Returns the members whose leases grew."""
         changed: set[Holder] = set()
         for index in sorted(self.moving):
             chunk = self.chunks[index]
@@ -154,9 +156,9 @@ class DataPlan:
         return changed
 
     def release(self, gone: Iterable[Holder]) -> set[Holder]:
-        """These members were removed, and none of their contributions can arrive any more. Returns the
-        members whose leases grew: the heirs of their chunks, and the holders of chunks that they were
-        to inherit."""
+        """These members were removed, and none of their contributions can arrive any more. Their
+        chunks go to the members that were to get them next; chunks that they were to get stay with
+        the present holders. Returns the members whose leases grew."""
         leavers = set(gone)
         changed: set[Holder] = set()
         for index in sorted(self.moving):
@@ -196,9 +198,9 @@ class DataPlan:
     def commit(
         self, holder: Holder, progress: tuple[ChunkProgress, ...], *, ahead: bool = False
     ) -> int:
-        """Record what a contribution visited; returns the number of points. Progress on a chunk that
-        the member does not hold is ignored, and so is progress that no worker can have made. `ahead`:
-        the contribution is in the next fold, and not in the one under way."""
+        """Record the progress that a contribution reports; returns the number of points visited.
+        Progress on a chunk that the member does not hold is ignored, and so is impossible progress.
+        `ahead`: the contribution is in the next fold, and not in the one under way."""
         visited, chunks = 0, self.chunks
         for step in progress:
             index, passes, cursor = step.chunk, step.passes, step.cursor
@@ -223,11 +225,13 @@ class DataPlan:
         return visited
 
     def settle(self) -> None:
-        """The fold is over: contributions that were ahead of it belong to the next one."""
+        """The fold is over: progress that was recorded as `ahead` belongs to the fold that comes
+        next."""
         self._ahead.clear()
 
     def recorded(self, names: Mapping[Holder, str]) -> tuple[RecordedChunk, ...]:
-        """The chunks for a checkpoint of the fold that has just ended. `names`: of the members."""
+        """The chunks for a checkpoint of the fold that has just ended. `names`: the names of the
+        members."""
         return tuple(
             RecordedChunk(
                 chunk.first,
@@ -271,8 +275,9 @@ class DataPlan:
 def _quotas(
     chunks: int, held: Mapping[Holder, Collection[int]], members: Iterable[Holder]
 ) -> dict[Holder, int]:
-    """How many chunks each member gets: the same number, and those that hold the most get one more if
-    that does not come out even. In the order of that ranking."""
+    """How many chunks each member gets. All get the same number; if the chunks cannot be divided
+    evenly, the members that hold the most chunks get one more. The result is in descending order of
+    chunks held."""
     ranked = sorted(members, key=lambda member: -len(held.get(member, ())))
     bound, extras = divmod(chunks, len(ranked))
     return {member: bound + (rank < extras) for rank, member in enumerate(ranked)}

@@ -1,8 +1,8 @@
 """The end of the job: at a goal, on request, or at once.
 
-*When a goal is reached, or a stop was requested, members read the final version and leave. Any other
-end stops every worker at once. In both cases the model is saved before the servers stop, if round 1 has
-opened and every slice exists.*
+*When a goal is reached or a stop was requested, members read the final version and leave. For any
+other reason, every worker is stopped at once. In both cases the model is saved before the servers
+stop, if round 1 has opened and every slice has a copy.*
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from polyrhythm.wire.messages.operator import STOP
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the job ended. `rounds`: how many were folded."""
+    """How the job ended. `rounds`: how many rounds were folded."""
 
     reason: Reason
     rounds: int
@@ -42,7 +42,7 @@ class Ending:
         *,
         saves: bool,
     ) -> None:
-        """`saves`: the job keeps its model."""
+        """`saves`: the job saves its model."""
         self._admission = admission
         self._rounds = rounds
         self._progress = progress
@@ -52,9 +52,10 @@ class Ending:
         self._best = best
         self._saves = saves
         self.goal: Reason | None = None
-        """The goal that is reached: members are about to leave."""
+        """The goal that was reached, or None. If it is set, members are leaving."""
         self._outcome: Outcome | None = None
-        """How the job ended; the servers stop when the model is saved."""
+        """How the job ended, or None. If it is set, the servers stop as soon as the model is
+        saved."""
         self.over = False
         """Whether every process was told to stop."""
 
@@ -64,16 +65,17 @@ class Ending:
 
     @property
     def decided(self) -> bool:
-        """Whether the outcome is known: workers were told to stop, and the model may still be on its way
-        to the disk."""
+        """Whether the outcome is known: workers were told to stop, but the model may not be saved
+        yet."""
         return self._outcome is not None
 
     def finish(
         self, reason: Reason, rounds: int, now_ns: int, *, failed: bool, lost: bool = False
     ) -> None:
-        """End the job: stop the workers, save the model, then stop the servers. `rounds`: how many were
-        folded. `lost`: a slice has no copy any more, so there is no model to save. Only the first call
-        decides; a loss while the model is being saved ends the attempt."""
+        """End the job: stop the workers, save the model, then stop the servers. `rounds`: how many
+        rounds were folded. `lost`: a slice has no copy any more, so no model can be saved. The
+        first call decides the outcome. A later call with `lost` only ends the attempt to save the
+        model."""
         if self._outcome is not None:
             if lost and not self._saving.active:
                 self._best.lose(reason)
@@ -122,13 +124,13 @@ class Ending:
             self._end_if_written()
 
     def rerouted(self) -> None:
-        """Every server applies new routes."""
+        """Every server applies new routes: continue to save the model."""
         self._best.rerouted()
         self._saving.ask()
         self._end_if_written()
 
     def _end_if_written(self) -> None:
-        """The job is over when no file is being written any more."""
+        """End the job when no model file is being written any more."""
         if self.decided and not self.over and not self._saving.active and not self._best.active:
             self._end()
 
@@ -137,7 +139,8 @@ class Ending:
         self._not_saved(Reason("not-saved").because(fault))
 
     def _not_saved(self, reason: Reason) -> None:
-        """*A job whose model is lost has failed, even if it reached its goal.*"""
+        """The model cannot be saved. *A job whose model is lost has failed, even if it reached its
+        goal.*"""
         outcome = self._outcome
         assert outcome is not None
         if not outcome.failed:
@@ -162,21 +165,21 @@ class Ending:
 
 
 PATIENCE_NS = 10 * 10**9
-"""How long a requested stop waits for the open round."""
+"""How long a requested stop waits for the contributions to the open round."""
 
 
 class Stopping:
     """A stop that was requested in a job with rounds.
 
-    *The job stops at the next fold: the workers are told to contribute what they have, so the open round
-    counts. A worker that does not contribute within `PATIENCE_NS` is not waited for: the round is folded
-    without it, and the worker gets the final version at its next step.*
+    *The job stops at the next fold. Workers are told to contribute what they have computed, so
+    their work in the open round counts. After `PATIENCE_NS` the round is folded without workers
+    that have not contributed; these get the final version at their next step.*
     """
 
     def __init__(self) -> None:
         self.asked = False
         self.reason = STOPPED
-        """The reason of the end, which names the operator that requested the stop, if one did."""
+        """The reason for the end. If an operator requested the stop, the reason names it."""
         self.wake_ns: int | None = None
         """When the open round is folded at the latest."""
 
@@ -189,7 +192,7 @@ class Stopping:
         return self.wake_ns is not None and now_ns >= self.wake_ns
 
     def settled(self) -> None:
-        """The last fold is ordered, or another one is under way."""
+        """No deadline is needed any more: the last fold is ordered, or a fold is under way."""
         self.wake_ns = None
 
     def exclude_time(self, paused_ns: int) -> None:

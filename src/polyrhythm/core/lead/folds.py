@@ -1,5 +1,5 @@
 """The lead's orders: it asks the policy, and sends `Fold` to servers and `Release` and `Pause` to
-members. When a fold is ordered and when it is over is decided by the mode (`modes.py`)."""
+members. The mode (`modes.py`) decides when a fold is ordered and when it is over."""
 
 from polyrhythm.core.lead.members import Member, View
 from polyrhythm.core.lead.outbox import TERM, LeadOutbox
@@ -28,13 +28,14 @@ class Folds:
         self._rounds = rounds
         self._outbox = outbox
         self.wake_ns: int | None = None
-        """When the policy wants to be asked again."""
+        """When the policy must be asked again, even if no event comes."""
         self._fold: m.Fold | None = None
-        """The last order to the servers."""
+        """The last order that was sent to the servers."""
 
     def consult(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
-        """Ask the policy. A pause, and a note about what the policy has changed, are sent here; the
-        caller carries out the fold or the release."""
+        """Ask the policy. If it decides to pause the workers, or has changed a parameter, this
+        method sends the pause and writes the journal. The caller carries out the fold or the
+        release."""
         decision = self._policy.on(event, now_ns)
         self.wake_ns = decision.wake_at
         if decision.pause:
@@ -44,7 +45,7 @@ class Folds:
         return decision
 
     def note(self, change: Reason) -> None:
-        """Write to the journal what the policy has changed."""
+        """Write to the journal which of its parameters the policy has changed."""
         self._outbox.note("policy", **change.noted())
 
     # -- orders to servers ---------------------------------------------------------------------
@@ -55,8 +56,8 @@ class Folds:
         self._removals.told()
 
     def send(self, *, readers: tuple[int, ...] = (), share: float = 1.0, last: bool) -> None:
-        """Order the fold that was begun. `readers` get the new version pushed; `last`: servers fold
-        nothing after it."""
+        """Order the fold that was begun. `readers`: workers to which the new version is pushed.
+        `last`: servers fold nothing after this fold."""
         self._fold = m.Fold(
             term=TERM,
             view=self._view.epoch,
@@ -70,8 +71,8 @@ class Folds:
         self._outbox.tell_servers(self._fold, self._routing.primaries)
 
     def send_again(self) -> None:
-        """Repeat the order to all primaries that have not answered it: a server that has just become
-        a primary, or has more slices now, may not have received it."""
+        """Repeat the order to all primaries that have not answered it. A server that has just
+        become a primary, or has got more slices, may not have received it for all of them."""
         assert self._fold is not None
         self._outbox.tell_servers(self._fold, self._rounds.late(self._routing.primaries))
 
@@ -85,11 +86,12 @@ class Folds:
                 self._outbox.tell(member, m.Pause(**identity, round=self._rounds.round + 1))
 
     def release(self, release: frozenset[int], readers: frozenset[int]) -> None:
-        """Let these workers continue. `readers` get the version without a pull."""
+        """Let these workers continue. The new version is pushed to `readers`; the other workers
+        pull it."""
         at, enlisted = self._view.at, self._rounds.enlisted
         for worker in self._rounds.last_first(release):
             member = at(worker)
-            # a worker that rejoined during the fold is unknown to the servers until the next one
+            # the servers learn of a worker that rejoined during the fold only with the next fold
             if member is not None and member.key in enlisted:
                 member.resting = False
                 self.release_one(member, readers)

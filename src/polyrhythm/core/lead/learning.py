@@ -1,13 +1,14 @@
-"""Whether a job learns: does the objective fall, rise, stagnate, or is it not finite?
+"""Whether a job learns: does the objective fall, rise or stagnate, or is it not finite?
 
-*It is judged once per full pass, by the mean loss of the pass (`passes.py`). A rise counts from the
-best pass so far, and only if it exceeds a tenth of all that was gained, a twentieth of the objective
-itself, and what the spread of the losses explains. So the noise of a healthy run, early or late, is no
-rise. After its n-th rise an objective must be back at its best for n passes in a row before it counts
-as falling. It stagnates when its best falls by less than 0.5% of where it began: within five passes
-that is convergence if much was gained before, and within three it is a fault if little was.*
+*This is judged once per full pass, by the mean loss of the pass (`passes.py`). A rise is measured
+from the best pass so far. It counts only if it is larger than a tenth of the total gain so far,
+larger than a twentieth of the objective itself, and larger than the spread of the losses explains;
+so the noise of a healthy run does not count as a rise. After the n-th rise, the objective must be
+back at its best for n passes in a row before it counts as falling. The objective stagnates when its
+best value falls by less than 0.5% of the first objective: within five passes, if much was gained
+before (convergence); within three passes, if little was gained (a fault).*
 
-A finding carries a state and numbers; `observe/learning.py` puts it into words.
+A finding contains a state and numbers; `observe/learning.py` puts it into words.
 """
 
 import math
@@ -22,28 +23,30 @@ _OF_GAIN = 0.1
 _OF_LEVEL = 0.05
 _ERRORS = 3.0
 _MOST_NOISE = 0.5
-"""The limit of the noise, as a share of the first objective: exploding losses differ so much within a
-pass that their standard error would excuse any rise."""
+"""The largest noise that is taken into account, as a share of the first objective. Exploding losses
+differ so much within a pass that their standard error alone would explain any rise."""
 _BACK = 0.25
-"""Within this share of the margin above the best, an objective is back at its best."""
+"""An objective is back at its best if it is above the best by at most this share of the margin for
+a rise."""
 _STALLS = 3
 _SETTLES = 5
-"""Passes without a fall after which an objective has stalled, or settled."""
+"""After this many passes without a fall, an objective has stalled or settled."""
 _FLAT = 0.005
 _MOVES = 2 * _FLAT
-"""A flat objective falls again when it falls by this share within as many passes."""
+"""A stagnating objective counts as falling again when it falls by this share within the same number
+of passes."""
 _LEARNED = 0.2
-"""A gain of less than this share of the first objective is not convergence."""
+"""A total gain below this share of the first objective is too little for convergence."""
 
 
 class LearningState(StrEnum):
     FALLING = "falling"
     SETTLED = "settled"
-    """It does not change any more, far below where it began: convergence."""
+    """The objective does not change any more and is far below its first value: convergence."""
     STALLED = "stalled"
-    """It does not change, and is about where it began."""
+    """The objective does not change and is about as high as its first value."""
     RISING = "rising"
-    """It rose above its best pass, and has not come back."""
+    """The objective rose above that of its best pass, and has not come back."""
     NOT_FINITE = "not-finite"
 
 
@@ -52,7 +55,8 @@ FAULTS = frozenset({LearningState.STALLED, LearningState.RISING, LearningState.N
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The numbers are mean losses of passes; `first` is that of the first round."""
+    """A state with its numbers. They are mean losses of passes, except `first`, the mean loss of
+    the first round."""
 
     state: LearningState
     passes: int
@@ -61,16 +65,16 @@ class Finding:
     best: float | None
     best_pass: int
     rises: int
-    """How often the objective rose so far."""
+    """How often the objective has risen so far."""
     workers: tuple[int, ...] = ()
-    """Not finite: the workers that reported it."""
+    """If the objective is not finite: the workers that reported it."""
 
     def fields(self) -> dict[str, Any]:
         return {**asdict(self), "state": str(self.state), "workers": list(self.workers)}
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> "Finding":
-        """From the fields of a journal line."""
+        """The finding in the fields of a journal line."""
         return cls(
             LearningState(fields["state"]),
             fields["passes"],
@@ -84,8 +88,8 @@ class Finding:
 
     @property
     def lost(self) -> float:
-        """The share of all that was gained that the last pass has lost again; 1 or more: the objective
-        is no lower than it was at first."""
+        """The share of the total gain that the last pass has lost again. 1 or more means that the
+        objective is no lower than at first."""
         if self.objective is None or self.first is None or self.best is None:
             return 0.0
         gained, lost = self.first - self.best, self.objective - self.best
@@ -93,7 +97,7 @@ class Finding:
 
 
 class Trend:
-    """The values of one objective from pass to pass. All of them are finite."""
+    """The values of one objective from pass to pass. All values are finite."""
 
     def __init__(self) -> None:
         self.state = LearningState.FALLING
@@ -103,12 +107,12 @@ class Trend:
         self.best_pass = 0
         self.rises = 0
         self._back = 0
-        """Passes in a row that were back at the best."""
+        """The number of passes in a row in which the objective was back at its best."""
         self._bests: list[float] = []
-        """The best after each of the last passes."""
+        """The best value so far, after each of the last passes."""
 
     def begin(self, first: RunningMean) -> None:
-        """The objective before training: the mean loss of the first round."""
+        """Set the objective before training: the mean loss of the first round."""
         self.first = first
 
     def passed(self, loss: RunningMean, passes: int) -> None:
@@ -116,7 +120,7 @@ class Trend:
         if first is None:
             first = self.first = loss
         if self.best is None:
-            # the losses of one round do not show how much they vary: the first pass does
+            # a single round does not show how much its losses vary: use the error of the first pass
             error = loss.error * math.sqrt(loss.points / first.points)
             self.best = RunningMean(first.value, error, first.points)
             self._bests = [first.value]
@@ -160,18 +164,18 @@ class Trend:
 
 
 class Learning:
-    """Judges the learning of a job. An objective that is not finite is reported at once; the finding
-    ends after a full pass without one."""
+    """Judges whether a job learns. An objective that is not finite is reported at once; that
+    finding ends after a full pass in which all objectives were finite."""
 
     def __init__(self, *, resumed: bool = False) -> None:
-        """`resumed`: the job continues after a checkpoint, so the first round is not the objective
-        before training, and the first pass is compared with."""
+        """`resumed`: the job continues from a checkpoint. The first round then does not show the
+        objective before training, so later passes are compared with the first pass."""
         self._trend = Trend()
         self._passes = 0
         self._broken: dict[int, None] = {}
         """Workers that reported an objective that is not finite, since the last check."""
         self._unfinished: set[int] = set()
-        """Workers whose last objective was not finite."""
+        """The workers whose last objective was not finite."""
         self._first_sum = self._first_weight = 0.0
         self._opening = not resumed
         self._said = LearningState.FALLING
@@ -190,14 +194,14 @@ class Learning:
             self._first_weight += weight
 
     def folded(self) -> None:
-        """A round is over: the first one gives the objective before training."""
+        """A round is folded. The first one gives the objective before training."""
         if self._opening and self._first_weight:
             self._opening = False
             first = self._first_sum / self._first_weight
             self._trend.begin(RunningMean(first, 0.0, self._first_weight))
 
     def passed(self, passes: int, loss: RunningMean | None) -> None:
-        """A full pass is over. Its losses count unless one of them is not finite."""
+        """A full pass is over. Its mean loss is used if all objectives in the pass were finite."""
         self._passes = passes
         if loss is None:
             return
@@ -212,7 +216,7 @@ class Learning:
 
     @property
     def unfinished(self) -> bool:
-        """The last objective of some worker is not finite."""
+        """Whether the last objective of any worker is not finite."""
         return bool(self._unfinished)
 
     @property

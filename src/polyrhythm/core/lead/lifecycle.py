@@ -1,7 +1,8 @@
-"""The life of a member: admitted, attached, enrolled, entered, and removed.
+"""The life of a member: it is admitted, attaches its model, enrols a data set, enters, and is
+removed.
 
-*A link that ends removes its member at once. A member that is silent for too long is evicted, and told
-to rejoin when it can be reached again.*
+*A member is removed at once when its link ends. A member that is silent for too long is evicted,
+and is told to rejoin when it can be reached again.*
 """
 
 from polyrhythm.core.effects import Bind, Drop, worker_name
@@ -39,8 +40,8 @@ class Lifecycle:
         self.suspicion = Suspicion(parts.job.heartbeat_s)
 
     def accepts(self, worker: int, incarnation: int) -> bool:
-        """Whether contributions of this worker count: it is a member, or some server may not know yet
-        that it was removed."""
+        """Whether contributions of this worker count: it is a member, or it was removed and some
+        server may not know that yet."""
         if self._view.get(worker, incarnation) is not None:
             return True
         return self._removals.pending(worker, incarnation)
@@ -65,7 +66,8 @@ class Lifecycle:
         self._removals.joined(member.worker)
         self.suspicion.expect(member.worker, now_ns)
         self._outbox.do(Bind(link, worker_name(member.worker), member.incarnation))
-        self._outbox.introduce(member)  # before the worker can dial the servers
+        # before the worker learns the addresses of the servers and dials them
+        self._outbox.introduce(member)
         identity, servers = self._outbox.identity(member), self._routing.specs
         self._outbox.tell(member, m.Admitted(**identity, job=self._job, servers=servers))
         what = "rejoined" if again else "joined"
@@ -73,7 +75,8 @@ class Lifecycle:
         return True
 
     def attach(self, member: Member, spec: m.ModelSpec, now_ns: int) -> None:
-        """A member has sent its model: the first one is the job's, the others must equal it."""
+        """A member has announced its model. The first model becomes that of the job; every other
+        one must be equal to it."""
         if (fault := nonsense(spec)) is not None:
             self.refuse(member, _refused("model-unfit", member, fault), now_ns)
             return
@@ -101,7 +104,8 @@ class Lifecycle:
             self._outbox.tell(member, lease)
 
     def open_if_ready(self, now_ns: int) -> None:
-        """Open round 1, by the fold of round 0, if the parameters and enough workers are there."""
+        """Open round 1 if all initial parameters and enough workers are there. The opening is the
+        fold of round 0."""
         ready = self._routing.all_seeded and self._opening.due(self._view.attached)
         if self._rounds.open or not ready:
             return
@@ -120,7 +124,7 @@ class Lifecycle:
         self._mode.ask(sync.Joined(member.worker), now_ns)
 
     def enter_attached(self, now_ns: int) -> None:
-        """Let members enter that attached while the first version was on its way, or during a change of
+        """Let members enter that attached during the fold of round 0 or during a change of
         routes."""
         for member in self._view.all_attached():
             if not member.entered:
@@ -144,15 +148,16 @@ class Lifecycle:
         self.remove(member, Reason("evicted"), now_ns)
 
     def close_links(self, now_ns: int) -> None:
-        """Close the links of members that were evicted long ago. Such a worker has received the order to
-        rejoin, and reads it before it notices the end of the link."""
+        """Close the links of members that were evicted long ago. The order to rejoin was sent
+        before; such a worker reads it before it notices that the link has ended."""
         for worker, incarnation in self._removals.links_due(now_ns, alone=not len(self._view)):
             self._outbox.dismiss(worker, incarnation)
             self._outbox.do(Drop(worker_name(worker), Reason("not-woken")))
             self._removals.link_ended(worker, incarnation, now_ns)
 
     def refuse(self, member: Member, reason: Reason, now_ns: int, *, ending: bool = False) -> None:
-        """Remove a member, and tell it why. `ending`: the job ends, and the member has not failed."""
+        """Remove a member, and tell it why. `ending`: the reason is the end of the job, and not a
+        fault of the member."""
         self._outbox.refuse(worker_name(member.worker), reason, ending=ending)
         self.remove(member, reason, now_ns)
 
@@ -180,13 +185,13 @@ class Lifecycle:
         self.end_if_deserted(now_ns)
 
     def tell_operators(self) -> None:
-        """Tell the operators that have asked for a stop how many workers it waits for."""
+        """Tell the operators that have requested a stop for how many workers it still waits."""
         if len(self._view) and not self._ending.decided:
             remaining = Reason("stopping", {"workers": len(self._view)})
             self._operators.tell(STOP, remaining)
 
     def end_if_deserted(self, now_ns: int) -> None:
-        """End the job if its last member has left and none can be expected."""
+        """End the job if its last member has left and no worker is expected to join or rejoin."""
         if len(self._view):
             return
         goal, done = self._ending.goal, self._mode.done

@@ -1,8 +1,10 @@
-"""The lead: the coordinator of a job. It decides who is a member, where slices are, and when to fold.
+"""The lead: the coordinator of a job. It decides which workers are members, where slices are, and
+when to fold.
 
-The lead never sees a tensor. Servers and workers report to it; it asks the sync policy, and sends the
-orders that they follow. It is a machine of its own even where there is one server. This module says
-which part handles which event; each part has a file of its own with its rule (`parts.py`).
+The lead never sees a tensor. Servers and workers report to it; it asks the sync policy, and sends
+them orders. It is a machine of its own even in a job with one server. This module contains the
+table of which part handles which event; each part has its own file, which states its rule
+(`parts.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +66,7 @@ class LeadMachine:
             self._best,
             self._cuts,
         )
-        """The parts that want to be woken, beside the policy and the opening."""
+        """The parts with a `wake_ns`, besides the policy and the opening of round 1."""
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -83,7 +85,7 @@ class LeadMachine:
             return None
         wake_ns = self._folds.wake_ns if self._rounds.open else self._opening.wake_at()
         if self._ending.decided:
-            wake_ns = None  # the policy is not asked any more
+            wake_ns = None  # the job is ending, so the policy is not asked any more
         for part in self._timed:
             other_ns = part.wake_ns
             if other_ns is not None and (wake_ns is None or other_ns < wake_ns):
@@ -180,7 +182,7 @@ class LeadMachine:
         if member is None and not self._removals.pending(message.worker, message.incarnation):
             return
         if member is not None and not member.entered:
-            return  # a worker cannot contribute before it takes part
+            return  # a worker cannot contribute before it has entered
         self._lifecycle.suspicion.hear(message.worker, now_ns)
         fault = None if member is None else self._contributions.fault(member.name, message)
         if member is not None and fault is not None:
@@ -210,7 +212,7 @@ class LeadMachine:
             self._after_fold(now_ns)
 
     def _after_fold(self, now_ns: int) -> None:
-        """Every primary has folded: end the job, or release its members."""
+        """Every primary has folded: end the job, or release the members."""
         self._contributions.folded(self._rounds.round)
         removed = self._removals.confirmed()
         for worker, incarnation in removed:
@@ -233,10 +235,10 @@ class LeadMachine:
         self._promote(now_ns)
 
     def _send_stop(self, goal: Reason, now_ns: int) -> None:
-        """Let every member read the last version and leave."""
+        """Let every member read the final version and leave."""
         for member in self.view.members():
             if member.key not in self._rounds.enlisted:
-                # the servers do not know it, so it cannot read the last version
+                # the servers do not know this member, so it cannot read the final version
                 late = Reason("too-late", {"name": member.name}).because(goal)
                 self._lifecycle.refuse(member, late, now_ns, ending=True)
                 continue
@@ -246,7 +248,8 @@ class LeadMachine:
     # -- servers -------------------------------------------------------------------------------
 
     def _end_if_fatal(self, fatal: Reason | None, now_ns: int) -> None:
-        """A server is lost; `fatal` says why the job cannot continue without it, if it cannot."""
+        """A server is lost. End the job if it cannot continue without that server: `fatal` is then
+        the reason, otherwise None."""
         if fatal is not None:
             self._finish(fatal, now_ns, failed=True, lost=True)
 
@@ -275,7 +278,8 @@ class LeadMachine:
         self._lifecycle.open_if_ready(now_ns)
 
     def _after_rerouting(self, now_ns: int) -> None:
-        """Every server applies the new routes: tell the members, and continue what waited for it."""
+        """Every server applies the new routes: tell the members, and continue with what waited for
+        this."""
         change, rows, versions = self._servers.followed(now_ns)
         for member in self.view.all_attached():
             if change.promoted or change.lost or not member.routed:
@@ -297,7 +301,7 @@ class LeadMachine:
         versions: Mapping[int, int],
         now_ns: int,
     ) -> None:
-        """Determine what is complete and folded from what the new primaries have."""
+        """After a change of primaries, find out which contributions are complete and folded."""
         primary_since, epoch = self._routing.primary_since, self._routing.epoch
         for complete in self._contributions.reroute(primary_since, rows, epoch):
             trailer = complete.trailer
@@ -312,7 +316,8 @@ class LeadMachine:
     # -- checkpoints ---------------------------------------------------------------------------
 
     def _on_resume_asked(self, event: ev.ResumeAsked, now_ns: int) -> None:
-        """Continue after a checkpoint: servers read the slices, and the lead takes its record over."""
+        """Continue from a checkpoint: servers read the slices, and the lead takes over the values
+        of its record."""
         record = event.record
         self.view.resume(record.view, {worker.name: worker.number for worker in record.workers})
         self._routing.resume(record.routing)

@@ -17,17 +17,18 @@ class Member:
     incarnation: int
     since_ns: int
     attached: bool = False
-    """Its model is the job's model."""
+    """It has attached a model that is equal to the job's model."""
     routed: bool = False
     """It knows the routes of the slices."""
     enrolled: bool = False
-    """It has a data set, and gets leases."""
+    """It has enrolled a data set, and gets leases of chunks."""
     entered: bool = False
-    """The policy knows it: it takes part in folds."""
+    """The policy counts it as a member: it takes part in folds."""
     resting: bool = False
-    """It abstained, and waits for chunks, the next round or the end."""
+    """It has abstained, and waits for chunks, for the next round or for the end of the job."""
     confirms: int = 0
-    """The lease under which it abstained while one of its contributions was still incomplete."""
+    """The lease under which it abstained, to be confirmed when its last contribution is complete;
+    0: none."""
 
     key: tuple[int, int] = field(init=False)
     """Worker and incarnation: a worker that rejoins is a different member."""
@@ -43,12 +44,14 @@ class View:
         """How many members have attached the job's model."""
         self._members: dict[int, Member] = {}
         self._numbers: dict[str, int] = {}
-        """Per name, the number of the worker; names of former members stay."""
+        """Per name, the number of the worker. Former members keep their numbers."""
         self._specs: tuple[MemberSpec, ...] | None = None
-        """Of all members that have entered; None: to be built anew."""
+        """The members that have entered, as sent to servers; None if the tuple must be built
+        again."""
 
     def resume(self, epoch: int, numbers: Mapping[str, int]) -> None:
-        """Continue after a checkpoint: epochs go on rising, and known names keep their numbers."""
+        """Continue from a checkpoint: the view epoch continues from `epoch`, and known names keep
+        their numbers."""
         self.epoch = epoch
         self._numbers = dict(numbers)
 
@@ -64,7 +67,7 @@ class View:
         return len(self._members)
 
     def get(self, worker: int, incarnation: int) -> Member | None:
-        """The member with this number if the incarnation is its current one."""
+        """The member with this number, if this is its current incarnation."""
         member = self._members.get(worker)
         return member if member is not None and member.incarnation == incarnation else None
 
@@ -72,7 +75,7 @@ class View:
         return self._members.get(self._numbers.get(name, -1))
 
     def at(self, worker: int) -> Member | None:
-        """The member with this number, under any incarnation."""
+        """The member with this number, whatever its incarnation is."""
         return self._members.get(worker)
 
     def known(self, name: str) -> bool:
@@ -93,7 +96,7 @@ class View:
         member.attached = True
 
     def enter(self, member: Member) -> None:
-        """The policy knows the member from now on."""
+        """The policy counts this member from now on."""
         member.entered = True
         self._specs = None
 
@@ -112,7 +115,7 @@ class View:
         return member
 
     def specs(self) -> tuple[MemberSpec, ...]:
-        """All members that have entered. The tuple stays the same object until they change."""
+        """All members that have entered. The same tuple object is returned until they change."""
         if self._specs is None:
             entered = (member for member in self._members.values() if member.entered)
             self._specs = tuple(MemberSpec(m.worker, m.incarnation, m.name) for m in entered)

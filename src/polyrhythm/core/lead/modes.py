@@ -1,7 +1,7 @@
 """The two modes in which contributions become part of the parameters: by rounds, or on arrival.
 
-The mode is chosen once per job, by the policy's trait. All other parts of the lead call it and do not
-ask which one it is (decision 041).
+The policy's traits decide which mode a job has. The other parts of the lead call the mode through
+this interface, and do not ask which of the two it is (decision 041).
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from polyrhythm.wire.messages import Folded, Trailer
 
 class Mode(Protocol):
     withholds: ClassVar[bool]
-    """Whether workers must withhold contributions before a cut: no fold divides those that are in it
-    from those that are not."""
+    """Whether workers must withhold contributions before a cut. With rounds they need not, because
+    a fold separates the contributions before it from those after it."""
     part: float
-    """The part of the next round's equivalent that is done; always 0 by rounds."""
+    """The fraction of the next round equivalent that is done; always 0 by rounds."""
 
     @property
     def done(self) -> int:
-        """How many rounds, or their equivalent, are folded or being folded."""
+        """How many rounds (on arrival: round equivalents) are folded or being folded."""
 
     # -- contributions -------------------------------------------------------------------------
 
@@ -40,10 +40,11 @@ class Mode(Protocol):
         """A contribution is complete; the policy does not know of it yet."""
 
     def ahead(self, complete: Complete) -> bool:
-        """Whether a contribution is complete that is in the next fold, and not in the one under way."""
+        """Whether a complete contribution belongs to the next fold, and not to the one under
+        way."""
 
     def counted(self, now_ns: int) -> None:
-        """A contribution is complete, and the policy has decided about it."""
+        """A contribution is complete, and the policy was told of it."""
 
     def forget(self, worker: int, incarnation: int) -> None:
         """This member was removed."""
@@ -54,7 +55,7 @@ class Mode(Protocol):
         """Ask the policy, and carry out its decision, unless the job is ending."""
 
     def call_back(self, member: Member, now_ns: int) -> None:
-        """A member may have chunks to visit again after it abstained."""
+        """A member that abstained may have chunks to visit now."""
 
     def end_if_idle(self, now_ns: int) -> None:
         """End the job if no member can contribute any more."""
@@ -62,7 +63,7 @@ class Mode(Protocol):
     # -- a stop on request ---------------------------------------------------------------------
 
     def stop(self, now_ns: int) -> None:
-        """End the job in order: with the contributions that workers have made."""
+        """End the job in order: the contributions that workers have computed still count."""
 
     def stop_waiting(self, now_ns: int) -> None:
         """A stop has waited long enough for the open round."""
@@ -70,28 +71,30 @@ class Mode(Protocol):
     # -- folds ---------------------------------------------------------------------------------
 
     def fold(self, release: frozenset[int], reason: Reason, now_ns: int) -> None:
-        """Order a fold, as soon as that is possible."""
+        """Order a fold, as soon as possible."""
 
     def folded(self, message: Folded) -> bool:
         """A server has folded. Returns True if the fold is over."""
 
     def closed(self, now_ns: int) -> None:
-        """A fold is over: check the goals of the job, and order its last fold if one is due."""
+        """A fold is over: check the goals of the job, and order the last fold if one is reached."""
 
     def recount(self, versions: Mapping[int, int]) -> bool:
-        """The primaries have changed and have these versions. Returns True if that ends a fold."""
+        """The primaries have changed; `versions` gives the version of each. Returns True if the
+        fold under way is over with that."""
 
     def repaid(self, now_ns: int) -> None:
-        """No contribution is owed to a promoted server any more."""
+        """No worker has to send contributions again to a promoted server any more."""
 
     def resume(self, now_ns: int) -> None:
-        """Every server applies the new routes: order the fold that waited for that, if any."""
+        """Every server applies the new routes: order a fold that has waited for this, if there is
+        one."""
 
     def learned(self, now_ns: int) -> None:
         """A learner has caught up with its primary."""
 
     def waiting(self) -> Waiting | None:
-        """What the job waits for in this mode only, if anything."""
+        """What the job waits for, if it is something that exists in this mode only; else None."""
 
 
 def choose_mode(parts: Parts) -> Mode:

@@ -1,7 +1,9 @@
-"""On arrival: each server folds a contribution when it arrives, and workers need not wait for others.
+"""On arrival: each server folds a contribution when it arrives, and workers need not wait for
+others.
 
-*A fold changes no parameters here. The lead orders one when the view changes, so that every server
-knows the members, and a last one when a goal is reached, so that servers stop folding.*
+*A `Fold` of the lead changes no parameters in this mode. The lead sends it when the view changes,
+so that every server learns the members, and a last time when a goal is reached, so that servers
+stop folding.*
 """
 
 from collections.abc import Mapping
@@ -89,7 +91,8 @@ class OnArrival:
         if decision.fold:
             self.fold(decision.release, decision.reason, now_ns)
         elif decision.release:
-            # a worker that is released by its own contribution has asked for parameters with it
+            # a worker that its own contribution releases has asked for the parameters with that
+            # contribution
             asked = sync.NO_WORKERS
             if isinstance(event, sync.MemberContributed):
                 asked = frozenset((event.worker,))
@@ -101,7 +104,8 @@ class OnArrival:
             self.ask(sync.Returned(member.worker), now_ns)
 
     def end_if_idle(self, now_ns: int) -> None:
-        """End the job if every member rests and no contribution, chunk or view is on its way."""
+        """End the job if every member rests, no contribution is in flight, no chunk moves and no
+        view change is under way."""
         if self._contributions.any or self._sharing.moving:
             return
         over = self._ending.begun or not len(self._view)
@@ -118,7 +122,7 @@ class OnArrival:
         self._end_with_fold(stopped, now_ns)
 
     def stop_waiting(self, now_ns: int) -> None:
-        """Nothing to do: a stop waits for no round."""
+        """Nothing to do: a stop does not wait for a round."""
 
     def _end_with_fold(self, reason: Reason, now_ns: int) -> None:
         self._ending.goal = reason
@@ -144,7 +148,8 @@ class OnArrival:
 
     def closed(self, now_ns: int) -> None:
         if self._ending.goal is not None and not self._ending.decided and not self._last:
-            self._fold_last(self._ending.goal, now_ns)  # the goal was reached during a view change
+            # the goal was reached during the view change that is over now
+            self._fold_last(self._ending.goal, now_ns)
 
     def recount(self, versions: Mapping[int, int]) -> bool:
         rounds, primaries = self._rounds, self._routing.primaries
@@ -156,17 +161,18 @@ class OnArrival:
         return False
 
     def repaid(self, now_ns: int) -> None:
-        """Nothing to do: a contribution is folded at once, and never owed."""
+        """Nothing to do: a contribution is folded at once, so workers never send one again for a
+        fold."""
 
     def resume(self, now_ns: int) -> None:
-        """Nothing to do: a fold does not wait for routes."""
+        """Nothing to do: a `Fold` does not wait for new routes."""
 
     def learned(self, now_ns: int) -> None:
         if not self._ending.begun:
             self._servers.promote(now_ns)
 
     def waiting(self) -> Waiting | None:
-        """Workers whose window is full wait for servers to acknowledge."""
+        """Workers with a full window wait until servers acknowledge contributions."""
         full = self._in_flight.full()
         if full is None:
             return None

@@ -1,8 +1,8 @@
-"""Operators: commands of the job's user that ask the lead of the running job for something.
+"""Operators: commands of the job's user that send the lead of the running job a request.
 
-*Only a peer that has said the operator's hello may ask, and it may ask once. It gets answers until its
-request is done or the job is over, and then the lead closes its link. An operator is no member: the job
-waits for none, and the end of its link withdraws nothing.*
+*Only a peer that has sent an operator's hello may send a request, and only one. It gets answers
+until its request is done or the job is over; then the lead closes its link. An operator is not a
+member: the job does not wait for it, and a request stays in force if its link ends.*
 """
 
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ from polyrhythm.wire import messages as m
 class _Operator:
     name: str
     asked: str = ""
-    """The request that it waits for; empty before it has asked."""
+    """The request that the operator waits for; empty before it has sent one."""
 
 
 class Operators:
     def __init__(self, outbox: LeadOutbox) -> None:
         self._outbox = outbox
         self._operators: dict[str, _Operator] = {}
-        """By link."""
+        """The operators by the names of their links."""
 
     def join(self, link: str, hello: m.OperatorHello) -> None:
         self._operators[link] = _Operator(hello.name)
 
     def leave(self, link: str) -> None:
-        """A link has ended, which may have been an operator's."""
+        """A link has ended. If it was an operator's, forget the operator."""
         self._operators.pop(link, None)
 
     def take(self, link: str, request: m.OperatorRequest) -> str | None:
-        """A request has come over `link`. Returns the name of the operator, or None if it may not
-        ask and was refused."""
+        """A request has come over `link`. Returns the name of the operator, or None if its request
+        was refused."""
         operator = self._operators.get(link)
         if operator is None:
             self.refuse(link, Reason("not-an-operator"))
@@ -47,19 +47,20 @@ class Operators:
         return operator.name
 
     def refuse(self, link: str, fault: Reason) -> None:
-        """The request of this operator cannot be met."""
+        """Tell this operator that its request cannot be carried out."""
         self._operators.pop(link, None)
         self._outbox.refuse(link, fault)
 
     # -- answers -------------------------------------------------------------------------------
 
     def tell(self, what: str, reason: Reason) -> None:
-        """Tell all operators that have asked for this how far it is."""
+        """Tell the progress to all operators with this request."""
         for link in self._waiting(what):
             self._outbox.do(Send(link, m.OperatorAnswer(term=TERM, reason=reason)))
 
     def done(self, what: str, reason: Reason, *, failed: bool = False) -> None:
-        """This was done, or has failed: give the last answer to all operators that asked for it."""
+        """The request was carried out, or has failed: send the last answer to all operators with
+        this request."""
         for link in self._waiting(what):
             answer = m.OperatorAnswer(term=TERM, reason=reason, done=True, failed=failed)
             self._outbox.do(Send(link, answer))
@@ -67,7 +68,7 @@ class Operators:
             del self._operators[link]
 
     def close(self, reason: Reason, *, failed: bool) -> None:
-        """The job is over: every operator gets its last answer."""
+        """The job is over: send every operator its last answer."""
         for what in sorted({operator.asked for operator in self._operators.values()}):
             self.done(what, reason, failed=failed)
 

@@ -1,7 +1,7 @@
-"""The effects of one event, in order: messages of the lead to members, servers and processes that are
-not admitted, and lines for the journal.
+"""The effects of one event, in order: messages of the lead to members, servers and processes that
+are not admitted, and journal lines.
 
-*Every message carries the term and the epochs of view and routing in which it was sent.*
+*Every message contains the term, and the view and routing epochs in which it was sent.*
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ class LeadOutbox:
         self._out.append(Send(worker_name(member.worker), message))
 
     def tell_servers(self, message: m.Message, servers: Iterable[int] | None = None) -> None:
-        """To these servers, or to all."""
+        """Send a message to these servers, or to all."""
         for server in self._routing.servers if servers is None else sorted(servers):
             self._out.append(Send(server_name(server), message))
 
@@ -58,7 +58,7 @@ class LeadOutbox:
         self._out.append(Note(what, fields))
 
     def place(self, members: tuple[m.MemberSpec, ...]) -> None:
-        """Send the routes to all servers, with the `members` that they know of."""
+        """Send the routes to all servers, with the members that take part."""
         routing = self._routing
         assert routing.spec is not None
         place = m.Place(
@@ -74,12 +74,13 @@ class LeadOutbox:
         self.tell_servers(place)
 
     def introduce(self, member: Member, servers: Iterable[int] | None = None) -> None:
-        """Tell these servers, or all, of an admitted worker: they accept links of such workers only."""
+        """Announce an admitted worker to these servers, or to all. Servers accept only links of
+        workers that were announced."""
         introduced = m.Introduced(**self.identity(member))
         self.tell_servers(introduced, servers)
 
     def introduce_all(self, server: int) -> None:
-        """Tell a server that has joined of every member."""
+        """Announce every member to a server that has joined."""
         for member in self._view.members():
             self.introduce(member, (server,))
 
@@ -93,7 +94,7 @@ class LeadOutbox:
         )
 
     def route(self, member: Member) -> None:
-        """Send a member the routes, and whether it must seed the slices."""
+        """Send the routes to a member, and whether it must seed the slices."""
         member.routed = True
         seed = self._routing.seeds(member.worker)
         message = m.Routing(

@@ -1,8 +1,8 @@
 """The lead's heartbeat to every worker and server that is linked to it.
 
-It is a machine of its own with a driver of its own: *a lead that is busy, because it makes room for a
-large model or writes to a slow disk, still sends heartbeats.* A heartbeat therefore says that the lead's
-process runs, and not that the lead makes progress.
+It is a separate machine with its own driver, so that *the lead sends heartbeats even while it is
+busy, for example with cutting a large model into slices or with writing to a slow disk.* A
+heartbeat therefore shows that the lead's process runs, and not that the lead makes progress.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from polyrhythm.core.machine import Effect, Reason, Waiting
 from polyrhythm.wire import messages as m
 
 PACEMAKER = "pacemaker"
-"""The machine's name in its process."""
+"""The name of this machine within its process."""
 
 
 class Pacemaker:

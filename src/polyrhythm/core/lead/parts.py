@@ -25,8 +25,9 @@ from polyrhythm.wire.messages import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """None of these parts calls the mode (`modes.py`), the lifecycle of members (`lifecycle.py`), the
-    counting of contributions (`counting.py`) or the machine: those call the parts."""
+    """The parts of the lead that are called and do not call back: none of them calls the mode
+    (`modes.py`), the lifecycle of members (`lifecycle.py`), the counting of contributions
+    (`counting.py`) or the machine."""
 
     job: JobSpec
     policy: SyncPolicy

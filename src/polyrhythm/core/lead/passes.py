@@ -1,8 +1,9 @@
-"""The objective of each full pass: what `--target-change` and the monitoring of learning compare.
+"""The objective of each full pass, which `--target-change` and the monitoring of learning compare.
 
-*A check is due once per full pass of the slowest worker (FSP §5.3), and never before a whole data
-set's worth of points was visited since the check before: when chunks change hands, the pass count can
-rise twice within a few points. A check uses only values that were measured after the check before.*
+*A check is due once per full pass of the slowest worker (FSP §5.3), but only when as many points as
+the data set has were visited since the last check: when chunks move between workers, the number of
+full passes can rise twice within a few points. A check uses only values that were measured after
+the last check.*
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from polyrhythm.wire.messages import Trailer
 
 _REST = 0.5
-"""At the end of a job, this share of a pass is enough for a last check."""
+"""At the end of a job, a last check needs only this share of a pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class RunningMean:
 
 @dataclass(frozen=True, slots=True)
 class PassObjective:
-    """`loss`: the mean over all contributions since the check before; None: none had an objective.
-    `change`: how much the objective changed since a check that is at least a pass older; None: there
+    """`loss`: the mean over all contributions since the last check; None if none had an objective.
+    `change`: how much the objective has changed since a check at least one pass ago; None if there
     is nothing to compare with yet."""
 
     passes: int
@@ -36,7 +37,8 @@ class PassObjective:
 
 @dataclass(frozen=True, slots=True)
 class _Probed:
-    """The mean loss over `sample` points of the probe sample, after `visited` points of training."""
+    """The mean loss over `sample` points of the probe sample, measured after `visited` points of
+    training."""
 
     value: float
     sample: int
@@ -46,10 +48,10 @@ class _Probed:
 class _Losses:
     """The mean of weighted losses, and its standard error.
 
-    A loss is a mean over `weight` points, so the difference of two losses at the same parameters varies
-    by the variance of one point's loss times `1 / weight + 1 / other weight`. Contributions that follow
-    each other are at nearly the same parameters. Their differences leave out what training changes
-    within the pass, the fall of a healthy objective and the swings of an unstable one.
+    Each loss is a mean over `weight` points. The difference of two losses at the same parameters
+    has the variance of one point's loss times `1 / weight + 1 / other weight`. Contributions that
+    follow each other were computed on nearly the same parameters. So their differences show the
+    noise alone, without the change of the objective during the pass.
     """
 
     def __init__(self) -> None:
@@ -71,7 +73,8 @@ class _Losses:
         return RunningMean(self._mean, self._error(), self._weight) if self._weight else None
 
     def _error(self) -> float:
-        """With few differences the estimate is poor, so it is widened, about as Student's t does."""
+        """The standard error of the mean. With few differences the estimate is poor, so it is
+        widened, about as Student's t does."""
         if not self._pairs:
             return 0.0
         return math.sqrt(self._variances / self._pairs / self._weight) * (1 + 2 / self._pairs)
@@ -83,17 +86,20 @@ class Passes:
         self._checked = 0
         """Full passes at the last check."""
         self._visited = self._since = 0
-        """Points visited in the whole job, and at the last check."""
+        """The points visited in the whole job, and that number at the last check."""
         self._last: RunningMean | None = None
         self._share = (0.0, 0)
-        """The probe sample in the open round: the sum of its losses, and the number of its points."""
+        """The probe sample in the open round: the sum of the losses over its points, and their
+        number."""
         self._probed: _Probed | None = None
-        """The last reading of the probe sample, if it was taken after the last check."""
+        """The last measurement on the probe sample, if it was made after the last check; else
+        None."""
         self._compared: _Probed | None = None
-        """The reading that the next one is compared with."""
+        """The measurement with which the next one is compared."""
 
     def count(self, trailer: Trailer, points: int) -> None:
-        """A contribution is complete; `points` of it were visited for the first time in their pass."""
+        """A contribution is complete; `points` of its points were visited for the first time in
+        their pass."""
         self._visited += points
         if trailer.objective is not None:
             self._losses.add(trailer.objective, trailer.weight)
@@ -135,8 +141,9 @@ class Passes:
         return PassObjective(passes, loss, change)
 
     def _probe_change(self, data_set: int) -> float | None:
-        """The change between two readings of the probe sample. They are compared only if they are a full
-        pass apart and over equally many points: the share of a worker that died is missing."""
+        """The change between two measurements on the probe sample. They are compared only if they
+        are a full pass apart and over the same number of points: if a worker died, its share of the
+        sample is missing."""
         now, before = self._probed, self._compared
         if now is None:
             return None

@@ -12,15 +12,17 @@ from polyrhythm.wire.messages import JobSpec, Trailer
 from polyrhythm.wire.messages.reasons import Field
 
 NOT_FINITE = "goal-not-finite"
-"""The code of an end at a goal with an objective that is not finite: the job has failed."""
+"""The code of an end at a goal while the objective is not finite: the job has failed."""
 STOPPED = Reason("stopped")
-"""The reason of an end that was requested, by Ctrl-C or SIGTERM."""
+"""The reason for an end that Ctrl-C or SIGTERM requested."""
 IDLE_ROUNDS = 3
-"""The job ends after so many rounds without a contribution: sharing the chunks again did not help."""
+"""After this many rounds without a contribution the job ends: in that time, sharing the chunks
+again would have given workers points to visit."""
 
 
 def stopped(by: str) -> Reason:
-    """The reason of an end that was requested: by this operator, or by a signal if it is empty."""
+    """The reason for an end that was requested: by the operator `by`, or by a signal if `by` is
+    empty."""
     return Reason(STOPPED.code, {"by": by}) if by else STOPPED
 
 
@@ -44,7 +46,8 @@ class JobProgress:
         return needed and job.rounds is None and not self._sharing.begun
 
     def count(self, trailer: Trailer, now_ns: int, *, ahead: bool = False) -> None:
-        """A contribution is complete. `ahead`: it is not in the fold under way."""
+        """A contribution is complete. `ahead`: it belongs to the next fold, and not to the one
+        under way."""
         points = self._sharing.commit(trailer, ahead=ahead)
         self.accounting.count(trailer, points, now_ns)
         self._passes.count(trailer, points)
@@ -52,8 +55,8 @@ class JobProgress:
             self.learning.count(trailer.worker, trailer.objective, trailer.weight)
 
     def folded(self, rounds: int, why: Reason, now_ns: int) -> Reason | None:
-        """So many rounds (or their equivalent) are folded, the last one for the reason `why`. Returns
-        the goal that is reached, if any."""
+        """This many rounds (on arrival: round equivalents) are folded, the last one for the reason
+        `why`. Returns the goal that is reached, if any."""
         passes = self._sharing.passes
         self.goals.folded(rounds, passes)
         if rounds > 0:
@@ -73,7 +76,7 @@ class JobProgress:
         return None if goal is None else self._concluded(goal)
 
     def _concluded(self, goal: Reason) -> Reason:
-        """The reason of an end at this goal, after a last check of the learning."""
+        """The reason for the end at this goal, after a last check of whether the job learns."""
         self._conclude()
         failed = self.learning.unfinished and goal.code != STOPPED.code
         return Reason(NOT_FINITE, goal.fields) if failed else goal
@@ -100,8 +103,8 @@ class JobProgress:
         self._conclude()
 
     def stuck(self, round_: int, why: Reason) -> Reason | None:
-        """Why no further round can bring the job to its goal, after a fold of this round for the reason
-        `why`; None if one can."""
+        """Why the job can never reach its goal; None if it can. Called after the fold of this
+        round, which was ordered for the reason `why`."""
         if round_ == 0 or self._job.rounds is not None:
             return None
         before, self._counted = self._counted, self.accounting.contributions
@@ -114,10 +117,10 @@ class JobProgress:
 
 
 class RoundEquivalents:
-    """Counts rounds where contributions are folded on arrival.
+    """Counts round equivalents where contributions are folded on arrival.
 
-    *P contributions count as one round, where P is the number of members: each is folded with 1/P of
-    the rate.*
+    *P contributions count as one round, where P is the number of members: each is folded with 1/P
+    of the learning rate.*
     """
 
     def __init__(self, done: int = 0) -> None:
@@ -125,7 +128,7 @@ class RoundEquivalents:
         self.part = 0.0
 
     def advance(self, members: int) -> None:
-        """A contribution of one of so many members is complete."""
+        """A contribution is complete, in a view with this many members."""
         self.part += 1 / max(1, members)
         if self.part >= 1 - 1e-9:
             self.part -= 1
@@ -133,12 +136,13 @@ class RoundEquivalents:
 
 
 class Goals:
-    """The goals of a job; the first one that is reached ends it.
+    """The goals of a job; the first goal that is reached ends the job.
 
     *Seconds count from the opening of round 1. The accuracy is the mean of the last reports of all
-    present workers, so that one lucky worker does not end the job. The objective is a mean over many
-    points, because one batch may be lucky too. Its change is checked once per full pass of the slowest
-    worker (`passes.py`): over a short interval any change is small (FSP §5.3).*
+    present workers, so that one lucky report does not end the job. The objective is a mean over
+    many points, so that one lucky batch does not end it either. The change of the objective is
+    checked once per full pass of the slowest worker (`passes.py`), because over a short time any
+    change is small (FSP §5.3).*
     """
 
     def __init__(self, job: JobSpec) -> None:
@@ -154,7 +158,7 @@ class Goals:
     # -- measurements --------------------------------------------------------------------------
 
     def opened(self, now_ns: int) -> None:
-        """Round 1 opens: the seconds begin."""
+        """Round 1 opens: seconds count from now on."""
         if self._job.max_seconds is not None:
             self._until_ns = now_ns + round(self._job.max_seconds * 1e9)
 
@@ -162,7 +166,8 @@ class Goals:
         self._rounds, self._passes = rounds, passes
 
     def checked(self, change: float | None) -> None:
-        """A full pass is over, in which the objective changed by this; None: it is not known."""
+        """A full pass is over. `change`: by how much the objective changed; None if that is not
+        known."""
         self._change = change
 
     def measured(self, objective: float | None) -> None:

@@ -1,10 +1,11 @@
 """Members that were removed, until every server knows it; and whether the job is deserted.
 
 *A contribution that a member sent before its removal still counts while some server may not know of
-the removal. After that, its chunks go to other members. A member that was evicted for silence may
-rejoin: while one may, and for a grace period in a job that restarts its workers, a job without members
-is not deserted. While other members train, the links of an evicted member are kept as long as those of
-a machine that has vanished, and then closed.*
+the removal. After that, the member's chunks go to other members. A member that was evicted for
+silence may rejoin. A job without members is not deserted while an evicted member may rejoin, nor,
+if the job restarts its workers, during a grace period. While other members train, the links of an
+evicted member are closed after the time after which the network layer would end a link to a
+vanished host.*
 """
 
 import math
@@ -12,7 +13,8 @@ import math
 from polyrhythm.core.lead.data import Holder
 
 _REJOINS_WITHIN_NS = 5 * 10**9
-"""For an evicted worker whose link has ended to say hello again: it closes the old link first."""
+"""How long an evicted worker whose link has ended may take to send a hello again: it closes the old
+link first."""
 
 
 class Removals:
@@ -21,13 +23,13 @@ class Removals:
         self._grace_ns = round(grace_s * 1e9)
         self._links_s = links_s
         self._leaving: set[Holder] = set()
-        """Removed since the last fold was ordered."""
+        """The members that were removed since the last fold was ordered."""
         self._telling: set[Holder] = set()
-        """Missing in the view that is on its way to the servers."""
+        """The removed members that are missing in the view that is on its way to the servers."""
         self._evicted: dict[int, int] = {}
-        """Evicted workers that may rejoin, with the incarnation that was evicted."""
+        """Per evicted worker that may rejoin, the incarnation that was evicted."""
         self._links_until_ns: dict[int, int] = {}
-        """Per evicted worker, how long its links are kept."""
+        """Per evicted worker, when its links are closed."""
         self._rejoin_until_ns = 0
         self._deserted_ns: int | None = None
         """When a job without members is deserted; None while it has members."""
@@ -47,12 +49,12 @@ class Removals:
         self._leaving.add(member)
 
     def told(self) -> None:
-        """The view without these members is on its way to the servers."""
+        """A view without the removed members was sent to the servers."""
         self._telling |= self._leaving
         self._leaving = set()
 
     def confirmed(self) -> list[Holder]:
-        """Every server knows the view: the members that are removed for good."""
+        """Every server knows the view. Returns the members whose removal every server knows now."""
         gone, self._telling = sorted(self._telling), set()
         return gone
 
@@ -61,22 +63,22 @@ class Removals:
         return (worker, incarnation) in self._leaving or (worker, incarnation) in self._telling
 
     def may_rejoin(self, worker: int, incarnation: int, now_ns: int) -> None:
-        """The member was evicted, or removed because it opened another link."""
+        """The member was evicted, or removed because it opened another link: it may rejoin."""
         self._evicted[worker] = incarnation
         if self._links_s < math.inf:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
 
     def links_due(self, now_ns: int, *, alone: bool) -> list[Holder]:
-        """The evicted members whose links were kept long enough. `alone`: no member is left, so the
-        job waits for the evicted ones, and their links are kept."""
+        """The evicted members whose links must be closed now. `alone`: the job has no member left.
+        Then it waits for the evicted ones, and their links are kept."""
         due = [worker for worker, until_ns in self._links_until_ns.items() if until_ns <= now_ns]
         for worker in due:
             self._links_until_ns[worker] = now_ns + round(self._links_s * 1e9)
         return [] if alone else [(worker, self._evicted[worker]) for worker in due]
 
     def link_ended(self, worker: int, incarnation: int, now_ns: int) -> bool:
-        """Whether the link was that of an evicted member, which either rejoins soon or is dead. The end
-        of an older link means nothing."""
+        """A link has ended. Returns True if it was that of an evicted member, which will rejoin
+        soon or is dead. The end of an earlier incarnation's link is ignored."""
         evicted = worker in self._evicted and incarnation in (0, self._evicted[worker])
         if evicted:
             del self._evicted[worker]
@@ -90,7 +92,7 @@ class Removals:
         self._deserted_ns = None
 
     def deserted(self, now_ns: int) -> bool:
-        """Whether a job that has no members should stop waiting for one."""
+        """Whether a job without members must stop waiting for one."""
         if self._evicted:
             return False
         if self._deserted_ns is None:

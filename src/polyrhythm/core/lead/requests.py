@@ -1,7 +1,8 @@
-"""Requests to the lead that come from no member: a signal or an operator asks for a stop, and an
-operator for a checkpoint.
+"""Requests to the lead that do not come from members: a signal or an operator requests a stop, or
+an operator requests a checkpoint.
 
-*A stop ends the job in order, or at once if that was requested or nothing can be lost.*
+*A stop ends the job in order. It ends the job at once if that was requested, or if there is no work
+to lose.*
 """
 
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class Requests:
             self._operators.join(event.link, event.hello)
 
     def take(self, event: ev.OperatorRequested, now_ns: int) -> None:
-        """An operator has asked for something."""
+        """An operator has sent a request."""
         request = event.request
         if (name := self._operators.take(event.link, request)) is None:
             return
@@ -77,4 +78,4 @@ class Requests:
         STOP: _stop_for,
         CHECKPOINT: _cut_for,
     }
-    """What an operator may ask for; the handler gets the operator's name."""
+    """The handler of each request of an operator; it gets the operator's name."""

@@ -1,10 +1,10 @@
 """The open round and the fold that closes it.
 
-*Workers are released when every primary has folded. Only workers that were members at the fold before
-get the new version pushed: a new member pulls its first version, because a pushed one could arrive
-before the member's routing.*
+*Workers are released when every primary has folded. The new version is pushed only to workers that
+were members at the fold before this one. A new member pulls its first version, because a pushed one
+could arrive before the routes.*
 
-Without rounds a fold changes no parameters: it tells the servers who is a member.
+Without rounds a fold changes no parameters: it tells the servers which workers are members.
 """
 
 from polyrhythm.core.machine import Reason
@@ -18,46 +18,48 @@ class Rounds:
     def __init__(self) -> None:
         self.round = _NOT_OPEN
         self.open = False
-        """Whether round 1 was opened."""
+        """Whether round 1 has opened."""
         self.reason = Reason("none")
         """Why the last fold was ordered."""
         self.release: frozenset[int] = frozenset()
         """The workers that continue when the fold is over."""
         self.readers: frozenset[int] = frozenset()
-        """The workers that get the new version pushed."""
+        """The workers to which the new version is pushed."""
         self.members: tuple[MemberSpec, ...] = ()
         """The members as the servers know them."""
         self.enlisted: frozenset[tuple[int, int]] = frozenset()
-        """The same, as worker and incarnation: only these can read the version."""
+        """The same members as pairs of worker and incarnation. Only they can read the version."""
         self.moved_ns = 0
-        """When a contribution was last completed, or a fold ordered."""
+        """When the last contribution was completed, or the last fold was ordered."""
         self.folds: dict[int, int] = {}
-        """Per server, how often it had something to fold."""
+        """Per server, how many folds had a contribution to fold."""
         self.resting = 0
-        """How many workers that contributed before abstained from the last fold."""
+        """How many workers that had contributed before abstained from the last fold."""
         self.share = 1.0
-        """The last fold's share of a full step."""
+        """The fraction of a full step that the last fold made."""
         self._ranks: dict[int, int] | None = None
-        """Per member, its rank by number; None until it is needed."""
+        """Per member, its rank by worker number; None until it is needed."""
         self._folding: set[int] | None = None
-        """The servers that have answered the fold under way; None if no fold is."""
+        """The servers that have answered the fold under way; None if no fold is under way."""
         self._arrived: dict[int, None] = {}
-        """The workers whose contribution was completed since the last fold was ordered, in order."""
+        """The workers whose contribution was completed since the last fold was ordered, in the
+        order of completion."""
         self._order: tuple[int, ...] = ()
-        """The workers of the last fold, the last to arrive first."""
+        """The workers that contributed to the last fold; the last to arrive comes first."""
         self._rested: set[int] = set()
-        """The workers that contributed before and have abstained since the last fold was ordered."""
+        """The workers that have contributed at some time, and have abstained since the last fold
+        was ordered."""
         self._contributed: set[int] = set()
         """The workers that have ever contributed."""
 
     @property
     def folding(self) -> bool:
-        """Whether some primary has not folded yet, or does not know the view."""
+        """Whether some primary has not answered the fold under way yet."""
         return self._folding is not None
 
     @property
     def opening(self) -> bool:
-        """Whether the first version is on its way to the first members."""
+        """Whether the fold of round 0, which makes the first version, is under way."""
         return self.round == 0 and self._folding is not None
 
     def begin_fold(
@@ -67,7 +69,7 @@ class Rounds:
         members: tuple[MemberSpec, ...],
         now_ns: int,
     ) -> None:
-        """Begin the fold of the next round; the opening is the fold of round 0."""
+        """Begin the fold of the next round. Round 1 is opened by the fold of round 0."""
         self.round += 1
         self.open = True
         self.moved_ns = now_ns
@@ -86,7 +88,7 @@ class Rounds:
         self._folding = set()
 
     def arrived(self, worker: int, round_: int) -> None:
-        """A contribution is complete. It is ignored if it was in the last fold already."""
+        """A contribution is complete. It is ignored if the last fold contained it."""
         self._contributed.add(worker)
         if round_ > self.round:
             self._arrived.pop(worker, None)
@@ -97,13 +99,14 @@ class Rounds:
             self._rested.add(worker)
 
     def left(self, worker: int) -> None:
-        """A removed worker does not count as resting; its contributions stay."""
+        """A worker was removed: it does not count as resting any more; its contributions stay."""
         self._rested.discard(worker)
 
     def _share(self) -> float:
-        """*A worker that has visited all of its points stays in the mean, with a change of zero.* The
-        mean over the others alone would be noisier: with one worker left, a step of one batch at the
-        rate that was chosen for the batches of all. A worker that never had points does not count."""
+        """The fraction of a full step for the next fold. *A worker that has visited all of its
+        points still counts in the mean, with a change of zero.* Without it the step would be
+        noisier: if one worker is left, the step would use one batch, but at the learning rate that
+        was chosen for the batches of all workers. A worker that never had points does not count."""
         self.resting = len(self._rested.difference(self._arrived))
         contributed = len(self._arrived)
         return contributed / (contributed + self.resting) if contributed else 1.0
@@ -115,7 +118,7 @@ class Rounds:
         return [*arrived, *sorted(workers.difference(arrived))]
 
     def folded(self, message: Folded, primaries: frozenset[int]) -> bool:
-        """A server has folded. Returns True if it was the last one."""
+        """A server has folded. Returns True if it was the last one, so that the fold is over."""
         if self._folding is None or message.round != self.round:
             return False
         self._folding.add(message.server)
@@ -124,7 +127,8 @@ class Rounds:
         return self._close_if(primaries)
 
     def answered(self, message: Folded) -> None:
-        """A server knows the view; the fold cannot close while primaries change."""
+        """A server has answered the fold while primaries change; the fold cannot be over until the
+        change is."""
         if self._folding is not None and message.round == self.round:
             self._folding.add(message.server)
 
@@ -135,8 +139,8 @@ class Rounds:
         return True
 
     def reroute(self, primaries: frozenset[int], folded: frozenset[int]) -> bool:
-        """The primaries have changed, and those in `folded` have answered the fold under way for all
-        slices that they have now. Returns True if that closes it."""
+        """The primaries have changed. Those in `folded` have folded all slices that they have now.
+        Returns True if the fold is over with that."""
         if self._folding is None:
             return False
         self._folding = set(folded)
@@ -156,7 +160,7 @@ class Rounds:
         self.folds[server] = self.folds.get(server, 0) + 1
 
     def part_of(self, worker: int) -> tuple[int, int]:
-        """A member's rank and the number of members, for work that is divided among all; (0, 0) for a
+        """A member's rank and the number of members, for work that all members divide; (0, 0) for a
         worker that the servers do not know."""
         if self._ranks is None:
             members = sorted(number for number, _ in self.enlisted)

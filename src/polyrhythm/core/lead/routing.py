@@ -1,11 +1,11 @@
 """Which servers the job has, which slices each of them holds, and which worker seeds them.
 
-*Round 1 opens on the parameters of one worker, the seeder. If the seeder dies before every server has
-all parameters, the routing epoch rises and the servers make room again. Messages of an older epoch are
-ignored, so that seeds of two workers never mix.*
+*Round 1 opens on the initial parameters of one worker, the seeder. If the seeder dies before every
+server has all parameters, the routing epoch rises and the servers allocate their slices again.
+Messages of an older epoch are ignored, so that parameters of two seeders never mix.*
 
-*Later the epoch rises when a server is lost, has joined or has learned a slice. Servers then keep the
-slices that they hold, and workers get the new routes when every server applies them.*
+*Later the epoch rises when a server is lost, has joined or has learned a slice. Servers keep the
+slices that they hold. Workers get the new routes when every server applies them.*
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from polyrhythm.wire.messages import (
 
 @dataclass(frozen=True, slots=True)
 class SliceLoss:
-    """Slices without any copy."""
+    """The slices that have no copy left."""
 
     slices: int
     nbytes: int
@@ -42,14 +42,15 @@ class Change:
     since_ns: int
     lost: list[int] = field(default_factory=list)
     promoted: dict[int, int] = field(default_factory=dict)
-    """Per server, of how many slices it becomes the primary."""
+    """Per server, the number of slices of which it becomes the primary."""
 
 
 class Routing:
     def __init__(
         self, servers: int, slice_nbytes: int, replicas: int = 0, *, restores: bool = False
     ) -> None:
-        """`restores`: servers read the initial parameters from a checkpoint, and no worker seeds."""
+        """`restores`: servers read the initial parameters from a checkpoint, so no worker seeds
+        them."""
         self.addresses: dict[int, Address] = {}
         self.incarnations: dict[int, int] = {}
         """Per server, the routing epoch in which it joined."""
@@ -58,12 +59,14 @@ class Routing:
         self.routes: tuple[Route, ...] = ()
         self.epoch = 0
         self.primaries: frozenset[int] = frozenset()
-        """The servers that are the primary of a slice: with few slices, not all are."""
+        """The servers that are the primary of at least one slice. With few slices, some servers are
+        not."""
         self.primary_since: dict[int, int] = {}
         """Per primary, the epoch in which its set of slices last grew."""
         self.seeder: int | None = None
         self.change: Change | None = None
-        """The change that not every server applies yet; workers still use the old routes."""
+        """The change that not every server applies yet; None if there is none. Until it is applied,
+        workers use the old routes."""
         self._expected = servers
         self._slice_nbytes = slice_nbytes
         self._replicas = replicas
@@ -75,7 +78,8 @@ class Routing:
         self._placed: dict[int, Placed] = {}
         self._seeded: set[int] = set()
         self._copying: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
-        """Per primary and learner, since which epoch the learner copies these slices, and the slices."""
+        """Per primary and learner: the slices that the learner copies, and the epoch since which it
+        copies all of them."""
 
     @property
     def servers(self) -> list[int]:
@@ -103,23 +107,23 @@ class Routing:
 
     @property
     def moving(self) -> bool:
-        """Whether slices change their primary, and not every server applies that yet."""
+        """Whether slices are changing their primary and not every server applies that yet."""
         return self.change is not None and bool(self.change.promoted)
 
     @property
     def late(self) -> list[int]:
-        """The servers that do not apply the last change yet."""
+        """The servers that do not apply the last change of routes yet."""
         return sorted(self.addresses.keys() - self._placed.keys())
 
     @property
     def learning(self) -> int:
-        """The number of copies that are being restored or moved."""
+        """The number of copies of slices that learners are fetching."""
         return sum(len(route.learners) for route in self.routes)
 
     def seat(self, asked: int) -> int | None:
-        """The number of a server that joins: the one that it asks for, or the highest free one if it
-        asks for none (-1), because the lead's host numbers its own servers from 0. None: no seat is
-        free."""
+        """The number for a server that joins, or None if none is free. A server may ask for a
+        number. If it asks for none (-1), it gets the highest free one, because the lead's host
+        numbers its own servers from 0."""
         free = [number for number in range(self._expected) if number not in self.addresses]
         return max(free, default=None) if asked < 0 else asked if asked in free else None
 
@@ -129,14 +133,15 @@ class Routing:
         self._gathered = self.gathered
 
     def vacate(self, server: int) -> bool:
-        """A server is lost. Returns True if no other process knows of it: then its seat is free."""
+        """A server is lost. Returns True if no other process knows of it, so that its number is
+        free."""
         if self.gathered or server not in self.addresses:
             return False
         del self.addresses[server]
         return True
 
     def resume(self, epoch: int) -> None:
-        """Continue after a checkpoint that was made in this epoch."""
+        """Continue from a checkpoint that was made in this epoch."""
         self.epoch = epoch
 
     def place(self, spec: ModelSpec) -> None:
@@ -148,7 +153,8 @@ class Routing:
         self._route(steps.begin(self._goal(), self.epoch))
 
     def _goal(self) -> tuple[Route, ...]:
-        """The routes to aim at with the present servers: slices stay where they can."""
+        """The target routes for the present servers. As many slices as possible stay where they
+        are."""
         assert self._layout is not None
         current = steps.candidates(self.routes, self.addresses.keys())
         return Ring(self.servers).place(len(self._layout.slices), self._replicas, current)
@@ -168,24 +174,26 @@ class Routing:
         }
 
     def _since(self, pair: tuple[int, int], slices: frozenset[int]) -> int:
-        """A report about fewer slices is not valid for these."""
+        """The epoch since which this learner copies all of these slices. It is the current epoch if
+        the learner copied fewer before, because an earlier report does not cover all of them."""
         since, before = self._copying.get(pair, (self.epoch, frozenset[int]()))
         return since if slices <= before else self.epoch
 
     def slice_counts(self) -> list[int]:
-        """Per server, of how many slices it is the primary."""
+        """Per server, the number of slices of which it is the primary."""
         return [sum(route.primary == server for route in self.routes) for server in self.servers]
 
     def placed(self, message: Placed) -> bool:
-        """A server has made room, or applies the routes. Returns True if it was the last one."""
+        """A server has allocated its slices, or applies the routes. Returns True if it was the last
+        one."""
         if message.routing != self.epoch or message.server not in self.addresses:
             return False
         self._placed[message.server] = message
         return self.all_placed
 
     def seeds(self, worker: int) -> bool:
-        """Whether this worker, which is about to get the routes, must seed: the first one must, unless
-        the servers read a checkpoint."""
+        """Whether this worker, which is about to get the routes, must seed. The first worker must,
+        unless the servers read a checkpoint."""
         if self._restores:
             return False
         if self.seeder is None:
@@ -198,7 +206,8 @@ class Routing:
             self._begun = self._begun or self._seeded >= self._holders
 
     def lose_seeder(self, worker: int) -> bool:
-        """A worker was removed. Returns True if it was seeding, and the servers must make room again."""
+        """A worker was removed. Returns True if it was the seeder, so that the servers must
+        allocate their slices again."""
         if self.seeder != worker or self.all_seeded:
             return False
         self.begin_anew()
@@ -214,13 +223,14 @@ class Routing:
     # -- servers come and go while the job runs ------------------------------------------------
 
     def would_lose(self, server: int) -> SliceLoss | None:
-        """The slices that would have no copy without this server; None if there are none."""
+        """The slices that would have no copy left without this server; None if there are none."""
         if not self._replicas:
             gone = [s for s, route in enumerate(self.routes) if route.primary == server]
         elif self._begun:
             gone = steps.orphaned(self.routes, server)
         else:
-            return None  # no server has all parameters yet: the others begin anew
+            # not every server has the parameters yet, so seeding begins again and nothing is lost
+            return None
         if self._layout is None or (not gone and self._replicas):
             return None if self._replicas else SliceLoss(0, 0)
         spaces = self._layout.spaces
@@ -228,8 +238,9 @@ class Routing:
         return SliceLoss(len(slices), sum(s.length * spaces[s.space].item_nbytes for s in slices))
 
     def lose_server(self, server: int, now_ns: int) -> bool:
-        """Remove a server whose slices all have copies elsewhere. Returns True if the servers must begin
-        anew because they had no parameters yet; otherwise they apply the routes without it."""
+        """Remove a server whose slices all have copies elsewhere. Returns True if seeding must
+        begin again, because not every server had its parameters yet. Otherwise the servers change
+        to routes without the lost server."""
         del self.addresses[server]
         if self.spec is None:
             return False
@@ -245,21 +256,24 @@ class Routing:
         return False
 
     def add_server(self, now_ns: int) -> None:
-        """A server has joined the running job: it learns the slices that it should hold."""
+        """A server has joined the running job: it learns the slices that the target routes give
+        it."""
         self._change(steps.add_learners(self.routes, self._goal()), now_ns)
 
     def caught_up(self, message: CaughtUp, now_ns: int) -> int:
-        """A learner has caught up with a primary. Returns of how many slices it becomes a replica."""
+        """A learner has caught up with a primary. Returns the number of slices of which it becomes
+        a replica."""
         pair = (message.server, message.peer)
         if pair not in self._copying or message.routing < self._copying[pair][0]:
-            return 0  # it is about an earlier server of this seat, or about fewer slices
+            # the message is about an earlier server with this number, or about fewer slices
+            return 0
         routes = steps.learned(self.routes, *pair)
         changed = sum(now != before for now, before in zip(routes, self.routes, strict=True))
         self._change(routes, now_ns)
         return changed
 
     def promote(self, now_ns: int) -> bool:
-        """Move to the routes to aim at when all learners have caught up. Returns True if slices change
+        """Change to the target routes if all learners have caught up. Returns True if slices change
         their primary, or copies are dropped."""
         if self.change is not None or self.learning or len(self.addresses) <= 1:
             return False
@@ -280,7 +294,8 @@ class Routing:
         self._route(routes)
 
     def followed(self) -> tuple[Change, Mapping[int, tuple[Row, ...]], Mapping[int, int]]:
-        """Every server applies the new routes. Returns the change, and the rows and version of each."""
+        """Every server applies the new routes. Returns the change, and the rows and the version of
+        each server."""
         assert self.change is not None and self.all_placed
         change, self.change = self.change, None
         rows = {server: placed.rows for server, placed in self._placed.items()}

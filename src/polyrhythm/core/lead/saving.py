@@ -1,9 +1,11 @@
-"""The trained model: when a job ends, the lead's process writes it to a file in the run's folder.
+"""The trained model: when a job ends, the lead's process writes the model to a file in the run's
+folder.
 
-*Every primary sends the parameters of its slices to the process of the lead, a few slices at a time, so
-that this process never holds a second copy of the model. A slice is stored once. If a server is lost
-meanwhile, its replica is asked for what is missing. The job ends when the file has its name, or when it
-cannot be written: a fault of the disk, the loss of slices, or a long time without progress.*
+*Every primary sends the parameters of its slices to the lead's process, a few slices at a time, so
+that this process never holds a second copy of the model. Each slice is stored once. If a server is
+lost meanwhile, its replica is asked for the slices that are missing. The job ends when the file has
+its final name, or when the file cannot be written: the disk fails, slices are lost, or no slice is
+stored for a long time.*
 """
 
 from polyrhythm.core import events as ev
@@ -17,16 +19,16 @@ from polyrhythm.wire.messages.reasons import Field
 MODEL = "model.safetensors"
 BEST = "model-best.safetensors"
 _AT_ONCE = 4
-"""Slices that a server is asked for before the first of them is stored."""
+"""The number of slices that a server is asked for before one of them is stored."""
 _PATIENCE_NS = 60 * 10**9
-"""How long no slice may be stored before the lead gives up."""
+"""If no slice is stored for this long, the lead gives up."""
 _COMMIT_NS = 600 * 10**9
 """How long the disk may take to make the file durable."""
 
 
 class Saving:
     def __init__(self, routing: Routing, outbox: LeadOutbox, first: int = 1) -> None:
-        """`first`: the number of the first file; the others follow in steps of two, so that two objects
+        """`first`: the number of the first file. Numbers rise in steps of two, so that two objects
         of this class never use the same number."""
         self._routing = routing
         self._outbox = outbox
@@ -36,15 +38,15 @@ class Saving:
         self._copied = False
         self._missing: set[int] = set()
         self._asked: dict[int, tuple[int, int]] = {}
-        """Per slice, the server and its incarnation that were asked for it."""
+        """Per missing slice, the server that was asked for it, with its incarnation."""
         self._began_ns = 0
         self.active = False
         self.wake_ns: int | None = None
-        """When the lead gives up, unless a slice is stored before."""
+        """When the lead gives up, unless a slice is stored before that."""
 
     def begin(self, file: str, round_: int, now_ns: int, *, copied: bool = False) -> None:
-        """Begin to write the model of this round. `copied`: the servers send copies that they made, and
-        training goes on; otherwise the job is over."""
+        """Begin to write the model of this round. `copied`: training goes on, and the servers send
+        copies that they have made; otherwise the job is over."""
         routing = self._routing
         assert routing.spec is not None
         self.active = True
@@ -58,8 +60,8 @@ class Saving:
         self.ask()
 
     def ask(self) -> None:
-        """Ask for slices that are missing. While slices change their primary nothing is asked for; call
-        this again when every server applies the new routes."""
+        """Ask for slices that are missing. This does nothing while slices change their primary:
+        call it again when every server applies the new routes."""
         if not self.active or not self._missing or self._routing.change is not None:
             return
         routes, incarnations = self._routing.routes, self._routing.incarnations
@@ -96,25 +98,27 @@ class Saving:
             self._outbox.do(CommitModel(self._number))
 
     def saved(self, event: ev.ModelSaved, now_ns: int) -> float | None:
-        """The file is complete. Returns after how many seconds; None if this is another file."""
+        """A model file is complete. Returns how many seconds it took; None if the file belongs to
+        another object."""
         if not self.active or event.number != self._number:
             return None
         self._over()
         return (now_ns - self._began_ns) / 1e9
 
     def failed(self, event: ev.SavingFailed) -> Reason | None:
-        """Returns why the model is not saved; None if this is another file."""
+        """A model file could not be written. Returns the reason; None if the file belongs to
+        another object."""
         if not self.active or event.number != self._number:
             return None
         return self._give_up(Reason("not-written", {"detail": event.detail}))
 
     def abandon(self, reason: Reason) -> Reason:
-        """Slices are lost."""
+        """Give up the file because slices are lost."""
         self._outbox.do(DiscardModel(self._number))
         return self._give_up(reason)
 
     def overdue(self, now_ns: int) -> Reason | None:
-        """Returns why the model is not saved if there was no progress for too long."""
+        """Why the model is not saved, if there was no progress for too long; else None."""
         if self.wake_ns is None or now_ns < self.wake_ns:
             return None
         self._outbox.do(DiscardModel(self._number))
@@ -133,7 +137,7 @@ class Saving:
         self.wake_ns = None
 
     def _late(self) -> list[int]:
-        """The servers that were asked for slices which are not stored yet."""
+        """The servers that were asked for slices that are not stored yet."""
         return sorted({server for server, _ in self._asked.values()})
 
     def waiting(self) -> Waiting:

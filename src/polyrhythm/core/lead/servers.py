@@ -1,8 +1,9 @@
-"""The servers of the job: they join, apply the routes that the lead sends, fall silent and are lost.
+"""The servers of the job: they join, apply the lead's routes, become silent and are lost.
 
-*When a server is lost, replicas of its slices take over; the job ends only if a slice has no copy. A
-silent server is lost too, unless a slice has no other copy: then the job waits for it.* `routing.py`
-decides where slices are; this module tells servers and journal.
+*When a server is lost, replicas of its slices take over. The job ends only if a slice has no other
+copy. A silent server counts as lost too, unless it has the only copy of a slice: then the job waits
+for it.* `routing.py` decides where slices are; this module tells the servers, and writes the
+journal.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,8 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import Field
 
 _UNKNOWN = 8
-"""The limit of silence, in heartbeats, while a server's rhythm is unknown. It is shorter than that of a
-worker: a server that has made room for the model has finished its imports."""
+"""The limit of silence, in heartbeat intervals, until enough heartbeats of a server are known. It
+is shorter than for a worker, because a server has finished its imports by then."""
 
 
 class Servers:
@@ -33,12 +34,12 @@ class Servers:
         self._outbox = outbox
         self.suspicion = Suspicion(job.heartbeat_s, _UNKNOWN)
         self._silent: set[int] = set()
-        """Silent servers that have the only copy of a slice."""
+        """The silent servers that have the only copy of a slice."""
 
     # -- servers join --------------------------------------------------------------------------
 
     def join(self, link: str, hello: m.ServerHello, now_ns: int) -> bool:
-        """A server asks to join. Returns False if every seat is taken."""
+        """A server asks to join. Returns False if the job has all of its servers already."""
         routing = self._routing
         server = routing.seat(hello.server)
         if server is None:
@@ -56,13 +57,13 @@ class Servers:
         if routing.all_seeded:
             routing.add_server(now_ns)
             self.send_routes()
-        elif routing.spec is not None:  # not every server had the parameters: seed again
+        elif routing.spec is not None:  # not every server had the initial parameters: seed again
             routing.begin_anew()
             self.send_routes()
         return True
 
     def place(self, spec: m.ModelSpec) -> None:
-        """Place the model of the first worker, which is the job's model."""
+        """Route the slices of the first worker's model, which becomes the job's model."""
         self._routing.place(spec)
         self.send_routes()
         slices = self._routing.slice_counts()
@@ -82,7 +83,8 @@ class Servers:
     # -- servers apply routes ------------------------------------------------------------------
 
     def placed(self, message: m.Placed, now_ns: int) -> bool:
-        """A server has made room, or applies new routes. Returns True if it was the last one."""
+        """A server has allocated its slices, or applies new routes. Returns True if it was the last
+        one."""
         known = message.server in self._routing.addresses and message.server != SEAT.server
         if self._job.replicas and known and message.server not in self.suspicion:
             self.suspicion.expect(message.server, now_ns)
@@ -106,7 +108,7 @@ class Servers:
         return True
 
     def promote(self, now_ns: int) -> None:
-        """Let learners that have caught up take the roles that they were meant for."""
+        """If learners have caught up, change to the routes for which they fetched slices."""
         if self._routing.promote(now_ns):
             self.send_routes()
             self._note_rerouting()
@@ -114,7 +116,8 @@ class Servers:
     def followed(
         self, now_ns: int
     ) -> tuple[Change, Mapping[int, tuple[m.Row, ...]], Mapping[int, int]]:
-        """Every server applies the new routes. Returns the change, and the rows and version of each."""
+        """Every server applies the new routes. Returns the change, and the rows and the version of
+        each server."""
         routing = self._routing
         change, rows, versions = routing.followed()
         if change.promoted or change.lost:
@@ -136,8 +139,8 @@ class Servers:
     # -- servers are lost ----------------------------------------------------------------------
 
     def lose(self, server: int, noticed: Reason, now_ns: int) -> Reason | None:
-        """Let replicas take over from this server. Returns why the job cannot continue if a slice has no
-        other copy. `noticed` says how the loss was noticed."""
+        """Let replicas take over from this server. `noticed`: how the loss was noticed. Returns why
+        the job cannot continue if a slice has no other copy; else None."""
         routing = self._routing
         if server not in routing.addresses:
             return None
@@ -166,7 +169,7 @@ class Servers:
         return None
 
     def link_ended(self, server: int, incarnation: int, detail: str, now_ns: int) -> Reason | None:
-        """A server's link has ended. Returns why the job cannot continue, if it cannot."""
+        """A server's link has ended. Returns why the job cannot continue; None if it can."""
         if self._routing.vacate(server):
             self._outbox.note("server-left", server=server, **_link_ended(detail).noted())
         elif incarnation in (0, self._routing.incarnations.get(server)):
@@ -174,13 +177,13 @@ class Servers:
         return None
 
     def unreachable(self, message: m.Unreachable, now_ns: int) -> Reason | None:
-        """A server reports that it has lost its link to another. One of the two must leave: the lead's
-        own server stays, otherwise the server that reports first. Returns why the job cannot continue,
-        if it cannot."""
+        """A server reports that it has lost its link to another server, so one of the two must
+        leave: the lead's own server stays, otherwise the server that reports first. Returns why the
+        job cannot continue; None if it can."""
         if message.server not in self._routing.addresses:
             return None
         if message.incarnation != self._routing.incarnations.get(message.peer):
-            return None  # another server has this seat now
+            return None  # another server has this number now
         lost = message.server if message.peer == SEAT.server else message.peer
         told = message.server if lost == message.peer else message.peer
         fields: dict[str, Field] = {"by": told, "detail": plain(message.detail)}
@@ -203,7 +206,7 @@ class Servers:
             if self._routing.would_lose(server) is None:
                 self.lose(server, Reason("server-silent", fields), now_ns)
             else:
-                self.suspicion.forget(server)  # until it beats again
+                self.suspicion.forget(server)  # not judged again until it sends a heartbeat
                 if server not in self._silent:
                     self._silent.add(server)
                     self._outbox.note("server-silent", **fields)

@@ -14,9 +14,9 @@ from polyrhythm.wire.messages import Leased, Trailer
 class Sharing:
     """The data plan as members join, enrol and leave.
 
-    *The first data set that is enrolled makes the plan; the data sets of all members must have the same
-    length. The chunks of a member that left are shared again when every server knows that it left:
-    until then its contributions may still count.*
+    *The first data set that is enrolled makes the plan; the data sets of all members must have the
+    same length. The chunks of a member that left are leased to others when every server knows that
+    it left, because its contributions may count until then.*
     """
 
     def __init__(self, seed: int, epochs: int | None, min_batch: int = 1) -> None:
@@ -26,12 +26,13 @@ class Sharing:
         self._plan: DataPlan | None = None
         self._members: list[Holder] = []
         self._record: Record | None = None
-        """The record of the checkpoint that the job resumes from, if it had a data set."""
+        """The record of the checkpoint from which the job resumes; None if there is none, or it has
+        no data set."""
         self.moving: Collection[int] = ()
-        """Chunks that are moving from one member to another."""
+        """The chunks that are moving from one member to another."""
 
     def resume(self, record: Record) -> None:
-        """Continue the plan of a checkpoint when the first member enrols."""
+        """When the first member enrols, continue with the data plan of this record."""
         self._seed = record.seed
         self._record = record if record.points else None
 
@@ -41,7 +42,7 @@ class Sharing:
 
     @property
     def points(self) -> int:
-        """The length of the data set; 0 until a worker enrols one."""
+        """The number of points in the data set; 0 until a worker enrols one."""
         return self._plan.points if self._plan is not None else 0
 
     @property
@@ -54,8 +55,8 @@ class Sharing:
         return self._plan is not None
 
     def enrol(self, member: Member, points: int, batch: int, view: View) -> Leased | Reason:
-        """The member's lease, or what is wrong with its data set. `batch`: the batch size of the
-        member's loop; 0: unknown."""
+        """The member's lease, or the reason why its data set is refused. `batch`: the batch size of
+        the member's training loop; 0 if unknown."""
         if points < 1:
             return Reason("data-empty", {"name": member.name})
         if too_few(points, self._min_batch):
@@ -83,8 +84,8 @@ class Sharing:
         return self._plan.lease(member.key)
 
     def share_again(self, view: View, gone: Iterable[Holder]) -> list[tuple[Member, Leased]]:
-        """Every server knows the view, and that the members in `gone` were removed. Returns the
-        leases that changed."""
+        """Every server knows the view, and so that the members in `gone` were removed: share the
+        chunks again. Returns the leases that changed."""
         if self._plan is None:
             return []
         changed = self._plan.release(gone)
@@ -95,8 +96,8 @@ class Sharing:
         return self._leases(view, changed)
 
     def commit(self, trailer: Trailer, *, ahead: bool = False) -> int:
-        """Record what a contribution visited; returns the number of points. `ahead`: see
-        `DataPlan.commit`."""
+        """Record the progress that a contribution reports; returns the number of points visited.
+        `ahead`: see `DataPlan.commit`."""
         if self._plan is None:
             return int(trailer.weight)
         holder = (trailer.worker, trailer.incarnation)
@@ -114,13 +115,14 @@ class Sharing:
         return self._plan.recorded({member.key: member.name for member in view.members()})
 
     def confirm(self, member: Member, number: int, view: View) -> list[tuple[Member, Leased]]:
-        """The member works under lease `number` now. Returns the leases that grew because of that."""
+        """The member has contributed or abstained under lease `number`. Returns the leases that
+        grew because chunks could move."""
         if self._plan is None or not self.moving:
             return []
         return self._leases(view, self._plan.confirm(member.key, number))
 
     def outdated(self, member: Member, number: int) -> bool:
-        """Whether the member has chunks under a lease that is later than `number`."""
+        """Whether the member has a later lease than `number` with chunks in it."""
         if self._plan is None or not member.enrolled:
             return False
         lease = self._plan.lease(member.key)
@@ -141,6 +143,7 @@ class Sharing:
 
 
 def _entered(members: Iterable[Member]) -> list[Holder]:
-    """In the order of their names, so that the order in which workers join does not matter."""
+    """The members that have entered, in the order of their names, so that the order in which
+    workers join does not matter."""
     entered = (member for member in members if member.entered)
     return [member.key for member in sorted(entered, key=lambda member: name_order(member.name))]

@@ -1,7 +1,7 @@
 """What the lead waits for, and when a wait is written to the journal.
 
-*If the round waits for a server, the server is named, and not the workers whose contributions it has
-not reported or folded.*
+*If the round waits for a server, the reason names the server, and not the workers whose
+contributions the server has not reported or folded.*
 """
 
 from typing import Any
@@ -13,7 +13,8 @@ from polyrhythm.core.machine import Reason, Waiting
 from polyrhythm.wire.messages.reasons import Field
 
 _WORTH_NOTING_NS = 10**9
-"""A wait that lasts longer is written to the journal, and again after each such time."""
+"""A wait of this length is written to the journal, and written again each time it has lasted as
+long again."""
 _LOOK_EVERY_NS = 250 * 10**6
 
 
@@ -68,8 +69,8 @@ class WaitReport:
         }
 
     def _for_failover(self) -> Waiting | None:
-        """A server was lost: the others must apply the new routes, and workers send contributions
-        again."""
+        """A server was lost: the other servers must apply new routes, and workers must send
+        contributions again."""
         change = self._routing.change
         if change is not None and change.lost:
             fields: dict[str, Field] = {
@@ -84,7 +85,7 @@ class WaitReport:
         return None
 
     def _for_servers(self) -> Waiting | None:
-        """Servers have not folded, or have not reported the contributions of all missing workers."""
+        """Servers have not folded, or have not reported contributions whose trailers have come."""
         moved_ns = self._rounds.moved_ns
         if self._rounds.folding:
             late = sorted(self._rounds.late(self._routing.primaries))

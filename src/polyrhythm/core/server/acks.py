@@ -60,7 +60,7 @@ class Acks:
 
     def last_first(self, readers: Collection[int]) -> list[int]:
         """The readers in the order of sending: the worker that arrived last comes first, because
-        the others could receive earlier ones while it computed."""
+        the next round is likely to wait for it again."""
         waiting = set(readers).intersection(self.members)
         arrived = [worker for worker in reversed(self._arrived) if worker in waiting]
         waiting.difference_update(arrived)
