@@ -1,1 +1,2 @@
-"""The only sockets, shared memory and files."""
+"""Sockets, shared memory, and the files of a job's secret. No other layer touches sockets or shared
+memory."""

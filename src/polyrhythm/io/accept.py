@@ -1,8 +1,8 @@
-"""Accepting connections without running out of descriptors.
+"""Accepting connections without running out of file descriptors.
 
 *The last descriptors of a process are a reserve for members. When only the reserve is left, the
-caller closes a connection before it accepts the next. When no descriptor is left, the new
-connection is refused and all others stay.*
+caller closes a connection before it accepts the next one. When no descriptor is left, the new
+connection is refused, and the existing connections stay.*
 """
 
 import contextlib
@@ -12,13 +12,14 @@ import resource
 import socket
 
 RESERVE = 32
-"""The size of the reserve, or a quarter of all descriptors where a process has few."""
+"""The size of the reserve in descriptors. It is at most a quarter of the process's limit."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AcceptLimit:
-    """Accepts connections from listening sockets that do not block. It holds one spare descriptor:
-    when no other is left, it closes the spare one to accept and close the connection."""
+    """Accepts connections from non-blocking listening sockets. It holds one spare descriptor. When no
+    other descriptor is left, it closes the spare one, accepts the connection with the free number,
+    and closes the connection: so the peer is refused and does not wait."""
 
     def __init__(self) -> None:
         self._spare: int | None = None
@@ -26,8 +27,8 @@ class AcceptLimit:
 
     @property
     def scarce(self) -> bool:
-        """Whether the next connection would take a descriptor of the reserve. The kernel gives out
-        the lowest free number, which therefore says how many are in use."""
+        """Whether the next connection would take a descriptor of the reserve. The kernel assigns the
+        lowest free number, so the number of a new descriptor tells about how many are in use."""
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most == resource.RLIM_INFINITY:
             return False
@@ -52,8 +53,8 @@ class AcceptLimit:
 
     @property
     def can_refuse(self) -> bool:
-        """Whether there is a spare descriptor. Without one a connection stays in the listener's
-        queue."""
+        """Whether there is a spare descriptor. Without it, a connection that finds no descriptor
+        stays in the listener's queue."""
         return self._spare is not None
 
     def _refuse(self, listener: socket.socket) -> None:
@@ -65,7 +66,7 @@ class AcceptLimit:
 
     def _take_spare(self) -> None:
         if self._spare is None:
-            with contextlib.suppress(OSError):  # then the next connection waits
+            with contextlib.suppress(OSError):  # without a spare, the next connection stays queued
                 self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _give_spare(self) -> None:

@@ -1,8 +1,8 @@
-"""The seam below a stream link: a carrier reads and writes one socket, and decides how payloads
+"""The interface below a stream link: a carrier reads and writes one socket, and decides how payloads
 travel.
 
-*Only a carrier reads from its socket or writes to it.* A stream that changes the bytes on their
-way, such as TLS, is therefore another carrier, and no other module changes.
+*Only a carrier reads from its socket or writes to it.* A stream that transforms the bytes, such as
+TLS, is therefore one more carrier; no other module has to change.
 """
 
 import socket
@@ -20,8 +20,8 @@ SOME = 0
 ALL = int(socket.MSG_WAITALL)
 """Wait until the whole target is filled, or the stream ends."""
 NOW = int(socket.MSG_DONTWAIT)
-"""Raise BlockingIOError rather than wait. The values are the socket's own flags, as plain numbers,
-because the enums of the socket module show in profiles of small frames."""
+"""Raise BlockingIOError instead of waiting. SOME, ALL and NOW are the flags of the socket module as
+plain integers, because its enums cost measurable time for small frames."""
 
 Wrapped: TypeAlias = tuple[int, list[Buffer], list[tuple[Message, int]]]
 """A payload as it travels: (frame flags, buffers, segments to offer first as (message,
@@ -29,23 +29,23 @@ descriptor))."""
 
 
 class Carrier(Protocol):
-    """Owns `sock`, which the link gives to a poller, shuts down and closes."""
+    """Reads and writes `sock`. The link registers `sock` with a poller, shuts it down and closes it."""
 
     kind: str
     by_reference: bool
     """See `Link.by_reference`."""
     sock: socket.socket
     pending: bool
-    """The carrier holds bytes that it has read from the socket and not handed on, so that a poller
-    does not see them. False for a carrier that hands on the socket's own bytes."""
+    """Whether the carrier has read bytes from the socket that `read` has not returned yet. A poller
+    does not see such bytes. Always False for a carrier without a buffer of its own."""
 
     def read(self, target: memoryview, wait: int) -> int:
-        """Read into `target` and return how many bytes came: 0 at the end of the stream. `wait` is
-        SOME, ALL or NOW; OSError if the stream breaks."""
+        """Read into `target` and return the number of bytes; 0 at the end of the stream. `wait` is
+        SOME, ALL or NOW. Raises OSError if the stream breaks."""
 
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
-        """Write the buffers in order, as one call where the system allows it, and return how many
-        of their bytes were taken. Descriptors travel with the first byte. `wait` is SOME or NOW."""
+        """Write the buffers in order, with one system call where possible, and return how many bytes
+        were written. Descriptors are sent with the first byte. `wait` is SOME or NOW."""
 
     def wrap(self, payload: Sequence[Sendable]) -> Wrapped:
         """Turn a payload into the buffers of its frame."""
@@ -57,14 +57,15 @@ class Carrier(Protocol):
         """The message that lets the peer unmap this segment; None if it was never offered."""
 
     def consumes(self, frame: Frame) -> bool:
-        """Whether the frame was for the carrier itself, which has handled it."""
+        """Handle a frame that is meant for the carrier itself, such as an offered segment. Returns
+        False for every other frame."""
 
     def outlast(self, seconds: float) -> None:
         """See `Link.outlast`."""
 
 
 def unwrap_inline(frame: Frame) -> Payload | None:
-    """The payload of a frame whose bytes came with it."""
+    """The payload of a frame that contains the bytes themselves, not a reference."""
     if frame.flags & FLAG_REFERENCE:
         raise LinkError("the peer sent a reference over a link that carries bytes")
     return Payload(frame.payload) if frame.payload is not None else None

@@ -6,9 +6,9 @@ from polyrhythm.wire.digests import Digest
 
 
 class Fingerprint:
-    """The first link that needs the digest computes it, on its own thread; the others wait for the
-    result. The memory must not change while this object is in use: code that changes the memory
-    makes a new fingerprint."""
+    """The first link that needs the digest computes it, on its own thread; the other links wait for
+    the result. The memory must not change while this object is in use. After a change, a new
+    fingerprint is made."""
 
     __slots__ = ("_known", "_lock", "_memory")
 

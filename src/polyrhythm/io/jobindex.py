@@ -1,10 +1,10 @@
 """An index of this user's jobs on this host, by which a command finds the secret of the job at
 HOST:PORT.
 
-*The index is a folder that belongs to the user and that no other user can read or write (0700); any
-other folder is not used.* A job has one file in it while it runs. Hosts may share home folders, so
-an entry names the boot of its host and is found on that host only. The entry of a killed job is
-ignored, and is removed when the next job registers.
+*The index is a folder that belongs to the user and that no other user can read or write (0700). A
+folder with another owner or mode is not used.* While a job runs, it has one file in the folder: its
+entry. Hosts may share home folders, so an entry names the boot of its host and is found on that host
+only. The entry of a killed job is ignored, and is removed when the next job registers.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     secret_file: str
     path: str = ""
-    """The job's file, as its user named it; empty for a built-in job."""
+    """The path of the job's file, as its user wrote it; empty for a built-in job."""
     boot: str = ""
     network: str = ""
     """The network namespace in which the job listens."""
@@ -51,8 +51,8 @@ class Index:
 
     @contextlib.contextmanager
     def registered(self, entry: Entry) -> Iterator[bool]:
-        """While the body runs, this user's commands on this host find the job. Yields False if no
-        folder can be used."""
+        """Keep the job's entry in the index while the body of the `with` statement runs. Yields False
+        if no folder can be used."""
         path = self._register(entry)
         try:
             yield path is not None
@@ -151,7 +151,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, Entry]]:
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(
             OSError, msgspec.DecodeError
-        ):  # it was removed meanwhile, or is damaged
+        ):  # the file was removed meanwhile, or is damaged
             yield path, msgspec.json.decode(path.read_bytes(), type=Entry)
 
 
@@ -175,5 +175,5 @@ def _addresses(host: str) -> set[str]:
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return {host}  # connecting to it will report the error
+        return {host}  # the attempt to connect will report the error
     return {host, *(str(info[4][0]) for info in infos)}

@@ -1,4 +1,4 @@
-"""The seam between nodes and their links: every link between two processes can do this."""
+"""The interface between nodes and their links. Every kind of link implements it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
@@ -34,12 +34,12 @@ class Link(Protocol):
     """The incarnation of the worker or server at the other end; 0 until it is known."""
     kind: str
     by_reference: bool
-    """The peer reads payloads in the sender's memory, without a copy. The sender may reuse the memory
-    when the peer allows it, which is later than the call of `done`."""
+    """The peer reads payloads in the sender's memory, without a copy. So the sender may not reuse the
+    memory when `done` is called, but only when the peer's messages allow it."""
 
     @property
     def pollable(self) -> "PollableLink | None":
-        """This link, if a poller can read it; None if reading it takes a thread."""
+        """This link, if a poller can read it; None if it needs a reading thread of its own."""
 
     def send(
         self,
@@ -49,14 +49,14 @@ class Link(Protocol):
         flush: bool = True,
         done: Callable[[], None] | None = None,
     ) -> None:
-        """Queue a message; this never blocks. `flush=False` lets it wait for the next flush. `done`
-        is called when the link no longer needs the memory of the payload."""
+        """Queue a message, and flush. This never blocks. With `flush=False` the message waits for the
+        next flush. `done` is called when the link no longer needs the memory of the payload."""
 
     def flush(self) -> None:
-        """Begin to send what is queued."""
+        """Begin to send the queued messages."""
 
     def withdraw(self, segment: int) -> None:
-        """Tell the peer to unmap this segment: nothing will be sent from it any more."""
+        """Tell the peer to unmap this segment, because no later payload is in it."""
 
     def receive(self) -> tuple[Message, Payload | None]:
         """Wait for the next message. Its payload is valid until the next call."""
@@ -65,18 +65,19 @@ class Link(Protocol):
         """Use the digest and the limits that the handshake agreed on, for all later frames."""
 
     def outlast(self, seconds: float) -> None:
-        """End the link only after so long without any sign of the peer's machine, because a network
-        can fail and recover in less."""
+        """Keep the link through network failures of up to this duration: end it only when nothing
+        has come from the peer's machine for so long."""
 
     def land_with(self, land: Land) -> None:
-        """Let `land` choose the memory into which payloads that travel as bytes are received."""
+        """Let `land` choose the memory into which payloads are received, if they travel as bytes."""
 
     def close(self) -> None:
-        """Send what is queued, then end the link: the threads that read its two ends notice."""
+        """Send the queued messages, then end the link. The threads that read it, at both ends, then
+        get LinkEnded."""
 
     def dispose(self) -> None:
-        """Close the descriptor. Only the thread that read the link may do this, after the link
-        ended."""
+        """Close the file descriptor. Only the thread that reads the link may call this, after the
+        link has ended."""
 
 
 class PollableLink(Link, Protocol):
@@ -92,10 +93,11 @@ class PollableLink(Link, Protocol):
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
         """The messages that were read from the socket together with earlier ones. A poller does not
-        see them: take them before you hand the link to one."""
+        see them, so the caller takes them before it registers the link with a poller."""
 
     def receive_ready(
         self, *, finish: bool = False, most: int | None = None
     ) -> Iterator[tuple[Message, Payload | None]]:
-        """The messages that have arrived. `finish`: wait for the rest of a payload that has begun.
-        `most`: stop after so many messages; `unfinished` then says that more may be there."""
+        """The messages that have arrived. `finish`: wait for the rest of a payload that has begun to
+        arrive. `most`: stop after this many messages, and set `unfinished`, because more may have
+        arrived."""

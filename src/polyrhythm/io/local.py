@@ -28,7 +28,7 @@ AVAILABLE = SHAREABLE
 _REFERENCE = struct.Struct("<IQQ")
 _MOST_DESCRIPTORS = 16
 _MOST_SEGMENTS = 64
-# plain numbers, because combining the socket module's enums shows in profiles of small frames
+# plain integers, because combining the socket module's enums costs measurable time for small frames
 _ANCILLARY_NBYTES = socket.CMSG_LEN(_MOST_DESCRIPTORS * 4)
 _CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 _TRUNCATED = int(socket.MSG_CTRUNC)
@@ -36,8 +36,8 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class ReferenceCarrier:
-    """Sends the descriptor of a memory segment once, and then references into it instead of
-    bytes."""
+    """Sends the descriptor of a memory segment once. After that, payloads in this segment are sent as
+    references (segment, offset, length) instead of bytes."""
 
     kind = "local"
     by_reference = True
@@ -121,8 +121,8 @@ class ReferenceCarrier:
 
 
 def host_identity() -> str:
-    """A text that is equal in two processes that can have a local link: it names the boot, the
-    network namespace and the user."""
+    """A text that names the boot of this host, the network namespace and the user. Two processes can
+    have a local link if their texts are equal. Empty if local links are not available."""
     if not AVAILABLE:
         return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -158,7 +158,7 @@ def listen_local(name: str) -> socket.socket:
 
 
 def same_user(sock: socket.socket) -> bool:
-    """Whether the process at the other end runs as this user."""
+    """Whether the process at the other end runs as the same user as this one."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return bool(uid == os.getuid())

@@ -1,5 +1,5 @@
-"""Links within one process, for the inline engine and for tests. Messages are passed on as objects
-and payloads by reference, under the same rules as between processes."""
+"""Links within one process, for the inline engine and for tests. Messages are passed as objects, and
+payloads by reference. The rules for the use of a payload's memory are those of other links."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ class MemoryLink:
         pass  # both ends are in one process
 
     def withdraw(self, segment: int) -> None:
-        pass  # the peer has no map of its own
+        pass  # the peer is in the same process and has mapped nothing
 
     def flush(self) -> None:
         with self._lock:
@@ -94,7 +94,8 @@ class MemoryLink:
 
 
 def memory_pair(one: str, other: str) -> tuple[MemoryLink, MemoryLink]:
-    """Two ends of one link: `one` holds the first, whose peer is `other`."""
+    """The two ends of a link between the peers named `one` and `other`: first the end of `one`, then
+    the end of `other`."""
     there: SimpleQueue[_Item] = SimpleQueue()
     back: SimpleQueue[_Item] = SimpleQueue()
     return MemoryLink(other, back, there), MemoryLink(one, there, back)

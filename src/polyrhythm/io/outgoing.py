@@ -11,8 +11,8 @@ from polyrhythm.wire.frames import FLAG_REFERENCE, Draft
 
 
 class Descriptor:
-    """A duplicate of a descriptor to send. The owner may close its own before the frame is written,
-    and the number could then belong to another file."""
+    """A duplicate of a file descriptor that is to be sent. The owner may close the original before the
+    frame is written, and its number could then belong to another file."""
 
     __slots__ = ("fd",)
 
@@ -26,11 +26,11 @@ class Descriptor:
             self.fd = None
 
     def __del__(self) -> None:
-        self.close()  # its frame was never written
+        self.close()  # still open only if its frame was never written
 
 
 class Outgoing:
-    """A frame in the outbox of a link. It has no header before `seal`."""
+    """A frame in the outbox of a link. `seal` adds the header."""
 
     __slots__ = ("_draft", "_fingerprint", "buffers", "descriptors", "done", "nbytes")
 
@@ -51,7 +51,8 @@ class Outgoing:
 
     @property
     def hashes_nbytes(self) -> int:
-        """How many bytes `seal` will hash, or wait for while another link hashes them."""
+        """How many bytes `seal` will hash, or will wait for because another link hashes them; 0 if
+        the frame is sealed or has no digest."""
         draft = self._draft
         return 0 if draft is None or draft.digest is Digest.NONE else self.nbytes
 
@@ -65,7 +66,8 @@ class Outgoing:
 
 
 def fingerprint_of(payload: Sequence[Sendable], flags: int) -> Fingerprint | None:
-    """The shared digest of a payload that travels as bytes to several peers; None for any other."""
+    """The shared digest of a payload that is sent as bytes to several peers; None if the payload has
+    no shared digest."""
     if flags & FLAG_REFERENCE or len(payload) != 1:
         return None
     part = payload[0]

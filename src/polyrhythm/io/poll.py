@@ -1,4 +1,4 @@
-"""Lets one thread read many links: for small frames this is faster than a thread for each."""
+"""Lets one thread read many links. For small frames this is faster than one thread per link."""
 
 import os
 import select
@@ -17,9 +17,10 @@ class Pollable(Protocol):
 
 
 class Poller:
-    """`poll` waits, then calls the function registered for each readable link once. A function
-    returns True if it left messages that the socket does not show; the next `poll` calls it again,
-    after the others. One thread calls `poll`; any thread may call the other methods."""
+    """`poll` waits for readable links, then calls the registered function of each of them once. The
+    function returns True if it has left messages unread that were already taken from the socket. The
+    next `poll` then calls it again, after those of the other links. One thread calls `poll`; any
+    thread may call the other methods."""
 
     def __init__(self) -> None:
         self.idle_ns = 0
@@ -46,7 +47,8 @@ class Poller:
             self._poll.unregister(fd)
 
     def poll(self, timeout_s: float) -> bool:
-        """Wait for readable links and call their functions; True if one of them left messages."""
+        """Wait for readable links and call their functions. Returns whether a function has left
+        messages unread."""
         self._polling = threading.get_ident()
         began_ns = time.monotonic_ns()
         before, self._unfinished = self._unfinished, set()

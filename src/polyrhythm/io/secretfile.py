@@ -9,7 +9,7 @@ from polyrhythm.errors import UsageError
 from polyrhythm.wire.proof import FEWEST_CHARACTERS, Secret
 
 VARIABLE = "POLYRHYTHM_SECRET"
-"""The environment variable that may contain the secret, for a command that joins a job."""
+"""The environment variable from which a command that joins a job may get the secret."""
 _RANDOM_NBYTES = 32
 _MOST_NBYTES = 4096
 _ROOT = 0
@@ -36,7 +36,7 @@ def create_secret(path: Path) -> Secret:
 
 
 def read_secret(path: Path) -> Secret:
-    """The secret in a file that the user named, or that the index names."""
+    """Read the secret from a file that the user or the index of jobs has named."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would block
         with open(fd, "rb") as file:

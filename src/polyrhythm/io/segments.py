@@ -1,9 +1,9 @@
 """Memory for tensors: anonymous, or a memfd that another process can map.
 
-A memfd is sealed against shrinking and growing before its descriptor is sent, because a segment
-that shrinks kills its reader with SIGBUS; for the same reason an unsealed one is refused. Maps made
-later cannot write. The kernel frees a segment with the last process that uses it, so `kill -9`
-leaves nothing behind.
+A memfd is sealed against shrinking and growing before its descriptor is sent, because a segment that
+shrinks kills its reader with SIGBUS. For the same reason a peer's segment without these seals is
+refused. Another seal makes every map that is made later read-only. The kernel frees a segment when
+the last process that uses it has ended, so `kill -9` leaves nothing behind.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ _ids = itertools.count(1)
 
 
 class Segment:
-    """`nbytes` of zeroed memory. `fd` is None if it cannot be shared."""
+    """`nbytes` of zeroed memory. `fd` is None if the memory cannot be shared."""
 
     def __init__(self, nbytes: int, *, shared: bool) -> None:
         self.id = next(_ids)
@@ -45,7 +45,7 @@ class Segment:
         return Piece(self, offset, nbytes, self.memory[offset : offset + nbytes])
 
     def close(self) -> None:
-        """Close the descriptor. The memory is freed with its last view."""
+        """Close the descriptor. The memory is freed when its last memoryview is gone."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
@@ -56,23 +56,24 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a segment, ready to be sent: by reference if the link can, otherwise as bytes.
-    Memory without a segment always travels as bytes."""
+    """A part of a segment that can be sent: by reference if the link supports it, otherwise as bytes.
+    Memory that is in no segment is always sent as bytes."""
 
     segment: Segment | None
     offset: int
     nbytes: int
     memory: memoryview
     fingerprint: Fingerprint | None = field(default=None, compare=False)
-    """The shared digest of memory that is sent to several peers; None if every link hashes it."""
+    """The digest that all links share when they send this memory; None if every link computes its
+    own."""
 
     def for_many(self) -> "Piece":
-        """This piece with a digest that several links share, valid until the memory changes."""
+        """This piece with a digest that several links share. It is valid until the memory changes."""
         return replace(self, fingerprint=Fingerprint(self.memory))
 
 
 def piece_for_many(memory: memoryview) -> Piece:
-    """Memory without a segment, with a digest that several links share."""
+    """A piece of memory that is in no segment, with a digest that several links share."""
     return Piece(None, 0, memory.nbytes, memory, Fingerprint(memory))
 
 
@@ -85,8 +86,8 @@ def _seal(fd: int) -> None:
 
 
 def map_segment(fd: int, nbytes: int) -> memoryview:
-    """Map a peer's segment for reading, and close the descriptor. A segment that could shrink is
-    refused."""
+    """Map a peer's segment for reading, and close the descriptor. Raises LinkError if the segment
+    could still shrink."""
     try:
         needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         try:

@@ -1,9 +1,9 @@
 """A link that sends frames over a stream: `tcp` and `local` links differ in their carrier alone.
 
 One thread at a time reads, into the memory that the decoder names. Sending never blocks the caller:
-small frames are written at once if the socket takes them, and all others by the link's own sender
-thread, in order. The thread that writes a payload hashes it just before: so links hash in parallel,
-and the socket's copy finds the bytes in the cache.
+small frames are written at once if the socket's buffer has space. All others are written, in order,
+by the link's own sender thread. The thread that writes a payload hashes it just before. So links
+hash in parallel, and the bytes are in the cache when the socket copies them.
 """
 
 import select
@@ -29,11 +29,12 @@ from polyrhythm.wire.frames import (
 from polyrhythm.wire.messages import Message
 
 _DIRECT_NBYTES = 256 * 1024
-"""The calling thread itself writes up to this much: waking the sender thread costs more."""
+"""Up to this many queued bytes, the calling thread writes them itself, because waking the sender
+thread would take longer."""
 _BUFFERS_PER_CALL = 512
 _MOST_QUEUED = 2**17
-"""A link with more unsent frames than this is ended: its peer asks and does not read. A version has
-one frame per slice, and two versions of a model of 100 GB have fewer."""
+"""A link with this many unsent frames is ended, because its peer sends requests and does not read the
+answers. A version has one frame per slice: even two versions of a 100 GB model have fewer frames."""
 _LINGER_S = 2.0
 """How long `close` waits for queued frames to be written."""
 
@@ -108,10 +109,10 @@ class StreamLink:
     def receive_ready(
         self, *, finish: bool = False, most: int | None = None
     ) -> Iterator[tuple[Message, Payload | None]]:
-        """The messages that have arrived, for use under a poller. `finish`: wait for the rest of
-        a payload that has begun; only for a thread that has nothing else to do. `most`: stop
-        after so many messages, so that other links are read; `unfinished` then says that more
-        may be there."""
+        """The messages that have arrived, for a link that a poller watches. `finish`: wait for the
+        rest of a payload that has begun to arrive; only for a thread that has nothing else to do.
+        `most`: stop after this many messages, so that other links are read too, and set
+        `unfinished`, because more may have arrived."""
         self.unfinished = False
         received = self._receive_ready(finish)
         for count, each in enumerate(received, 1):
@@ -136,7 +137,7 @@ class StreamLink:
 
     def take_buffered(self) -> Iterator[tuple[Message, Payload | None]]:
         """The messages that were read from the socket together with earlier ones. A poller does not
-        see them: take them before you hand the link to one."""
+        see them, so the caller takes them before it registers the link with a poller."""
         while (received := self._take()) is not None:
             yield received
         while self._carrier.pending:
@@ -250,9 +251,9 @@ class StreamLink:
                 done()
 
     def _next_items(self) -> list[Outgoing]:
-        """The frames of the next write. Descriptors travel with the first byte of their frame.
-        Frames that must be hashed are taken a few at a time, so that the peer receives while the
-        rest is hashed."""
+        """The frames of the next write. A frame with descriptors is written alone, because descriptors
+        are sent with the first byte of a write. Frames that must still be hashed are written a few at
+        a time, so that the peer receives the first ones while the next ones are hashed."""
         items: list[Outgoing] = []
         buffers = hashes_nbytes = 0
         for item in self._outbox:
@@ -286,7 +287,8 @@ class StreamLink:
         return sent
 
     def _sent(self, nbytes: int, finished: list[Callable[[], None]]) -> None:
-        """Remove `nbytes` from the front of the outbox."""
+        """Remove the `nbytes` that were written from the front of the outbox. Adds the `done` callbacks
+        of complete frames to `finished`."""
         self._outbox_nbytes -= nbytes
         while self._outbox and nbytes >= self._outbox[0].nbytes:
             item = self._outbox.popleft()
@@ -309,7 +311,8 @@ class StreamLink:
     # -- ending --------------------------------------------------------------------------------
 
     def _abandon(self) -> None:
-        """The socket is broken: drop the queued frames. The reader notices the end."""
+        """Drop the queued frames and shut the socket down. The reading thread then notices that the
+        link has ended."""
         self._outbox.clear()
         self._outbox_nbytes = 0
         self._shut()

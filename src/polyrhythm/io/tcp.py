@@ -14,17 +14,18 @@ from polyrhythm.wire.frames import Frame
 from polyrhythm.wire.messages import Message
 
 ANY_HOST = ("0.0.0.0", "::")
-"""A server that listens here listens on every address of its machine. No peer can connect to
-them."""
+"""A server that listens on one of these listens on every address of its machine. A peer cannot
+connect to them."""
 CONNECT_TIMEOUT_S = 10.0
 _BUFFER_NBYTES = 512 * 1024
-"""The buffer of a socket whose other end is on this machine. The kernel would let it grow to many
-megabytes, which fall out of a core's cache before they are read; this size stays in it."""
+"""The buffer size of a socket whose other end is on this machine. The kernel would let the buffer
+grow to many megabytes, and the bytes would leave a core's cache before they are read. A buffer of
+this size stays in the cache."""
 STUCK_S = 60
-"""A link is ended when its peer takes nothing for this long, unless its job allows more
+"""A link is ended when its peer reads nothing for this long, unless the job allows more
 (`outlast`)."""
 _KEEP_ALIVE_S = 30
-"""After this long without traffic the kernel asks whether the peer's machine still answers."""
+"""After this long without traffic the kernel probes whether the peer's machine still answers."""
 _PROBE_EVERY_S = 10
 
 
@@ -78,8 +79,9 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 def _end_after(sock: socket.socket, seconds: float) -> None:
-    """End the link when the peer's machine acknowledges nothing for so long, or the peer takes
-    nothing: the kernel of a stopped peer acknowledges until its buffer is full."""
+    """End the link when, for so long, the peer's machine acknowledges nothing or the peer process
+    reads nothing. The second case needs its own timeout, because the kernel of a stopped process
+    still acknowledges bytes until its buffer is full."""
     timeout = struct.pack("ll", round(seconds), 0)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -87,7 +89,8 @@ def _end_after(sock: socket.socket, seconds: float) -> None:
 
 
 def bound_buffers(sock: socket.socket) -> None:
-    """Limit the buffers on loopback. Between hosts the kernel sizes them by the data in flight."""
+    """Limit the socket's buffers if the link is on loopback. Between hosts, the kernel chooses their
+    size by the amount of data in flight."""
     if is_loopback(sock.getsockname()[0]):
         for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, side, _BUFFER_NBYTES)
