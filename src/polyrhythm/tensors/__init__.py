@@ -1,1 +1,1 @@
-"""Arithmetic on flat buffers: slice views, aggregates, updaters. The only layer that needs torch."""
+"""Arithmetic on flat buffers of parameters: views of slices, aggregates and updaters."""

@@ -1,9 +1,9 @@
-"""A parameter without a gradient does not change, whatever decay and momentum it has, as in torch.
+"""As in torch, a parameter without a gradient does not change, even with weight decay or momentum.
 
-A contribution consists of numbers and cannot hold None. A worker without a gradient for a parameter
-therefore sends -0.0, the one number that changes no sum it is added to: the sum is -0.0 only if no
-worker had a gradient. (0.0 would not do: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in every
-element is treated as absent.
+A contribution consists of numbers and cannot contain None. A worker without a gradient for a parameter
+therefore sends -0.0. Adding -0.0 changes no number, so a sum is -0.0 only if no worker had a gradient.
+(0.0 does not have this property: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in every element is
+treated as absent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,23 +17,25 @@ from polyrhythm.core.placement.slices import Slice
 
 NO_GRADIENT = -0.0
 Parts = tuple[tuple[int, int], ...]
-"""The ranges (first, end) of tensors, or of their ends, inside a slice."""
+"""Ranges (first, end) of elements inside a slice. Each range is one tensor, or the piece of a tensor
+that is in the slice."""
 
 _BITS = {2: (torch.int16, -(1 << 15)), 4: (torch.int32, -(1 << 31)), 8: (torch.int64, -(1 << 63))}
-"""By the size of a number: the integer type with the same size, and the value of -0.0 in it."""
+"""By the size of a floating-point number in bytes: the integer type of this size, and the integer
+that has the bits of -0.0."""
 
 
 class Absences:
-    """Finds the tensors for which no worker had a gradient. A fold looks at the first number of
-    every tensor, and at the others only if the first is -0.0."""
+    """Finds the tensors for which no worker had a gradient. It looks at the first element of every
+    tensor, and at the other elements only if the first is -0.0."""
 
     def __init__(self, slices: Iterable[Slice]) -> None:
         self._firsts = {
             slice_.id: [first for first, _ in slice_.parts] for slice_ in slices if slice_.parts
         }
         self._bits: dict[int, dict[int, npt.NDArray[Any]]] = {id_: {} for id_ in self._firsts}
-        """Per slice, its one or two aggregates by address. The arrays keep the memory alive, so that
-        no other memory gets the same address."""
+        """Per slice, its one or two aggregates as integer arrays, by address. The arrays keep the
+        memory alive, so that no other memory gets the same address."""
 
     def absorb(self, other: "Absences") -> None:
         """Take over the slices of `other`."""
@@ -77,7 +79,7 @@ def keep(
     yield
     for there, before in saved:
         there.copy_(before)
-    for parameter in fresh:  # its state begins at zero, and only decay has changed it
+    for parameter in fresh:  # the step has made their state: set it to zero if decay has changed it
         if any(group.get("weight_decay") for group in optimizer.param_groups):
             for tensor in _state(optimizer, parameter):
                 for first, end in absent[parameter]:
@@ -85,8 +87,8 @@ def keep(
 
 
 def _state(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter) -> list[torch.Tensor]:
-    """The elementwise tensors of a parameter's state. The count of steps is not among them: it is
-    that of the whole slice."""
+    """The tensors of a parameter's state that have one element per parameter element. The count of
+    steps is not among them: it counts for the whole slice."""
     return [
         value
         for value in optimizer.state.get(parameter, {}).values()

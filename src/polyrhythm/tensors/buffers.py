@@ -1,9 +1,9 @@
-"""How buffers are folded: each over the workers that changed it.
+"""How the model's buffers are folded: a buffer gets the mean over the workers that changed it.
 
-A worker sends only the parts of a slice (the buffers in it, or their ends) that it has changed. *A
-part that no worker changed keeps its bits, so that a mask of minus infinity or a placeholder of NaN
-does no harm; the mean of a part is taken over the weight of its own changes.* `settle` turns an
-aggregate into the step of the fold, which replicas make too.
+A *part* of a slice is one buffer in it, or the piece of a buffer that is in this slice. A worker sends
+only the parts that it has changed. *A part that no worker has changed keeps its bits, so that a mask
+of minus infinity or a placeholder of NaN does no harm. The mean of a part is taken over the weights of
+the workers that changed it.* `settle` divides the aggregate by these weights; replicas get the result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +17,13 @@ from polyrhythm.tensors.held import Held, State
 from polyrhythm.wire.messages import SliceStep
 
 Parts = tuple[int, ...] | None
-"""The numbers of a slice's parts that a contribution has, side by side; None: it has the whole
-slice."""
+"""The numbers of the parts of a slice that a contribution contains, one after the other. None: it
+contains the whole slice."""
 
 
 def parts_length(slice_: Slice, parts: tuple[int, ...]) -> int | None:
-    """Return how many elements these parts have; None if they are not parts of the slice in
-    order."""
+    """Return how many elements these parts have together. None if the numbers are not ascending, or
+    are not numbers of parts of the slice."""
     known = slice_.parts
     if any(not 0 <= part < len(known) for part in parts) or sorted(set(parts)) != list(parts):
         return None
@@ -46,8 +46,9 @@ def pieces_of(
 
 
 class Buffers:
-    """Floating-point buffers take the weighted mean of the changes. Integer buffers, such as
-    BatchNorm's count of batches, take the largest value that a worker sent."""
+    """The updater of buffers. Floating-point buffers change by the weighted mean of the workers'
+    changes. Integer buffers, such as BatchNorm's count of batches, get the largest value that a
+    worker sent."""
 
     takes_parts: ClassVar[bool] = True
     writes_on_aggregate: ClassVar[bool] = False
@@ -71,8 +72,8 @@ class Buffers:
         *,
         forwarded: bool = False,
     ) -> None:
-        """Divide each part by its own weight, once. `scales`: for each part, the share of a full
-        step if contributions are folded one by one."""
+        """Divide each part of the aggregate by its own weight, once. `scales`: without rounds, the
+        fraction of a full step for each part."""
         if not held.part_weights:
             return
         averaged = held.aggregate.is_floating_point()
@@ -91,8 +92,8 @@ class Buffers:
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        """Fold each slice. `settle` has scaled the parts, so the weight of a step only says whether
-        there is a step."""
+        """Fold each slice. `settle` has divided the parts by their weights, so the weight of a step
+        only says whether there is anything to add."""
         for held, place, step in zip(slices, target, steps, strict=True):
             self.settle(held)
             if not step.weight:
@@ -117,15 +118,15 @@ class Buffers:
 
 
 class Changers:
-    """Which workers change each part, where contributions are folded one by one.
+    """Without rounds: counts the workers that change each part.
 
-    P workers that all change a buffer move it by 1/P of a change each, so that together they move it
-    once. A worker whose last contribution left the part as it was is not one of the P; a worker that
-    has not contributed yet is."""
+    If P workers change a buffer, each contribution moves it by 1/P of its change, so that together
+    they move it by their mean change. A worker whose last contribution did not change the part is not
+    counted in P. A worker that has not contributed yet is counted."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[int, int], set[int]] = {}
-        """Per slice and part, the workers whose last contribution did not change it."""
+        """Per slice and part, the workers whose last contribution did not change the part."""
 
     def forget(self, slice_: Slice) -> None:
         """Forget a slice that has moved to another server."""
@@ -135,8 +136,8 @@ class Changers:
     def scales(
         self, held: Held, worker: int, parts: Parts, members: frozenset[int]
     ) -> dict[int, float]:
-        """Note which parts this worker's contribution changes, and return the scale of each of
-        them."""
+        """Note which parts this worker's contribution changes. Return, for each of these parts, the
+        fraction of the change that is applied (1/P)."""
         count = len(held.slice.parts)
         changed = range(count) if parts is None else parts
         found = {}

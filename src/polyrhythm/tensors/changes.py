@@ -1,9 +1,10 @@
-"""A worker's buffers: which of them it has changed since the last version, and by how much.
+"""The buffers of a worker's model: which of them it has changed since the last version, and by how
+much.
 
 *A buffer is constant as long as its bits are those of the version that the worker began from.
 Constant buffers are not sent: the servers have them from the seed.* Every contribution compares
-anew, so a buffer that begins to change late is sent from then on. Bits and not values are compared,
-because NaN does not equal itself, and because minus infinity less minus infinity is NaN.
+again, so a buffer that begins to change later is sent from then on. Bits are compared and not values,
+because NaN does not equal itself, and because the difference of two infinities is NaN.
 """
 
 from collections.abc import Sequence
@@ -18,20 +19,20 @@ from polyrhythm.tensors.dtypes import tensor_over
 from polyrhythm.tensors.finite import all_finite
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By the size of an element, the integer that has the same bits."""
+"""By the size of an element in bytes, the integer type of this size."""
 
 
 @dataclass(slots=True)
 class _Buffer:
     place: TensorPlace
     parts: list[tuple[int, int, int, int]]
-    """Its ranges in slices: the slice, the number of the part there, and its first and last element
-    counted from the beginning of the buffer."""
+    """The pieces of this buffer in slices: the slice, the number of the part in that slice, and the
+    range [first, end) of elements, counted from the beginning of the buffer."""
 
 
 class BufferChanges:
-    """`flat` holds the spaces that the model computes on, `here` those in which versions land. They
-    are the same unless versions land aside."""
+    """`flat` are the spaces on which the model computes, `here` those into which versions that arrive
+    are written. They are the same memory unless `aside` is set."""
 
     def __init__(
         self,
@@ -65,16 +66,16 @@ class BufferChanges:
         return found
 
     def remember(self) -> None:
-        """Take the buffers as they are now as the base of changes: the worker continues with a new
+        """Make the current buffers the base of changes, because the worker continues with a new
         version."""
         for index, base in self._base.items():
             base.copy_(self._flat[index])
 
     def land(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
-        """Land a version that has these parts of the slice; the other parts are as in the previous
-        version."""
+        """Write these parts of a slice of a new version to their places. The other parts are the same
+        as in the previous version."""
         here = self._here[slice_.space][slice_.offset : slice_.offset + slice_.length]
-        if not self._left:  # aside, the previous version is still there
+        if not self._left:  # with `aside`, `here` still contains the previous version
             here.copy_(self._base[slice_.space][slice_.offset : slice_.offset + slice_.length])
         length = parts_length(slice_, parts)
         if length is None or length * here.element_size() != len(data):
@@ -87,8 +88,8 @@ class BufferChanges:
             here[first:end].copy_(piece)
 
     def fill(self, push: Sequence[torch.Tensor]) -> None:
-        """Write the changed buffers into the push buffers: the changed parts of each slice side by
-        side, floating-point numbers as their change, integers as their value."""
+        """Write the changed buffers into the push buffers: the changed parts of each slice one after
+        the other. Floating-point numbers are written as their change, integers as their value."""
         numbers: dict[int, list[int]] = {slice_: [] for slice_ in self._slices}
         ends = {slice_.id: slice_.offset for slice_ in self._slices.values()}
         for buffer in self._all:
@@ -112,13 +113,14 @@ class BufferChanges:
             left.copy_(self._flat[index])
 
     def set_apart(self) -> None:
-        """Count changes from the last contribution: it is in flight and must not be sent again."""
+        """Make the values of the last contribution the base of changes: it is in flight, so its changes
+        must not be sent again."""
         for index, left in self._left.items():
             self._base[index].copy_(left)
 
     def rebase(self) -> None:
-        """Move to the version that landed aside, and keep the changes since the last contribution
-        was sent."""
+        """Replace the base by the version that arrived aside, and keep the local changes since the last
+        contribution."""
         for buffer in self._all:
             now, left, here = (
                 self._of(spaces, buffer) for spaces in (self._flat, self._left, self._here)
@@ -149,6 +151,6 @@ def _change(now: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     if not now.is_floating_point():
         return now
     change = now - base
-    if not all_finite(change):  # elements that stay infinite or NaN
+    if not all_finite(change):  # an element that stays infinite or NaN has changed by 0
         change[_bits(now) == _bits(base)] = 0
     return change

@@ -1,8 +1,8 @@
 """Copies of large buffers that bypass the cache.
 
-A copy that another process reads, or that is made in a pass over the whole model, is evicted from
-the cache before it is used again. Storing it without first reading it into the cache makes the copy
-one and a half times as fast. The C library does this above a threshold, which the local engine
+Copying normally loads the target into the cache. That is of no use if another process reads the
+copy, or if a pass over the whole model evicts it before it is used. Without this load the copy is one
+and a half times as fast. The C library's `memmove` omits the load above a size, which the local engine
 lowers for its child processes (`engines/environment.py`).
 """
 
@@ -18,7 +18,8 @@ _memmove.restype = ctypes.c_void_p
 
 
 def copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Do `target.copy_(source)`. Large tensors must be flat."""
+    """Do `target.copy_(source)`. The cache is bypassed only for large contiguous tensors of one
+    dtype."""
     nbytes = target.numel() * target.element_size()
     if (
         nbytes >= _LARGE_NBYTES

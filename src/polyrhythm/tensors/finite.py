@@ -1,5 +1,8 @@
-"""Test whether every element is finite. A sum is quick and right unless it overflows; then every
-element is tested. For few elements the maximum and the minimum are tested."""
+"""Test whether every element of a tensor is finite.
+
+If the sum of all elements is finite, so are the elements; computing it is fast. Otherwise the sum may
+only have overflowed, and every element is tested. For few elements the maximum and the minimum are
+tested instead."""
 
 import math
 from typing import Any
@@ -9,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 FEW = 32768
-"""Up to this many elements the call itself dominates, and numpy's is cheaper."""
+"""Up to this many elements, the overhead of a call dominates, and calls of numpy have less."""
 _NUMPY = (torch.float32, torch.float64)
 Numbers = npt.NDArray[np.floating[Any]]
 

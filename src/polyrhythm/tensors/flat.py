@@ -1,9 +1,9 @@
-"""A worker's model as flat buffers: parameters are views into them, and contributions are filled
-from them.
+"""A worker's model as flat buffers, one for each dtype (spaces). The model's parameters are views into
+them.
 
-`parameters` of a space is the worker's own memory, into which pulls are copied. `push` buffers are
-read by servers. Two are used in turn, because a buffer belongs to the servers until they have
-acknowledged it.
+Versions that arrive are copied into these buffers. Contributions are written into separate *push*
+buffers, which servers may read in place. A worker uses two sets of push buffers in turn, because it
+must not write to a set before the servers have acknowledged the contribution in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,16 @@ from polyrhythm.tensors.dtypes import DTYPES, tensor_over, wire_dtype
 from polyrhythm.tensors.finite import FEW, Numbers, all_finite, few_finite, numbers_of
 
 _FEW_NBYTES = 1 << 18
-"""Up to this size a slice is copied as bytes."""
+"""A slice of at most this size is copied as bytes, without making a tensor."""
 _HOT = 1 << 19
-"""Elements copied and checked at a time, so that the check finds them in the cache."""
+"""A large gradient is checked and copied in pieces of this many elements. A piece is still in the
+cache when it is copied after the check."""
 
 
 class FlatModel:
-    """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: versions
-    that arrive are kept apart until `adopt` or `rebase`, because the parameters are in use."""
+    """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: a version that
+    arrives is stored in separate memory until `adopt` or `rebase`, because the user's code uses the
+    parameters meanwhile."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class FlatModel:
         self.aside = aside
         self._memory, self._flat = _allocate(layout)
         self._here = self._flat
-        """The spaces in which arriving versions land."""
+        """The spaces into which versions that arrive are written."""
         if aside:
             self._memory, self._here = _allocate(layout)
         self._base: dict[int, torch.Tensor] = {}
@@ -72,10 +74,11 @@ class FlatModel:
             if self._few[index] and space.length and not space.buffers
         ]
 
-    # -- what arrives --------------------------------------------------------------------------
+    # -- versions that arrive ------------------------------------------------------------------
 
     def memory_of(self, slice_: Slice) -> memoryview | None:
-        """The memory for a slice's bytes, if the slice is sent in the dtype in which it is kept."""
+        """The memory into which a slice's bytes can be received. None if the slice is sent in another
+        dtype than it has in the model."""
         item = self._flat[slice_.space].element_size()
         if self._wires[slice_.space].itemsize != item:
             return None
@@ -84,7 +87,7 @@ class FlatModel:
         ]
 
     def land(self, slice_: Slice, data: memoryview) -> None:
-        """Copy a slice that arrived elsewhere into its place."""
+        """Copy a slice that was received into other memory to its place in the model."""
         memory = self._bytes[slice_.id]
         if memory is not None and len(memory) == len(data) <= _FEW_NBYTES:
             memory[:] = data  # for a small slice, making a tensor would cost more than the copy
@@ -92,8 +95,8 @@ class FlatModel:
             copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
     def land_parts(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
-        """Copy these parts of a slice of buffers to their places. The other parts are constant and
-        are the same as in the previous version."""
+        """Copy the parts of a slice of buffers to their places in the model. The parts that were not
+        sent are the same as in the previous version."""
         if not self.layout.spaces[slice_.space].buffers:
             raise LinkError(f"slice {slice_.id} holds parameters, and came in parts")
         self._buffers.land(slice_, parts, data)
@@ -102,8 +105,9 @@ class FlatModel:
         return self._flat[slice_.space][slice_.offset : slice_.offset + slice_.length]
 
     def read_in_place(self, memory: memoryview) -> None:
-        """Point the parameters at a version's own memory (its spaces side by side), which is sealed
-        against writing. Buffers are copied, because forward passes write to them."""
+        """Make the parameters views into a server's memory of a version, which is read-only and
+        contains the spaces one after the other. Buffers are copied, because forward passes write to
+        them."""
         end = 0
         for index, space in enumerate(self.layout.spaces):
             there = tensor_over(memory[end : end + space.nbytes], DTYPES[space.dtype])
@@ -117,7 +121,8 @@ class FlatModel:
         self._homes = [tensor.data_ptr() for tensor in self._tensors]
 
     def adopt(self) -> None:
-        """Take the version that arrived aside as it is, and count changes from it."""
+        """Replace the parameters by the version that arrived aside. It is the base of later changes
+        too."""
         for index, (flat, here) in enumerate(zip(self._flat, self._here, strict=True)):
             flat.copy_(here)
             if index in self._base:
@@ -125,8 +130,9 @@ class FlatModel:
         self._buffers.remember()
 
     def rebase(self, sent: Sequence[torch.Tensor]) -> None:
-        """Move to the version that arrived aside, and keep what was learned since `sent` was sent:
-        local <- new + (local - sent), base <- new. Rounding errors of the wire are kept too."""
+        """Replace the base by the version that arrived aside (`new`), and keep the local changes that
+        are not in the contribution `sent`: local <- new + (local - base - sent), base <- new. If
+        `sent` was rounded to the dtype of the wire, the rounding error stays in the local changes."""
         for index, space in enumerate(self.layout.spaces):
             if not space.length or space.buffers:
                 continue
@@ -136,15 +142,16 @@ class FlatModel:
         self._buffers.rebase()
 
     def set_apart(self, sent: Sequence[torch.Tensor]) -> None:
-        """Count changes from the parameters in `sent`, which is in flight and must not be sent
-        again."""
+        """Add the contribution `sent` to the base of changes: it is in flight, so its changes must not
+        be sent again."""
         for index, space in enumerate(self.layout.spaces):
             if space.length and not space.buffers:
                 self._base[index].add_(sent[index])
         self._buffers.set_apart()
 
     def remember(self, *, parameters: bool) -> None:
-        """Take buffers, and parameters if asked, as they are now as the base of changes."""
+        """Make the current buffers the base of changes; with `parameters`, the current parameters
+        too."""
         self._buffers.remember()
         for index, space in enumerate(self.layout.spaces):
             if not space.length or space.buffers or not parameters:
@@ -154,7 +161,7 @@ class FlatModel:
             else:
                 self._base[index] = self._flat[index].clone()
 
-    # -- what leaves ---------------------------------------------------------------------------
+    # -- contributions -------------------------------------------------------------------------
 
     def check_homes(self) -> None:
         for tensor, home, place in zip(self._tensors, self._homes, self._places, strict=True):
@@ -169,7 +176,8 @@ class FlatModel:
         return self._part(slice_).to(self._wires[slice_.space]).contiguous()
 
     def fill_gradients(self, push: Sequence[torch.Tensor]) -> None:
-        """Write the gradients and the changes of buffers into the push buffers, one per space."""
+        """Write the gradients of the parameters and the changes of the model's buffers into the push
+        buffers, of which there is one per space."""
         views = self._views_of(push)
         for index, tensor, place, few in self._trained:
             gradient, view = tensor.grad, views[index]
@@ -184,7 +192,7 @@ class FlatModel:
         self._buffers.fill(push)
 
     def gather(self, points: float) -> None:
-        """Add the gradients of a micro-batch of this many points to those gathered before."""
+        """Add the gradients of a micro-batch, multiplied by its number of points, to the sums."""
         if self._sums is None:
             self._sums = [torch.full_like(flat, NO_GRADIENT) for flat in self._flat]
         views = self._views_of(self._sums)
@@ -193,8 +201,8 @@ class FlatModel:
                 view.add_(tensor.grad.detach(), alpha=points)
 
     def fill_gathered(self, push: Sequence[torch.Tensor], points: float) -> None:
-        """Write the mean of the gathered gradients over this many points into the push buffers, and
-        reset the sums."""
+        """Divide the sums that `gather` made by the total number of points, write the result into the
+        push buffers, and reset the sums."""
         assert self._sums is not None
         for index, space in enumerate(self.layout.spaces):
             if not space.buffers and space.length:
@@ -205,7 +213,7 @@ class FlatModel:
         self._buffers.fill(push)
 
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return each tensor's view of these push buffers; the views are made once."""
+        """Return a view into these push buffers for each tensor of the model. The views are cached."""
         key = max(tensor.data_ptr() for tensor in push)  # an empty tensor has the address 0
         if key not in self._gradient_views:
             self._gradient_views[key] = [_view(push[place.space], place) for place in self._places]
@@ -225,7 +233,7 @@ class FlatModel:
 
     @property
     def changed(self) -> dict[int, tuple[int, ...]]:
-        """Per slice of buffers, the parts that the last filled contribution has."""
+        """Per slice of buffers, the numbers of the parts that are in the last contribution."""
         return self._buffers.changed
 
     def _finite(self, change: torch.Tensor) -> bool:
@@ -269,8 +277,8 @@ def _allocate(layout: Layout) -> tuple[list[memoryview], list[torch.Tensor]]:
 
 
 def _in_order(layout: Layout, count: int) -> list[TensorPlace]:
-    """Return the places in the spec's order, which is the model's; the layout groups them by
-    space."""
+    """Return the places of the tensors in the order of the model's spec. The layout has them grouped
+    by space."""
     assert count == len(layout.places)
     return sorted(layout.places, key=lambda place: place.index)
 
@@ -283,8 +291,8 @@ def _view(flat: torch.Tensor, place: TensorPlace) -> torch.Tensor:
 def _lay(
     push: torch.Tensor, view: torch.Tensor, place: TensorPlace, gradient: torch.Tensor
 ) -> None:
-    """Copy a gradient to its place in the push buffer, unless it lies there already. Raise
-    NotFinite if it is not finite, so that nothing of it is sent."""
+    """Copy a gradient to its place in the push buffer, unless it is there already. Raise NotFinite if
+    an element is not finite; then nothing of the contribution is sent."""
     if gradient.data_ptr() == view.data_ptr():
         finite = all_finite(view)
     elif place.length > _HOT and _as_it_is(push, place, gradient):
@@ -297,14 +305,14 @@ def _lay(
 
 
 def _as_it_is(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
-    """Whether the gradient has the dtype and strides of the wire, so that its bytes can be
-    copied."""
+    """Whether the gradient has the dtype and the strides of its place in the push buffer, so that its
+    bytes can be copied."""
     return gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
 
 
 def _lay_hot(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
-    """Copy in pieces that stay in the cache between check and copy. Return whether all elements are
-    finite."""
+    """Check and copy a gradient piece by piece, so that a piece is still in the cache when it is
+    copied. Return whether all elements are finite."""
     flat = push[place.offset : place.offset + place.length]
     source = gradient.as_strided((place.length,), (1,))
     for at in range(0, place.length, _HOT):

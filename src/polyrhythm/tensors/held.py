@@ -11,7 +11,8 @@ State = dict[str, torch.Tensor]
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A slice on this server: its parameters (of the current version) and its aggregate."""
+    """A slice on this server: its parameters in the current version, and its aggregate. `weight` is
+    the total weight in the aggregate; `rate` and `clock` are those of its next `SliceStep`."""
 
     slice: Slice
     parameters: torch.Tensor
@@ -20,7 +21,8 @@ class Held:
     rate: float | None = None
     clock: int = -1
     part_weights: dict[int, float] = field(default_factory=dict)
-    """Buffers only: the weight that was added to each part. Parts that no worker changed are absent."""
+    """For slices of buffers: the weight that was added to each part. A part that no worker has changed
+    has no entry."""
 
     def empty(self) -> None:
         """Reset the aggregate after it was folded."""

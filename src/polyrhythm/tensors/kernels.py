@@ -1,9 +1,9 @@
 """The fused kernels of torch's optimizers, called directly.
 
-For a small model, the code around the kernel in `step()` takes several times as long as the kernel
-itself, and longer still if a server has slept since the last fold. *A kernel does what `step()` of
-the same optimizer would do. `step()` itself is called for the first step of a state, for an
-optimizer without a kernel here, and if torch does not have the kernel.*
+For a small model, the Python code around the kernel in `step()` takes several times as long as the
+kernel itself, and longer still if the server has slept since the last fold. *A kernel does what
+`step()` of the same optimizer would do. `step()` is called instead for the first step of a parameter,
+for an optimizer that has no kernel here, and if torch does not have the kernel.*
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +22,9 @@ Kernel = Callable[
     ],
     bool,
 ]
-"""Make a step of these parameters of a group, with their states and gradients; the gradients are
-divided by a scale if one is given. Return False, having done nothing, if `step()` must be
-called."""
+"""A function that makes one step. Its arguments are a parameter group, the optimizer's states, some
+parameters of the group, their gradients, and a number by which the gradients are divided (None for
+1). It returns False, and changes nothing, if `step()` must be called instead."""
 
 
 def kernel_of(optimizer: torch.optim.Optimizer) -> Kernel | None:

@@ -1,9 +1,9 @@
 """The kinds of contributions: what a worker sends, and how servers add it up and fold it.
 
-A new kind is one class here, one entry in `KINDS`, and its traits in `core/kinds.py`. *gradient*: the
-worker sends the mean gradient of its points, and the servers make the optimizer's step. *local*: the
-worker makes steps of its own and sends the change of its parameters, of which the servers take the
-mean.
+*gradient*: the worker sends the mean gradient of its points, and the servers make the optimizer's step.
+*local*: the worker makes optimizer steps of its own and sends the change of its parameters; the
+servers add the mean of these changes. A new kind is one class here, one entry in `KINDS`, and its
+traits in `core/kinds.py`.
 """
 
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ from polyrhythm.wire.messages import JobSpec, ModelSpec
 
 class Kind(Protocol):
     steps_on_servers: ClassVar[bool]
-    """Servers run the optimizer. Otherwise the worker does, between contributions."""
+    """Whether servers run the optimizer. Otherwise the worker runs it, between contributions."""
 
     def updater(self, layout: Layout, spec: ModelSpec, held: Sequence[Held]) -> Updater:
         """Return the updater that adds up and folds contributions to these slices of parameters."""
 
     def remember(self, model: FlatModel) -> None:
-        """A worker has a new version: keep what the next contribution is counted from."""
+        """A worker has a new version. Store what the next contribution is the difference to."""
 
     def gather(self, model: FlatModel, points: float) -> None:
-        """Take the gradients of a micro-batch of this many points into a contribution that goes
-        on."""
+        """Add the gradients of a micro-batch of this many points to the contribution, which more
+        micro-batches may follow."""
 
     def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
-        """Write a contribution into the push buffers. `gathered`: the points of the micro-batches
-        that it is made of; None: it is made of the current gradients."""
+        """Write a contribution into the push buffers. `gathered`: the total points of the micro-batches
+        that `gather` added; None: the contribution is the current gradients."""
 
 
 class Gradient:

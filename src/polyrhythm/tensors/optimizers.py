@@ -1,6 +1,6 @@
-"""Torch optimizers by name and numbers: which ones can be sent, and which ones a server can run.
+"""Torch optimizers, described by a name and options: which ones a server can run, and how one is built.
 
-A server sees slices and not tensors, so only elementwise optimizers give right results there.
+A server has slices and not whole tensors, so only elementwise optimizers give correct results there.
 """
 
 import inspect
@@ -39,9 +39,9 @@ _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 
 def load_optimizers() -> None:
-    """Import the modules that the first optimizer of a process would import: hundreds of torch's,
-    which takes seconds. A process does this before it joins a job, because it sends no heartbeat
-    meanwhile."""
+    """Import the modules that torch imports when a process makes its first optimizer. There are
+    hundreds of them, which takes seconds, and no heartbeat is sent meanwhile. So a process calls this
+    before it joins a job."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
@@ -77,8 +77,8 @@ def _number(value: Any) -> Any:
 def build_optimizer(
     spec: OptimizerSpec, groups: dict[int, list[torch.nn.Parameter]], *, fused: bool
 ) -> torch.optim.Optimizer:
-    """Build one optimizer with one parameter per slice (one optimizer per slice is six times
-    slower)."""
+    """Build one optimizer for all slices, in which each slice is one parameter. One optimizer per slice
+    would be six times slower."""
     kind = getattr(torch.optim, spec.name)
     known = inspect.signature(kind).parameters
     param_groups = []
@@ -104,15 +104,15 @@ def check_optimizer(spec: OptimizerSpec) -> None:
     for (parameter,) in groups.values():
         parameter.grad = torch.zeros(1)
     try:
-        build_optimizer(spec, groups, fused=False).step()  # options of groups are only used here
+        build_optimizer(spec, groups, fused=False).step()  # some options are checked only by `step`
     except Exception as error:  # torch checks options in many ways
         raise UsageError(f"{spec.name} cannot be built: {plain(str(error))}") from None
 
 
 def can_fuse(spec: OptimizerSpec, dtypes: Iterable[torch.dtype]) -> bool:
-    """Whether torch can fuse the steps of a model whose parameters have these dtypes. *There is one
-    answer for the whole model*: a replica updates each slice alone, and must fuse exactly if its
-    primary does."""
+    """Whether torch's fused kernels can be used for a model whose parameters have these dtypes. *There
+    is one answer for the whole model*: a primary and a replica of a slice must use the same kernels,
+    whichever other slices they hold."""
     return spec.name in _FUSED and all(dtype in _FUSED_DTYPES for dtype in dtypes)
 
 
@@ -121,9 +121,9 @@ def _required(spec: OptimizerSpec) -> dict[str, Any]:
 
 
 def _start_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
-    """Begin SGD's momentum at zero. torch takes the first gradient as momentum; zero gives the same
-    without dampening, and is right for a slice whose first contribution comes later than the
-    others'."""
+    """Set SGD's momentum to zero before the first step. torch would use the first gradient as the
+    momentum; without dampening, zero has the same result. It is also correct for a slice whose first
+    contribution comes later than those of other slices."""
     if not isinstance(optimizer, torch.optim.SGD):
         return
     for group in optimizer.param_groups:

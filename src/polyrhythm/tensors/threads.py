@@ -1,7 +1,7 @@
-"""The number of torch threads that one of our threads uses.
+"""The number of torch threads that a thread of polyrhythm uses.
 
-Each of our threads that does parallel work has a team of torch threads of its own, so the teams
-must be small.
+torch starts a team of threads for every thread that calls parallel operations. A process has many
+such threads, so the teams must be small.
 """
 
 import contextlib
@@ -11,9 +11,9 @@ import torch
 
 
 def work_with(count: int) -> None:
-    """Use this many torch threads on this thread from now on. torch sets the process's number when
-    a thread first does parallel work, and would override ours; `get_num_threads` makes torch do
-    that first."""
+    """Use this many torch threads on the calling thread from now on. When a thread first does parallel
+    work, torch sets the number of the whole process for it. `get_num_threads` makes torch do this
+    now, so that it does not override `count` later."""
     torch.get_num_threads()
     torch.set_num_threads(count)
 

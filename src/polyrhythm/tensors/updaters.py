@@ -1,8 +1,9 @@
 """How contributions are added up and what a fold does with the sum, slice by slice.
 
-Gradients travel as means with their weight and are added as `add_(g, alpha=weight)`; a fold divides
-by the slice's own weight, because a worker that dies while pushing may be in some slices of a round
-and not in others.
+A worker sends the mean gradient g of its points, and the number of points as the weight. A server
+computes `aggregate.add_(g, alpha=weight)`, and the fold divides by the sum of the weights. Every slice
+has its own sum, because the contribution of a worker that died while it sent may be in some slices and
+not in others.
 """
 
 import inspect
@@ -26,15 +27,16 @@ class Updater(Protocol):
     """How contributions to a slice are added up, and what a fold does with the sum."""
 
     takes_parts: ClassVar[bool]
-    """A contribution may hold only some parts of a slice. If it is folded on arrival, replicas get
-    the resulting step instead of the contribution."""
+    """A contribution may contain only some parts of a slice. Without rounds, replicas then get the
+    resulting step instead of the contribution."""
     writes_on_aggregate: ClassVar[bool]
-    """A fold may write to the aggregate, so a replica works on a copy of what it was sent."""
+    """A fold may write to the aggregate, so a replica must fold a copy of the aggregate that it
+    received."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
     ) -> None:
-        """Add a verified slice of a contribution, or these parts of it, to the aggregate."""
+        """Add a slice of a contribution, or these parts of the slice, to the aggregate."""
 
     def settle(
         self,
@@ -43,22 +45,23 @@ class Updater(Protocol):
         *,
         forwarded: bool = False,
     ) -> None:
-        """Turn the aggregate into the step of the fold that follows, if that was not done yet.
-        `scales`: for each part, the share of a full step. `forwarded`: replicas read the aggregate
-        in place, so the fold must not write to it."""
+        """Scale the aggregate so that the next fold can apply it directly, unless that was done
+        already. `scales`: for each part, the fraction of a full step. `forwarded`: replicas read the
+        aggregate in place, so the fold must not write to it."""
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
-        """Make a step with each slice's aggregate and write the new parameters to its `target`,
-        which is the slice's own memory if the current version has no readers. The result depends
-        only on the step, the aggregate and the updater's own state."""
+        """Make a step with the aggregate of each slice, and write the new parameters to the slice's
+        `target`. The target is the memory of the current version if no reader uses that version. The
+        result depends only on the current parameters, the step, the aggregate and the updater's
+        state."""
 
     def export(self, held: Held) -> State:
         """Return a copy of the state that the updater keeps for this slice, by name."""
 
     def adopt(self, held: Held, state: State) -> None:
-        """Keep these tensors as the state of this slice. The caller gives them away."""
+        """Use these tensors as the state of this slice. The caller must not use them any more."""
 
     def absorb(self, other: Self) -> None:
         """Take over the slices of another updater of the same kind, with their state."""
@@ -68,7 +71,8 @@ class Updater(Protocol):
 
 
 class Stateless:
-    """An updater that keeps no state between folds, and whose aggregates are steps as they are."""
+    """An updater that keeps no state between folds, and whose aggregates need no scaling before a
+    fold."""
 
     takes_parts: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = False
@@ -96,8 +100,8 @@ class Stateless:
 
 
 def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
-    """Add with a weight. The first contribution of a round overwrites, so that nothing needs to be
-    zeroed."""
+    """Add `weight` times the contribution to the aggregate. The first contribution after a fold
+    overwrites the aggregate, so that it need not be set to zero."""
     if held.weight:
         held.aggregate.add_(incoming, alpha=weight)
     elif incoming.dtype == held.aggregate.dtype:
@@ -107,14 +111,15 @@ def _add_weighted(held: Held, incoming: torch.Tensor, weight: float) -> None:
 
 
 def _carry_over(slices: Sequence[Held], target: Sequence[torch.Tensor]) -> None:
-    """Begin the new version as a copy of the current one, which readers still hold."""
+    """Copy the current version to the targets, except where the target is the current version's own
+    memory."""
     for held, place in zip(slices, target, strict=True):
         if place.data_ptr() != held.parameters.data_ptr():
             copy_all(place, held.parameters)
 
 
 class Mean(Stateless):
-    """The weighted average of changes: kind *local*."""
+    """Adds the weighted mean of the workers' changes to the parameters. For the kind *local*."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -133,8 +138,8 @@ class Mean(Stateless):
 
 
 class Addition(Stateless):
-    """Plain addition, with which parameter servers are measured. The aggregate grows beside the
-    current version and becomes the next one, so a fold copies nothing."""
+    """Plain addition, for benchmarks of parameter servers. The aggregate begins as a copy of the
+    current version and becomes the next version, so a fold copies nothing."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -153,7 +158,7 @@ class Addition(Stateless):
 
 
 class Sum(Stateless):
-    """Plain addition for contributions that are folded one by one."""
+    """Plain addition without rounds: each contribution is added to the parameters when it arrives."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -174,13 +179,14 @@ class Sum(Stateless):
 
 
 class Optimizer:
-    """One `torch.optim` step on the mean over points: kind *gradient*."""
+    """Makes a `torch.optim` step with the mean gradient over all points. For the kind *gradient*."""
 
     takes_parts: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = True
 
     def __init__(self, spec: OptimizerSpec, slices: Sequence[Held], *, fused: bool) -> None:
-        """`fused`: torch can fuse the steps of the whole model, not only of these slices."""
+        """`fused`: use torch's fused kernels. The answer must be the same for all slices of the model
+        (`can_fuse`)."""
         self._params = {
             held.slice.id: torch.nn.Parameter(held.parameters, requires_grad=True)
             for held in slices
@@ -190,7 +196,7 @@ class Optimizer:
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups, fused=fused)
         self._absences = Absences(held.slice for held in slices)
-        # without torch's hooks for its profiler and compiler, which cost more than a small step
+        # `step` without torch's hooks for its profiler and compiler, which take longer than a small step
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = fused
@@ -211,8 +217,8 @@ class Optimizer:
         *,
         forwarded: bool = False,
     ) -> None:
-        """Divide by the weight before replicas read the aggregate: a fold that has to divide may
-        write to it."""
+        """If replicas read the aggregate, divide it by its weight now. A fold would do it in place
+        later, while replicas read."""
         if forwarded and held.weight:
             held.aggregate.div_(held.weight)
             held.weight = 1.0
@@ -245,7 +251,8 @@ class Optimizer:
                 self._settle_momentum(self._settle, step.per_round, part)
 
     def _settle_momentum(self, settle: Settle, per_round: int, part: list[Held]) -> None:
-        """Correct the momentum. The step has left the mean gradient in the aggregate."""
+        """Correct the momentum of these slices. After the step, their aggregates contain the mean
+        gradient."""
         with torch.no_grad():
             for held in part:
                 parameter, group = self._params[held.slice.id], self._groups[held.slice.group]
@@ -253,21 +260,23 @@ class Optimizer:
                 settle(group, per_round, state, parameter, held.aggregate)
 
     def _step(self, weight: float, part: list[Held]) -> None:
-        # without a scale the kernel only reads the gradients
+        # with a scale, the kernel writes the divided gradients back; without one it only reads them
         scale = None if weight == 1.0 else self._scale
         if self._fused and scale is not None:
             self._scale_number[()] = weight
         if self._step_directly(scale, part):
             return
-        state = self._optimizer.state  # torch's SGD uses momentum for all parameters or for none
+        # torch's SGD uses momentum for all parameters of a step or for none, so slices that have a
+        # state and slices that have none make separate steps
+        state = self._optimizer.state
         begun = [held for held in part if state.get(self._params[held.slice.id])]
         for alike in (begun, [held for held in part if held not in begun]):
             if alike:
                 self._step_by_torch(weight, scale, alike)
 
     def _step_directly(self, scale: torch.Tensor | None, part: list[Held]) -> bool:
-        """Call the kernel directly, one group at a time. Return False if `step()` must be
-        called."""
+        """Call the kernel directly. Return False, and do nothing, if `step()` must be called: if there
+        is no kernel, or if the slices belong to several parameter groups."""
         group = part[0].slice.group
         if self._kernel is None or any(held.slice.group != group for held in part):
             return False
@@ -288,7 +297,7 @@ class Optimizer:
                 held.aggregate.div_(weight)
             gradient = held.aggregate
             if not self._fused and self._settle is not None:
-                # torch writes Nesterov's look-ahead into it, and `settle` needs the gradient itself
+                # torch writes Nesterov's look-ahead into the gradient, and `settle` needs the original
                 gradient = gradient.clone()
             self._params[held.slice.id].grad = gradient
         with torch.no_grad():
@@ -332,9 +341,9 @@ class Optimizer:
 def _passes(
     due: Sequence[tuple[Held, SliceStep]],
 ) -> list[tuple[SliceStep, dict[int, float], list[Held]]]:
-    """Split the steps into passes, usually one. Slices with different steps, or of one group with
-    different rates, need an optimizer step each: a rate is one value per group, and the other
-    options one value per optimizer step."""
+    """Split the slices into passes; each pass is one call of the optimizer. Usually one pass is enough.
+    A call has one learning rate per parameter group, and one value of all other numbers of a
+    `SliceStep`. Slices that differ in these need different passes."""
     passes: list[tuple[SliceStep, dict[int, float], list[Held]]] = []
     for held, step in due:
         group = held.slice.group
