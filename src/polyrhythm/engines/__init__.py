@@ -1,1 +1,2 @@
-"""Who starts processes: `local` (subprocesses, the default), `inline` (all in this process)."""
+"""Engines, which start the processes of a job: `local` (subprocesses, the default) and `inline`
+(everything in this process)."""

@@ -1,6 +1,6 @@
-"""Measures the limit of an exchange on this machine: the same processes, copies and additions as in
-a job, with one byte as the signal, and without frames, machines and journal. `bench exchange`
-prints which share of this limit it reaches.
+"""Measures the fastest exchange that this host allows: with the same processes, copies and
+additions as in a job, but with one byte as the signal, and without frames, machines and journal.
+`bench exchange` prints which share of this speed a job reaches.
 
 This is a program of its own, so that nothing else runs in the process.
 """
@@ -20,7 +20,7 @@ from polyrhythm.io.tcp import bound_buffers
 from polyrhythm.tensors.copying import copy
 
 _SLICE = 1 << 18
-"""The number of elements that are added at a time: 1 MiB."""
+"""How many float32 values are added at a time: 1 MiB."""
 
 
 def _shared(count: int) -> torch.Tensor:
@@ -34,7 +34,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 
 class _Server:
-    """Adds the pushes of all workers; the last push of a round opens the next round."""
+    """Adds the pushes of all workers. The next round begins when all workers have pushed."""
 
     def __init__(self, count: int, workers: int, versions: list[torch.Tensor]) -> None:
         self.versions = versions

@@ -1,6 +1,7 @@
 """The main function of a child process: it runs a server or a worker, and reports to the engine.
 
-The control socket also ties the child to the engine: when the engine is gone, the child ends.
+The child also watches its control socket: when the engine is gone, the socket closes and the child
+ends.
 """
 
 import os
@@ -46,7 +47,7 @@ class _Control:
 
     def tell(self, told: Told) -> None:
         try:
-            with self._lock:  # a node reports on any thread
+            with self._lock:  # any thread of a node may report
                 self._sock.sendall(pack_line(told))
         except OSError:
             os._exit(1)  # the engine is gone
@@ -58,8 +59,8 @@ class _Control:
         return msgspec.json.decode(line, type=Told)
 
     def watch(self, handle: Callable[[Told], None] = lambda told: None) -> None:
-        """End this process when the engine ends, however it ends. `handle` gets the messages of the
-        engine until then."""
+        """End this process when the engine has ended, for whatever reason. Until then, `handle`
+        gets the messages of the engine."""
 
         def wait() -> None:
             while line := self._lines.readline():
@@ -82,7 +83,7 @@ def run_child(request: ChildRequest, sock: socket.socket) -> int:
         lost = isinstance(error, LeadLost)
         ended = isinstance(error, JobFailed) and not lost
         control.tell(Told(failed=f"{error}", whole_job=ended, lead_lost=lost))
-    except Exception as error:  # raised by the user's code: the user needs the traceback
+    except Exception as error:  # the user's code raised it, so the user needs the traceback
         frames = traceback.format_exc()
         control.tell(Told(failed=f"{type(error).__name__}: {error}\n{frames}"))
     return 1
@@ -113,8 +114,8 @@ def _serve(request: ChildRequest, control: _Control) -> int:
 
 
 def _registered(request: ChildRequest, address: Address) -> AbstractContextManager[bool]:
-    """Register the lead's address, so that other commands of its user find the job's secret. Yields
-    False if the index cannot be written."""
+    """Register the lead's address, so that other commands of the same user find the job's secret.
+    Yields False if the index of jobs cannot be written."""
     if not request.leads or not request.secret_file:
         return nullcontext(True)
     entry = Entry(
@@ -154,7 +155,7 @@ def _serve_at(
         control.watch()
     else:
         control.watch(partial(_handle_engine, node, journal))
-    while not node.ended.wait(1.0):  # Python handles signals between two waits
+    while not node.ended.wait(1.0):  # short waits, because Python handles signals between them
         if journal is not None and (fault := journal.fault or node.fault) is not None:
             node.stop(at_once=True)
     outcome = node.outcome
@@ -177,7 +178,8 @@ def _serve_at(
 
 
 def _resumed(job: JobSpec) -> ResumeAsked | None:
-    """The record and the model of the checkpoint that the job resumes from."""
+    """The event with which the lead resumes: the record and the model of the checkpoint. None: the
+    job does not resume."""
     if not job.resume:
         return None
     store = open_store(job.resume)
@@ -186,7 +188,7 @@ def _resumed(job: JobSpec) -> ResumeAsked | None:
 
 
 def _handle_engine(node: ServerNode, journal: FileJournal, told: Told) -> None:
-    """A message of the engine to the lead's process."""
+    """Act on a message that the engine sent to the lead's process."""
     if told.note is not None:
         journal.note(told.note.what, **told.note.fields)
     if told.stop:
@@ -199,7 +201,7 @@ def _journal(request: ChildRequest, address: Address, *, indexed: bool) -> FileJ
     except OSError as error:
         raise PolyrhythmError(f"cannot write to {request.run_dir}: {error.strerror}") from None
     fields = {"host": address.host, "port": address.port, "job": request.job.job}
-    if not indexed:  # then `story` shows where the secret is
+    if not indexed:  # without the index, `story` shows where the secret is
         fields["secret_file"] = request.secret_file
     journal.note("listening", **fields)
     return journal

@@ -1,4 +1,4 @@
-"""The place where an engine is chosen by its name."""
+"""Chooses an engine by its name."""
 
 from polyrhythm.engines.engine import Engine
 from polyrhythm.engines.local import LocalEngine
@@ -8,7 +8,7 @@ ENGINES = ("local", "inline")
 
 
 def choose_engine(name: str = "local") -> Engine:
-    """`local`: every server and worker is a process of this host. `inline`: all of them are in this
+    """`local`: every server and worker is a process of this host. `inline`: all of them run in this
     process, for debugging."""
     if name == "local":
         return LocalEngine()

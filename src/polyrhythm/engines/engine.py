@@ -19,7 +19,7 @@ class EngineRun:
     """How the processes of a job ended."""
 
     ended: str | None = None
-    """How the lead says that the job ended; None if it did not say so."""
+    """The lead's report of how the job ended; None if there was no report."""
     failed: str | None = None
     """Why the job failed; None if it did not."""
     worker_failures: dict[str, str] = field(default_factory=dict)
@@ -28,15 +28,15 @@ class EngineRun:
     lost: int = 0
     """How many servers died and were not started again."""
     lead_lost: bool = False
-    """The lead died or fell silent, so that it could not say how the job ended."""
+    """Whether the lead died or fell silent, so that it could not report how the job ended."""
     interrupted: int = 0
     """The number of the signal that stopped the job; 0 if none did."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineWatch:
-    """What a command does while its job runs. `say` shows one line to the user; `tick` is called a
-    few times a second; `listening` gets the address of the lead."""
+    """What a command does while its job runs. `say` shows one line to the user. `tick` is called a
+    few times a second. `listening` is called with the address of the lead."""
 
     say: Callable[[str], None]
     tick: Callable[[], None] = lambda: None
@@ -45,5 +45,5 @@ class EngineWatch:
 
 class Engine(Protocol):
     def run(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> EngineRun:
-        """Run these servers and workers of one job until it ends. The first request is the server
-        in which the lead runs. Raises PolyrhythmError if the job cannot start."""
+        """Run these servers and workers of one job until the job ends. The first request is for the
+        server in which the lead runs. Raises PolyrhythmError if the job cannot start."""

@@ -1,6 +1,6 @@
-"""Environment variables of the local engine's processes for the C library and OpenMP, unless the
-user has set them. Both libraries read them when they are loaded, so they are set before a process
-starts."""
+"""Environment variables for the C library and OpenMP in the processes of the local engine. Values
+that the user has set stay. Both libraries read the variables when they are loaded, so they are set
+before a process starts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,22 +8,24 @@ from collections.abc import Mapping, Sequence
 from polyrhythm.io.secretfile import VARIABLE
 
 BEYOND_CACHE = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-"""Large copies bypass the cache (`tensors/copying.py`). This has an effect with glibc on x86
-only."""
+"""Makes large copies bypass the cache (`tensors/copying.py`). It has an effect only with glibc on
+x86."""
 AT_REST = {"OMP_WAIT_POLICY": "passive"}
-"""An idle thread of OpenMP sleeps at once. By default it spins for a while."""
+"""Makes idle threads of OpenMP sleep at once. By default they spin for a while."""
 
 
 def environment(threads: Sequence[int]) -> Mapping[str, str]:
-    """`threads`: how many each worker on this machine has. If none has more than one, only servers
-    use several threads, and a spinning thread there would take a core from a worker. A secret in
-    this process's environment belongs to another job and is not passed on."""
+    """The environment of the processes. `threads`: the number of threads of each worker on this
+    host. If every worker has one thread, only servers use several, and a thread that spins there
+    would take a core from a worker. A secret in the environment of this process belongs to another
+    job, so it is not passed on."""
     rest = AT_REST if max(threads, default=1) == 1 else {}
     inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return {**BEYOND_CACHE, **rest, **inherited}
 
 
 def rest_at_once() -> None:
-    """Let idle threads of this process sleep at once; for a server, before it imports torch."""
+    """Let idle threads of this process sleep at once. A server calls this before it imports
+    torch."""
     for name, value in AT_REST.items():
         os.environ.setdefault(name, value)

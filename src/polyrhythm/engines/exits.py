@@ -1,7 +1,6 @@
-"""Reads the fork server's reports: a line for each process that it has started or that has exited.
+"""Reads the reports of the fork server: one line for each process that was started or has exited.
 
-*Several lines may come at once. Lines that were read together are at hand, whether or not more
-come.*
+*One read may return several lines. Lines that were read are handled even if no more data arrives.*
 """
 
 import signal
@@ -15,7 +14,7 @@ from polyrhythm.errors import JobFailed
 
 
 def ending(status: int) -> str:
-    """How a process ended, in words; `status` is negative for a signal."""
+    """How a process ended, in words. A negative `status` is the number of a signal."""
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"exit status {status}"
@@ -23,7 +22,7 @@ def ending(status: int) -> str:
 
 class Exits:
     def __init__(self, fork_server: socket.socket, how: Callable[[], str]) -> None:
-        """`how` is called when the socket is closed, and returns how the fork server ended."""
+        """`how` is called when the socket is closed. It returns how the fork server ended."""
         self.fork_server = fork_server
         self._how = how
         self._unread = b""
@@ -36,12 +35,12 @@ class Exits:
         return msgspec.json.decode(line, type=Exit)
 
     def at_hand(self) -> Iterator[Exit]:
-        """The lines that were read already, without waiting."""
+        """The lines that were read and not returned yet. This does not wait."""
         while b"\n" in self._unread:
             yield self.next()
 
     def read(self) -> Iterator[Exit]:
-        """Read from a readable socket: the lines that are complete then."""
+        """Read from a socket that has data, and return all complete lines."""
         self._read()
         yield from self.at_hand()
 
@@ -51,7 +50,7 @@ class Exits:
     def _read(self) -> None:
         try:
             part = self.fork_server.recv(65536)
-        except ConnectionResetError:  # it ended without reading a request
+        except ConnectionResetError:  # the fork server ended without reading a request
             part = b""
         if not part:
             raise JobFailed(f"the process that starts the others died ({self._how()})")

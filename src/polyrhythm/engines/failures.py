@@ -1,5 +1,5 @@
-"""Lines about workers that failed: workers that fail for one reason at about the same time share a
-line."""
+"""Messages about workers that failed. Workers that fail for the same reason at about the same time
+share one line."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ _GATHER_S = 0.5
 
 
 def failure_lines(failures: Mapping[str, str]) -> list[str]:
-    """One line for each reason; `failures` has the reason of each process by name."""
+    """One line for each reason. `failures`: the reason for each process, by name."""
     reasons: dict[str, list[str]] = {}
     for name, how in sorted(failures.items()):
         reasons.setdefault(how, []).append(name)
@@ -26,14 +26,14 @@ class FailureLines:
         self._since_s = time.monotonic()
 
     def say(self, *, now: bool = False) -> None:
-        """Show the failures after a moment, in which other workers may fail for the same reason, or
-        `now`."""
+        """Show the failures. Without `now`, wait a moment first, because other workers may fail for
+        the same reason."""
         if now or time.monotonic() > self._since_s + _GATHER_S:
             for line in self.take():
                 self._say(line)
 
     def take(self) -> list[str]:
-        """The lines that were not shown yet, for another message."""
+        """Return the lines that were not shown yet, as a part of another message."""
         lines = failure_lines(self._unsaid)
         self._unsaid.clear()
         return lines

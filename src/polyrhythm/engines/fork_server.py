@@ -1,8 +1,8 @@
-"""The process from which all others are forked. It imports torch once, so that its children need
-not.
+"""The process from which all processes of a job are forked. It imports torch once, so that the
+forked processes do not have to.
 
-The fork server stays single-threaded and runs no job itself. It reports which child was started and
-which has exited, and kills all of them when the engine is gone.
+The fork server stays single-threaded and runs no job itself. It reports every child that was
+started or has exited. When the engine is gone, it kills all children.
 """
 
 import gc
@@ -29,7 +29,7 @@ def main(engine: socket.socket, preload: list[str]) -> None:
             load_module(job)
     load_optimizers()
     gc.collect()
-    gc.freeze()  # garbage collection in children would otherwise copy the imported modules' pages
+    gc.freeze()  # or garbage collection in children copies the memory pages of imported modules
     children: set[int] = set()
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
@@ -46,7 +46,7 @@ def main(engine: socket.socket, preload: list[str]) -> None:
                 continue
             try:
                 body, descriptors, _, _ = socket.recv_fds(engine, _MOST_NBYTES, 1)
-            except OSError:  # the engine ended without reading what was sent to it
+            except OSError:  # the engine ended without reading all reports
                 _end(children)
             if not body:
                 _end(children)

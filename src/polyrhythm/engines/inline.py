@@ -1,6 +1,5 @@
-"""The engine whose servers and workers are all in this process: the same machines and nodes over
-memory links, with one thread per worker. It is for debugging a job, for notebooks, and for tests.
-"""
+"""The engine that runs all servers and workers in this process: the same machines and nodes over
+memory links, with one thread per worker. It is for debugging, for notebooks, and for tests."""
 
 import math
 import signal
@@ -32,7 +31,7 @@ _TICK_S = 0.2
 
 
 class Hub:
-    """Connects nodes of this process: the port of an address is the server's number."""
+    """Connects the nodes of this process. The port in an address is the number of a server."""
 
     shared = False
 
@@ -95,7 +94,7 @@ def run_inline(
     options: NodeOptions | None = None,
     timeout_s: float = 600.0,
 ) -> InlineRun:
-    """Run `main` on `job.workers` workers; raises the first worker's error if any failed."""
+    """Run `main` on `job.workers` workers. Raises the error of a worker if any worker failed."""
     journal = MemoryJournal()
     run = InlineRun(None, journal.lines)
     _run(job, main, options or NodeOptions(check=True), journal, run, timeout_s)
@@ -156,7 +155,7 @@ def _await_end(
     timeout_s: float,
     tick: Callable[[], None],
 ) -> None:
-    """Wait until the job ends. Stop it if every worker failed before it could begin, or on Ctrl-C."""
+    """Wait until the job ends. Stop the job on Ctrl-C, or if every worker has failed."""
     until_s = time.monotonic() + timeout_s
     while not _ended(lead, run):
         tick()
@@ -189,7 +188,7 @@ def _work(
     reason = DONE
     try:
         main(Worker(node, node.join(hub.address(SEAT.server))))
-    except Exception as error:  # in the result of the job
+    except Exception as error:  # kept in the result of the job
         run.errors[name] = error
         reason = failed(error)
     finally:
@@ -198,8 +197,8 @@ def _work(
 
 
 def _raise_first(run: InlineRun) -> None:
-    """Raise the error of a worker that failed by itself, rather than of one that another's failure
-    stopped."""
+    """Raise a worker's error. Prefer a worker that failed by itself to a worker that stopped
+    because another one failed."""
     errors = sorted(run.errors.values(), key=lambda error: isinstance(error, PolyrhythmError))
     if errors:
         raise errors[0]

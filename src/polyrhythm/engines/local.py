@@ -1,5 +1,5 @@
-"""The engine whose servers and workers are processes of this host: started, supervised and cleaned
-up."""
+"""The engine that runs servers and workers as processes of this host: it starts and supervises
+them, and ends those that are left over."""
 
 import contextlib
 import signal
@@ -27,11 +27,13 @@ from polyrhythm.wire.messages import Address
 
 _TICK_S = 0.2
 _LAST_WORD_S = 2.0
-"""How long the lead may take to report how the job ended, after the last worker has gone."""
+"""How long the lead may take to report how the job ended, after the last worker has ended."""
 _FAILED_S = 0.4
-"""The same if workers failed: one line then reports their reasons and the end."""
+"""Replaces `_LAST_WORD_S` if workers failed. It is short, so that one line reports the reasons and
+the end of the job."""
 _LEAD_LOST_S = 1.0
-"""After the first process gives up a silent lead, how long the others may take to do the same."""
+"""When the first process gives up a silent lead, the other processes have this long to do so
+too."""
 _STOPPING = (
     "the job waits until every worker has run its code after the training loop; press Ctrl-C {times}"
     " to end at once"
@@ -46,12 +48,13 @@ class LocalEngine:
 
 
 class _EndAtOnce(Exception):
-    """Ctrl-C or SIGTERM came a second time, or before all processes were started."""
+    """A signal (Ctrl-C or SIGTERM) arrived a second time, or before all processes were started."""
 
 
 class LocalJob:
-    """One job and its processes on this host. If the job has fewer requests for workers than
-    workers, others join it by command, so the lead judges a job without workers."""
+    """One job and its processes on this host. If there are fewer requests than the job has workers,
+    more workers join by `polyrhythm worker`. Then the lead, and not the engine, decides what
+    happens to a job without workers."""
 
     def __init__(self, requests: Sequence[ChildRequest], watch: EngineWatch) -> None:
         self._servers = [request for request in requests if request.role == "server"]
@@ -88,7 +91,7 @@ class LocalJob:
                 self._await_lead()
                 self._supervise()
             except _EndAtOnce:
-                pass  # closing the processes ends all that were started
+                pass  # the `finally` clause ends all processes that were started
             finally:
                 self._starting = False
                 self._cleaning = True
@@ -104,15 +107,15 @@ class LocalJob:
             self._processes.tell(child, Told(lead=self._lead))
 
     def _await_lead(self) -> None:
-        """Wait until the lead has reported its address, and workers are started, or the job has
-        failed."""
+        """Wait until the lead has reported its address. Raises PolyrhythmError if the job fails
+        before that."""
         while self._lead is None and self._run.failed is None:
             self._turn()
         if self._lead is None:
             raise PolyrhythmError(self._run.failed or "")
 
     def _meet_lead(self, address: Address) -> None:
-        """Tell the address of the lead to the other servers, and start the workers."""
+        """The lead listens: tell its address to the other servers, and start the workers."""
         self._lead = address
         self._watch.listening(address)
         for child in self._processes.servers:
@@ -121,7 +124,8 @@ class LocalJob:
         self._workers = [msgspec.structs.replace(w, lead=address) for w in self._workers]
         for request in self._workers:
             self._start(request)
-        self._starting = False  # before the rest of the turn: the workers may train by then
+        # a signal now ends the job in order, because workers may train already
+        self._starting = False
 
     # -- supervising ---------------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class LocalJob:
         self._reports.show(now=True)
 
     def _turn(self) -> None:
-        """Handle messages and exits for a moment, then act on the state of the job."""
+        """Handle messages and exits for a moment. Then act on the state of the job."""
         self._processes.poll(_TICK_S)
         self._watch.tick()
         if self._stopping.is_ending:
@@ -145,7 +149,7 @@ class LocalJob:
         self._look_around()
 
     def _handle(self, child: Child, told: Told) -> None:
-        """A message of a child."""
+        """Handle a message of a child."""
         if told.address is not None:
             child.reported = True
             if child.request.leads:
@@ -166,24 +170,24 @@ class LocalJob:
             self._run.failed = self._run.failed or told.failed
 
     def _lose_lead(self, child: Child, failed: str) -> None:
-        """A process has given up the silent lead. No process of the job can go on without the
-        lead."""
+        """A process has given up the silent lead. The job ends a moment later, because no process
+        can go on without the lead."""
         child.lead_lost = True
         if self._lead_lost is None:
             self._lead_lost = failed
             self._lead_lost_since = time.monotonic()
 
     def _exited(self, child: Child) -> None:
-        """A child has ended."""
+        """Act on the exit of a child."""
         name = child.request.name
         if child.lead_lost:
-            return  # `_end_without_lead` says why the job ends; `why` names the lead until then
+            return  # `_end_without_lead` reports the end; `why` shows the silent lead until then
         self._reports.ended(name)
         if not self._said_stopping:
-            self._say_stopping()  # an operator may have stopped the job a moment ago
+            self._say_stopping()  # an operator may have just stopped the job
         over = self._stopping.is_ending
         if child.request.leads and self._stopping.waits_for_workers and self._run.ended is None:
-            # the workers may still finish the code after their loops
+            # The job ends later: workers may still run the code after their training loops.
             self._run.failed = f"server {name} died ({child.how}): the lead ran in it"
         if not child.status or (child.failure is None and (over or child.over)):
             return
@@ -199,8 +203,8 @@ class LocalJob:
             self._failures.note(name, child.how)
 
     def _server_exited(self, child: Child, *, over: bool) -> None:
-        """A server has died. If the job has replicas, the lead decides whether the job can go
-        on."""
+        """Act on the death of a server. If the job has replicas, the lead decides whether the job
+        goes on."""
         request = child.request
         died = f"server {request.name} died ({child.how})"
         gathered = self._members.gathered(self._job.servers)
@@ -213,12 +217,12 @@ class LocalJob:
         if loss is ProcessLoss.LEAD:
             self._run.lead_lost = True
             self._fail(f"{died}; the job ends: the lead ran in it")
-        elif child.orphaned:  # the engine reports the end of the lead, or its refusal, by itself
+        elif child.orphaned:  # the loss of the lead, or its refusal, is reported separately
             if self._job.respawn and not over:
                 self._respawn(child)
         elif loss is ProcessLoss.NOTHING and not over:
             if child.failure is not None and not child.reported:
-                self._fail(child.failure)  # the server itself says why it cannot start
+                self._fail(child.failure)  # the message of the server says why it cannot start
             else:
                 self._respawn(child, needed=True)
         elif loss is ProcessLoss.SLICES:
@@ -230,8 +234,8 @@ class LocalJob:
                 self._say(died)
 
     def _respawn(self, child: Child, *, needed: bool = False) -> None:
-        """Start a process again, unless it died too often. `needed`: the job cannot begin without
-        it."""
+        """Start a process again. If it died too often, report that it is given up. `needed`: the
+        job cannot begin without this process, so it fails then."""
         given_up = self._respawning.plan(child)
         if given_up is None:
             return
@@ -244,10 +248,11 @@ class LocalJob:
         self._run.failed = reason
         self._stopping.stop()
 
-    # -- looking around ------------------------------------------------------------------------
+    # -- conditions that no process reports ----------------------------------------------------
 
     def _look_around(self) -> None:
-        """Act on what no process reports: time that has passed, and processes that are missing."""
+        """Act on conditions that no process reports: waits that are too long, a deleted folder,
+        missing processes."""
         if not self._said_stopping:
             self._say_stopping()
         self._reports.show()
@@ -259,8 +264,8 @@ class LocalJob:
         self._stopping.pursue()
 
     def _say_stopping(self) -> None:
-        """Say once that the job stops in order. Not in the signal handler, which may interrupt a
-        line."""
+        """Say once that the job stops in order. The signal handler does not say it, because it may
+        run in the middle of another line of output."""
         by = self._members.stopping_for()
         if by is not None:
             self._stopping.lead_stops()
@@ -279,7 +284,7 @@ class LocalJob:
 
     def _watch_folder(self) -> None:
         if self._folder is not None and self._folder.gone():
-            self._folder = None  # said once
+            self._folder = None  # report it only once
             self._say(
                 f"the folder of this run, {self._run_dir}, or the journal in it was deleted or moved:"
                 " nothing is recorded any more, and status, why and story do not know this run; the"
@@ -287,7 +292,7 @@ class LocalJob:
             )
 
     def _end_without_workers(self) -> None:
-        """End the job if every worker has gone and the lead does not end it."""
+        """End the job if all workers have ended and the lead does not end it."""
         workers = self._processes.workers
         others = bool(self._respawning) or len(self._workers) < self._job.workers
         over = self._lead is not None and not others and not any(w.alive for w in workers)
@@ -301,11 +306,12 @@ class LocalJob:
         if self._stopping.waits_for_model:
             return
         if self._stopping.waits_for_workers:
-            self._stopping.stop()  # the lead has no worker to wait for, and does not end
+            # no worker is left that could leave, so the lead does not end the job
+            self._stopping.stop()
         elif failures:
             self._failures.take()
             self._fail(f"no worker is left: {'; '.join(failure_lines(failures))}")
-        elif self._job.respawn:  # the lead would wait for workers that do not come
+        elif self._job.respawn:  # the lead would wait forever for new workers
             self._fail("every worker left before the goal")
         else:
             self._fail("every worker ended before round 1 had opened")
@@ -314,7 +320,8 @@ class LocalJob:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the job in order; a second one ends it at once."""
+        """Handle signals: Ctrl-C or SIGTERM ends the job in order, and a second one ends it at
+        once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self._cleaning:
@@ -323,9 +330,9 @@ class LocalJob:
                 raise _EndAtOnce
             self._run.interrupted = number
             if not self._processes.begun:
-                return  # the fork server is being started; `run` looks at `interrupted` after that
+                return  # `run` checks `interrupted` when the fork server has started
             if self._starting:
-                raise _EndAtOnce  # no process could end in order yet
+                raise _EndAtOnce  # processes that are still starting cannot end in order
             self._stopping.stop_in_order()
 
         before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}

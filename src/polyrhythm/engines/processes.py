@@ -24,7 +24,7 @@ _STATUS_S = 1.0
 
 @dataclass(slots=True)
 class Child:
-    """One server or worker process, and what it has told the engine so far."""
+    """One server or worker process, and the messages that it has sent to the engine so far."""
 
     request: ChildRequest
     pid: int
@@ -35,9 +35,9 @@ class Child:
     orphaned: bool = False
     lead_lost: bool = False
     reported: bool = False
-    """A server that has reported its address."""
+    """Whether this server has reported its address."""
     over: bool = False
-    """It was told that the job has ended, so its own end is no failure."""
+    """Whether the process was told that the job has ended. Then its exit is not a failure."""
 
     @property
     def alive(self) -> bool:
@@ -45,7 +45,7 @@ class Child:
 
     @property
     def how(self) -> str:
-        """How it ended: its own words, or its exit status."""
+        """How the process ended: its own message, or its exit status."""
         if self.failure is not None:
             return self.failure
         assert self.status is not None
@@ -53,8 +53,8 @@ class Child:
 
 
 class Processes:
-    """`told` is called with each message of a child, and `exited` with each child that has ended,
-    after its last message."""
+    """`told` is called with each message of a child. `exited` is called with each child that has
+    ended, after the child's last message."""
 
     def __init__(
         self, told: Callable[[Child, Told], None], exited: Callable[[Child], None]
@@ -66,11 +66,11 @@ class Processes:
         self._fork_server: subprocess.Popen[bytes] | None = None
         self._exits: Exits | None = None
 
-    # -- who is there --------------------------------------------------------------------------
+    # -- the processes -------------------------------------------------------------------------
 
     @property
     def begun(self) -> bool:
-        """The fork server was started."""
+        """Whether the fork server was started."""
         return self._fork_server is not None
 
     @property
@@ -87,14 +87,14 @@ class Processes:
 
     @property
     def lead(self) -> Child | None:
-        """The process of the lead, if it is alive."""
+        """The process in which the lead runs, if it is alive."""
         return next((child for child in self.all if child.request.leads and child.alive), None)
 
     # -- starting ------------------------------------------------------------------------------
 
     def begin(self, preload: str, threads: Sequence[int]) -> None:
-        """Start the fork server. `preload`: the job whose module it imports; `threads`: how many
-        each worker has."""
+        """Start the fork server. `preload`: the job whose module the fork server imports.
+        `threads`: the number of threads of each worker."""
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "polyrhythm.engines.fork_server", str(theirs.fileno())]
         self._fork_server = subprocess.Popen(
@@ -110,7 +110,7 @@ class Processes:
         self._selector.register(ours, selectors.EVENT_READ, None)
 
     def _fork_server_end(self) -> str:
-        """How the fork server ended, which has just closed its socket."""
+        """How the fork server ended. It has just closed its socket."""
         assert self._fork_server is not None
         try:
             return ending(self._fork_server.wait(_STATUS_S))
@@ -130,10 +130,10 @@ class Processes:
         self._selector.register(ours, selectors.EVENT_READ, child)
         return child
 
-    # -- talking -------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------
 
     def tell(self, child: Child, told: Told) -> None:
-        with contextlib.suppress(OSError):  # it has died, which the fork server is about to report
+        with contextlib.suppress(OSError):  # the child has died, and the fork server will report it
             child.control.sendall(pack_line(told))
 
     def signal(self, child: Child, number: signal.Signals) -> None:
@@ -142,15 +142,15 @@ class Processes:
                 os.kill(child.pid, number)
 
     def poll(self, timeout_s: float) -> None:
-        """Wait for messages and exits, at most so long, and hand them on."""
+        """Wait for messages and exits for at most `timeout_s`, and pass them to the callbacks."""
         assert self._exits is not None
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 for line in self._exits.read():
                     self._note_exit(line)
-            elif key.data.control in self._selector.get_map():  # it was not replaced meanwhile
+            elif key.data.control in self._selector.get_map():  # not replaced in the meantime
                 self._hear(key.data)
-        for line in self._exits.at_hand():  # read while another process was started
+        for line in self._exits.at_hand():  # lines that came while a process was being started
             self._note_exit(line)
 
     def _hear(self, child: Child) -> None:
@@ -160,7 +160,7 @@ class Processes:
     def _read(self, child: Child) -> Iterator[Told]:
         try:
             part = child.control.recv(65536)
-        except ConnectionResetError:  # it died before it had read what the engine sent
+        except ConnectionResetError:  # the child died without reading all messages
             part = b""
         if not part:
             with contextlib.suppress(KeyError):
@@ -184,22 +184,23 @@ class Processes:
     # -- ending --------------------------------------------------------------------------------
 
     def forget(self, child: Child) -> None:
-        """Close the socket of a child that is about to be replaced."""
+        """Close the socket of a child that will be replaced."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(child.control)
         child.control.close()
         self._children.pop(child.pid, None)
 
     def close(self) -> None:
-        """End all processes: the fork server kills every child that is left when its socket
-        closes."""
+        """End all processes: when the socket of the fork server closes, it kills the children that
+        are left."""
         if self._exits is not None:
             self._exits.close()
         for child in self.all:
             child.control.close()
         if self._fork_server is not None:
             if not self._children:
-                self._fork_server.kill()  # it may still be importing, and not read its socket
+                # it may be importing, and then it does not read its socket
+                self._fork_server.kill()
             try:
                 self._fork_server.wait(_CLOSE_S)
             except subprocess.TimeoutExpired:

@@ -1,5 +1,5 @@
-"""Reports of child processes: recorded at once for `polyrhythm why`, and shown as one line if
-several processes report the same."""
+"""Reports of child processes. Each report is recorded at once for `polyrhythm why`. If several
+processes report the same thing, the user sees one line."""
 
 import time
 from collections.abc import Callable
@@ -30,8 +30,8 @@ class Reports:
         self._watch.ended(name)
 
     def show(self, *, now: bool = False) -> None:
-        """Show the reports after a moment, in which other processes may report the same, or
-        `now`."""
+        """Show the reports. Without `now`, wait a moment first, because other processes may report
+        the same thing."""
         if now or time.monotonic() > self._since_s + _GATHER_S:
             for note, names in self._unsaid.values():
                 self._say(report_in_words(note.what, names, note.fields))

@@ -1,4 +1,5 @@
-"""Requests of the engine to the processes that it starts, and their messages: lines of JSON."""
+"""Requests of the engine to start processes, and the messages between these processes and the
+engine. All are lines of JSON."""
 
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     run_dir: str = ""
     threads: int = 1
-    """How many threads torch uses in a worker."""
+    """How many threads torch uses in this worker."""
     trace: bool = False
     check: bool = False
     debug: bool = False
@@ -47,26 +48,27 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message of a child to the engine, or of the engine to a child (`lead`, `stop`, `note`)."""
+    """A message of a child to the engine, or of the engine to a child. The engine sends only
+    `lead`, `stop`, `in_order` and `note`."""
 
     address: Address | None = None
     lead: Address | None = None
     ended: str | None = None
     failed: str | None = None
     whole_job: bool = False
-    """`failed` is how the job ended, and not a fault of this process alone."""
+    """`failed` says how the whole job ended; this process itself did not fail."""
     orphaned: bool = False
-    """A server ends because the lead is gone, or has removed it from the job."""
+    """The server ends because the lead is gone, or because the lead has removed it from the job."""
     lead_lost: bool = False
-    """`failed` because the lead was silent for --lead-timeout."""
+    """The process failed because the lead was silent for --lead-timeout."""
     stop: bool = False
-    """From the engine to the lead's process: end the job, at once because it has failed, or
-    `in_order` because its user asked for it."""
+    """From the engine to the lead's process: end the job. Without `in_order` the job has failed and
+    ends at once; with it, the user asked for the end."""
     in_order: bool = False
     saving: bool = False
-    """From the lead's process: the job is over, and its model is being written."""
+    """From the lead's process: the job is over, and the lead is writing the model."""
     note: ReportLine | None = None
-    """A child's report while it runs. From the engine to the lead's process: a line for the
+    """From a child: a report while it runs. From the engine to the lead's process: a line for the
     journal."""
 
 

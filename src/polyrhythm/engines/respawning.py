@@ -1,4 +1,4 @@
-"""Starts processes that died again, at the times that `core/supervision.py` decides."""
+"""Starts processes again that have died. `core/supervision.py` decides whether and when."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -20,24 +20,25 @@ class Respawning:
         say: Callable[[str], None],
         start: Callable[[ChildRequest], object],
     ) -> None:
-        """`start` starts the process of a request."""
+        """`start` is called with the request of each process to start."""
         self._processes = processes
         self._run = run
         self._say = say
         self._start = start
         self._respawn = Respawn()
         self._due: dict[str, tuple[int, Child]] = {}
-        """By name: when to start a process again, and the process that died."""
+        """Per name of a process: when to start it again, and the child that died."""
 
     def __bool__(self) -> bool:
-        """Whether a process is going to be started again."""
+        """Whether any process is planned to be started again."""
         return bool(self._due)
 
     def started(self, name: str) -> None:
         self._respawn.on(Started(name), time.monotonic_ns())
 
     def plan(self, child: Child) -> Reason | None:
-        """Plan to start this process again. Returns the reason if it is given up instead."""
+        """Plan to start this process again. If it died too often, the process is given up, and the
+        reason is returned."""
         name = child.request.name
         decision = self._respawn.on(Died(name, child.how), time.monotonic_ns())
         assert decision is not None
@@ -65,7 +66,8 @@ class Respawning:
                 self._say(f"{name} was started again")
 
     def _record(self, what: str, fields: Mapping[str, Any]) -> None:
-        """Add a line to the journal, which the process of the lead writes."""
+        """Add a line to the journal. The engine sends it to the lead's process, which writes the
+        journal."""
         lead = self._processes.lead
         if lead is not None:
             self._processes.tell(lead, Told(note=ReportLine(what, dict(fields))))

@@ -1,8 +1,8 @@
 """Runs one server in this process, without an engine, for a job that was started elsewhere.
 
-The server asks the lead for its number and for the job. *It announces an address that other
-machines can use: if it listens on every address of its machine, it announces this machine's end of
-its link to the lead.*
+The server asks the lead for its number and for the settings of the job. *The server announces an
+address that other hosts can reach. If it listens on all addresses of its host, it announces the
+local address of its link to the lead.*
 """
 
 import os
@@ -43,13 +43,14 @@ def serve_remote(
     link: str = "auto",
     digest: str = "auto",
 ) -> int:
-    """Hold slices for the job whose lead is at host:port until the job ends. Returns the exit status
-    of the command: 128 and the number of the signal that ended the server, or 0.
+    """Hold slices for the job whose lead is at host:port until the job ends. Returns the exit
+    status of the command: 0, or 128 plus the number of the signal that ended the server.
 
-    `listen_on`: where to listen; without a host, at this machine's end of the link to the lead.
-    `check_host` may refuse that address."""
+    `listen_on`: the address to listen on. Without a host, the server listens on the local address
+    of its link to the lead. `check_host` is called with that address and may refuse it.
+    """
     settle_in()
-    load_optimizers()  # before the lead expects signs of life
+    load_optimizers()  # this takes seconds, so it is done before the lead expects heartbeats
     to_lead = dial_tcp(host, port, fx.LEAD)
     try:
         listen_host = listen_on[0] or to_lead.host_here
@@ -90,7 +91,7 @@ def serve_remote(
     node.listen(listeners)
     node.follow_lead(to_lead, DialerFromOutside(link, host))
     while not node.ended.wait(1.0):
-        pass  # Python handles signals between two waits
+        pass  # short waits, because Python handles signals between them
     node.close()
     listeners.close()
     assert node.outcome is not None
@@ -103,7 +104,7 @@ def serve_remote(
 def _enter(
     link: StreamLink, address: m.Address, job: str, digest: str, secret: Secret
 ) -> m.Admitted:
-    """Ask the lead for a number and for the job."""
+    """Ask the lead for a number and for the settings of the job."""
     hello = m.ServerHello(
         name=f"a server on {socket.gethostname()} (process {os.getpid()})",
         job=job,

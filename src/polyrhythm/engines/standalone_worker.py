@@ -1,4 +1,4 @@
-"""Runs one worker in this process, without an engine, for a job on this or another machine."""
+"""Runs one worker in this process, without an engine, for a job on this or another host."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -37,10 +37,11 @@ def run_remote(
     trace_dir: Path | None = None,
 ) -> int:
     """Join the job whose lead is at host:port, train, and leave. Returns the exit status of the
-    command: 128 and the number of the signal that asked the worker to leave, or 0.
+    command: 0, or 128 plus the number of the signal that asked the worker to leave.
 
-    `job`: join only the job with this id. `file`: the job's code on this host, as this user has named
-    it. *A file that only the peer names is never run.*"""
+    `job`: join only the job with this id. `file`: the file with the job's code on this host, if the
+    user has given one. *A file that only the lead names is never run.*
+    """
     settle_in()
     options = NodeOptions(
         digest=digest,
@@ -71,14 +72,14 @@ def run_remote(
 
 
 def _threads_for(spec: JobSpec, here: bool) -> int:
-    """All cores, or a share of them if the job's own workers and servers run on this machine
-    too."""
+    """The number of threads of this worker: all cores, or a share of them if workers and servers
+    that `train` has started run on this host too."""
     return share_of_cores(spec.workers + 1, spec.servers) if here else share_of_cores(1, 0)
 
 
 def _code_of(spec: JobSpec, file: str) -> str:
-    """The code to run: the file that the user has given to this command or to `train` on this host,
-    or a built-in job."""
+    """The code to run: the file that the user gave to this command, the file that the user gave to
+    `train` on this host, or a built-in job."""
     if spec.name in JOBS and not file:
         return spec.name
     if file:

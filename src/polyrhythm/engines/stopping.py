@@ -1,8 +1,8 @@
 """How the processes of a job on this host are ended.
 
-After a request (Ctrl-C, SIGTERM or an operator's) the lead ends the job when every worker has left.
-After a failure the lead ends it at once. Processes that are still there after a grace period are
-killed.
+After a request (Ctrl-C, SIGTERM or `polyrhythm stop`), the lead ends the job when every worker has
+left. After a failure, the lead ends the job at once. Processes that still run after a grace period
+are killed.
 """
 
 import signal
@@ -14,7 +14,7 @@ from polyrhythm.engines.requests import Told
 
 _GRACE_S = 5.0
 _HURRY_S = 1.0
-"""Workers that are still in a step by then get a second signal, and leave at once."""
+"""Workers that have not ended after this time get another signal, and leave at once."""
 
 
 class Stopping:
@@ -22,45 +22,48 @@ class Stopping:
         self._processes = processes
         self._run = run
         self._since_s: float | None = None
-        """Since when all processes should end."""
+        """The time from which on all processes should end. None: they should not end yet."""
         self._before_end = False
-        """The job is stopped before its end."""
+        """Whether the job is stopped before it reached a goal."""
         self.waits_for_workers = False
-        """The job is stopped in order: the lead ends it when the last worker has left."""
+        """Whether the job is stopped in order: the lead ends it when the last worker has left."""
         self.saving = False
-        """The lead has said that it saves the model. It ends the job after that."""
+        """Whether the lead has reported that it is saving the model. It ends the job when the model
+        is saved."""
         self._hurried = False
 
     @property
     def begun(self) -> bool:
-        """All processes should end now."""
+        """Whether all processes should end now."""
         return self._since_s is not None
 
     @property
     def is_ending(self) -> bool:
-        """The job has ended or is being stopped, so processes that end now are not replaced."""
+        """Whether the job has ended or is being stopped. Processes that exit then are not started
+        again."""
         return self._before_end or self.begun or self._run.ended is not None
 
     @property
     def waits_for_model(self) -> bool:
-        """The lead's process writes the model, however long that takes."""
+        """Whether the lead's process is still writing the model. There is no time limit for
+        that."""
         lead = self._processes.lead
         return self.saving and self._run.ended is None and lead is not None and lead.alive
 
     def stop(self) -> None:
-        """End a job that has failed, if need be by force."""
+        """End a job that has failed. Processes that do not end by themselves are killed later."""
         if self._since_s is None:
             self._since_s = time.monotonic()
             self._before_end = True
             lead = self._lead()
             if lead is not None:
-                self._processes.tell(lead, Told(stop=True))  # the lead stops the others
+                self._processes.tell(lead, Told(stop=True))  # the lead ends the other processes
                 return
             for child in self._processes.all:
                 self._processes.signal(child, signal.SIGTERM)
 
     def stop_in_order(self) -> None:
-        """End the job on request: the lead ends it when every worker has left."""
+        """End the job on request: the lead is told to end it when every worker has left."""
         if self.begun or self._run.ended is not None:
             return
         self._before_end = True
@@ -72,12 +75,12 @@ class Stopping:
         self._processes.tell(lead, Told(stop=True, in_order=True))
 
     def lead_stops(self) -> None:
-        """The lead ends the job on the request of an operator."""
+        """Note that the lead stops the job because an operator asked for it."""
         self._before_end = True
         self.waits_for_workers = True
 
     def _lead(self) -> Child | None:
-        """The process of the lead, if it can handle an order to stop."""
+        """The process of the lead, if it is ready for an order to stop."""
         lead = self._processes.lead
         return lead if lead is not None and lead.reported else None
 
@@ -97,8 +100,8 @@ class Stopping:
                 self._processes.signal(child, signal.SIGTERM)
 
     def _workers_must_leave(self, stopping_s: float) -> bool:
-        """When the lead has ended a stopped job, or takes too long to. Before that, workers that
-        leave would look like deserters."""
+        """Whether to send a signal to the workers: the lead has ended a stopped job, or takes too
+        long to end it. If workers left earlier, the lead would count them as lost."""
         if self._run.ended is not None:
             return self._before_end
         return stopping_s > _HURRY_S

@@ -1,9 +1,9 @@
-"""Runs a worker in this process: it trains, and leaves in order.
+"""Runs a worker in this process: the worker trains, and then leaves in order.
 
-After SIGTERM the worker contributes what it has, returns its chunks, and runs the rest of `main`
-after its loop. After a second SIGTERM it leaves at once. A separate thread acts on the signals,
-because an exception raised by a handler could arise anywhere in the worker's own thread, even in a
-finalizer.
+After SIGTERM the worker contributes the steps that it has taken, returns its chunks, and runs the
+rest of `main` after its training loop. After a second SIGTERM it leaves at once. A separate thread
+acts on the signals, because an exception that a signal handler raises could appear anywhere in the
+worker's own thread, even in a finalizer.
 """
 
 import contextlib
@@ -25,35 +25,37 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import DONE, TOLD_TO_LEAVE, failed
 
 _SWITCH_INTERVAL_S = 1e-4
-"""With Python's default of 5 ms, the thread of a link waits 10 ms for a busy thread."""
+"""How often Python switches threads. With the default of 5 ms, a thread that reads a link can wait
+10 ms for a thread that computes."""
 
 
 def settle_in() -> None:
-    """Set up this process: call this first in every process of a job."""
+    """Set up this process. Every process of a job calls this first."""
     crashpoint.arm()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     threading.excepthook = _die
 
 
 def _die(args: threading.ExceptHookArgs) -> None:
-    """End the process when a thread fails: a process with a dead thread would only look alive."""
+    """End the process when one of its threads fails. Otherwise the process would seem alive without
+    doing its work."""
     traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
     os._exit(70)
 
 
 @dataclass(slots=True)
 class Presence:
-    """How this process takes part in a job."""
+    """How this process takes part in the job."""
 
     own_command: bool
-    """A user started the process as a command of its own, and not the engine: its exit status then
+    """Whether a user, and not the engine, started this process as a command. Then its exit status
     names the signal that ended it, as shells and supervisors expect."""
     signal: int = 0
     """The number of the first signal that asked the worker to leave; 0 if none came."""
 
     @property
     def status(self) -> int:
-        """The exit status of the process if it leaves in order."""
+        """The exit status of the process when it leaves in order."""
         return 128 + self.signal if self.own_command and self.signal else 0
 
 
@@ -61,8 +63,8 @@ class Presence:
 def presence(
     node: WorkerNode, signals: tuple[signal.Signals, ...], *, own_command: bool = False
 ) -> Iterator[Presence]:
-    """Run the body as a member of the job: the worker leaves when the body ends, and tells the lead
-    why. `signals` ask the worker to leave."""
+    """Run the body of the `with` statement as a member of the job. When the body ends, the worker
+    leaves and tells the lead why. `signals`: the signals that ask the worker to leave."""
     reason, raised = DONE, False
     present = Presence(own_command)
     _handle(node, signals, present)
@@ -72,13 +74,14 @@ def presence(
     except (ToldToLeave, JobFailed, Refused, LinkError) as error:
         reason = TOLD_TO_LEAVE if node.asked else failed(error)
         if not node.asked:
-            raise  # but a worker that was told to leave may find that the job has ended
+            raise  # for a worker that was told to leave, an end of the job is no error
     except BaseException as error:  # reported to the lead, and raised again
         reason, raised = failed(error), True
         raise
     finally:
         for number in signals:
-            signal.signal(number, signal.SIG_IGN)  # the worker is leaving already
+            # more signals change nothing: the worker is leaving
+            signal.signal(number, signal.SIG_IGN)
         node.leave(reason, failed=raised)
         node.close()
 
@@ -106,8 +109,7 @@ def train(
     job: JobSpec,
     staging: Mapping[str, str] | None = None,
 ) -> None:
-    """Run the user's `main` with the staging of the job, as amended by `staging` for this
-    worker."""
+    """Run the user's `main`. `staging` changes the staging of the job for this worker."""
     stage = Staging.parse(job.staging).of(node.name).amended(staging or {})
     worker = Worker(node, job, stage)
     with tenant() if stage.tenant else contextlib.nullcontext():
