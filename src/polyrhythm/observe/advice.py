@@ -1,12 +1,13 @@
-"""What would help a run: one sentence, or none when all is well.
+"""Advice for a run: one sentence about what would help, or none if nothing is wrong.
 
-A run that does not learn needs help with that first. Otherwise the sentence is about where the time
-went, and never recommends a policy for its speed alone: a policy that waits less lets workers compute on
-older parameters, and only the time to the same objective shows whether that pays.
+If a run does not learn, the advice is about that. Otherwise it is about the share of time that was
+not spent on computing. It never recommends a policy for its speed alone: under a policy that waits
+less, workers compute on older parameters, and only the time to the same objective shows whether
+that helps.
 
-A worker was *waited for* as long as the others waited longer than it did itself. Even the slowest worker
-waits for the exchange, so the *exchange* is the time spent on transfers and the shortest wait of all
-workers.
+A worker was *waited for* during the time by which the other workers' waits exceed its own wait.
+Even the slowest worker waits for the exchange itself. So the time of the *exchange* is the time
+spent on transfers plus the shortest wait of all workers.
 """
 
 from statistics import fmean, median
@@ -47,7 +48,8 @@ def _waits(job: JobSpec) -> bool:
 
 
 def _waited_for(state: RunState) -> tuple[str, float] | None:
-    """The worker that was waited for longest, and for which share of the time."""
+    """The worker that was waited for longest, and the share of the time in which the others waited
+    for it."""
     waits = {
         worker.name: worker.totals.shares[1]
         for worker in state.workers.values()

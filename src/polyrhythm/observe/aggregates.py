@@ -1,4 +1,5 @@
-"""Means and medians over all rounds of a run, from lines that each summarise several rounds."""
+"""Means and medians over all rounds of a run. Each line of the journal summarises several
+rounds."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +7,7 @@ from dataclasses import dataclass, field
 @dataclass(slots=True)
 class MeanOverRounds:
     value: float | None = None
-    """None until a line has a value."""
+    """The mean so far; None until a line has a value."""
     _rounds: int = 0
 
     def take(self, value: float | None, rounds: int) -> None:
@@ -18,7 +19,7 @@ class MeanOverRounds:
 
 @dataclass(slots=True)
 class MedianOverRounds:
-    """Approximate, because each line holds only the median of its own rounds."""
+    """An approximate median: each line has only the median of its own rounds."""
 
     _lines: list[tuple[float, int]] = field(default_factory=list)
 

@@ -1,15 +1,16 @@
-"""Estimates when a run reaches its goal: the earliest end by rounds, passes and time."""
+"""Estimates when a run will end: by its number of rounds, by its passes or by its time limit,
+whichever comes first."""
 
 from polyrhythm.observe.state import RunState
 from polyrhythm.wire.messages import JobSpec
 
 _LOOK_BACK = 30
-"""How many lines of the journal the estimate uses: about half a minute."""
+"""How many lines of the journal the estimate uses. These are about half a minute."""
 
 
 def left_s(state: RunState, job: JobSpec, now_s: float) -> float | None:
-    """Seconds until the end; None if nothing bounds the run yet. When a target of accuracy or
-    objective will be met cannot be estimated."""
+    """The seconds until the end of the run; None if there is no estimate yet. Goals for the
+    accuracy or the objective are not included, because their time cannot be estimated."""
     if state.opened_s is None:
         return None
     ends = [
@@ -33,8 +34,8 @@ def _by_rounds(state: RunState, goal: int | None) -> float | None:
 
 
 def _by_passes(state: RunState, goal: int | None) -> float | None:
-    """Assumes that each pass has as many points as the passes so far, at the speed of the last
-    lines."""
+    """The seconds until this number of passes is done. The estimate assumes that later passes have
+    as many points as the passes so far, and that the speed of the last lines stays the same."""
     first, last = state.curve[-_LOOK_BACK:][0], state.curve[-1]
     begun = next((point for point in state.curve if point.passes == last.passes), last)
     if goal is None or not last.passes or last.points <= first.points:

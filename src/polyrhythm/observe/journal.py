@@ -1,7 +1,7 @@
 """The journal of a run: one line of JSON per event, in the same format for real and simulated runs.
 
-Each line has `at_s` (seconds since the run began), `what`, and the fields of that kind of line. The
-clock that a journal reads is the machine's, or a simulation's virtual one.
+Each line has `at_s` (seconds since the run began), `what` (the kind of line), and the fields of
+that kind. The clock of a journal is the host's, or the virtual clock of a simulation.
 """
 
 import contextlib
@@ -35,7 +35,8 @@ class MemoryJournal:
 
 class FileJournal:
     """A journal on disk. *If a line cannot be written, that line and all later ones are lost, and
-    `fault` says why.* `note` never raises; the owner of the journal checks `fault`."""
+    `fault` says why.* `note` never raises an error, so the owner of the journal must check
+    `fault`."""
 
     def __init__(self, path: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,8 @@ class FileJournal:
                 self.fault = f"cannot write {self._path}: {error.strerror}"
 
     def close(self) -> None:
-        with self._lock, contextlib.suppress(OSError):  # what is left over could not be written
+        # closing fails again if a line could not be written
+        with self._lock, contextlib.suppress(OSError):
             self._file.close()
 
 
@@ -72,7 +74,8 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class JournalReader:
-    """Follows a journal while it is written, even if its file is deleted meanwhile."""
+    """Reads the new lines of a journal while it is being written. It goes on if the file is
+    deleted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,7 +1,8 @@
-"""Whether a run learns, in words, and what to try if it does not.
+"""Describes in words whether a run learns, and what to try if it does not.
 
-Advice names what can help in the case at hand: the rate, the momentum, or a bound on how old the
-parameters may be that a worker computes on. It recommends no policy for its speed.
+The advice names only settings that can help in this case: the learning rate, the momentum, or a
+limit on how old the parameters may be that a worker computes on. It recommends no policy for its
+speed.
 """
 
 from typing import Any
@@ -21,12 +22,13 @@ _BOUND = 4
 
 
 def is_fault(finding: Finding | None) -> bool:
-    """The objective rises, is not finite, or stagnates without having fallen."""
+    """Whether the objective rises, is not finite, or stagnates without having fallen."""
     return finding is not None and finding.state in FAULTS
 
 
 def needs_help(finding: Finding | None) -> bool:
-    """A fault, or an objective that rose and has not settled since: it may rise again."""
+    """Whether there is a fault, or the objective rose once and has not become stable since. It may
+    rise again."""
     if finding is None:
         return False
     unstable = finding.state is LearningState.FALLING and finding.rises > 0
@@ -34,7 +36,8 @@ def needs_help(finding: Finding | None) -> bool:
 
 
 def learning_in_words(state: RunState) -> str | None:
-    """What was found last; None: the objective has fallen all the time."""
+    """The last finding about the objective, as a sentence. None: the objective has fallen all the
+    time."""
     finding = state.finding
     if finding is None or (finding.state is LearningState.FALLING and not finding.rises):
         return None
@@ -70,7 +73,7 @@ def _times(finding: Finding) -> str:
 
 
 def ended_in_words(state: RunState) -> str | None:
-    """Why a run ended, with a remark about its model if the model is worse than the goal suggests."""
+    """Why a run ended. If the model is worse than the goal suggests, a remark says so."""
     if state.ended is None:
         return None
     reason = in_words(state.ended.reason, state.name_of)
@@ -91,7 +94,7 @@ def ended_in_words(state: RunState) -> str | None:
 
 
 def learning_result(state: RunState, job: JobSpec) -> dict[str, Any] | None:
-    """What `--json` prints about learning; None: no objective is known."""
+    """The fields about learning that `--json` prints. None: no objective is known."""
     finding = state.finding
     if finding is None or (finding.objective is None and not is_fault(finding)):
         return None
@@ -104,7 +107,7 @@ def learning_result(state: RunState, job: JobSpec) -> dict[str, Any] | None:
 
 
 def learning_advice(state: RunState, job: JobSpec | None) -> str | None:
-    """What to try; None: nothing is wrong with the learning."""
+    """What to try if the run does not learn well. None: nothing is wrong."""
     finding = state.finding
     if finding is None or not needs_help(finding):
         return None
@@ -128,14 +131,15 @@ def _rate(state: RunState, job: JobSpec | None) -> str:
 
 
 def _example(state: RunState, job: JobSpec | None) -> str:
-    """The rate of a built-in job can be set on the command line."""
+    """An example of a lower learning rate. Only a built-in job has a command-line option for its
+    rate."""
     if job is None or job.path or state.rate is None:
         return _rate(state, job)
     return f" (such as --set rate={_LOWER_RATE * state.rate:.1g})"
 
 
 def _bounds(job: JobSpec) -> list[str]:
-    """Options by which workers would compute on newer parameters under this policy."""
+    """Options with which workers under this policy would compute on newer parameters."""
     policy = find_policy(job.sync)
     traits = policy.traits
     found = []

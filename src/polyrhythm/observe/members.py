@@ -1,5 +1,5 @@
-"""Which workers are in a job now, whether all its servers have joined, and whether an operator stops
-it, from its journal."""
+"""Reads from the journal of a job which workers are in the job, whether all servers have joined,
+and whether an operator is stopping the job."""
 
 from pathlib import Path
 
@@ -17,12 +17,13 @@ class Members:
         """Whether the lead has ended the job."""
 
     def present(self) -> frozenset[str]:
-        """The names of the workers in the job, including those that joined from outside."""
+        """The names of the workers in the job. Workers that joined with `polyrhythm worker` are
+        included."""
         self._read()
         return frozenset(self._names)
 
     def stopping_for(self) -> str | None:
-        """The name of the operator on whose request the job stops; None if it does not."""
+        """The name of the operator who asked to stop the job; None if no operator did."""
         self._read()
         return self._stopping_for
 

@@ -1,4 +1,4 @@
-"""Parts of a run's state: a wait, the end, a point of the curve, and the loss of a server."""
+"""Parts of a run's state: a wait, the end, a data point of the curve, and the loss of a server."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from polyrhythm.wire.messages.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
-    """What the job waits for. Times are seconds of the journal."""
+    """What the job waits for. Times are in seconds since the run began, as in the journal."""
 
     reason: Reason
     since_s: float
@@ -16,7 +16,7 @@ class WaitingState:
     missing: tuple[int, ...]
     """The workers that the job waits for."""
     held: tuple[int, ...]
-    """The workers that wait, if the lead names them."""
+    """The workers that are waiting, if the lead names them."""
     seen_s: float
     """When the lead last reported this wait."""
 
@@ -30,7 +30,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of the run's curve, from one `rounds` line."""
+    """A data point of the run's curve, from one `rounds` line of the journal."""
 
     at_s: float
     round: int
@@ -49,6 +49,6 @@ class Failover:
     promoted: dict[str, int] = field(default_factory=dict)
     """Per server, the number of slices of which it became the primary."""
     seconds: float | None = None
-    """The time until every server followed the new routes; None until then."""
+    """The seconds until every server used the new routing; None until then."""
     replaced: bool = False
-    """Whether another server has taken its number since."""
+    """Whether another server with the same number has joined since."""

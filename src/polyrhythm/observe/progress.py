@@ -22,7 +22,8 @@ _REDRAW_EVERY_S = 0.25
 
 
 class ProgressDisplay:
-    """Follows the journal of one run. A context manager: it leaves the terminal as it was."""
+    """Shows the progress of one run from its journal. It is a context manager that restores the
+    terminal at the end."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class ProgressDisplay:
         print(shown(summary_text(result, run_dir, advice)))
 
     def _show(self, now_s: float) -> None:
-        """`now_s`: the present as a moment of the journal."""
+        """`now_s`: the present time on the clock of the journal."""
         if self._live is not None:
             self._live.update(tables.live(self.state, self._job, now_s), refresh=True)
         elif self.state.contributions and self.state.ended is None:

@@ -1,8 +1,9 @@
 """Reasons as sentences: the only place where the codes of `wire/messages/reasons.py` become words.
 
-A template names the fields of its reason. Beside the usual format specifications there are two:
-`{n:round}` counts (`1 round`, `2 rounds`), and `{held:is|are}` agrees with a list of names. A field
-`cause` holds the code of another reason, whose sentence is made from the same fields.
+A template names the fields of its reason. Two format specifications are added to the usual ones:
+`{n:round}` is a number with a noun (`1 round`, `2 rounds`), and `{held:is|are}` is the verb that
+fits a list of names. A field `cause` holds the code of another reason, whose sentence is made from
+the same fields.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,8 @@ from polyrhythm.wire.messages.reasons import Reason
 
 NameOf = Callable[[int], str]
 _MOST_NAMES = 8
-"""Of more workers or servers, how many there are."""
+"""The most names in a list. Of a longer list, the first names are shown, and the number of the
+others."""
 
 SENTENCES = {
     # what a worker or a server waits for
@@ -211,7 +213,8 @@ NOTICED = {
 
 
 def in_words(reason: Reason, name_of: NameOf = worker_name) -> str:
-    """The sentence of a reason; an unknown code is shown with its fields. `name_of` names workers."""
+    """The sentence of a reason. `name_of` returns the name of a worker. An unknown code is shown
+    with its fields."""
     return _filled(SENTENCES, reason.code, reason.fields, name_of)
 
 
@@ -221,17 +224,17 @@ def noticed_by(reason: Reason) -> str:
 
 
 def parting(reason: Reason, name_of: NameOf = worker_name) -> str:
-    """Why a worker left. How exactly its link ended is of no interest."""
+    """Why a worker left. If its link ended, the sentence does not say how."""
     return "its link ended" if reason.code == LINK_ENDED else in_words(reason, name_of)
 
 
 def limit_in_words(fields: Mapping[str, Any]) -> str:
-    """How long a silence may last, and why: `2.00 s = ...`."""
+    """How long a silence may last, and how this limit was derived: `2.00 s = ...`."""
     return f"{fields['limit_s']:.2f} s = {limit_derivation(fields)}"
 
 
 def limit_derivation(fields: Mapping[str, Any]) -> str:
-    """How the limit on a silence was derived from the heartbeats of the process."""
+    """How the limit for a silence was derived from the intervals between heartbeats."""
     if "heartbeats" in fields:
         return f"{fields['heartbeats']} x the agreed {fields['heartbeat_s']:.2f} s"
     mean_s, deviation_s = fields["mean_s"], fields["deviation_s"]
@@ -310,14 +313,15 @@ class _Names:
 
 
 def few(names: Sequence[str]) -> str:
-    """The names as a list, shortened where there are many."""
+    """The names as a list. Of many names, the first ones are shown, and the number of the
+    others."""
     if len(names) <= _MOST_NAMES:
         return listed(names)
     return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} more"
 
 
 def _plan(workers: Sequence[int], steps: Sequence[int], name_of: NameOf) -> str:
-    """`3 of worker-0 and worker-2; 1 of worker-1`."""
+    """The number of steps of each worker: `3 of worker-0 and worker-2; 1 of worker-1`."""
     groups: dict[int, list[str]] = {}
     for worker, count in zip(workers, steps, strict=True):
         groups.setdefault(count, []).append(name_of(worker))

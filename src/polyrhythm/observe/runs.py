@@ -1,8 +1,10 @@
-"""The folder of a run, and what is known from it: its job, its state, and whether it is alive.
+"""The folder of a run, and what can be read from it: the job, the state of the run, and whether the
+run is alive.
 
 The command that trains writes `process.json` when it begins and `result.json` when it ends. *A run
-is alive while that process exists: a process with its number that started at the same moment.* A
-run whose process is gone without a result, because it was killed, has `ended without a word`.
+is alive while the process in `process.json` exists: its process id and its start time must both
+match.* If that process is gone and there is no result, for example because it was killed, the run
+has `ended without a word`.
 """
 
 import os
@@ -28,7 +30,8 @@ _PROCESS, _RESULT, _JOB = "process.json", "result.json", "job.json"
 
 
 class RunProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """The command that trains. `started`: when the kernel started it, in ticks; None if unknown."""
+    """The process of the command that trains. `started`: when the kernel started it, in clock
+    ticks; None if unknown."""
 
     pid: int
     host: str
@@ -44,11 +47,12 @@ class Run:
     process: RunProcess | None
     result: dict[str, Any] | None
     alive: bool | None
-    """None: the run is on another machine, so this one cannot tell."""
+    """Whether the run is alive. None: the run is on another host, so this host does not know."""
     now_s: float
-    """The present, as a moment of the journal."""
+    """The present time on the clock of the journal."""
     suspects: tuple[Suspect, ...] = ()
-    """Which processes suspect the lead, or have given it up, while the run is on."""
+    """The processes that suspect the silent lead, or have given it up. Empty if the run has
+    ended."""
 
     @property
     def name(self) -> str:
@@ -69,7 +73,7 @@ class Run:
 
     @property
     def reason(self) -> str | None:
-        """How it ended, in words."""
+        """How the run ended, in words; None if it has not ended."""
         if self.state.ended is not None:
             return ended_in_words(self.state)
         if self.result is not None:
@@ -80,7 +84,7 @@ class Run:
         return None if self.alive else "its processes are gone, and its journal has no end"
 
 
-# -- what the training command writes ------------------------------------------------------------
+# -- written by the command that trains ----------------------------------------------------------
 
 
 def write_job(run_dir: Path, job: JobSpec) -> None:
@@ -88,7 +92,7 @@ def write_job(run_dir: Path, job: JobSpec) -> None:
 
 
 def write_process(run_dir: Path) -> None:
-    """Record that the run is alive as long as this process is."""
+    """Record this process. The run counts as alive as long as the process exists."""
     process = RunProcess(
         pid=os.getpid(), host=socket.gethostname(), began=time.time(), started=_started(os.getpid())
     )
@@ -120,18 +124,18 @@ class FolderWatch:
             except OSError:
                 if path in self._known:
                     return True
-                continue  # the journal is not there yet
+                continue  # the journal does not exist yet
             identity = stat.st_dev, stat.st_ino
             if self._known.setdefault(path, identity) != identity:
                 return True
         return False
 
 
-# -- what others read ----------------------------------------------------------------------------
+# -- read by other commands ----------------------------------------------------------------------
 
 
 def find_run(runs_dir: Path, name: str | None) -> Path:
-    """The folder of a run by its name or path; without a name, of the newest."""
+    """The folder of a run, by its name or path. Without a name: the folder of the newest run."""
     if name is not None:
         for path in (runs_dir / name, Path(name)):
             if (path / _JOB).is_file() or (path / JOURNAL).is_file():
@@ -183,8 +187,8 @@ def is_alive(process: RunProcess) -> bool | None:
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started, in ticks since the machine booted; None if the process is gone,
-    or without /proc."""
+    """When a process was started, in clock ticks since the host booted. None if the process is
+    gone, or if the system has no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

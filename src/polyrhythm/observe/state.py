@@ -1,10 +1,11 @@
-"""The state of a run, folded from the lines of its journal. Everything that users see reads only this.
+"""The state of a run, computed from the lines of its journal. All output for users is made from
+this state alone.
 
-Lines are taken one by one, so a journal can be followed while it is written. The fold reads no clock:
-the time is that of the last line. Lines of unknown kinds change nothing.
+Lines are taken one by one, so a journal can be followed while it is being written. No clock is
+read: the time is that of the last line. Lines of unknown kinds change nothing.
 
-A `waiting` line says for how many seconds the wait has lasted (`since_s`), and in how many seconds a
-timer ends it (`until_s`, or None). The state holds both as times of the journal.
+A `waiting` line says for how many seconds the wait has lasted (`since_s`), and in how many seconds
+a timer will end it (`until_s`, or None). The state holds both as times on the clock of the journal.
 """
 
 import math
@@ -21,42 +22,44 @@ from polyrhythm.observe.worker import Fields, WorkerState
 from polyrhythm.wire.messages.reasons import Reason
 
 _RECENT_S = 10.0
-"""Speeds are measured over the last ten seconds."""
+"""Speeds are measured over the last ten seconds of the journal."""
 _WAITING_HOLDS_S = 2.5
-"""The lead repeats a wait once a second. A wait that it has not repeated for this long is over."""
+"""The lead reports a wait once a second while it lasts. If it has not reported a wait for this
+long, the wait is over."""
 
 
 @dataclass(slots=True)
 class RunState:
     at_s: float = 0.0
-    """When the last line was written, in seconds of the journal."""
+    """When the last line was written, in seconds since the run began."""
     opened_s: float | None = None
     worked_s: float | None = None
-    """The time of the last `rounds` line."""
+    """The time of the last `rounds` line; None if there is none."""
     round: int = 0
     passes: int = 0
     contributions: int = 0
     points: int = 0
     objective: float | None = None
     finding: Finding | None = None
-    """The last finding of the lead about the objective; None if there was none."""
+    """The last finding of the lead about the objective; None if there is no finding."""
     nbytes: int = 0
-    """The size of the model."""
+    """The size of the model in bytes."""
     rate: float | None = None
     momentum: float | None = None
     """The rate and momentum of the optimizer when the job began; None if unknown."""
     batch: int = 0
     """The number of points in a batch of the user; 0 if unknown."""
     slices: dict[int, int] = field(default_factory=dict)
-    """The number of slices of which each server is the primary."""
+    """Per server, the number of slices of which it is the primary."""
     servers: list[int] = field(default_factory=list)
     silent: dict[int, float] = field(default_factory=dict)
-    """Servers that the lead reported as silent, and when."""
+    """Per server that the lead reported as silent, the time of the report."""
     failovers: list[Failover] = field(default_factory=list)
     learning: int = 0
-    """The number of copies of slices that are being restored or moved."""
+    """The number of replicas that servers are still fetching."""
     given_up: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Processes that died too often to be started again, with the line that says so, until they join."""
+    """Processes that died too often to be started again, each with the line of the journal that
+    says so. A process is removed when it joins again."""
     listening: str | None = None
     """The address at which further workers and servers can join."""
     links: dict[str, str] = field(default_factory=dict)
@@ -65,7 +68,7 @@ class RunState:
     """The number of workers that are in the job now."""
     refused: list[Reason] = field(default_factory=list)
     abandoned: int = 0
-    """The number of rounds that closed without a worker whose points took too long."""
+    """The number of rounds that closed without a worker because its points took too long."""
     timers: int = 0
     """The number of rounds that a timer closed."""
     moved_chunks: int = 0
@@ -76,13 +79,13 @@ class RunState:
     model: str | None = None
     """The path of the trained model, once it is saved."""
     best: dict[str, Any] | None = None
-    """The line about the best model that was kept."""
+    """The line of the journal about the best model so far."""
     not_saved: Reason | None = None
     """Why the model could not be saved."""
     ended: Ended | None = None
     curve: list[Point] = field(default_factory=list)
     accuracies: list[tuple[float, float]] = field(default_factory=list)
-    """The mean of the workers' last reports: when it changed, and its new value."""
+    """The mean of the last accuracies that workers reported: (time of the change, new mean)."""
     _accuracy_sum: Fraction = Fraction(0)
     """An exact sum, so that the mean of equal values is that value."""
     _accuracy_count: int = 0
@@ -99,14 +102,14 @@ class RunState:
 
     @property
     def seconds(self) -> float:
-        """From the opening of round 1 to the last `rounds` line."""
+        """The seconds from the opening of round 1 to the last `rounds` line."""
         if self.opened_s is None or self.worked_s is None:
             return 0.0
         return self.worked_s - self.opened_s
 
     @property
     def usage(self) -> float | None:
-        """The mean over rounds of the resource usage (PSP, Eq. 1); None without rounds."""
+        """The mean resource usage of all rounds (PSP, Eq. 1); None without rounds."""
         return self._usage.value
 
     @property
@@ -116,8 +119,8 @@ class RunState:
 
     @property
     def rtt_s(self) -> float | None:
-        """The median round-trip time, measured on the last worker to arrive in a round. None if no round
-        has one; 0 if workers do not wait (psp)."""
+        """The median round-trip time, measured on the last worker to arrive in a round. None: no
+        round has measured it. 0: workers do not wait (psp)."""
         rtt_ms = self._rtt_ms.value
         return None if rtt_ms is None else rtt_ms / 1e3
 
@@ -133,13 +136,14 @@ class RunState:
         return self.contributions + sum(worker.joins for worker in self.workers.values())
 
     def name_of(self, worker: Any) -> str:
-        """The name of the worker with this number; other values are shown as they are."""
+        """The name of the worker with this number. A value that is not the number of a worker is
+        returned as text."""
         known = self.workers.get(worker) if isinstance(worker, int) else None
         if known is not None:
             return known.name
         return f"w{worker}" if isinstance(worker, int) else str(worker)
 
-    # -- the fold ------------------------------------------------------------------------------
+    # -- the lines of the journal --------------------------------------------------------------
 
     def take(self, line: dict[str, Any]) -> None:
         at_s = max(self.at_s, float(line.get("at_s", self.at_s)))
@@ -209,7 +213,7 @@ class RunState:
             return
         self.members += not known.present
         if incarnation is None or known.incarnation != incarnation:
-            known.joins += 1  # both a `joined` and a `rejoined` line may report one return
+            known.joins += 1  # a worker that returns may have both a `joined` and a `rejoined` line
         known.incarnation, known.left, known.left_s = incarnation, None, None
 
     def _given_up(self, line: dict[str, Any]) -> None:
@@ -254,14 +258,15 @@ class RunState:
         self.points += line.get("points", 0)
         self.abandoned += line.get("abandoned", 0)
         self.timers += line.get("reason") == "timer"
-        # a file has null for a mean that is not finite; a `learning` line reports it
+        # The mean is null if it is not finite. A `learning` line reports that.
         objective = line.get("objective") if _is_number(line.get("objective")) else None
         self.objective = self.objective if objective is None else objective
         self.curve.append(Point(self.at_s, self.round, self.passes, self.points, objective))
         self._measure(line.get("workers", {}))
 
     def _measure(self, workers: dict[Any, Fields]) -> None:
-        """Keep the fields as they are: there may be thousands of workers in thousands of lines."""
+        """Keep the fields of each worker without converting them, because there may be thousands of
+        workers in thousands of lines."""
         self._samples.append((self.at_s, workers))
         while len(self._samples) > 2 and self._samples[1][0] <= self.at_s - _RECENT_S:
             self._samples.popleft()
@@ -290,9 +295,10 @@ class RunState:
         self.waiting = now
 
     def _wait_on(self, waiting: WaitingState, until_s: float) -> None:
-        """Add the time since the last report of this wait to the workers that were missing then and
-        still are. Before the first report they may have been as busy as the others. If all workers
-        are missing, no worker waits."""
+        """Add the time since the last report of this wait to every worker that was missing then and
+        still is. The time before the first report is not added, because then the missing workers
+        may have been as busy as the others. If all workers are missing, no worker waits, and
+        nothing is added."""
         before = self.waiting
         if before is None or len(before.missing) >= self.members:
             return
@@ -303,7 +309,7 @@ class RunState:
         worker = self.workers.get(line["worker"])
         if worker is None:
             return
-        # the journal has null for a value that is not a number
+        # The journal has null for a value that is not finite.
         metrics = {name: value for name, value in line["metrics"].items() if _is_number(value)}
         if "accuracy" in metrics:
             before = worker.reports.get("accuracy")
@@ -326,7 +332,7 @@ class RunState:
     def _found(self, line: dict[str, Any]) -> None:
         self.finding = Finding.read(line)
         if self.finding.state is LearningState.NOT_FINITE:
-            self.objective = None  # an earlier value says nothing about the present model
+            self.objective = None  # the last finite value does not describe the present model
 
     def _saving(self, line: dict[str, Any]) -> None:
         self.saving = True

@@ -1,8 +1,7 @@
-"""A run told in sentences, each with its time: the same journal always gives the same story.
+"""Tells a run in sentences, each with its time. The same journal always gives the same story.
 Unusual events are told at once. Routine events (rounds, reports) are summarised in one sentence
 before the next unusual event, and every ten seconds. A wait is told when it has lasted three
-seconds, and not again until a different wait begins.
-"""
+seconds, and not again until a different wait begins."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ _ROUTINE_EVERY_S = 10.0
 _LONG_WAIT_S = 3.0
 _FEW = 8
 _ABOUT_THE_JOB = ("goal", "goal-not-finite")
-"""Codes of ends whose sentence already begins with the job."""
+"""Codes of reasons for an end whose sentences already begin with "the job"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,14 @@ class Sentence:
     at_s: float
     text: str
     about: frozenset[int] | None = None
-    """The workers it concerns; None: all of them."""
+    """The workers that the sentence is about; None: all workers."""
     routine: bool = False
     own: bool = False
-    """The sentence is told only in the story of that worker."""
+    """Whether the sentence is told only in the story of that worker."""
     shown: bool = False
-    """The command that runs the job has shown it already."""
+    """Whether the command that runs the job has already shown the sentence."""
     urgent: bool = False
-    """The sentence is shown while the job runs, even with `--quiet`."""
+    """Whether the sentence is shown while the job runs, even with `--quiet`."""
 
     def __str__(self) -> str:
         return f"{self.at_s:6.1f} s  {self.text}"
@@ -46,8 +45,8 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 class Teller:
-    """Takes the lines of a journal one by one and gives the sentences that are due. With the job it
-    also gives advice."""
+    """Takes the lines of a journal one by one and returns the sentences that are due. If the job is
+    given, the sentences include advice."""
 
     def __init__(self, job: JobSpec | None = None) -> None:
         self.state = RunState()
@@ -61,7 +60,7 @@ class Teller:
         self._told_settled = False
         self._told_in: dict[int, int | None] = {}
         self._missing: tuple[int, ...] = ()
-        """The worker that the job was waiting for when the line came."""
+        """The workers that the job waited for before the current line."""
 
     def take(self, line: dict[str, Any]) -> list[Sentence]:
         self._missing = self.state.waiting.missing if self.state.waiting is not None else ()
@@ -72,7 +71,7 @@ class Teller:
         return [*self._routine(), *told] if due else []
 
     def rest(self) -> list[Sentence]:
-        """Routine events that no sentence has told yet."""
+        """The sentences about routine events that are not told yet."""
         return self._routine()
 
     # -- routine -------------------------------------------------------------------------------
@@ -108,7 +107,7 @@ class Teller:
             yield Sentence(at_s, text, frozenset({worker.worker}), routine=True, own=True)
         self._from_round = last + 1
 
-    # -- what is told at once ------------------------------------------------------------------
+    # -- unusual events ------------------------------------------------------------------------
 
     def _say(self, text: str, about: Iterable[int] | None) -> Sentence:
         workers = None if about is None else frozenset(about)
@@ -187,7 +186,7 @@ class Teller:
         worker = self.state.workers[line["worker"]]
         back = worker.worker in self._told_in
         if back and self._told_in[worker.worker] == worker.incarnation:
-            return []  # one return may have both a `joined` and a `rejoined` line
+            return []  # a worker that returns may have both a `joined` and a `rejoined` line
         self._told_in[worker.worker] = worker.incarnation
         how = f"is back, as incarnation {worker.incarnation}" if back else "joined"
         return [self._say(f"{worker.name} {how}; {self._present()} now", {worker.worker})]
@@ -196,7 +195,7 @@ class Teller:
         name, reason = line["name"], reason_of(line)
         known = self.state.workers.get(line["worker"])
         if known is not None and known.left != reason:
-            return []  # the story has already told that the worker is gone
+            return []  # the story has already said that the worker is gone
         if reason.code == DONE.code:
             text = f"{name} is done"
         else:
@@ -281,7 +280,8 @@ class Teller:
         return [self._say(text, ())]
 
     def _stopping(self, line: dict[str, Any]) -> list[Sentence]:
-        """The command prints this itself, so progress does not show it again."""
+        """The stop of the job. The command that trains prints it too, so the progress display does
+        not repeat it."""
         by = f" by {line['by']}" if "by" in line else ""
         said = self._say(f"a stop was requested{by}: every worker leaves its training loop", None)
         return [replace(said, shown=True)]
@@ -290,7 +290,7 @@ class Teller:
         return [self._say(in_words(reason_of(line), self.state.name_of), ())]
 
     def _respawn(self, line: dict[str, Any]) -> list[Sentence]:
-        """The command's decision about a process that died."""
+        """A process died: the command that trains starts it again, or gives it up."""
         said = self._say(in_words(Reason(line["what"], line)), self._numbers(line))
         return [replace(said, shown=True)]
 
@@ -299,7 +299,8 @@ class Teller:
         return [replace(said, shown=True)]
 
     def _numbers(self, line: dict[str, Any]) -> list[int]:
-        """The worker that a line names; none if the line is about a server."""
+        """The number of the worker that a line names. The list is empty if the line names a
+        server."""
         workers = self.state.workers.values()
         return [worker.worker for worker in workers if worker.name == line["name"]]
 
@@ -309,7 +310,7 @@ class Teller:
             return []
         if line["state"] == LearningState.SETTLED:
             if self._told_settled:
-                return []  # a slow run may settle many times: tell it once
+                return []  # told once, although the objective may become stable several times
             self._told_settled = True
         advice = None if self._job is None else learning_advice(self.state, self._job)
         return [self._say(said if advice is None else f"{said}; {advice}", None)]
@@ -335,7 +336,8 @@ class Teller:
         return [self._say(f"the trained model is not saved: {in_words(reason_of(line))}", None)]
 
     def _in_all(self) -> list[Sentence]:
-        """How much each worker contributed, if there are few workers."""
+        """The sentence about how much each worker contributed in total, if there are few
+        workers."""
         gave = [worker for worker in self.state.workers.values() if worker.totals.contributions]
         if not gave or len(gave) > _FEW:
             return []
@@ -395,7 +397,7 @@ def sentences(lines: Iterable[dict[str, Any]]) -> Iterator[Sentence]:
 
 
 def tell(lines: Iterable[dict[str, Any]], worker: int | None = None) -> Iterator[str]:
-    """The story of a run, or what concerns one worker of it."""
+    """The story of a run, or of one worker in it."""
     for sentence in sentences(lines):
         if _concerns(sentence, worker):
             yield str(sentence)

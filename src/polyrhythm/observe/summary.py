@@ -1,4 +1,5 @@
-"""The result of a run: what `--json` prints and what people read at its end, from its state alone."""
+"""The result of a run, made from its state alone: the JSON of `--json`, and the text that a user
+reads at the end."""
 
 import math
 from collections.abc import Iterable
@@ -36,11 +37,10 @@ def summarise(lines: Iterable[dict[str, Any]], job: JobSpec | None = None) -> di
 
 
 def result(state: RunState, job: JobSpec) -> dict[str, Any]:
-    """The same from a state. Bytes are computed, not measured: a contribution carries every slice
-    of the model once, and a worker reads the model once when it joins and once after each
-    contribution. With `--wire-dtype bf16`
-    a model of float32 travels at half its size.
-    """
+    """The result that `--json` prints, from a state. Numbers of bytes are computed, not measured: a
+    contribution carries every slice of the model once, and a worker reads the model once when it
+    joins and once after each contribution. With `--wire-dtype bf16`, a model of float32 travels at
+    half its size."""
     seconds = state.seconds
     carried = state.nbytes * _WIRE_SHARE.get(job.wire_dtype, 1.0)
     return {
@@ -101,7 +101,8 @@ def _of_worker(worker: WorkerState) -> dict[str, Any]:
 
 
 def _time(state: RunState) -> dict[str, float]:
-    """How all workers together spent their time. `redone` is a part of computing."""
+    """How all workers together spent their time, in seconds. `redone` is also included in
+    computing."""
     totals = [worker.totals for worker in state.workers.values()]
     return {
         "compute_s": math.fsum(t.compute_s for t in totals),
@@ -112,7 +113,7 @@ def _time(state: RunState) -> dict[str, float]:
 
 
 def _overall(state: RunState) -> float | None:
-    """Eq. 14 of PSP: the share of all workers' time that was computing."""
+    """The share of all workers' time that was spent on computing (PSP, Eq. 14)."""
     totals = [worker.totals for worker in state.workers.values() if worker.totals.busy_s]
     if not totals:
         return None
@@ -120,13 +121,14 @@ def _overall(state: RunState) -> float | None:
 
 
 def arrival_spread_ms(state: RunState) -> float | None:
-    """From a round's first arrival to its last: the median over rounds."""
+    """The median over rounds of the time from a round's first arrival to its last."""
     spread_ms = state.spread_ms
     return None if spread_ms is None else round(spread_ms, 6)
 
 
 def seconds_to_target(state: RunState, job: JobSpec) -> float | None:
-    """From the opening of round 1 until the first of the job's targets was met; None: none was."""
+    """The seconds from the opening of round 1 until the first of the job's targets was met. None:
+    no target was met."""
     met: list[float] = []
     if job.target_accuracy is not None:
         met += [at_s for at_s, value in state.accuracies if value >= job.target_accuracy][:1]
@@ -221,8 +223,8 @@ def _time_row(time: dict[str, float], overall: float, per_round: float | None) -
 
 
 def _worker_rows(workers: dict[str, dict[str, Any]]) -> list[str]:
-    """If there are many workers: those that computed for the largest share of their time, because
-    the others waited for them."""
+    """The rows of all workers. If there are many, those that computed for the largest share of
+    their time have rows, because the others waited for them. The others share one row."""
     by_name = sorted(workers.items())
     if len(workers) <= _MOST_ROWS:
         return [_worker_row(*each) for each in by_name]

@@ -1,4 +1,4 @@
-"""A run's state as tables for a terminal: what `train` shows live and `status` prints."""
+"""A run's state as tables for a terminal. `train` shows them live, and `status` prints them."""
 
 from collections.abc import Iterable
 
@@ -27,7 +27,8 @@ _SHOWN = 24
 
 
 def headline(state: RunState, job: JobSpec | None, now_s: float) -> str:
-    """The progress of the run in one line; with the job also an estimate of its end."""
+    """The progress of the run in one line. If the job is given, the line has an estimate of the
+    end."""
     if state.opened_s is None:
         servers = counted(len(state.servers), "server")
         return f"starting: {servers}, {counted(state.members, 'worker')}"
@@ -57,17 +58,19 @@ def _objective(state: RunState) -> str | None:
 
 
 def _table(*titles: str) -> Table:
-    """A table that fits 80 columns."""
+    """Make a table that fits 80 columns."""
     return Table(*titles, box=None, padding=(0, 1, 0, 0), pad_edge=False)
 
 
 def _add_row(table: Table, *cells: str) -> None:
-    """Every cell is text: a name that looks like markup or a control sequence is shown as it is."""
+    """Add a row. Cells are not interpreted: a name that looks like markup or a control sequence is
+    shown as it is."""
     table.add_row(*(Text(shown(cell)) for cell in cells))
 
 
 def _points_per_s(state: RunState) -> float:
-    """The present speed, or the mean of the whole run if no worker is in the job."""
+    """The present speed of all workers. If no worker is in the job, it is the mean speed of the
+    whole run."""
     if state.present:
         return sum(worker.points_per_s for worker in state.present)
     return state.points / state.seconds if state.seconds else 0.0
@@ -91,7 +94,8 @@ def live(state: RunState, job: JobSpec | None, now_s: float) -> RenderableType:
 
 
 def workers_table(workers: Iterable[WorkerState], state: RunState) -> Table:
-    """Speeds and shares of the last seconds; contributions since the beginning."""
+    """The table of workers. Speeds and shares of time are those of the last seconds; contributions
+    are counted from the beginning."""
     shown = list(workers)
     clocks = any(worker.clock is not None for worker in shown)
     table = _table("worker")

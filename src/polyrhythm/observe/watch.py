@@ -1,8 +1,7 @@
-"""Reports of workers and servers about the lead: a file in the run's folder, beside the journal.
-The lead writes the journal, so the journal has no news while the lead is stopped. Workers and
-servers report a silent lead to the command that started them, which writes a line of JSON for each
-report.
-"""
+"""Reports of workers and servers about a silent lead, in a file of the run's folder beside the
+journal. The lead writes the journal, so nothing is added to the journal while the lead is stopped.
+Workers and servers report a silent lead to the command that started them. That command writes a
+line of JSON for each report."""
 
 import contextlib
 import time
@@ -25,13 +24,14 @@ _ENDED = "ended"
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A process that suspects the lead. Times are those of the wall clock."""
+    """A process that suspects the lead. Times are those of the host's clock (Unix time)."""
 
     name: str
     since_unix_s: float
     until_unix_s: float
     limit: str
-    """After how long a silence the process suspects the lead, and why."""
+    """How long a silence may last before the process suspects the lead, and how this limit was
+    derived."""
 
 
 class WatchWriter:
@@ -57,7 +57,7 @@ class WatchWriter:
 
 
 def read_suspects(path: Path) -> tuple[Suspect, ...]:
-    """The processes that suspect the lead now, the longest silence first."""
+    """The processes that suspect the lead now. The process with the longest silence comes first."""
     suspects: dict[str, Suspect] = {}
     for line in _lines(path):
         name = line["name"]
@@ -80,7 +80,7 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
 
 
 def report_in_words(what: str, names: Iterable[str], fields: Mapping[str, Any]) -> str:
-    """A report of one process, or the same report of several processes, as one line."""
+    """One line for a report of one process, or for the same report of several processes."""
     who = listed(tuple(sorted(names)))
     if what == HEARD:
         return f"{who}: the lead was heard from again after {fields['silent_s']:.1f} s"

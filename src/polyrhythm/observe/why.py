@@ -1,5 +1,5 @@
-"""What a run waits for: which processes, since when, until when, by which rule, and what can be
-done."""
+"""Explains what a run waits for: which processes, since when, until when, by which rule, and what
+to do about it."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -81,12 +81,13 @@ _SILENCE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Moments are seconds of the journal; `waited_s` and `left_s` count from now."""
+    """What a run waits for. Moments are times on the clock of the journal. `waited_s` and `left_s`
+    are durations: before now, and from now on."""
 
     what: str
     missing: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
-    """Who waits."""
+    """The workers that wait."""
     since_s: float | None = None
     waited_s: float | None = None
     until_s: float | None = None
@@ -98,19 +99,20 @@ class Explanation:
     learning: str | None = None
     """What is wrong with the learning, if anything is."""
     advice: str | None = None
-    """What to try about that."""
+    """What to try if something is wrong with the learning."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def explain(state: RunState, now_s: float | None = None, job: JobSpec | None = None) -> Explanation:
-    """What a run that has not ended waits for; `now_s`: the present as a moment of its journal."""
+    """What a run that has not ended waits for. `now_s`: the present time on the clock of the
+    journal."""
     return with_learning(with_given_up(_explain(state, now_s, job), state), state, job)
 
 
 def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None) -> Explanation:
-    """The same, with the finding that the run does not learn, if there is one."""
+    """The same explanation with a remark if the run does not learn."""
     if not needs_help(state.finding):
         return explanation
     advice = learning_advice(state, job)
@@ -118,7 +120,7 @@ def with_learning(explanation: Explanation, state: RunState, job: JobSpec | None
 
 
 def with_given_up(explanation: Explanation, state: RunState) -> Explanation:
-    """The same, with the processes that died too often to be started again."""
+    """The same explanation with the processes that died too often to be started again."""
     lines = state.given_up.values()
     given_up = tuple(in_words(Reason("given-up", line)) for line in lines)
     if not given_up:
@@ -151,8 +153,8 @@ def _explain(state: RunState, now_s: float | None, job: JobSpec | None) -> Expla
 
 
 def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: float) -> Explanation:
-    """The reports of workers and servers about a lead that is silent; `unix_s` is the
-    present, and `now_s` the same as a moment of the journal."""
+    """Explain a silent lead by the reports of workers and servers. `unix_s`: the present as Unix
+    time. `now_s`: the present on the clock of the journal."""
     first = suspects[0]
     silent_s = unix_s - first.since_unix_s
     return Explanation(
@@ -173,7 +175,8 @@ def explain_silent_lead(suspects: tuple[Suspect, ...], now_s: float, unix_s: flo
 
 
 def _gathering(state: RunState, job: JobSpec) -> Explanation | None:
-    """What a run waits for before the lead reports it: servers or workers that have not joined."""
+    """What a run waits for before the lead has reported a wait: servers or workers that have not
+    joined."""
     missing = tuple(f"s{n}" for n in range(job.servers) if n not in state.servers)
     if not state.servers or (not missing and state.members):
         return None
@@ -192,13 +195,13 @@ def _remedies(code: str, state: RunState) -> tuple[str, ...]:
 
 
 def _servers(waiting: WaitingState) -> tuple[str, ...]:
-    """The servers that are waited for."""
+    """The names of the servers that the job waits for."""
     servers = waiting.reason.fields.get("servers")
     return tuple(map(server_name, servers)) if isinstance(servers, list) else ()
 
 
 def _held(state: RunState, waiting: WaitingState) -> tuple[int, ...]:
-    """The workers that wait: those that the lead names, otherwise all that are not missing."""
+    """The workers that wait: those that the lead names, or else all that are not missing."""
     if waiting.held or not (waiting.missing or _servers(waiting)):
         return waiting.held
     return tuple(w.worker for w in state.present if w.worker not in waiting.missing)

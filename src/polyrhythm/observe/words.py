@@ -1,10 +1,10 @@
-"""Numbers and lists of names as text, the same wherever people read them."""
+"""Numbers and lists of names as text, in the same form in all output."""
 
 from collections.abc import Iterable
 
 
 def listed(names: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """The names in one phrase: `a`, `a and b`, `a, b and c`."""
     *first, last = list(names) or ["none"]
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -14,7 +14,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`3.2 s`, `2 min 5 s`, `3 h 20 min`."""
+    """A duration as text: `3.2 s`, `2 min 5 s`, `3 h 20 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -31,7 +31,8 @@ def size(nbytes: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number with four digits; a journal holds null for a value that is not a number."""
+    """A number with four digits. None stands for a value that is not finite, because the journal
+    holds null for it."""
     return "nan" if value is None else f"{value:.4g}"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from polyrhythm.wire.messages.reasons import Reason
 
 Fields = Mapping[str, Any]
-"""The fields of one worker in a line of the journal."""
+"""The fields of one worker in a `rounds` line of the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Totals:
     wait_s: float = 0.0
     transfer_s: float = 0.0
     redone_s: float = 0.0
-    """The part of `compute_s` whose points other workers visit again."""
+    """The part of `compute_s` that was lost, because other workers visit the same points again."""
 
     @classmethod
     def of(cls, fields: Fields) -> "Totals":
@@ -49,7 +49,8 @@ class Totals:
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """The shares of the time spent computing, waiting and transferring; None without any time."""
+        """The shares of time spent on computing, waiting and transferring. None if no time was
+        measured."""
         whole = self.busy_s
         if whole <= 0:
             return None
@@ -64,18 +65,20 @@ class WorkerState:
     incarnation: int | None = None
     clock: int | None = None
     measured: Fields = field(default_factory=dict)
-    """The fields in the last line. `before` holds those of a line `recent_s` seconds earlier."""
+    """The fields in the last line. `before` has the fields of a line that is `recent_s` seconds
+    older."""
     before: Fields = field(default_factory=dict)
     recent_s: float = 0.0
     reports: dict[str, float] = field(default_factory=dict)
     waited_for_s: float = 0.0
-    """How long `waiting` lines named this worker as missing; they cover only waits of over a second."""
+    """How long the job waited for this worker. Only waits of more than a second are counted,
+    because shorter ones have no `waiting` line."""
     joins: int = 1
     no_points: bool = False
-    """Whether it rests because it has had no points to visit so far."""
+    """Whether the worker rests because it has never had points to visit."""
     left_s: float | None = None
     left: Reason | None = None
-    """Why it left; None while it is in the job."""
+    """Why the worker left; None while it is in the job."""
 
     @property
     def totals(self) -> Totals:
@@ -83,7 +86,7 @@ class WorkerState:
 
     @property
     def recent(self) -> Totals:
-        """Over the last `recent_s` seconds."""
+        """The work of the last `recent_s` seconds."""
         return self.totals.since(Totals.of(self.before))
 
     @property
