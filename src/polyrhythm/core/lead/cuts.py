@@ -258,7 +258,7 @@ class Cuts:
             return
         cut.untaken.discard(message.server)
         if message.torn:
-            # try again after the next fold; an operator that asked waits for that one
+            # make the cut at the next fold instead, whether or not an operator asked for it
             self._asked = True
             self._give_up("cut-torn", {"server": message.server}, now_ns)
         elif not cut.untaken:

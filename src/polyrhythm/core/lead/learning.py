@@ -30,7 +30,8 @@ _BACK = 0.25
 a rise."""
 _STALLS = 3
 _SETTLES = 5
-"""After this many passes without a fall, an objective has stalled or settled."""
+"""The passes without a fall after which an objective that has learned counts as settled. For one
+that has learned little, `_STALLS` passes are enough to count as stalled."""
 _FLAT = 0.005
 _MOVES = 2 * _FLAT
 """A stagnating objective counts as falling again when it falls by this share within the same number

@@ -1,8 +1,8 @@
 """Requests to the lead that do not come from members: a signal or an operator requests a stop, or
 an operator requests a checkpoint.
 
-*A stop ends the job in order. It ends the job at once if that was requested, or if there is no work
-to lose.*
+*A stop ends the job in order. It ends the job at once if that was requested, if round 1 has not
+opened, or if no member is left.*
 """
 
 from collections.abc import Callable

@@ -1,11 +1,12 @@
-"""The ring: a slice's primary and replicas by consistent hashing with bounded loads (RayPS, §3.2).
+"""The ring: the primary and the replicas of a slice, by consistent hashing with bounded loads
+(RayPS, §3.2).
 
-The primary of a slice is the first server clockwise of the slice's hash that is below its bound. The
-bound is slices / servers, rounded down, or up for as many servers as the remainder allows, so that no
-server is idle while another is the primary of two slices. The replicas are the first k other servers
-clockwise. When a server leaves, only its slices move; a server that joins takes only as many slices as
-its bound allows. The caller gives the order in which slices choose, so that the slice that came to a
-server last is the first to leave it.
+The primary of a slice is the first server, clockwise from the slice's hash, that has fewer slices
+than its bound. The bound is slices / servers, rounded down; it is rounded up for as many servers as
+the remainder allows. So no server is idle while another is the primary of two slices. The replicas
+are the first k other servers clockwise. When a server leaves, only its slices move. A server that
+joins takes only as many slices as its bound allows. The caller gives the order in which slices
+choose their servers, so that a server over its bound gives up the slice that came to it last.
 """
 
 import functools
@@ -24,7 +25,7 @@ def _point(text: str) -> int:
 
 @functools.cache
 def _nodes(server: int) -> tuple[tuple[int, int], ...]:
-    """The points of the server's virtual nodes, each with the server."""
+    """The positions of the server's virtual nodes on the ring, each with the server's number."""
     return tuple((_point(f"server {server} node {node}"), server) for node in range(VIRTUAL_NODES))
 
 
@@ -48,9 +49,9 @@ class Ring:
     def place(
         self, slices: int, replicas: int = 0, current: Mapping[int, Sequence[int]] | None = None
     ) -> tuple[Route, ...]:
-        """A route per slice. `current` names, per slice, the servers that can be its primary without
-        copying, the best one first: the slice goes to the first of them that is within its bound, so
-        that a change moves few slices. Slices choose in the order of `current`."""
+        """Choose a route for each slice. `current`: per slice, the servers that can be its primary
+        without copying, the best one first. The slice goes to the first of them that is below its
+        bound, so that a change moves few slices. Slices choose in the order of `current`."""
         bound, extras = divmod(slices, len(self.servers))
         load = dict.fromkeys(self.servers, 0)
         primaries: dict[int, int] = {}

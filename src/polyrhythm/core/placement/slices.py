@@ -1,7 +1,9 @@
-"""How the model is laid out flat and cut into slices: one flat space per role and dtype.
+"""How the tensors of a model are laid out in flat buffers ("spaces", one per role and dtype), and
+how these are cut into slices.
 
-A slice is a contiguous range of a space, inside one parameter group, at most `slice_nbytes` long,
-and there are at least as many slices as servers. Every process computes the same cut from a spec.
+A slice is a contiguous range of a space, inside one parameter group, and at most `slice_nbytes`
+long. There are at least as many slices as servers. Every process computes the same slices from the
+same model description.
 """
 
 import math
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from polyrhythm.wire.messages import ModelSpec, TensorSpec
 
 ALIGN = 64
-"""Bytes: tensors and slices begin on a cache line."""
+"""Alignment in bytes: tensors and slices begin on a cache line."""
 
 ITEM_NBYTES = {
     "float32": 4,
@@ -32,7 +34,7 @@ BUFFERS = -1
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a tensor begins in its space, in elements."""
+    """The offset of a tensor in its space, in elements."""
 
     tensor: TensorSpec
     index: int
@@ -51,7 +53,8 @@ class Slice:
     offset: int
     length: int
     parts: tuple[tuple[int, int], ...] = ()
-    """The ranges of its tensors, or of parts of them: (first, end), relative to the slice's offset."""
+    """The ranges of the tensors (or of the parts of tensors) in the slice: (first, end), relative
+    to its offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,8 @@ def _cut(
     total_nbytes = sum((end - first) * item for _, _, first, end, _, item in runs)
     share_nbytes = total_nbytes // max(1, servers)
     slices = _cut_at(runs, places, min(slice_nbytes, -(-share_nbytes // ALIGN) * ALIGN))
-    if len(slices) < servers:  # rounding the share up to whole cache lines made it too large
+    # the slice size was rounded up to whole cache lines, so there are too few slices
+    if len(slices) < servers:
         slices = _cut_at(runs, places, min(slice_nbytes, share_nbytes))
     return slices
 
@@ -137,7 +141,8 @@ def _cut_at(
 def _parts(
     places: list[TensorPlace], ends: list[tuple[int, int]], space: int, first: int, end: int
 ) -> tuple[tuple[int, int], ...]:
-    """The ranges of the tensors that overlap [first, end) of a space. Places must be in order."""
+    """The ranges of the tensors that overlap [first, end) of a space. `places` must be in ascending
+    order."""
     parts = []
     for place in places[bisect_right(ends, (space, first)) :]:
         if place.space != space or place.offset >= end:
@@ -149,7 +154,8 @@ def _parts(
 
 
 def pack(slices: Sequence[Slice], item_nbytes: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
-    """Pack slices into one buffer: offset and size of each in bytes, and the size of the buffer."""
+    """Pack slices into one buffer. Returns the offset and the size of each in bytes, and the size
+    of the buffer."""
     places, end = [], 0
     for slice_, item in zip(slices, item_nbytes, strict=True):
         nbytes = slice_.length * item

@@ -1,8 +1,9 @@
 """The steps by which routes change when a server is lost or joins, or a copy has caught up.
 
-*A slice moves (for a join, a leave or a restored copy) in four steps: add a learner, let it catch up,
-promote it, drop the old copy.* A learner that has caught up is a replica, and only a replica is
-promoted. Each step leads towards the target routes, which the ring gives.
+*A slice moves in four steps: add a learner, let it catch up, promote it, drop the old copy.* A
+slice moves when a server joins or leaves, or when a lost copy is restored. A learner that has
+caught up becomes a replica, and only a replica is promoted. Each step leads towards the target
+routes, which the ring gives.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +14,7 @@ Routes = tuple[Route, ...]
 
 
 def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
-    """The slices that would have no copy without this server."""
+    """The slices that would have no copy left without this server."""
     return [
         slice_
         for slice_, route in enumerate(routes)
@@ -39,8 +40,8 @@ def candidates(routes: Sequence[Route], alive: Collection[int]) -> dict[int, tup
 
 
 def without(routes: Sequence[Route], gone: int, targets: Sequence[Route], epoch: int) -> Routes:
-    """The routes without a lost server: from `epoch` on, the primary of each of its slices is the
-    target's primary if that is a replica, otherwise the first replica."""
+    """The routes without a lost server. From `epoch` on, each of its slices has a new primary: the
+    primary in `targets` if that is a replica of the slice, otherwise the first replica."""
     return tuple(
         _without(now, gone, target.primary, epoch)
         for now, target in zip(routes, targets, strict=True)
@@ -58,8 +59,8 @@ def _without(route: Route, gone: int, heir: int, epoch: int) -> Route:
 
 
 def add_learners(routes: Sequence[Route], targets: Sequence[Route]) -> Routes:
-    """The routes with a learner for every server of the target that lacks the slice, and no other
-    learners. Servers that have the slice keep it."""
+    """The routes with a learner for every server in `targets` that does not have the slice, and
+    with no other learners. Servers that have the slice keep it."""
     return tuple(_add_learners(now, target) for now, target in zip(routes, targets, strict=True))
 
 
@@ -70,7 +71,8 @@ def _add_learners(now: Route, target: Route) -> Route:
 
 
 def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:
-    """The routes after a learner has caught up with this primary: it is a replica of its slices."""
+    """The routes after a learner has caught up with this primary: it becomes a replica of the
+    slices that it copied."""
     return tuple(
         Route(
             route.primary,
@@ -85,8 +87,8 @@ def learned(routes: Sequence[Route], primary: int, learner: int) -> Routes:
 
 
 def promote(routes: Sequence[Route], targets: Sequence[Route], epoch: int) -> Routes:
-    """The target routes for all slices that every server of the target has, and the present routes
-    for the others. New primaries are primaries from `epoch` on."""
+    """The routes in `targets` for all slices that every server of their target has, and the present
+    routes for the other slices. New primaries are primaries from `epoch` on."""
     return tuple(_promote(now, target, epoch) for now, target in zip(routes, targets, strict=True))
 
 
@@ -98,5 +100,5 @@ def _promote(now: Route, target: Route, epoch: int) -> Route:
 
 
 def begin(routes: Sequence[Route], epoch: int) -> Routes:
-    """The first routes of a job: every primary is one from `epoch` on."""
+    """The first routes of a job: every server in the role of a primary has it since `epoch`."""
     return tuple(Route(route.primary, route.replicas, (), epoch) for route in routes)

@@ -1,1 +1,1 @@
-"""A worker: the machine between the training loop and the servers."""
+"""A worker: the state machine between the user's training loop and the servers, and its parts."""

@@ -34,10 +34,11 @@ class Due(Enum):
     NO = "no"
     YES = "yes"
     PASSED_ALL = "passed all"
-    """The worker contributes and asks the lead for the barrier: it has visited its whole lease."""
+    """The worker contributes, and asks the lead to end the round: it has visited its whole
+    lease."""
 
 
-# looking up a member of an Enum takes a call, and these are looked up at every step
+# an Enum lookup costs a call, and these members are needed at every step
 NO, YES, PASSED_ALL = Due.NO, Due.YES, Due.PASSED_ALL
 
 
@@ -47,15 +48,17 @@ class Standing(msgspec.Struct, gc=False):
     steps: int = 0
     points: float = 0.0
     everything: float = 0.0
-    """All points of its lease; 0: it has none."""
+    """The number of points in its lease; 0 if it has none."""
     in_flight: bool = False
-    """The version with its last contribution has not come yet, and it trains on."""
+    """Whether the worker trains on while the version with its last contribution has not come
+    yet."""
     left_ns: int = 0
-    """What is left of its interval, where it has one."""
+    """The time that is left of the worker's interval, under policies with an interval."""
 
 
 class NextSteps(msgspec.Struct, gc=False):
-    """The steps up to the next decision: `points` in all, in batches of `size`."""
+    """The steps until the worker next decides whether to contribute: `points` in all, in batches of
+    `size`."""
 
     points: int
     size: int
@@ -66,39 +69,40 @@ class Cadence(Protocol):
         """The user's loop takes batches of this size, and none smaller than `least`."""
 
     def due(self, standing: Standing, terms: Resume) -> Due:
-        """Whether the worker contributes now; it has just ended a step."""
+        """Whether the worker, which has just ended a step, contributes now."""
 
     def next_points(self, standing: Standing, terms: Resume) -> int:
-        """The points of the next step."""
+        """The number of points of the next step."""
 
     def next_steps(self, standing: Standing, terms: Resume) -> NextSteps:
-        """The next steps, if nothing comes in between."""
+        """The next steps, if no message changes the plan."""
 
     def due_in_ns(self, left_ns: int) -> int | None:
-        """The worker contributes after the first step that ends this long from now or later; None:
-        time does not decide."""
+        """How long from now the worker becomes due: it contributes after the first step that ends
+        then or later. None if the decision does not depend on time."""
 
     def looks(self, *, in_flight: bool) -> bool:
         """Whether the worker reads its links between two steps."""
 
     def measured(self, points: float, took_ns: int, times: int = 1) -> None:
-        """Steps of this many points took this long each."""
+        """Add a measurement: `times` steps of this many points took `took_ns` each."""
 
     def abandons(self, late_ns: int, gathered: float) -> bool:
-        """Whether the step that ended this long after the interval is left out; before it the worker
-        had `gathered` points."""
+        """Whether the worker leaves out a step that ended `late_ns` after the interval. `gathered`:
+        the points that it had visited in this round before that step."""
 
     def share(self, points: float) -> float:
-        """How much of a whole step a local step over this many points is."""
+        """The fraction of a full step that a local step over this many points makes."""
 
     def micro_batch(self) -> tuple[int, int]:
-        """For the lead: the user's batch and the time of the shortest micro-batch; (0, 0): none."""
+        """Values for the lead: the points of the user's batch, and the duration of the shortest
+        micro-batch; (0, 0) if there are no micro-batches."""
 
 
 def decide(
     cadence: Cadence, standing: Standing, terms: Resume, *, asked: bool, called: bool
 ) -> Due:
-    """Whether a worker that has just ended a step contributes now. `asked`: it was told to leave;
+    """Whether a worker that has just ended a step contributes now. `asked`: it was told to leave.
     `called`: the lead wants its contribution."""
     if asked or (called and not standing.in_flight):
         return YES
@@ -106,15 +110,15 @@ def decide(
 
 
 def missing(standing: Standing, terms: Resume) -> float:
-    """How many points the worker still visits before it contributes, where the lead asked for a
-    number of points; a negative number asks for the whole lease."""
+    """How many points the worker still visits before it contributes, under policies in which the
+    lead asks for a number of points. A negative number in `terms` asks for the whole lease."""
     everything = standing.everything or standing.points
     asked_for = everything if terms.points < 0 else min(terms.points, everything)
     return asked_for - standing.points
 
 
 class _Untimed:
-    """What the cadences without a clock have in common."""
+    """The parts that all cadences without a clock have in common."""
 
     def __init__(self) -> None:
         self._batch = self._least = 1
@@ -146,7 +150,7 @@ class _Untimed:
 
 class ByCount(_Untimed):
     def __init__(self, steps: int = 1, *, looks: bool = False) -> None:
-        """`looks`: between two local steps the worker reads its links, so that it contributes early
+        """`looks`: the worker reads its links between two local steps, so that it contributes early
         when the job stops."""
         super().__init__()
         self._steps = steps
@@ -191,7 +195,8 @@ class ByPoints(_Untimed):
 
 class ByClock:
     def __init__(self, patience_ns: int | None = None, *, whole: bool = False) -> None:
-        """`whole`: micro-batches are the user's own steps. `patience_ns`: see `abandoning`."""
+        """`whole`: each micro-batch is a step of the user's optimizer. `patience_ns`: see
+        `abandoning`."""
         self._patience_ns = patience_ns
         self._whole = whole
         self._micro: MicroBatch | None = None
@@ -207,8 +212,8 @@ class ByClock:
         return NO
 
     def due_in_ns(self, left_ns: int) -> int:
-        """When less is left than half of what a micro-batch takes, the end of the interval is nearer
-        now than after one more."""
+        """The worker is due half a micro-batch before the end of the interval: from then on, one
+        more micro-batch would end further from the end of the interval than the worker is now."""
         usual_ns = 0.0 if self._micro is None else self._micro.usual_ns
         return ceil(left_ns - usual_ns / 2)
 
@@ -235,8 +240,8 @@ class ByClock:
         return abandons(late_ns, self._patience_ns, gathered)
 
     def share(self, points: float) -> float:
-        """The learning rate was chosen for whole batches, so a gradient over half a batch counts
-        half: every point moves the model as much as in a whole batch."""
+        """The learning rate was chosen for whole batches. So a gradient over half a batch makes
+        half a step, and every point moves the model as much as in a whole batch."""
         return 1.0 if self._micro is None else min(1.0, points / self._micro.most)
 
     def micro_batch(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """How a worker enters the job: admission, links, its model, the first routes and its chunks.
 
-Later routes come in here too: unacknowledged slices go to the new primaries, and the worker reads from
-them.
+This module also handles later routes: the worker sends unacknowledged slices to the new primaries,
+and reads from them.
 """
 
 from polyrhythm.core import events as ev
@@ -57,7 +57,8 @@ class Entry:
         self._reroute_if_linked(now_ns)
 
     def _follow_first(self, message: m.Routing, now_ns: int) -> None:
-        """Follow the first routes. The lead may have released the worker while it was linking."""
+        """Follow the first routes. The lead may have released the worker already, while its links
+        were not complete."""
         state = self._state
         state.joining.routed = True
         state.pushes.relinking.clear()
@@ -71,8 +72,8 @@ class Entry:
             self._training.resume_if_whole(now_ns)
 
     def _reroute_if_linked(self, now_ns: int) -> None:
-        """Follow the new routes once all their servers are linked: send what is not acknowledged to
-        the new primaries, and read from them."""
+        """Follow the new routes once the worker is linked to all servers in them: send
+        unacknowledged slices to the new primaries, and read from them."""
         state = self._state
         message = state.joining.follow()
         if message is None:
@@ -93,7 +94,8 @@ class Entry:
     def on_enrolling(self, event: ev.Enrolling, now_ns: int) -> None:
         state = self._state
         state.points, state.batch = event.points, event.batch
-        state.user_computes = False  # the user's code waits for its chunks: parameters may change
+        # the user's code waits for its chunks, so the parameters may change
+        state.user_computes = False
         if state.over_because is not None:
             self._departure.rejoin(state.over_because, now_ns)
         elif state.joining.routed:  # otherwise the worker enrols when it has routes

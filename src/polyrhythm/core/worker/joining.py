@@ -1,7 +1,7 @@
 """The links of one incarnation of a worker, and the routes that it follows.
 
-*A worker hands in its model when every server is linked, and follows new routes when every server that
-they name is linked.*
+*A worker sends its model description to the lead when it is linked to every server. It follows new
+routes when it is linked to every server in them.*
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from polyrhythm.core.worker.outbox import WorkerOutbox
 from polyrhythm.wire import messages as m
 
 _LAST_WORD_NS = 5 * 10**9
-"""How long the worker waits for the lead to say why a server's link ended."""
+"""How long the worker waits for the lead to say what happens after a server's link has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """A server whose link ended, with the reason; the lead says until `until_ns` what becomes of it."""
+    """A server whose link ended, with the reason. The worker waits until `until_ns` for the lead to
+    say whether the server is lost."""
 
     server: int
     incarnation: int
@@ -33,14 +34,14 @@ class Joining:
         """Links to every server of the job."""
         self._attached = False
         self._routes: m.Routing | None = None
-        """New routes, whose servers are not all linked yet."""
+        """New routes that are not followed yet, because some of their servers are not linked."""
         self.routed = False
-        """The worker follows routes."""
+        """Whether the worker follows routes."""
         self.parted: Parted | None = None
 
     @property
     def linked(self) -> bool:
-        """Every server of the job is linked."""
+        """Whether every server of the job is linked."""
         return bool(self._links) and self._links.complete
 
     def admitted(self, message: m.Admitted) -> None:
@@ -49,7 +50,8 @@ class Joining:
         self._links.want(message.servers)
 
     def dial(self, servers: tuple[m.ServerSpec, ...]) -> list[int]:
-        """Ask for links to the servers that were not asked for yet, and return their numbers."""
+        """Request links to those of these servers that were not dialled yet. Returns their
+        numbers."""
         missing = self._links.dial(servers)
         if missing:
             self._outbox.do(Dial(missing))
@@ -59,7 +61,7 @@ class Joining:
         self._links.linked(server, incarnation)
 
     def attach(self, spec: m.ModelSpec) -> None:
-        """Hand in the model, once, as soon as all servers are linked."""
+        """Send the model description to the lead, once, as soon as all servers are linked."""
         if self.linked and not self._attached:
             self._attached = True
             self._outbox.tell_lead(m.Attach(**self._outbox.identity(), spec=spec))
@@ -68,7 +70,8 @@ class Joining:
         self._routes = message
 
     def follow(self) -> m.Routing | None:
-        """The routes to follow from now on, once all their servers are linked."""
+        """The routes to follow from now on, if new ones have come and all their servers are linked;
+        else None."""
         message = self._routes
         if message is None:
             return None
@@ -77,13 +80,13 @@ class Joining:
         if not self.linked:
             return None
         self._routes = None
-        self.parted = None  # every server of the job is linked
+        self.parted = None  # all servers are linked, so no server is missing any more
         self._outbox.routing = message.routing
         self._outbox.do(Arrange(message.routes))
         return message
 
     def seed(self, message: m.Routing) -> None:
-        """Send the initial parameters, if training begins with this worker's."""
+        """Send the initial parameters, if this worker is the seeder."""
         if message.seed:
             holders: dict[int, list[int]] = {}
             for slice_, route in enumerate(message.routes):
@@ -93,18 +96,18 @@ class Joining:
                 self._outbox.do(SeedSlices(server, tuple(ids), message.routing))
 
     def lose_link(self, server: int, incarnation: int) -> bool:
-        """A link has ended. False if another link is in its place, or the lead has said already
-        that the server is gone."""
+        """A link has ended. Returns False if a newer link has replaced it, or if the lead has
+        already said that the server is lost."""
         ended = self._links.ended(server, incarnation)
         return ended and (not self.routed or server in self._links)
 
     def wait_for_word(self, server: int, incarnation: int, reason: Reason, now_ns: int) -> None:
-        """Another server takes over the slices: wait for the lead to say which."""
+        """Wait for the lead to say which server takes over the slices."""
         if self.parted is None:
             self.parted = Parted(server, incarnation, reason, now_ns + _LAST_WORD_NS)
 
     def overdue(self, now_ns: int) -> Parted | None:
-        """A server of which the lead has said nothing in time; returned once."""
+        """The server that the lead has not mentioned in time, or None. It is returned once."""
         parted = self.parted
         if parted is None or now_ns < parted.until_ns:
             return None

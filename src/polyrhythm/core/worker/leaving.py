@@ -1,9 +1,10 @@
-"""How a worker leaves the job, loses its place in it, and joins again.
+"""How a worker leaves the job, how it is removed from the job, and how it rejoins.
 
-*A worker that was evicted joins again under a new incarnation; contributions that it had not seen
-acknowledged are dropped.* So does a worker that lost a server which the others still have, or that
-could not reach one. *A worker that is told to leave does not wait for others, but leaves with every
-contribution acknowledged, if that happens in time.*
+*A worker that was evicted rejoins under a new incarnation; its contributions that were not
+acknowledged are dropped. A worker that has lost its link to a server which is still part of the
+job, or that could not reach a server, rejoins in the same way. A worker that is told to leave does
+not wait for other workers. It leaves when every contribution is acknowledged, or after a time
+limit.*
 """
 
 from polyrhythm.core import events as ev
@@ -23,8 +24,9 @@ from polyrhythm.core.worker.state import WorkerState
 from polyrhythm.wire import messages as m
 
 SETTLE_NS = 5 * 10**9
-"""How long a leaving worker waits for acknowledgements. With rounds they come when the others have
-contributed too; contributions that have arrived by then count in any case."""
+"""How long a leaving worker waits for acknowledgements. With rounds they come only when the other
+workers have contributed too. Contributions that have arrived count even if the worker leaves
+before."""
 
 
 class Departure:
@@ -41,14 +43,16 @@ class Departure:
             self.let_go(now_ns)
 
     def let_go(self, now_ns: int) -> bool:
-        """Hand control back to the user's code, which was told to leave. Not in the middle of a
-        version: the user's code may look at its parameters once more."""
+        """Return control to the user's code, which was told to leave. If only some slices of a
+        version have arrived, this waits for the others, because the user's code may still read the
+        parameters. Returns whether control was returned."""
         state = self._state
         if state.user_computes or not state.mode.landing.whole:
             return False
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
-        # should the job end first, the worker pulls the versions that it does not take from now on
+        # versions that come now are not taken: if the job ends first, the worker pulls the final
+        # one
         state.mode.must_pull = True
         state.mode.expect(None)
         state.outbox.do(StopWaiting())
@@ -88,8 +92,8 @@ class Departure:
             self.fail(message.reason, now_ns)
 
     def _end_loop(self, reason: Reason, now_ns: int) -> None:
-        """The job ended while this worker was out of it. It cannot read the final version; its loop
-        ends in order all the same, with the parameters that it has."""
+        """The job ended while this worker was not a member. It cannot read the final version, but
+        its loop ends in order, with the parameters that the worker has."""
         state = self._state
         state.job_over = True
         state.over_because = reason
@@ -117,7 +121,8 @@ class Departure:
                 return
             state.pushes.relinking.add(server)
         if state.phase is Phase.LEAVING and (server is None or not state.survives):
-            self.depart(now_ns)  # no process is left to acknowledge what that server has
+            # no other process can acknowledge the contributions that were sent to that server
+            self.depart(now_ns)
             return
         begun = state.mode.resumed >= 0 and not state.mode.stop
         if state.phase is Phase.JOINING and state.rejoins_because is not None:
@@ -131,9 +136,9 @@ class Departure:
             self._lose_place(reason, now_ns)
 
     def miss(self, parted: Parted, now_ns: int) -> None:
-        """The lead has not said what becomes of a server that is not linked. A worker that joins
-        again learns which servers there are by then; if it cannot reach the same server a second
-        time, it fails."""
+        """The lead has not said in time whether a server that is not linked is lost. The worker
+        rejoins, and so learns which servers the job has. If it then cannot reach the same server a
+        second time, it fails."""
         state = self._state
         missed = (parted.server, parted.incarnation)
         if missed in state.unreached:
@@ -144,7 +149,7 @@ class Departure:
         self._lose_place(parted.reason, now_ns)
 
     def _lose_place(self, reason: Reason, now_ns: int) -> None:
-        """This incarnation is over, as soon as the user's code has stopped using the parameters."""
+        """End this incarnation, as soon as the user's code has stopped using the parameters."""
         if self._state.phase is Phase.LEAVING:
             self.depart(now_ns)
         elif self._state.user_computes:
@@ -153,7 +158,8 @@ class Departure:
             self.come_back(reason, now_ns)
 
     def come_back(self, reason: Reason, now_ns: int) -> None:
-        """Join again, unless the worker was told to leave and has a whole version."""
+        """Rejoin. A worker that was told to leave and has all slices of a version leaves
+        instead."""
         state = self._state
         if state.leaves and state.mode.landing.whole:
             state.over_because = reason

@@ -1,7 +1,7 @@
 """The phases of a worker, and one table of all transitions between them.
 
-*An event is handled in a phase, or it is ignored there on purpose; and it leads only to the phases that
-the table names.* A machine that is checked refuses any other transition.
+*Each event is either handled in a phase or ignored there on purpose, and it leads only to phases
+that the table names.* A machine that is being checked raises an error at any other transition.
 """
 
 from collections.abc import Mapping
@@ -15,24 +15,26 @@ class Phase(StrEnum):
     JOINING = "joining"
     """The lead has not admitted this incarnation yet."""
     ADMITTED = "admitted"
-    """It links to the servers and hands in its model."""
+    """The worker links to the servers and sends its model description."""
     PLACING = "placing"
-    """It has routes, and waits for its first version."""
+    """The worker has routes, and waits for its first version."""
     WAITING = "waiting"
-    """It has contributed, and waits for the next version."""
+    """The worker has contributed, and waits for the next version."""
     RESTING = "resting"
-    """On arrival: it has visited all of its points, and waits for others."""
+    """On arrival: the worker has visited all of its points, and waits for chunks or for the end of
+    the job."""
     COMPUTING = "computing"
-    """The user's code has a version."""
+    """The user's code computes on a version."""
     PARTING = "parting"
-    """It was told to leave: the user's code ends its loop."""
+    """The worker was told to leave, and the user's code ends its loop."""
     LEAVING = "leaving"
-    """The user's code has ended; contributions are not acknowledged yet."""
+    """The user's code has ended, and some contributions are not acknowledged yet."""
     ENDED = "ended"
 
 
 AWAITING = (Phase.WAITING, Phase.PLACING)
-"""The phases in which a worker goes on as soon as it has a whole version that it may compute on."""
+"""The phases in which a worker continues as soon as it has all slices of a version that it may
+use."""
 
 _LETTERS = {
     "J": Phase.JOINING,
@@ -45,8 +47,8 @@ _LETTERS = {
     "L": Phase.LEAVING,
     "E": Phase.ENDED,
 }
-# The phases that an event may lead to, by their letters ("T" is PARTING); the worker may also stay in
-# its phase. "=": it always stays. "-": the event is ignored.
+# Per event and phase, the phases that may follow, by their letters ("T" is PARTING); the worker may
+# also stay in its phase. "=": it always stays. "-": the event is ignored.
 _ROWS: dict[type, str] = {
     # event in phase:  JOINING ADMITTED PLACING WAITING RESTING COMPUTING PARTING LEAVING
     ev.Tick:          "E       JTE      JTE     JTE     JTE     JTE       JE      E",
@@ -90,6 +92,6 @@ def _parse(rows: Mapping[type, str]) -> dict[Phase, dict[type, frozenset[Phase]]
 
 
 EVENTS = frozenset(_ROWS)
-"""All events of a worker. After its end it handles none."""
+"""All events that a worker handles. After its end it handles none."""
 TABLE = _parse(_ROWS)
-"""Per phase and event that it handles, the phases that the worker may be in afterwards."""
+"""Per phase and per event handled in it, the phases in which the worker may be afterwards."""

@@ -1,7 +1,7 @@
-"""The worker's machine: events in, effects out.
+"""The worker's machine: it takes events and returns effects.
 
-`lifecycle` has the table of its phases and transitions. The handlers are in `entering`, `training` and
-`leaving`, which share one `state`.
+`lifecycle` has the table of its phases and transitions. The handlers are in `entering`, `training`
+and `leaving`, which share one `state`.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from polyrhythm.core.worker.training import Training
 from polyrhythm.errors import InvariantBroken
 from polyrhythm.wire import messages as m
 
-# looking up a member of an Enum takes a call, and these are looked up for every event
+# an Enum lookup costs a call, and these members are needed for every event
 _LEAVING, _ENDED = Phase.LEAVING, Phase.ENDED
 
 
@@ -123,17 +123,18 @@ class WorkerMachine:
 
     @property
     def linked(self) -> bool:
-        """Every server of the job is linked."""
+        """Whether every server of the job is linked."""
         return self._state.joining.linked
 
     @property
     def stopping(self) -> bool:
-        """The job ends: the version that this worker reads next is the final one."""
+        """Whether the job ends: the version that this worker reads next is the final one."""
         return self._state.mode.stop
 
     @property
     def unacknowledged(self) -> int:
-        """How many contributions of this incarnation servers may still read."""
+        """The number of contributions of this incarnation that are not acknowledged, so that
+        servers may still read their buffers."""
         return len(self._state.pushes.outstanding.sent)
 
     @property

@@ -1,34 +1,37 @@
-"""The size of a micro-batch, where rounds end by the clock (FSP).
+"""The size of a micro-batch, under the policy whose rounds end by the clock (FSP).
 
-*A worker stops at the end of a micro-batch, whose size adapts so that it takes a few milliseconds:
-FSP's "one data point" at vector speed. What is left of the interval is divided into micro-batches of
-equal length, so that the last one ends with the interval.* A micro-batch has at most as many points as
-the user's batch. With kind local every micro-batch is a step of the user's optimizer, whose learning
-rate was chosen for the user's batch: there a micro-batch is as large as that batch (`whole`), or the
-rest of the interval is divided into equal parts that are as near to it as possible.
+*A worker stops at the end of a micro-batch. The size of micro-batches adapts so that each takes a
+few milliseconds; this is FSP's "one data point", but large enough for vector instructions. The rest
+of the interval is divided into micro-batches of equal length, so that the last one ends with the
+interval.* A micro-batch has at most as many points as the user's batch. With kind local, every
+micro-batch is a step of the user's optimizer, whose learning rate was chosen for the user's batch.
+There (`whole`) a micro-batch is as large as the user's batch, or as near to that size as an equal
+division of the interval allows.
 
-A micro-batch takes `start + points * point`, fitted to the measured times. A fit without `start` would
-mistake the start of a slow worker's small micro-batches for expensive points and choose ever smaller
-ones, down to one point. A micro-batch may take longer than the aim so that its start costs at most a
-quarter of its time. The first micro-batch takes many times as long as any other and is not counted.
+The time of a micro-batch is modelled as `start + points * point`, fitted to the measured times. A
+model without `start` would fail for a slow worker with small micro-batches: it would count the
+start as the cost of points and choose ever smaller micro-batches, down to one point. If `start` is
+large, a micro-batch takes longer than a few milliseconds, so that its start is at most a quarter of
+its time. The first micro-batch takes many times as long as any other and is not counted.
 """
 
 import math
 
 _AIM_NS = 8_000_000
 _FIRST = 8
-"""Points of a micro-batch while nothing has been measured."""
+"""The points of a micro-batch before anything was measured."""
 _MEMORY = 0.9
-"""Weight of all earlier measurements when a new one is added."""
+"""The factor by which the weight of all earlier measurements shrinks when a new one is added."""
 _START, _START_OF_SHORTEST = 0.25, 0.5
-"""The share of a micro-batch's time that its start may take, usually and at most."""
+"""The largest share of its time that the start of a micro-batch may take: usually, and for the
+shortest micro-batch."""
 _VARIED = 0.2
-"""Micro-batches are larger and smaller than planned by this share, in turn, so that the fit can tell
-their start from their points."""
+"""Micro-batches are in turn larger and smaller than planned by this share, so that the fit can
+separate the cost of the start from that of the points."""
 _ALIKE = 0.003
 _HICCUP = 3.0
-"""A measurement counts at most this many times the expected time: a longer one says more about the
-machine's other work."""
+"""A measurement counts at most as this many times the expected time. A longer one shows that the
+host was busy with other work."""
 
 
 class MicroBatch:
@@ -46,20 +49,21 @@ class MicroBatch:
 
     @property
     def usual_ns(self) -> float:
-        """The time of a micro-batch that the end of the interval does not shorten; 0: unknown."""
+        """The time of a micro-batch that is not shortened by the end of the interval; 0 if
+        unknown."""
         return self._takes(self._usual()) if self._weight else 0.0
 
     @property
     def shortest_ns(self) -> int:
-        """The time of the shortest micro-batch that is worth its start; half of the user's batch
-        always is. 0: unknown."""
+        """The time of the shortest micro-batch whose start does not cost too large a share of it.
+        Half of the user's batch is always long enough. 0 if unknown."""
         if not self._weight:
             return 0
         points = min(self.most / 2, self._efficient(_START_OF_SHORTEST))
         return max(1, round(self._takes(max(1.0, points))))
 
     def size(self, left_ns: int) -> int:
-        """The points of the next micro-batch when this much of the interval is left."""
+        """The points of the next micro-batch when `left_ns` of the interval are left."""
         parts, points = self._divide(left_ns)
         if parts > 1:
             self._larger = not self._larger
@@ -67,7 +71,8 @@ class MicroBatch:
         return self._bounded(points)
 
     def divide(self, left_ns: int) -> tuple[int, int]:
-        """Into how many equal micro-batches the rest of the interval is divided, and their points."""
+        """The number of equal micro-batches into which the rest of the interval is divided, and the
+        points of each."""
         parts, points = self._divide(left_ns)
         return parts, self._bounded(points)
 
@@ -109,7 +114,7 @@ class MicroBatch:
         return self._bounded(max(aimed, self._efficient()))
 
     def _efficient(self, share: float = _START) -> float:
-        """The points with which the start costs this share of the time."""
+        """The number of points with which the start takes this share of the time."""
         start, point = self._fit()
         return start * (1 - share) / (share * point)
 
@@ -118,8 +123,9 @@ class MicroBatch:
         return start + points * point
 
     def _fit(self) -> tuple[float, float]:
-        """Least squares over the recent measurements; both parts at least zero. Measurements of
-        nearly equal sizes do not show the start: then time is taken as proportional to points."""
+        """`start` and `point`, by least squares over the recent measurements; neither is below
+        zero. If all measurements have nearly the same size, the start cannot be found, and time is
+        taken as proportional to points."""
         mean = self._took / self._points
         alike = _ALIKE * self._points**2
         spread = self._square - self._points**2 + alike

@@ -1,13 +1,16 @@
-"""The two modes in which workers read: with rounds and on arrival. The job's policy decides which.
+"""The two modes in which workers read parameters: with rounds and on arrival. The job's policy
+decides which.
 
-**With rounds** a worker goes on when all its slices are of one version: the version that the lead
-released, or a later one. A contribution says that the version it was computed on is no longer read.
+**With rounds** a worker continues when all its slices are of the same version: the version that the
+lead released, or a later one. Its next contribution tells the servers that it no longer reads the
+version.
 
-**On arrival** a worker asks for the parameters with each contribution, under a new ticket. Servers
-answer when that contribution is folded; the worker goes on when the answer is here and, under a bound,
-the lead permits it. It says with `Pulled` that it has copied an answer, or, where the model is small,
-with its next request. `--read-ahead` (asp only) overlaps the answer with computing: the worker goes on
-at once, and takes the answer to one contribution when the next one is computed.
+**On arrival** a worker asks for the parameters with each contribution, under a new ticket number.
+Servers answer when that contribution is folded. The worker continues when the answer is here and,
+under a policy with a bound, the lead permits it. It then tells the servers that it has copied the
+answer: with `Pulled` or, if the model is small, with its next request. With `--read-ahead` (asp
+only) the worker continues at once, and computes while the answer is on its way; it takes the answer
+to one contribution when the next one is computed.
 """
 
 from polyrhythm.core.events import Computed
@@ -21,23 +24,23 @@ from polyrhythm.core.worker.pushes import Pushes
 from polyrhythm.wire import messages as m
 
 _SMALL_NBYTES = 2 * 2**20
-"""A model up to this size may stay leased at the servers while a worker computes: the spare copy that
-this takes costs less than a message that ends the lease."""
+"""A model up to this size may stay leased at the servers while a worker computes: the spare copy
+that the servers then need costs less than a message that ends the lease."""
 
 
 class RoundsMode(Pulls):
     rests_in = Phase.WAITING
-    """The phase of a worker that has visited all of its points."""
+    """The phase in which a worker that has visited all of its points waits."""
     overlaps = False
-    """The worker computes while the answer to its last contribution is on its way."""
+    """Whether the worker computes while the answer to its last contribution is on its way."""
     answer_first = False
-    """The answer to the last contribution must come before the next contribution leaves."""
+    """Whether the next contribution is sent only after the answer to the last one has come."""
 
     def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
         super().__init__(outbox, ticket)
         self._released = NOTHING
         self._pulling: dict[int, int] = {}
-        """Per server, the version it was asked for; empty where nothing must be pulled."""
+        """Per server, the version that was pulled from it last; empty if nothing was pulled."""
 
     def attach(self, spec: m.ModelSpec) -> None:
         pass
@@ -88,16 +91,18 @@ class RoundsMode(Pulls):
         pass
 
     def read_again(self, sequence: int, phase: Phase, *, enough: bool) -> bool:
-        """Servers that were asked may not be the primaries any more: ask those that are."""
+        """Routes have changed, and servers that were asked may not be the primaries any more: ask
+        the new primaries."""
         self._pulling.clear()
         self.must_pull = True
         return True
 
     def pull_missing(self) -> None:
-        """Ask every server that is behind for its slices. A server that has folded on meanwhile
-        answers with a later version, and then the others are asked for that one. A server is asked
-        again only when its answer has landed: a second one could land in what the first completed.
-        No server is asked before the first release: by then every server knows this worker."""
+        """Pull from every server whose slices are older than the others. A server that has folded
+        again meanwhile answers with a later version; then the other servers are asked for that
+        version. A server is asked again only when its answer has arrived, because a second answer
+        could overwrite slices of a version that is complete already. No server is asked before the
+        first release, because some servers may not know this worker before."""
         if self._released == NOTHING:
             return
         round_ = max(self._released, self.landing.newest)
@@ -114,14 +119,15 @@ class ArrivalMode(Pulls):
     def __init__(
         self, outbox: WorkerOutbox, ticket: int = 0, *, asks: bool, overlaps: bool = False
     ) -> None:
-        """`asks`: a step begins when the lead permits it. `overlaps`: see `--read-ahead`."""
+        """`asks`: the worker needs the lead's permission to begin a step. `overlaps`: see
+        `--read-ahead`."""
         super().__init__(outbox, ticket)
         self.overlaps = overlaps
         self._asks = asks
         self._small = False
-        """The model may stay leased at the servers while the worker computes."""
+        """Whether the model may stay leased at the servers while the worker computes."""
         self._permitted = False
-        """The lead has let the worker begin a step."""
+        """Whether the lead has permitted the worker to begin its next step."""
 
     def attach(self, spec: m.ModelSpec) -> None:
         self._small = nbytes_of(spec) <= _SMALL_NBYTES
@@ -165,7 +171,7 @@ class ArrivalMode(Pulls):
             pushes.send(computed, self.landing)
             return
         self._permitted = not self._asks
-        # servers answer when the slices are folded, and acknowledge them with the answer
+        # servers answer when the slices are folded, and the answer acknowledges them
         asked = self._take_ticket(waits=not self.overlaps)
         pushes.send(computed, self.landing, *asked)
 
@@ -199,16 +205,16 @@ class ArrivalMode(Pulls):
         pass
 
     def _take_ticket(self, *, waits: bool = True) -> tuple[int, int]:
-        """The number of the next answer, and the last answer that was copied, where the request says
-        so. `waits`: the worker waits for the answer."""
+        """A new ticket for the next request, and the last ticket whose answer was copied, if the
+        request must report that. `waits`: the worker waits for the answer."""
         self.ticket += 1
         if waits:
             self.expect(self.ticket)
         return self.ticket, self.landing.version if self._small else NOTHING
 
     def pull_after(self, sequence: int, *, waits: bool = True) -> None:
-        """Ask every server for its slices as soon as they contain contribution `sequence`, which was
-        sent before; the answers carry the ticket."""
+        """Ask every server for its slices, to be sent when they contain contribution `sequence`,
+        which was sent before. The answers carry a new ticket."""
         ticket, pulled = self._take_ticket(waits=waits)
         identity = self._outbox.identity()
         pull = m.Pull(**identity, round=ticket, sequence=sequence, pulled=pulled)
@@ -220,7 +226,7 @@ Mode = RoundsMode | ArrivalMode
 
 
 def choose_mode(job: m.JobSpec | None, outbox: WorkerOutbox, ticket: int = 0) -> Mode:
-    """The mode of the job's policy; with rounds as long as the job is not known."""
+    """The mode of the job's policy; while the job is not known, the mode with rounds."""
     if job is None:
         return RoundsMode(outbox, ticket)
     traits = traits_of(job.sync)

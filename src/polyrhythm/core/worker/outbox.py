@@ -1,7 +1,8 @@
-"""The effects of one event of a worker, collected in order: messages to the lead and to servers, and
-what its process must do.
+"""The effects of one event of a worker, collected in order: messages to the lead and to servers,
+and other instructions to its process.
 
-*Every message carries the worker's number and incarnation, and the term and epochs that it follows.*
+*Every message contains the worker's number and incarnation, and the term and the epochs that the
+worker follows.*
 """
 
 from collections.abc import Callable
@@ -20,19 +21,19 @@ class WorkerOutbox:
         self.forget_identity()
 
     def forget_identity(self) -> None:
-        """The lead has not given this worker a number yet."""
+        """Forget number and incarnation: the lead has not given this incarnation its own yet."""
         self.worker = -1
         self.incarnation = 0
         self.term = self.view = self.routing = 0
 
     def begin(self) -> list[Effect]:
-        """An event has come: return the list that its effects will be added to."""
+        """Begin the effects of a new event, and return the list to which they will be added."""
         effects: list[Effect] = []
         self.do = effects.append
         return effects
 
     def follow(self, message: m.Message) -> None:
-        """Follow the term and view of a message of the lead."""
+        """Take over the term and the view of a message from the lead."""
         self.term, self.view = message.term, message.view
 
     def identity(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""What one incarnation of a worker reads: the versions that it was released for, asked for and has.
+"""What one incarnation of a worker reads: the versions that it has, has asked for and was released
+for.
 
-*A worker computes on parameters that contain its own last contribution, under every policy.* The two
-modes, with rounds and on arrival, are in `modes`; here is what they have in common.
+*Under every policy a worker computes on parameters that contain its own last contribution.* The two
+modes, with rounds and on arrival, are in `modes`; this module has what they share.
 """
 
 from collections.abc import Mapping
@@ -16,8 +17,8 @@ NOTHING = -1
 
 
 class Assembly:
-    """Which version of each slice lies in the worker's buffer. Without rounds a version is the worker's
-    own: the number of the pull that a slice answers."""
+    """Which version of each slice is in the worker's parameters. Without rounds the version of a
+    slice is the ticket of the pull that it answers."""
 
     def __init__(self, routes: tuple[Route, ...] = ()) -> None:
         self.routes = routes
@@ -25,15 +26,16 @@ class Assembly:
         """Per server, the slices whose primary it is."""
         self._versions: list[int] = []
         self._counts: dict[int, int] = {}
-        """The version of each slice, and the number of slices of each version, while they differ."""
+        """While slices have different versions: the version of each slice, and the number of slices
+        of each version."""
         self.version = NOTHING
         """The oldest version of any slice."""
         self.newest = NOTHING
         self.whole = True
-        """All slices are of one version."""
+        """Whether all slices are of one version."""
 
     def reroute(self, routes: tuple[Route, ...]) -> None:
-        """Follow other primaries; the slices at hand keep their versions."""
+        """Follow new primaries. The slices that have arrived keep their versions."""
         self.routes = routes
         self.slices = _by_primary(routes)
 
@@ -56,7 +58,7 @@ class Assembly:
             if not counts[before]:
                 del counts[before]
                 changed = True
-        if changed:  # the set of versions, and not only the number of slices of each
+        if changed:  # the set of versions has changed, and not only the number of slices of each
             self.version, self.newest = min(counts), max(counts)
             self.whole = self.version == self.newest
 
@@ -69,7 +71,8 @@ class Assembly:
 
 @lru_cache(maxsize=4)
 def _by_primary(routes: tuple[Route, ...]) -> Mapping[int, tuple[int, ...]]:
-    """Shared by all workers of a process; it is never changed."""
+    """Per primary, its slices. The mapping is shared by all workers of a process and never
+    changed."""
     slices: dict[int, list[int]] = {}
     for slice_, route in enumerate(routes):
         slices.setdefault(route.primary, []).append(slice_)
@@ -78,17 +81,17 @@ def _by_primary(routes: tuple[Route, ...]) -> Mapping[int, tuple[int, ...]]:
 
 class Pulls:
     def __init__(self, outbox: WorkerOutbox, ticket: int = 0) -> None:
-        """`ticket`: the last one of the incarnation before this one."""
+        """`ticket`: the last ticket of the incarnation before this one."""
         self._outbox = outbox
         self.ticket = ticket
-        """The number of the last answer that was asked for, without rounds."""
+        """Without rounds: the number of the last request for parameters."""
         self.landing = Assembly()
         self.resumed = NOTHING
         """The version that the worker resumed with last."""
         self.must_pull = False
-        """The version will not be pushed to this worker: it asks for it."""
+        """The next version will not be pushed to this worker, so the worker must pull it."""
         self.stop = False
-        """The job ends: the version that is read next is final."""
+        """Whether the job ends: the version that is read next is the final one."""
         self.terms = m.Release()
         self._first = True
 
@@ -96,7 +99,7 @@ class Pulls:
         self._outbox.do(Expect(version, keep))
 
     def resume(self, keep: int | None = None) -> None:
-        """Hand the version at hand to the user's code."""
+        """Give the version that has arrived to the user's code."""
         self.must_pull = False
         self.resumed = self.landing.version
         self.expect(None, keep=keep)
@@ -115,7 +118,8 @@ class Pulls:
         )
 
     def say_pulled(self) -> None:
-        """Tell the servers that the version at hand is no longer read from their memory."""
+        """Tell the servers that this worker has copied the version and no longer reads it from
+        their memory."""
         pulled = m.Pulled(**self._outbox.identity(), round=self.landing.version)
         for server in self.landing.slices:
             self._outbox.tell_server(server, pulled)

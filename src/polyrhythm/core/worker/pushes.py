@@ -1,10 +1,9 @@
-"""What one incarnation of a worker contributes, until every slice of it is acknowledged (rule 1 of the
-design's §9).
+"""What one incarnation of a worker contributes, until every slice of it is acknowledged.
 
-*A worker keeps a contribution until every slice acknowledged it, with at most 2 unacknowledged. After a
-routing change it sends again only the slices that were not acknowledged, and only to servers that have
-become their primaries. An acknowledgement covers the slices whose primary its server was in the routing
-epoch that the acknowledgement names.*
+*A worker keeps a contribution until every slice of it is acknowledged, and has at most 2
+unacknowledged contributions. After a change of routes it sends again only the slices that were not
+acknowledged, and only to servers that have become their primaries. An acknowledgement covers the
+slices whose primary its server was in the routing epoch that the acknowledgement names.*
 """
 
 from collections import deque
@@ -23,7 +22,8 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages import Route
 
 Owed = Mapping[int, Mapping[int, tuple[int, ...]]]
-"""Slices per primary, and per routing epoch since which it is the primary. Replaced, never changed."""
+"""Per server and routing epoch, the slices of which the server is the primary since that epoch. A
+mapping is replaced when it changes, and never modified."""
 
 
 class SentContribution(msgspec.Struct, eq=False):
@@ -39,17 +39,18 @@ class Outstanding:
         """The contributions that are not acknowledged, the oldest first."""
         self._routes: tuple[Route, ...] = ()
         self._whole: Owed = {}
-        """The slices of a contribution that no server has acknowledged, by these routes."""
+        """By the current routes, the slices of a contribution before any server has acknowledged
+        it."""
 
     def __len__(self) -> int:
         return len(self.sent)
 
     def first(self, default: int) -> int:
-        """The oldest contribution that is not acknowledged."""
+        """The sequence of the oldest unacknowledged contribution; `default` if there is none."""
         return self.sent[0].sequence if self.sent else default
 
     def servers(self) -> list[int]:
-        """The servers that have not acknowledged everything."""
+        """The servers that have not acknowledged all contributions."""
         return sorted({server for sent in self.sent for server in sent.owed})
 
     def send(
@@ -62,8 +63,8 @@ class Outstanding:
         return sent
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> None:
-        """A server has acknowledged this contribution and all before it, for the slices whose primary it
-        has been since this epoch or longer."""
+        """A server has acknowledged this contribution and all earlier ones, for the slices whose
+        primary it has been since epoch `routing` or longer."""
         for sent in self.sent[:]:
             if sent.sequence > sequence:
                 break
@@ -82,8 +83,8 @@ class Outstanding:
     def reroute(
         self, routes: tuple[Route, ...], relinked: Collection[int] = ()
     ) -> list[tuple[SentContribution, dict[int, tuple[int, ...]]]]:
-        """Other servers are primaries now: return the slices to send again, per contribution (oldest
-        first) and server. Everything in flight to servers in `relinked` counts as lost."""
+        """Other servers are primaries now. Returns the slices to send again, per contribution
+        (oldest first) and server. Everything in flight to servers in `relinked` counts as lost."""
         again = []
         for sent in self.sent:
             before = {
@@ -105,7 +106,7 @@ class Outstanding:
 
 @lru_cache(maxsize=4)
 def _owed_by(routes: tuple[Route, ...]) -> Owed:
-    """All slices; shared by all workers of a process."""
+    """All slices, by primary and epoch. The mapping is shared by all workers of a process."""
     return _owed(range(len(routes)), routes)
 
 
@@ -121,8 +122,8 @@ def _owed(slices: Iterable[int], routes: tuple[Route, ...]) -> Owed:
 
 
 class BufferTurns:
-    """Which push buffer holds the next contribution. A buffer belongs to the servers until its
-    contribution is acknowledged, and one more is filled meanwhile."""
+    """Which push buffer the next contribution is written to. Servers may read a buffer until its
+    contribution is acknowledged; meanwhile another buffer is filled."""
 
     BUFFERS = m.WINDOW + 1
 
@@ -133,15 +134,15 @@ class BufferTurns:
         self._lent: deque[int] = deque(maxlen=m.WINDOW)
 
     def lend(self) -> int:
-        """Lend the next buffer to the servers."""
+        """Let the servers read the buffer that was filled. Returns its number."""
         self.last = self.next
         self._lent.append(self.last)
         return self.last
 
     def turn(self, unacknowledged: int) -> None:
-        """Choose the next buffer: the first two in turn, and the third only while servers may still
-        read the one whose turn it is. So only a worker that runs ahead of its acknowledgements uses
-        the third buffer's memory."""
+        """Choose the next buffer. The first two are used in turn; the third only if servers may
+        still read the one whose turn it is. So only a worker that runs ahead of its
+        acknowledgements needs memory for the third buffer."""
         other = 1 - self.last if self.last < 2 else 0
         if not unacknowledged:
             self.next = other
@@ -158,17 +159,19 @@ class Pushes:
         """The number of the last contribution."""
         self.outstanding = Outstanding()
         self.held: Computed | None = None
-        """A contribution that is computed and kept back."""
+        """A contribution that is computed but may not be sent yet."""
         self.withheld = 0
-        """The number of the cut for which contributions are withheld; 0: none is."""
+        """The number of the cut for which contributions are withheld; 0 if there is none."""
         self.relinking: set[int] = set()
-        """Servers whose link has ended, or that were replaced: what was in flight to them is lost."""
+        """Servers whose link has ended, or that were replaced: data in flight to them is lost."""
         self._early: dict[int, tuple[int, int]] = {}
-        """Per server, an acknowledgement under routes that this worker does not have yet."""
+        """Per server, an acknowledgement in a routing epoch whose routes this worker does not have
+        yet."""
 
     @property
     def full(self) -> bool:
-        """No further contribution may be sent now: two are not acknowledged, or a cut is being taken."""
+        """Whether no further contribution may be sent now: two are unacknowledged, or a cut is
+        being taken."""
         return len(self.outstanding.sent) >= m.WINDOW or self.withheld > 0
 
     @property
@@ -179,15 +182,16 @@ class Pushes:
     def send(
         self, computed: Computed, landing: Assembly, pull: int = 0, pulled: int = NOTHING
     ) -> None:
-        """Send the contribution with the last sequence number, computed on the version that has landed.
-        `pull`: ask for the parameters with this ticket; `pulled`: the answer to this ticket was
-        copied."""
+        """Send the contribution with the last sequence number, which was computed on the version
+        that the worker has. `pull`: ask for the parameters with this ticket. `pulled`: report that
+        the answer to this ticket was copied."""
         outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
-            if server not in self.relinking:  # otherwise after what must be sent to it again
+            # otherwise the slices are sent by `reroute`, after older ones that must be sent again
+            if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
-        # no more than 15 keywords: Python would put them into a dict, which takes longer than all else
+        # with more than 15 keywords Python would build a dict, which takes longer than all the rest
         trailer = m.Trailer(
             term=outbox.term,
             view=outbox.view,
@@ -244,8 +248,8 @@ class Pushes:
         )
 
     def acknowledge(self, server: int, sequence: int, routing: int) -> bool:
-        """False if the acknowledgement is of an epoch whose routes this worker does not have yet: it is
-        kept until they come."""
+        """A server has acknowledged contributions. Returns False if the routes of that epoch have
+        not come yet: the acknowledgement is then kept until they come."""
         if routing > self._outbox.routing:
             early = self._early.get(server, (0, 0))
             self._early[server] = max(early, (sequence, routing))
@@ -254,14 +258,16 @@ class Pushes:
         return True
 
     def reroute(self, routes: tuple[m.Route, ...]) -> None:
-        """Other servers are primaries now, and all are linked: send them what is not acknowledged."""
+        """Other servers are primaries now, and all of them are linked: send them the slices that
+        are not acknowledged."""
         relinked, self.relinking = self.relinking, set()
         for sent, moved in self.outstanding.reroute(routes, relinked):
             for server, slices in moved.items():
                 self._push(server, slices, sent)
 
     def take_early(self) -> list[tuple[int, int, int]]:
-        """Take the acknowledgements that came too early: server, sequence, epoch."""
+        """Remove and return the acknowledgements that came before their routes: server, sequence,
+        epoch."""
         early, self._early = self._early, {}
         return [(server, sequence, routing) for server, (sequence, routing) in early.items()]
 

@@ -1,4 +1,5 @@
-"""What a worker knows: the phase it is in, what belongs to its incarnation, and what outlives one."""
+"""What a worker knows: its phase, the state of its current incarnation, and the state that it keeps
+when it rejoins."""
 
 from collections.abc import Mapping
 
@@ -30,33 +31,34 @@ class WorkerState:
         self.job: m.JobSpec | None = None
         self.spec: m.ModelSpec | None = None
         self.points: int | None = None
-        """The size of the data set that the user's loop takes batches from."""
+        """The size of the data set from which the user's loop takes batches; None if there is
+        none."""
         self.batch = 0
         self.user_computes = False
-        """The user's code uses the parameters: they must not change."""
+        """Whether the user's code uses the parameters, so that they must not change."""
         self.begun = False
-        """The user's code has had parameters: it is in its loop."""
+        """Whether the user's code has had parameters, so that it is in its training loop."""
         self.over_because: Reason | None = None
-        """Why this incarnation is over, while the user's code still computes."""
+        """Why this incarnation must end, while the user's code still computes."""
         self.rejoins_because: Reason | None = None
-        """Why the last incarnation was over."""
+        """Why the last incarnation ended."""
         self.unreached: set[tuple[int, int]] = set()
-        """Servers, with their incarnations, that made this worker join again and were not reached
-        since."""
+        """Servers, with their incarnations, that this worker could not reach, so that it had to
+        rejoin, and has not reached since."""
         self.asked = False
-        """The worker was told to leave."""
+        """Whether the worker was told to leave."""
         self.leaves = False
-        """The worker waits for no version any more."""
+        """Whether the worker leaves without waiting for another version."""
         self.job_over = False
-        """The job ended without this worker."""
+        """Whether the job ended while this worker was not a member."""
         self.leaving: Leaving | None = None
         self.leaves_by_ns = 0
-        """When a leaving worker leaves at the latest."""
+        """When a leaving worker leaves even without acknowledgements."""
         self.begin(0)
 
     def begin(self, now_ns: int, ticket: int = 0) -> None:
-        """Begin an incarnation, which the lead has not admitted yet. `ticket`: the last one of the
-        incarnation before it."""
+        """Begin an incarnation, which the lead has not admitted yet. `ticket`: the last ticket of
+        the incarnation before it."""
         self.outbox.forget_identity()
         self.enter(Phase.JOINING, now_ns)
         self.joining = Joining(self.outbox)
@@ -69,7 +71,7 @@ class WorkerState:
         self.leave_if_asked()
 
     def admit(self, job: m.JobSpec) -> None:
-        """Follow what the job says."""
+        """Set up the parts of the worker that depend on the job's options."""
         if self.job is None:
             must_pull = self.mode.must_pull
             self.job = job
@@ -86,12 +88,12 @@ class WorkerState:
         self.since_ns = now_ns
 
     def leave_if_asked(self) -> None:
-        """A worker that was told to leave waits for no version, unless the job ends. A worker that
-        reads parameters in place does wait, because what it reads changes."""
+        """A worker that was told to leave waits for no version, with two exceptions: the job ends,
+        or the worker reads the parameters in the servers' memory, where they change."""
         in_place = self.job is not None and self.job.in_place
         self.leaves = self.asked and not self.mode.stop and not in_place
 
     @property
     def survives(self) -> bool:
-        """The job can go on without a server."""
+        """Whether the job can continue without one of its servers."""
         return self.job is not None and self.job.replicas > 0

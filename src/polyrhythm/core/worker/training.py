@@ -1,7 +1,8 @@
-"""A worker that trains: what it contributes, when its contributions count, and when it goes on.
+"""A worker that trains: what it contributes, when its contributions count, and when it continues.
 
-*The user's code computes on one whole version, which does not change meanwhile.* A contribution is kept
-back while two are unacknowledged (`pushes`), or until the answer to the last one has come (`modes`).
+*The user's code computes on one complete version, which does not change meanwhile.* A contribution
+is kept back while two are unacknowledged (`pushes`), or until the answer to the last one has come
+(`modes`).
 """
 
 from polyrhythm.core import events as ev
@@ -11,7 +12,7 @@ from polyrhythm.core.worker.lifecycle import AWAITING, Phase
 from polyrhythm.core.worker.state import WorkerState
 from polyrhythm.wire import messages as m
 
-# looking up a member of an Enum takes a call, and these are looked up for every event
+# an Enum lookup costs a call, and these members are needed for every event
 _WAITING, _RESTING, _COMPUTING = Phase.WAITING, Phase.RESTING, Phase.COMPUTING
 _LEAVING = Phase.LEAVING
 
@@ -44,7 +45,8 @@ class Training:
             self._departure.let_go(now_ns)
 
     def _contribute_held(self, held: ev.Computed, now_ns: int) -> None:
-        """Send what was kept back, if it may leave now. A leaving worker reads no answer first."""
+        """Send the contribution that was kept back, if it may be sent now. A leaving worker does
+        not wait for the answer to the one before."""
         state = self._state
         if not state.pushes.full and (state.leaves or not state.mode.answer_first):
             state.pushes.held = None
@@ -133,7 +135,8 @@ class Training:
     # -- going on ------------------------------------------------------------------------------
 
     def _read_final(self, now_ns: int) -> None:
-        """The job has ended: the worker contributes nothing more and reads the final parameters."""
+        """The job has ended: the worker contributes nothing more, and reads the final
+        parameters."""
         state = self._state
         if state.mode.read_final(state.pushes.sequence):
             self.resume_if_whole(now_ns)
@@ -159,7 +162,7 @@ class Training:
         state = self._state
         incarnation = event.incarnation
         if not state.joining.routed or (incarnation and incarnation != state.outbox.incarnation):
-            return  # it was read for an incarnation that is over
+            return  # the slice was sent to an earlier incarnation
         mode = state.mode
         mode.landing.land(event.server, event.slice, event.round, event.holds)
         self.acknowledge(event.server, event.sequence, event.routing, now_ns)
