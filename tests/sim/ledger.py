@@ -1,10 +1,13 @@
-"""A run with numbers: contribution n of worker w adds 1 to element (w, n mod K) of a block that every
-slice holds. *At the end no element is above what was sent, and everything that was acknowledged or
-counted is in every slice exactly once; and what a reader was sent is one version, not a mixture.*
+"""Runs whose parameters can be checked against books of all contributions.
 
-A seed gives a scenario of crashes, stops, joins and leaves, and now and then a contribution comes a
-second time, as from a worker that has not seen its acknowledgement. With replicas servers are among the
-victims, and *every slice* means the primary's and every replica's.
+Contribution n of worker w adds 1 to element (w, n mod K) of a block that every slice holds. *At the
+end no element is larger than the number of contributions sent for it, and every contribution that
+was acknowledged or counted is in every slice exactly once. What a reader was sent is one version,
+not a mixture.*
+
+A seed gives a scenario of crashes, stops, joins and leaves. Now and then a contribution is sent a
+second time, as by a worker that has not seen its acknowledgement. With replicas, servers fail too,
+and *every slice* means the slice on its primary and on every replica.
 """
 
 import random
@@ -33,28 +36,31 @@ _K = 211
 _REPEATED = 0.05
 _SERVERS_CHANGED = ("server-joined", "server-lost")
 _RESTORED_S = 1.0
-"""By then what was lost has been copied again: some ten times as long as it takes on these links."""
+"""The time after which lost copies must be restored: about ten times as long as copying takes
+here."""
 Block = Counter[tuple[int, int]]
-"""What was added to each element."""
+"""The number that was added to each element."""
 
 
 @dataclass
 class Books:
-    """What was sent, acknowledged and counted, as those who did it saw it."""
+    """The contributions that were sent and acknowledged according to the workers, and counted
+    according to the lead."""
 
     sent: dict[Given, tuple[int, int]] = field(default_factory=dict)
-    """Per contribution, its element."""
+    """The element that each contribution adds 1 to."""
     acknowledged: set[Given] = field(default_factory=set)
     counted: dict[Given, int] = field(default_factory=dict)
-    """Per contribution, its round."""
+    """The round in which the lead counted each contribution."""
     excused: set[Given] = field(default_factory=set)
-    """Counted in a round that was not folded when a server with them died, and its sender too."""
+    """Contributions that may be missing: the round in which they were counted was not folded when a
+    server with them died, and the sender died too."""
     memories: dict[int, "Blocks"] = field(default_factory=dict)
-    """Per server, what it held last."""
+    """Per server, its memory. A server that was started again replaces its old one."""
     senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
-    """Whose contributions these are: worker and incarnation."""
+    """The worker and the incarnation that these outstanding contributions belong to."""
     needless: int = 0
-    """Slices that were sent a second time though they were acknowledged or on their way."""
+    """The number of slices that were sent again though they were acknowledged or in flight."""
     _numbers: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def send(self, given: Given) -> None:
@@ -63,8 +69,8 @@ class Books:
         self._numbers[worker] += 1
 
     def settle(self, rounds: int | None, routes: Sequence[Route]) -> None:
-        """The run is over. `rounds`: as many were folded; None: contributions are folded one by
-        one. `routes`: who had which slice at the end."""
+        """Check the servers' memories at the end of a run. `rounds`: the number of folded rounds,
+        or None if contributions are folded on arrival. `routes`: the routes at the end."""
         assert not self.needless, f"{self.needless} slices were sent again without need"
         most = Counter(self.sent.values())
         due = [
@@ -83,8 +89,9 @@ class Books:
 
 
 class Blocks(SimSliceStore):
-    """A server's slices with a block in every slot, and no opinion of what may be in it. What goes to
-    a copy carries its elements as they are, so that a copy's faults are its own."""
+    """The memory of a server, with a block in every slot. It checks nothing. The block of a slice
+    that was fetched contains what the message contained, so a fault of a copy shows in that
+    copy."""
 
     books: Books
 
@@ -106,7 +113,7 @@ class Blocks(SimSliceStore):
 
     def fold(self, round_: int, slot: int, share: float = 1.0) -> float:
         weight = super().fold(round_, slot, share)
-        for slice_ in self.slices:  # what a primary before this one has folded lies there too
+        for slice_ in self.slices:  # slices that an earlier primary has folded, too
             before = self._at.get(slice_, slot)
             if before != slot:
                 earlier = self._blocks[self.place(slice_, before)]
@@ -127,27 +134,28 @@ class Blocks(SimSliceStore):
         before = {slice_: self.place(slice_, slot) for slice_, slot in self._at.items()}
         event = super().reroute(routes, routing)
         for slice_, place in before.items():
-            if self.place(slice_, place[2]) != place:  # it changed its role, and so its memory
+            if self.place(slice_, place[2]) != place:  # its role changed, and so its memory
                 self._at[slice_] = self._first if slice_ in self.slices else 0
                 block = Counter(self._blocks.get(place, ()))
                 self._blocks[self.place(slice_, self._at[slice_])] = block
         return event
 
     def current(self) -> dict[int, Block]:
-        """What lies in every slice that is held here, as its primary or as a copy."""
+        """The block of every slice that this server holds, as its primary or as a replica."""
         return {
             slice_: self._blocks.get(self.place(slice_, self._at.get(slice_, 0)), Counter())
             for slice_ in self.contents
         }
 
     def stamps(self, places: Sequence[Place]) -> list[Any]:
-        """What lies there, number by number."""
+        """The blocks at these places, as plain dicts."""
         return [dict(self._blocks.get(place, ())) for place in places]
 
 
 @contextmanager
 def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
-    """While this lasts, runs are written down in these books; so many contributions come twice."""
+    """Record all runs in this context in the books. `repeated`: the probability that a slice of a
+    contribution is sent twice."""
     books, rng = Books(), random.Random(seed)
     contribute, acknowledge = Training._contribute, Outstanding.acknowledge
     reroute = Outstanding.reroute
@@ -214,7 +222,7 @@ def bookkeeping(seed: int, *, repeated: float = _REPEATED) -> Iterator[Books]:
 
 
 def scenario(sync: str, seed: int, limit: str = "1h") -> str:
-    """A job in which much goes wrong; the first worker is spared, so that it ends."""
+    """A job in which many workers fail. The first worker does not, so that the job can end."""
     rng = random.Random(f"{sync} {seed}")
     workers = rng.randint(3, 5)
     sync, _, patience = sync.partition(" abandon ")
@@ -273,8 +281,9 @@ def _event(at_ms: float, what: str, worker: int | None = None, server: int | Non
 
 
 def storm(sync: str, seed: int) -> str:
-    """Servers are among the victims: at most as many at once as there are copies, and then there is
-    time to restore those. The lead's own server is spared, and the first worker."""
+    """A job in which servers fail too: at most as many at once as a slice has replicas, with time
+    between the failures to restore the copies. The lead's server and the first worker do not
+    fail."""
     rng = random.Random(f"servers {sync} {seed}")
     replicas = rng.choice([1, 1, 2])
     servers = replicas + rng.randint(2, 3)
@@ -317,13 +326,13 @@ def storm(sync: str, seed: int) -> str:
 
 
 def _befall_server(rng: random.Random, at_ms: float, server: int) -> tuple[str, float]:
-    """A fault, and until when no other process should be lost because of it."""
+    """The events of a random fault, and the time of the last event in milliseconds."""
     match rng.choice(["crash", "respawn", "stop", "blink", "cut off", "cut from a worker"]):
         case "crash":
             back_ms = at_ms + rng.uniform(50, 400)
         case "respawn":
             back_ms = at_ms + 3
-        case "stop":  # long enough to be lost for it, and refused when it goes on
+        case "stop":  # it is declared lost, and refused when it goes on
             goes_on_ms = at_ms + rng.uniform(750, 1500)
             events = _event(at_ms, "stop", server=server)
             events += _event(goes_on_ms, "continue", server=server)
@@ -331,7 +340,7 @@ def _befall_server(rng: random.Random, at_ms: float, server: int) -> tuple[str, 
         case "blink":
             events = _event(at_ms, "stop", server=server)
             return events + _event(at_ms + 40, "continue", server=server), at_ms + 40
-        case "cut off":  # the lead's own stays, so this one goes
+        case "cut off":  # from the lead's server, so this one is removed
             events = _event(at_ms, "cut", server=server) + "peer = 0\n"
             return events + _event(at_ms + 200, "join", server=server), at_ms + 200
         case _:
@@ -352,15 +361,15 @@ def _befall_worker(rng: random.Random, at_ms: float) -> str:
 def keep_books(
     sync: str, seed: int, *, check: bool = True, servers: bool = False, limit: str = "1h"
 ) -> Run:
-    """One run, whose books are settled at its end. `check`: machines and servers are looked at all
-    the while, too. `servers`: they are among the victims. `limit`: a run without such victims that
-    takes longer has failed."""
+    """Run one scenario and check its books at the end. `check`: also check machines and servers
+    after every event. `servers`: servers fail too. `limit`: the longest time that a run without
+    failing servers may take."""
     text = storm(sync, seed) if servers else scenario(sync, seed, limit)
     run, books = run_booked(text, seed, check=check)
     assert books.counted
     assert (
         books.acknowledged or servers
-    )  # a cut link at the beginning may cost a short run all rounds
+    )  # after an early cut of a link, a short run may fold no round
     return run
 
 

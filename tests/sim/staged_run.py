@@ -1,4 +1,4 @@
-"""Scenarios run in memory, checked after every event."""
+"""Runs of scenarios in virtual time, without files, checked after every event."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from polyrhythm.sim.simulation import Simulation
 
 
 class Run:
-    """A run of a scenario, to its end."""
+    """Runs a scenario to its end."""
 
     def __init__(self, text: str, *, seed: int = 0, check: bool = True) -> None:
         self.clock = Clock()
@@ -31,7 +31,7 @@ class Run:
         return [line for line in self.journal.lines if line["what"] == what]
 
     def given(self) -> set[tuple[int, int, int]]:
-        """The contributions in every slice; fails if slices differ, as only a death explains."""
+        """The contributions in every slice. Fails if slices differ: only a crash may cause that."""
         contents = [
             set(contents)
             for server in self.simulation.servers
@@ -42,7 +42,7 @@ class Run:
         return contents[0]
 
     def weight(self) -> float:
-        """Points in what was folded, the same in every slice."""
+        """The points of all folded contributions. Fails if slices differ."""
         weights = {
             weight
             for server in self.simulation.servers

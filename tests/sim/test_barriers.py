@@ -1,4 +1,5 @@
-"""psp and fsp in virtual time: who computes how long before a barrier, and who waits at it."""
+"""psp and fsp in virtual time: how long each worker computes before a barrier, and which workers
+wait at it."""
 
 import pytest
 
@@ -51,7 +52,8 @@ def test_under_psp_no_worker_waits_and_fast_workers_make_more_steps() -> None:
 
 
 def test_a_worker_trains_on_while_its_contribution_is_folded() -> None:
-    """A fold as long as ten steps: the steps made meanwhile are in the next contribution."""
+    """A fold takes as long as ten steps. The steps made during the fold are in the next
+    contribution."""
     done = run("psp", "rounds = 10\nfold_rate = '2MB'", "[[workers]]\nstep = '10ms'\n")
     assert done.result["points"] >= 9 * 10 * 32
     assert done.result["per_worker"]["worker-0"]["wait_s"] == 0
@@ -78,10 +80,11 @@ def test_who_has_passed_over_all_of_its_points_ends_the_interval(coordination: s
 
 
 def test_a_worker_is_hurried_at_the_end_of_its_micro_batch() -> None:
-    """Central: all stop within a micro-batch of the lead's word, however long their steps are."""
+    """With central coordination every worker stops within one micro-batch after the lead's order,
+    however long its steps are."""
     workers = "[[workers]]\nstep = '10ms'\n[[workers]]\nstep = '3s'\n"
     done = run("fsp", "rounds = 20\ninterval = '200ms'\ncoordination = 'central'", workers)
-    first = 2 * 3  # the first two micro-batches are whole batches: their cost is not known yet
+    first = 2 * 3  # seconds: two whole batches of the slow worker, whose cost is unknown
     assert done.result["seconds"] < first + 20 * 0.32, "a point of the slow one takes 94 ms"
 
 
@@ -105,8 +108,7 @@ step = "40ms"
 
 
 def test_where_long_intervals_gain_nothing_fsp_makes_the_steps_of_bsp_and_does_not_wait() -> None:
-    """Beyond 10 points at once nothing more is learned, so that a step is worth the same however many
-    points it has."""
+    """A step learns nothing more from points beyond its tenth, so every step gains the same."""
     steps = "[objective]\nhalving = 2000\nat_once = 10\n" + ONE_SLOW
     fsp = run("fsp", "rounds = 300\nprobe_points = 150", steps, "gradient").result
     bsp = run("bsp", "rounds = 300", steps, "gradient").result
@@ -135,8 +137,8 @@ SOME_TAKE_LONG = "[[workers]]\ncount = 2\nstep = '10ms'\n[[workers]]\nstep = '15
 
 @pytest.mark.parametrize("coordination", ["central", "semi"])
 def test_a_point_that_takes_long_is_not_waited_for_and_is_visited_again(coordination: str) -> None:
-    """The patience is longer than a fast worker needs for its last micro-batch and its contribution,
-    so that only the slow worker is left behind."""
+    """The patience is longer than a fast worker needs for its last micro-batch and its
+    contribution, so rounds close only without the slow worker."""
     keys = f"epochs = 1\ninterval = '170ms'\ncoordination = '{coordination}'"
     waited = run("fsp", keys, SOME_TAKE_LONG, "gradient", points=4_000)
     left = run("fsp", f"{keys}\nabandon = '10ms'", SOME_TAKE_LONG, "gradient", points=4_000)

@@ -1,4 +1,4 @@
-"""What befalls workers: they crash, are stopped and continued, leave, slow down and join."""
+"""Workers that crash, are stopped and continued, leave, slow down or join late."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def happen(
     points: int = 2000,
     workers: str = "",
 ) -> Run:
-    """Events as 'at what worker [factor]'."""
+    """Run the job with these events, each written as 'time what worker [factor]'."""
     text = JOB.format(timer=timer, heartbeat=heartbeat, points=points) + workers
     for event in events:
         at, what, worker, *factor = event.split()
@@ -55,8 +55,8 @@ def test_a_crash_is_not_waited_for_and_its_points_are_visited_by_others(at: str)
 
 
 def test_a_crash_while_pushing_leaves_some_slices_and_not_others() -> None:
-    """The slice is the unit of atomicity: what left arrives, the rest does not. A round takes about
-    30 ms here, a third of it pushing."""
+    """Slices that the worker had sent before the crash arrive, and the others do not. A round takes
+    about 30 ms here, and pushing takes a third of it."""
     mixed = 0
     for at_ms in range(200, 230, 3):
         run = Run(
@@ -110,7 +110,8 @@ def test_a_stopped_worker_does_not_notice_that_it_is_told_to_leave() -> None:
 
 
 def test_what_a_stopped_worker_sent_keeps_travelling() -> None:
-    """Stopped while its contribution is on its way: the round closes with it."""
+    """The worker is stopped while its contribution is in flight. The contribution arrives, and the
+    round closes with it."""
     run = happen("0.3s stop worker-2", "5s continue worker-2", timer="1s")
     stopped_s = 0.3
     rounds = run.lines("rounds")
@@ -212,7 +213,8 @@ def test_a_short_silence_is_no_reason_to_evict() -> None:
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp:3"])
 @pytest.mark.parametrize("stop_s", [1, 3, 12, 60])
 def test_a_lead_that_is_stopped_suspects_no_worker_when_it_wakes(sync: str, stop_s: int) -> None:
-    """Workers speak rarely here, and late: their heartbeats are all that is heard of them."""
+    """Steps take 3 s and messages are delayed, so the lead hears little but heartbeats of the
+    workers."""
     run = Run(
         f"""
         [job]
@@ -250,7 +252,7 @@ def test_a_lead_that_is_stopped_suspects_no_worker_when_it_wakes(sync: str, stop
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("seed", range(4))
 def test_many_faults_at_once(sync: str, seed: int) -> None:
-    """Nothing that is checked breaks, and every point is visited."""
+    """No check fails, and every point is visited."""
     run = Run(
         f"""
         [job]

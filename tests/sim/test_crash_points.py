@@ -1,9 +1,7 @@
-"""A crash at every effect boundary of every machine but the lead, exhaustively: 2 workers, 3 servers,
-3 rounds, one replica. *Whatever was done before it and not after it, the job reaches its goal, and the
-books balance.*
+"""A process crashes after its n-th effect, for every n and every process but the lead's.
 
-A process performs the effects of its machines one by one; here it dies right after its n-th, for every n
-that it has.
+The job has 2 workers, 3 servers, 3 rounds and one replica. *Whichever effect is the last one, the
+job reaches its goal, and the books balance* (`tests/sim/ledger.py`).
 """
 
 from collections.abc import Callable
@@ -92,7 +90,7 @@ def test_a_crash_after_every_effect(sync: str, victim: str) -> None:
         except Exception as error:
             raise AssertionError(f"{victim} crashes after effect {after}: {error}") from error
         if reaper.done < after:
-            break  # it does not do as much
+            break  # the process has fewer effects: all were tried
         assert made.end.reason.code == "goal", f"{victim}, effect {after}: {made.end.reason}"
         crashes += 1
     assert crashes > 10

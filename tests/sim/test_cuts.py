@@ -1,4 +1,5 @@
-"""Cuts in the simulator: every slice of a checkpoint has the same contributions, under every policy."""
+"""Checkpoints in the simulator: all slices of a cut have the same contributions, under every
+policy."""
 
 from typing import Any
 
@@ -105,7 +106,8 @@ def test_cuts_hold_whole_contributions_whatever_the_speeds(
 
 
 def test_a_late_contribution_is_not_cut_in_two() -> None:
-    """The timer closes rounds while the slow worker is pushing: such a fold is no cut."""
+    """The timer closes rounds while the slow worker is pushing. Such a fold must not become a
+    cut."""
     slow = 'timer = "10ms"\n'
     finished = run("bsp", "1rounds", [3, 3, 23], jitter=0.6, more=slow, seed=3)
     assert check_cuts(finished) >= 3
@@ -113,7 +115,8 @@ def test_a_late_contribution_is_not_cut_in_two() -> None:
 
 @pytest.mark.parametrize("sync", POLICIES)
 def test_a_resumed_job_visits_the_rest_of_the_points_once(sync: str) -> None:
-    """From three workers and servers to four workers and two servers."""
+    """The job begins with three workers and three servers, and resumes with four workers and two
+    servers."""
     first = run(sync, "2rounds", [2, 3, 7])
     record, _ = checkpoints(first)[1]
     scenario = parse_scenario(

@@ -1,7 +1,7 @@
-"""Runs told as stories, compared with those that were read and found right.
+"""The stories of simulated runs, compared with stored stories.
 
-Each is a scenario of `tests/golden`, and its story lies beside it. POLYRHYTHM_UPDATE_GOLDEN=1 writes
-the stories anew: look at what changed before you keep it.
+Each scenario in `tests/golden` has its story beside it. POLYRHYTHM_UPDATE_GOLDEN=1 writes all
+stories anew. Review what changed before you keep it.
 """
 
 import os

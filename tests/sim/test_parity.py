@@ -1,9 +1,10 @@
-"""The lead decides the same in the runtime and in the simulator, under every policy.
+"""The lead makes the same decisions in the runtime and in the simulator, under every policy.
 
-In the simulator the order of events follows from how long steps take. What the workers did there, and
-how many decisions had been made by then, is the score. In the runtime a conductor lets the workers do
-the same, one after the other, each when as many decisions have been made. Nothing is timed in the
-runtime but the barrier's timer and fsp's interval.
+In the simulator the order of events follows from the durations of steps. The score lists what the
+workers did there, each action with the number of decisions that the lead had made before it. In the
+runtime a conductor lets the workers repeat these actions one after the other, each as soon as that
+number of decisions has been made. Only the barrier's timer and fsp's interval depend on time in the
+runtime.
 """
 
 import threading
@@ -33,8 +34,8 @@ from tests.sim.staged_run import Run
 
 POINTS, BATCH, TIMER_S = 600, 10, 8.0
 OUTPUTS = 8000
-"""The model is too large for a worker to go on before it has its answer, as it may under asp: its next
-step would begin while the lead counts this one, and which lease it goes by would be a race."""
+"""The model is so large that workers do not read ahead under asp. Otherwise a step could begin
+while the lead counts the contribution before, and timing would decide which lease the step uses."""
 PATIENCE_S = 30.0
 JOB = f"""
 [job]
@@ -93,10 +94,10 @@ class Case(msgspec.Struct, frozen=True):
     local_steps: int = 1
     coordination: str = "central"
     interval: str = "20ms"
-    """fsp: a fixed one, or a search."""
+    """For fsp: a fixed interval, or `auto`."""
     rounds: int = 6
     second: str = "23ms"
-    """The step of worker-1."""
+    """How long a step of worker-1 takes."""
     third: str = "37ms"
     crash: str = "57ms"
     events: str = ONE_CRASH
@@ -107,11 +108,11 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def by_time(self) -> bool:
-        """How many points a contribution has depends on measured times."""
+        """Whether the number of points of a contribution depends on measured times."""
         return self.sync in ("fsp", "psp", "bspv")
 
     def scenario(self) -> str:
-        """Steps do not end together, so that there is one order of events."""
+        """No two steps end at the same time, so that there is only one order of events."""
         return (JOB + self.events).format(**msgspec.structs.asdict(self))
 
     def job(self) -> m.JobSpec:
@@ -152,12 +153,12 @@ CASES = [
 
 
 class Decisions:
-    """What the lead decides, without times, and what workers did for it: the score."""
+    """The decisions of the lead, without times, and the score: the actions of the workers."""
 
     def __init__(self) -> None:
         self.made: list[tuple[Any, ...]] = []
         self.score: list[tuple[str, int, int]] = []
-        """What, who, and how many decisions were made before."""
+        """Per action: its name, the worker, and the number of decisions made before it."""
         self.done: Counter[tuple[str, int]] = Counter()
         self.contributed: list[m.Trailer] = []
         self._terms: dict[int, m.Release] = {}
@@ -166,12 +167,12 @@ class Decisions:
         self._folded = -1
 
     def takes(self, lead: LeadMachine, event: Any) -> None:
-        """Before the lead has handled it."""
+        """Note the action of a worker before the lead handles its event."""
         match event:
             case ev.WorkerHelloReceived(hello=hello):
                 number = int(hello.name.removeprefix("worker-"))
                 self.score.append(("join", number, len(self.made)))
-            case m.Attach(worker=worker):  # then it has joined, and the next may come
+            case m.Attach(worker=worker):  # it has joined, so the next may
                 self.done["join", worker] += 1
             case m.Enrol(worker=worker):
                 self._did("enrol", worker)
@@ -219,7 +220,7 @@ class Decisions:
                 self.made.append(("ended", *why, note.fields["rounds"]))
 
     def _fold(self, fold: m.Fold, reason: str) -> None:
-        if fold.round > self._folded:  # the same for every server
+        if fold.round > self._folded:  # note the order once, not per server
             self._folded = fold.round
             members = [member.name for member in fold.members]
             self.made.append(("fold", fold.round, reason, members, fold.readers))
@@ -263,11 +264,11 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> Decisions:
 
 
 class Crashed(Exception):
-    """This worker is no more."""
+    """Raised in the thread of a worker that has crashed."""
 
 
 class Conducted:
-    """A worker's node and its user's thread, which goes on only when it is told to."""
+    """A worker's node, and the thread of its user's code, which waits for its turn."""
 
     def __init__(self, name: str, hub: Hub, decisions: Decisions) -> None:
         self._decisions = decisions
@@ -286,7 +287,7 @@ class Conducted:
         except Exception:
             if not self._dead:
                 raise
-            return  # whatever it was doing when its links ended
+            return  # any exception may follow when the links end
         self.node.close()
 
     def _main(self, worker: Worker) -> None:
@@ -309,14 +310,15 @@ class Conducted:
         self._turns.release(turns)
 
     def crash(self) -> None:
-        """Its links end, and it says nothing."""
+        """End the worker's links without a message."""
         self._dead = True
         self.node.close()
         self._turns.release()
 
 
 class Conductor:
-    """Lets workers do what the score says, each when as much has been decided as there."""
+    """Lets workers repeat the actions of a score, each one when as many decisions have been made as
+    the score says."""
 
     def __init__(self, hub: Hub, decisions: Decisions) -> None:
         self._hub, self._decisions = hub, decisions
@@ -345,12 +347,12 @@ class Conductor:
                 self.workers.append(Conducted(f"worker-{worker}", self._hub, self._decisions))
             case "enrol" | "step":
                 self.workers[worker].go_on()
-            case "leave":  # it may be in a step that came too late
+            case "leave":  # one turn more, if it is in a step that comes too late
                 self.workers[worker].go_on(turns=2)
             case "crash":
                 self.workers[worker].crash()
             case "abstain":
-                pass  # no part tells it to
+                pass  # workers abstain by themselves
 
 
 def conduct(job: m.JobSpec, score: list[tuple[str, int, int]], found: Decisions) -> None:

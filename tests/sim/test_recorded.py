@@ -1,4 +1,5 @@
-"""What another policy would have made of a recorded run; here the recorded one is simulated, too."""
+"""Predictions of a run under another policy, from the journal of a recorded run. In these tests the
+recorded run is simulated too."""
 
 import json
 from pathlib import Path
@@ -73,8 +74,8 @@ def test_a_policy_s_usage_is_predicted_from_another_s_run(
 
 
 def test_with_rounds_the_way_is_what_who_comes_last_waits() -> None:
-    """Micro-batches end one after the other, another one's last in every round: all wait for that, and
-    it is not the way."""
+    """Micro-batches of a round do not end together. Every worker waits for the last of them, and
+    this wait is not part of the round-trip time."""
     known = Run(scenario_under("fsp"), check=False)
     state = fold(known.journal.lines)
     assert state.rtt_s is not None
@@ -92,7 +93,8 @@ def delays_ns(state: RunState, job: JobSpec, near: str = "tcp") -> list[float]:
 
 
 def test_who_came_late_says_little_of_the_way() -> None:
-    """Its first contribution comes before any exchange."""
+    """A worker that joins late has few exchanges, and its first contribution follows none. Its
+    waits do not change the estimated delays of the others."""
     known = Run(
         scenario_under("ssp:2") + '[[workers]]\nstep = "20ms"\njoin = "11500ms"\n', check=False
     )
@@ -145,7 +147,7 @@ def test_within_a_host_a_transfer_is_the_worker_s_own_work() -> None:
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "psp"])
 def test_handling_an_exchange_takes_the_worker_s_time(sync: str) -> None:
-    """A step of 10 ms and 10 ms of handling, on a link that costs next to nothing."""
+    """Each exchange takes a step of 10 ms and 10 ms of handling. The link takes almost no time."""
     run = Run(
         f'''
 [job]

@@ -1,4 +1,5 @@
-"""Scenarios: what the files of this repository say, and one clear line for what cannot work."""
+"""The scenario files of this repository can be read. A scenario that cannot work is refused with
+one clear line."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""`polyrhythm simulate`: the summary and journal of a real run, and one line for what went wrong."""
+"""`polyrhythm simulate` makes a summary and a journal like those of a real run, and reports an
+error in one line."""
 
 import json
 import os

@@ -84,7 +84,8 @@ def test_a_slice_written_under_its_reader_is_noticed(monkeypatch: pytest.MonkeyP
 
 
 def test_folding_takes_its_time_and_waits_in_line() -> None:
-    """One folder per server: with a fold as long as a step, three workers wait for each other."""
+    """A server folds one contribution at a time. A fold takes as long as a step, so the
+    contributions of three workers queue."""
     quick, slow = (
         Run(
             f"""

@@ -1,6 +1,6 @@
-"""Nothing acknowledged is lost and nothing is folded twice, whatever befalls workers (the design's §9).
+"""No acknowledged contribution is lost and none is folded twice, whatever happens to workers.
 
-8 seeds for each policy; POLYRHYTHM_TORTURE=N tries N times 30.
+The tests try 8 seeds for each policy, and with POLYRHYTHM_TORTURE=N they try 30 * N seeds.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.sim.ledger import keep_books
 
 TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 SEARCHED = range(30 * TORTURE)
-"""The seeds among which one must show a fault."""
+"""The seeds of tests that switch a rule off: at least one of them must show the fault."""
 SEEDS = SEARCHED if "POLYRHYTHM_TORTURE" in os.environ else range(8)
 SYNCS = ["bsp", "ssp:2", "asp", "psp", "fsp", "fsp abandon 2ms"]
 
@@ -34,8 +34,9 @@ def test_the_books_balance(sync: str, seed: int) -> None:
 
 
 def failure(sync: str, *, check: bool = False) -> str:
-    """Some seed must show it; unchecked, so that the books are what shows it. A fault may also keep a
-    run from ending: such a run has no books to settle, and the next seed is tried."""
+    """Try seeds until one shows a fault; return its message. Without `check`, only the books can
+    show the fault. If a fault keeps a run from ending, there are no books to check, and the next
+    seed is tried."""
     for seed in SEARCHED:
         try:
             keep_books(sync, seed, check=check, limit="10s")

@@ -1,4 +1,5 @@
-"""What a run of a scenario shows: the machines' decisions, in virtual time."""
+"""Runs of scenarios: the decisions of the machines, and how long everything takes in virtual
+time."""
 
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def test_checking_changes_nothing() -> None:
 
 
 def test_time_is_what_the_model_says() -> None:
-    """One worker, one slice: step, push, hop, fold, publication; each of known length."""
+    """A round of one worker and one slice consists of a step, a push, a fold and a publication,
+    each of known duration."""
     run = Run(
         """
         [job]
@@ -147,8 +149,8 @@ def test_a_run_that_cannot_go_on_says_what_every_process_waits_for() -> None:
 
 
 def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:
-    """The only worker is stopped for good; its eviction and heartbeats leave always something to
-    come, so that it never falls silent."""
+    """The only worker is stopped for ever. Heartbeats are still scheduled, so the simulation never
+    runs out of events, and ends only at its limit."""
     with pytest.raises(JobFailed) as caught:
         Run(
             """
@@ -168,7 +170,8 @@ def test_a_run_past_its_limit_is_given_up_and_says_so_too() -> None:
 
 
 def test_a_contribution_added_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the ledger's word a repetition would be folded twice: the memory shows it."""
+    """Without the ledger a repeated contribution is folded twice, and the simulated memory notices
+    it."""
     from polyrhythm.core.server.ledger import Ledger, Verdict
     from polyrhythm.sim.model.link import Channel
     from polyrhythm.wire.messages import Contribution
@@ -190,7 +193,7 @@ def test_a_contribution_added_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 def test_a_version_overwritten_under_its_reader_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without leases a fold would write what a slow link is still reading."""
+    """Without leases a fold overwrites a version that a slow link still reads."""
     from polyrhythm.core.server.leases import Versions
 
     text = """
@@ -228,7 +231,8 @@ def test_a_report_that_is_not_true_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_promise_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fold that leaves something behind for the next one, though it was complete."""
+    """A fold leaves contributions for the next round, though they were complete when it was
+    decided."""
     from polyrhythm.sim.server.slice_store import SimSliceStore
 
     fold = SimSliceStore._fold_slice

@@ -1,4 +1,5 @@
-"""The model is saved in virtual time by the same rules, and what that takes follows from the sizes."""
+"""The simulator saves the model by the rules of the runtime. The time it takes follows from the
+sizes."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -79,8 +80,8 @@ def test_the_loss_of_slices_meanwhile_ends_the_job(sync: str) -> None:
 
 @contextmanager
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[Any]]]:
-    """What the lead orders to save a model: per server the slices that it is asked for, in order; and
-    the orders to the disk."""
+    """The lead's orders for saving a model: per server, the slices that it must send, in order, and
+    under "disk" the orders to the disk."""
     orders: dict[str, list[Any]] = defaultdict(list)
     handle = LeadMachine.handle
 

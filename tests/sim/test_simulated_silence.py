@@ -87,7 +87,7 @@ def test_workers_and_servers_end_when_the_lead_does_not_come_back(sync: str) -> 
 
 @pytest.mark.parametrize("sync", SYNCS)
 def test_a_worker_in_a_long_step_does_not_suspect_a_lead_that_beats(sync: str) -> None:
-    """It reads nothing during the step, so that heartbeats lie unread for 15 s."""
+    """The worker reads nothing during a step, so heartbeats stay unread for 15 s."""
     run = Run(text(sync, step="15s", rounds=4))
     assert reports(run.simulation) == {"worker-0": [], "worker-1": [], "worker-2": [], "s1": []}
     assert not run.end.failed

@@ -64,7 +64,8 @@ def test_with_rounds_every_slice_holds_the_same_contributions(sync: str) -> None
 
 @pytest.mark.parametrize("sync", ["bsp", "psp", "fsp"])
 def test_a_worker_that_is_stuck_delays_the_others_by_the_patience_at_most(sync: str) -> None:
-    """The third is stuck until long after that. Its heartbeats are rare, so it is not evicted."""
+    """Worker-2 is stopped until long after the patience. Its heartbeats are rare, so it is not
+    evicted."""
     run = stop(sync, "211ms", "205ms stop worker-2", "40s continue worker-2", heartbeat="100s")
     assert_in_order(run)
     early = [line for line in run.lines("left") if line["name"] != "worker-2"]

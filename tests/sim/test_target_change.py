@@ -69,8 +69,9 @@ def run(sync: str, kind: str = "gradient", after: str = "", points: int = POINTS
 
 
 def assert_ended_by_the_rule(job: Run) -> None:
-    """The objective halves every two data sets' worth of points. It changes by less than the bound per
-    pass only below 0.07, which is at least 7 data sets away."""
+    """The objective halves whenever 2 * `POINTS` points have been visited. Its change in a pass is
+    below the bound only when the objective is below 0.07, which takes at least 7 * `POINTS`
+    points."""
     assert job.end.reason.code == "goal" and not job.end.failed
     assert "the objective changed by" in in_words(job.end.reason)
     assert "changed by 0 " not in in_words(job.end.reason)
@@ -96,7 +97,8 @@ def test_a_change_of_members_does_not_end_the_job_too_early(sync: str, befalls: 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "fsp"])
 def test_workers_without_points_are_not_waited_for(sync: str) -> None:
-    """Two points for three workers: one of them never visits any, and passes are completed."""
+    """There are two points for three workers. One worker never visits a point, and passes still
+    end."""
     job = run(sync, points=2, after='[[events]]\nat = "60s"\nwhat = "leave"\nworker = "slow"')
     assert job.end.reason.code == "goal"
     assert "the objective changed by" in in_words(job.end.reason)

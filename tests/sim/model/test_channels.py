@@ -40,7 +40,7 @@ class Wire:
         self.out = link(self.clock, Random(seed), quality, self.near, self.far, ("a", "b"))
 
     def send(self, round_: int, nbytes: int = 1000 - HEAD_NBYTES) -> int:
-        """By default, a frame that takes a millisecond to leave."""
+        """Send a frame. The default size takes 1 ms to send."""
         return self.out.send(Pull(round=round_), nbytes) - BEGINNING_NS
 
     def run(self, until_ns: int = 3600 * 10**9) -> None:

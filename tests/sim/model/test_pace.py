@@ -1,4 +1,4 @@
-"""How long steps take, and when a stretch of them is looked into."""
+"""How long steps take, and which step of a stretch is under way at a given time."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The cursor through leased chunks visits every point of a pass once, whatever the batch."""
+"""The cursor through leased chunks visits every point of a pass once, whatever the batch size."""
 
 from hypothesis import given
 from hypothesis import strategies as st
