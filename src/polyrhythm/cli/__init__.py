@@ -1,2 +1,2 @@
-"""The command line: thin. It turns flags into a job, starts the engine and prints what came of
-it."""
+"""The command line. It turns flags into a job, starts the engine and prints the result. All
+decisions are made in other packages."""

@@ -1,4 +1,5 @@
-"""`polyrhythm bench`: measure the speed of exchanges, and its share of the machine's limit."""
+"""`polyrhythm bench`: measures the speed of exchanges, and compares it with the limit of this
+host."""
 
 import json
 import statistics
@@ -31,7 +32,7 @@ def _bench() -> None:
 
 
 def parse_size(text: str) -> int:
-    """A size such as 102MB in bytes, rounded down to whole float32 values."""
+    """Return a size such as 102MB as a number of bytes, rounded down to whole float32 values."""
     unit = next((unit for unit in _UNITS if text.lower().endswith(unit)), "")
     number, factor = text[: len(text) - len(unit)], _UNITS.get(unit, 1)
     try:
@@ -44,7 +45,7 @@ def parse_size(text: str) -> int:
 
 
 def _rounds_for(nbytes: int) -> int:
-    """As many rounds as take about one or two seconds."""
+    """Return a number of rounds that takes about one or two seconds."""
     return max(20, min(2000, int(2e9 / nbytes)))
 
 
@@ -137,7 +138,7 @@ def _measure(spec: JobSpec, link: str, digest: str, debug: bool) -> float:
 
 
 def final_reports(lines: list[dict[str, Any]], workers: int) -> list[dict[str, Any]]:
-    """What the workers reported at the end of a measurement, from the lines of its journal."""
+    """The last report of each worker, from the lines of the journal."""
     evicted = sorted({line["name"] for line in lines if line["what"] == "evicted"})
     if evicted:
         raise JobFailed(

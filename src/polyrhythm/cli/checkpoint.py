@@ -41,7 +41,7 @@ def checkpoint(
         last = [answer for answer in answers if answer.done][-1]
     except LinkError as error:
         if lead.path is not None:
-            check_running(load_run(lead.path))  # it may have ended in this very moment
+            check_running(load_run(lead.path))  # the run may have just ended
         raise UsageError(f"the lead of {lead.name} cannot be reached: {error}") from None
     told = in_words(plain_reason(last.reason))
     if last.failed or last.reason.code != "checkpoint-made":

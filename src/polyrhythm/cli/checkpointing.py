@@ -1,4 +1,4 @@
-"""Where a job keeps its checkpoints, checked before any process is started."""
+"""Checks the flags about checkpoints and stores before any process is started."""
 
 import uuid
 from pathlib import Path
@@ -16,7 +16,7 @@ from polyrhythm.wire.messages import JobSpec
 
 
 def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
-    """Refuse flags of checkpoints that are wrong or contradict each other."""
+    """Refuse flags about checkpoints that are wrong or contradict each other."""
     Schedule(spec.checkpoint_every)
     if spec.keep < 1:
         raise UsageError(f"--keep is {spec.keep}: it must be at least 1")
@@ -35,8 +35,8 @@ def check_checkpoints(spec: JobSpec, store: str | None, here: Here) -> None:
 
 
 def with_store(spec: JobSpec, store: str | None) -> JobSpec:
-    """The job with the store that was given, if one was. It must be writable, and have no checkpoints
-    of another job."""
+    """Return the job with the store that the user gave, or without a store. The store must be
+    writable, and must not have checkpoints of another job."""
     if store is None:
         return msgspec.structs.replace(spec, store="")
     url = str(Path(store).expanduser().resolve()) if "://" not in store else store
@@ -52,7 +52,7 @@ def with_store(spec: JobSpec, store: str | None) -> JobSpec:
 
 
 def continued(spec: JobSpec, store: str, checkpoint: Checkpoint) -> JobSpec:
-    """The job as it continues from this checkpoint of the store."""
+    """Return the job with the settings that let it continue from this checkpoint of the store."""
     return msgspec.structs.replace(
         spec,
         job=uuid.uuid4().hex,
@@ -65,8 +65,8 @@ def continued(spec: JobSpec, store: str, checkpoint: Checkpoint) -> JobSpec:
 
 
 def in_run_folder(spec: JobSpec, here: Here, run_dir: Path) -> JobSpec:
-    """The job with the run's own folder as its store if none was given. Other hosts do not reach
-    it."""
+    """Return the job with the folder of the run as its store if the user gave none. If some servers
+    run on other hosts, the job has no store, because those servers cannot reach the folder."""
     if spec.store or here.servers < spec.servers:
         return spec
     return msgspec.structs.replace(spec, store=str(run_dir.resolve()))

@@ -1,4 +1,4 @@
-"""`polyrhythm checkpoints`: list the checkpoints of a run or a store, and verify them."""
+"""`polyrhythm checkpoints`: lists the checkpoints of a run or a store, and verifies them."""
 
 import datetime
 import json
@@ -113,7 +113,7 @@ def verify_(
 
 
 def store_of(target: str | None, runs_dir: Path) -> Store:
-    """Open the store that a command names: by its URL, by a run, or by a folder."""
+    """Open the store that the user names: by its URL, by a run, or by a folder."""
     if target is not None and "://" in target:
         return open_store(target)
     try:
@@ -126,8 +126,8 @@ def store_of(target: str | None, runs_dir: Path) -> Store:
 
 
 def url_of_run(run: Path) -> str:
-    """The store of a run: its own folder if there are checkpoints, which holds after the folder was
-    moved, too; otherwise the store that the job names."""
+    """The store of a run. If the folder of the run has checkpoints, that folder is the store, even
+    if it was moved. Otherwise it is the store in the settings of the job."""
     if (run / FOLDER).is_dir():
         return str(run)
     job = load_run(run).job
@@ -135,7 +135,8 @@ def url_of_run(run: Path) -> str:
 
 
 def _verified(store: Store, one: Listed) -> tuple[str, str | None]:
-    """The state of a checkpoint after its bytes were read."""
+    """Read the bytes of a checkpoint. Returns its state, and what is wrong with it (None if nothing
+    is)."""
     if one.checkpoint is not None and one.fault is None:
         try:
             verify(store, one.checkpoint)

@@ -1,4 +1,5 @@
-"""Checks of a command's flags before any process is started. Each failure is one line of output."""
+"""Checks the flags of a command before any process is started. Each failure is one line of
+output."""
 
 import math
 from collections.abc import Sequence
@@ -21,11 +22,12 @@ from polyrhythm.runtime.choices import (
 from polyrhythm.wire.messages import JobSpec
 
 _LINKS_FROM_OUTSIDE = ("auto", "tcp")
-"""Without `local`: the first connection to a lead on another host is TCP."""
+"""The links with which a worker or server can join. `local` is not one of them, because the first
+connection to a lead on another host uses TCP."""
 
 
 def check_spec(spec: JobSpec, link: str, digest: str) -> None:
-    """Refuse a job whose settings are wrong or contradict each other."""
+    """Raise an error if the settings of a job are wrong or contradict each other."""
     choose_policy(spec)
     if spec.keep_best not in ("", ACCURACY):
         raise UsageError(f"--keep-best is {spec.keep_best!r}: give accuracy")
@@ -111,8 +113,8 @@ def check_host(host: str, insecure: bool) -> None:
 
 
 def check_way_in(connect: str, link: str, digest: str) -> tuple[str, int]:
-    """Check the flags by which `polyrhythm worker` and `polyrhythm server` join, and return the
-    address of the job."""
+    """Check the flags with which `polyrhythm worker` and `polyrhythm server` join a job. Returns
+    the address of the lead."""
     address = parse_address(connect)
     if address is None:
         what = f"--connect {connect!r} is not understood" if connect else "--connect is missing"
@@ -136,7 +138,7 @@ def check_threads(threads: int | None) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int] | None:
-    """The host and the port in HOST:PORT; None if the text is something else."""
+    """The host and the port in HOST:PORT; None if the text has another form."""
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         return None

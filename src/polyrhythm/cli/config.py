@@ -1,9 +1,9 @@
-"""Takes the value of a flag from the command line, else the environment, else a file, else the
+"""Finds the value of a flag: on the command line, else in the environment, else in a file, else the
 default.
 
-A command of the class `ConfiguredCommand` is configurable in this way, with all of its flags. A
-flag `--local-steps` is `POLYRHYTHM_LOCAL_STEPS` in the environment and `local-steps` (or
-`local_steps`) in the file, whose `[set]` table is the flag `--set`.
+This applies to all flags of a command of the class `ConfiguredCommand`. The flag `--local-steps` is
+`POLYRHYTHM_LOCAL_STEPS` in the environment and `local-steps` (or `local_steps`) in the file. The
+`[set]` table of the file is the flag `--set`.
 """
 
 import difflib
@@ -45,7 +45,8 @@ class ConfiguredCommand(TyperCommand):
 
 
 def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
-    """The callback of the eager flag `--config`: the values of the file become the defaults."""
+    """The callback of the flag `--config`, which is read before all others. The values of the file
+    become the defaults of the other flags."""
     if ctx.resilient_parsing:
         return path
     if path is None and not DEFAULT_FILE.is_file():
@@ -66,8 +67,8 @@ def load_file(path: Path) -> dict[str, Any]:
 
 
 def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> dict[str, Any]:
-    """The file's values by the names of parameters. `known` maps a key to the name of its
-    parameter."""
+    """The values of the file by the names of the command's parameters. `known` maps a key of the
+    file to such a name."""
     defaults = {}
     for key, value in values.items():
         name = known.get(key.replace("_", "-"))
@@ -79,8 +80,7 @@ def defaults_from(values: dict[str, Any], known: dict[str, str], path: Path) -> 
 
 
 def _as_given(value: Any) -> Any:
-    """The value as it would be written on the command line, so that it is checked in the same
-    way."""
+    """The value as text, as on the command line. So it is checked in the same way."""
     if isinstance(value, dict):
         return [f"{key}={_as_given(item)}" for key, item in value.items()]
     if isinstance(value, list):
@@ -94,13 +94,14 @@ def _known(ctx: typer.Context) -> dict[str, str]:
 
 
 def _key(param: Any) -> str:
-    """The flag without its dashes, or the name of an argument."""
+    """The key of a parameter in the file: the flag without its dashes, or the name of an
+    argument."""
     flags = [flag for flag in param.opts if flag.startswith("--")]
     return str(flags[0][2:] if flags else param.name)
 
 
 def _origin(ctx: Any, param: Any) -> str | None:
-    """The file or variable that set this parameter; None if neither did."""
+    """The file or the environment variable that set this parameter; None if neither did."""
     source = None if param is None else ctx.get_parameter_source(param.name)
     match "" if source is None else source.name:
         case "ENVIRONMENT":

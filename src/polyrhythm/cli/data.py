@@ -1,4 +1,4 @@
-"""`polyrhythm data`: list, fetch and check public data sets."""
+"""`polyrhythm data`: lists, downloads and checks public data sets."""
 
 import os
 from pathlib import Path
@@ -66,7 +66,7 @@ class _Bars:
 
 
 def fetch_for(job: str, defaults: dict[str, Any], data_dir: str | None, *, quiet: bool) -> None:
-    """Fetch the data sets that a job names in its DEFAULTS, before any process is started."""
+    """Download the data sets that a job names in its DEFAULTS, before any process is started."""
     names = defaults.get("data", [])
     if not isinstance(names, list | tuple):
         raise UsageError(f'{job}: DEFAULTS["data"] must be a list of names, such as ["mnist"]')
@@ -153,7 +153,7 @@ def check(
 
 
 def _note_absent(dataset: DataSet, asked: bool, wrong: list[str]) -> None:
-    """An absent set is an error only if it was asked for by name."""
+    """Note that a data set was not found. It is an error only if the user named that set."""
     print(f"absent {dataset.name}")
     if asked:
         wrong.append(f"{dataset.name} (nowhere)")

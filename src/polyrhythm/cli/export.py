@@ -1,4 +1,4 @@
-"""`polyrhythm export`: the model of a run or of a checkpoint as a file of its own."""
+"""`polyrhythm export`: writes the model of a run or of a checkpoint to a file."""
 
 import shutil
 import tempfile
@@ -106,7 +106,8 @@ def _of_checkpoint(url: str, wanted: str, target: Path) -> None:
 
 
 def _pickled(model: Path) -> Path:
-    """The model as a file for torch.load, beside it."""
+    """Write the model in the format of torch.load, to a file in the same folder. Returns that
+    file."""
     import torch
     from safetensors.torch import load_file
 

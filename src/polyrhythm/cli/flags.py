@@ -1,4 +1,4 @@
-"""Flags that several commands have, with one help text each."""
+"""Flags that several commands share, so that their help texts are the same."""
 
 from pathlib import Path
 from typing import Annotated

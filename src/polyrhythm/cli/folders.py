@@ -1,4 +1,4 @@
-"""Make the folder of a run, and report in one line why a file cannot be written there."""
+"""Makes the folder of a run, and reports in one line why a file cannot be written there."""
 
 import contextlib
 import datetime
@@ -10,7 +10,7 @@ from polyrhythm.errors import UsageError
 
 
 def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
-    """Make a new folder for a run; without a name, the job and the time name it."""
+    """Make a new folder for a run. Without a name, its name is made from the job and the time."""
     if name is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         name = f"{Path(job).stem}-{stamp}-{uuid.uuid4().hex[:4]}"
@@ -27,7 +27,7 @@ def make_run_dir(runs_dir: Path, name: str | None, job: str) -> Path:
 
 
 def next_run_dir(run_dir: Path) -> Path:
-    """Make a folder beside that of a run, for the same job: `mine-2` after `mine`."""
+    """Make another folder for the same job, beside that of a run: `mine-2` after `mine`."""
     number = 2
     while True:
         path = run_dir.with_name(f"{run_dir.name}-{number}")

@@ -1,5 +1,5 @@
-"""Which processes of a job this command starts, and which commands start the rest on other
-machines."""
+"""Which processes of a job this command starts, and which commands the user must run on other
+hosts."""
 
 import socket
 from dataclasses import dataclass
@@ -16,12 +16,13 @@ from polyrhythm.observe.words import counted
 from polyrhythm.wire.messages import Address, JobSpec
 
 _FAR_AWAY = ("192.0.2.1", 9)
-"""An address that no machine has. Connecting a UDP socket to it sends nothing."""
+"""An address that no host has. To connect a UDP socket to it sends nothing, but shows which local
+address would be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """How many of a job's servers and workers run on this machine."""
+    """How many of a job's servers and workers run on this host."""
 
     servers: int
     workers: int
@@ -44,8 +45,8 @@ class Here:
         return here
 
     def invitation(self, job: JobSpec, address: Address, secret_file: Path) -> list[str]:
-        """Lines that say which processes must join from elsewhere, and the commands that start
-        them."""
+        """Lines for the user: how many processes must join from other hosts, and the commands that
+        start them."""
         host = _way_out() if address.host in ANY_HOST else address.host
         there = f"{host}:{address.port}"
         insecure = "" if is_loopback(host) else " --insecure"
@@ -81,8 +82,9 @@ def child_requests(
     debug: bool = False,
     secret_file: Path | None = None,
 ) -> list[ChildRequest]:
-    """`threads`: of each worker; default: its share of the cores that may be used. `secret_file`:
-    of the job's secret, for commands that join it; without one, none can."""
+    """Requests for all processes on this host. `threads`: the threads of each worker; None: an
+    equal share of the cores. `secret_file`: the file with the job's secret, for commands that join
+    the job. Without it, no command can join."""
     secret = fresh_secret() if secret_file is None else read_secret(secret_file)
     here = here or Here(spec.servers, spec.workers)
     threads = threads or share_of_cores(here.workers, here.servers)
@@ -119,10 +121,10 @@ def _from_elsewhere(count: int, noun: str) -> str:
 
 
 def _way_out() -> str:
-    """The address of this machine that others can reach."""
+    """An address of this host that other hosts can reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_FAR_AWAY)
             return str(probe.getsockname()[0])
         except OSError:
-            return socket.gethostname()  # without a route to others, its name is the best there is
+            return socket.gethostname()  # there is no route to other hosts

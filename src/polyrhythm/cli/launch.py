@@ -1,4 +1,5 @@
-"""Runs the job of `polyrhythm train`: its folder, its processes, the progress, and the result."""
+"""Runs the job of `polyrhythm train`: makes its folder, starts its processes, and shows the
+progress and the result."""
 
 import contextlib
 import json
@@ -31,9 +32,9 @@ from polyrhythm.wire.messages import Address, JobSpec
 def launch(
     spec: JobSpec, here: Here, run_dir: Path, *, as_json: bool, quiet: bool, **how: Any
 ) -> None:
-    """Run the job in a new folder, show its progress and its result, and exit with its status.
-    After a loss the job may continue in another folder. `how` holds the options of its processes
-    (`child_requests`)."""
+    """Run the job in its folder, show its progress and its result, and exit with its status. If the
+    job loses parameters, it may continue from a checkpoint in another folder. `how`: the options of
+    its processes (`child_requests`)."""
     resuming, first_dir = Resuming(spec), run_dir
     while True:
         run, progress = _run(spec, here, run_dir, quiet, how)
@@ -42,7 +43,8 @@ def launch(
             with writing(run_dir):
                 write_result(run_dir, result)
         else:
-            with contextlib.suppress(OSError):  # it may be why the job failed, which is said below
+            # if this fails too, the job's own failure is reported
+            with contextlib.suppress(OSError):
                 write_result(run_dir, result)
         again = _resumed(resuming, spec, run, progress)
         if again is None:
@@ -82,7 +84,7 @@ def _run(
 def _resumed(
     resuming: Resuming, spec: JobSpec, run: EngineRun, progress: ProgressDisplay
 ) -> JobSpec | None:
-    """The job as it continues after a loss; None if it does not."""
+    """The job that continues after a loss of parameters; None if the job does not continue."""
     ended = progress.state.ended
     if run.interrupted or run.failed is None or (ended is None and not run.lead_lost):
         return None
@@ -107,7 +109,8 @@ def _remaining(here: Here, before: JobSpec, now: JobSpec) -> Here:
 
 
 def result_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
-    """What `--json` prints: the state of the run by its journal, and how its processes ended."""
+    """The result that `--json` prints: the state of the run from its journal, and how its processes
+    ended."""
     return {
         **described(spec),
         **result_of_state(state, spec),
@@ -118,7 +121,8 @@ def result_of(run: EngineRun, spec: JobSpec, state: RunState) -> dict[str, Any]:
 
 
 def end_with(run: EngineRun) -> None:
-    """End the command: with one line and a non-zero status if the job did not reach its goal."""
+    """End the command. If the job did not reach its goal, print one line and exit with a non-zero
+    status."""
     if run.interrupted:
         typer.echo("polyrhythm: stopped on request", err=True)
         sys.exit(128 + run.interrupted)

@@ -1,5 +1,5 @@
-"""Finds the lead of a running job for a command that asks it for something: by the run's name or
-folder, or by HOST:PORT."""
+"""Finds the lead of a running job, for a command that sends it a request. The user names the job by
+the name or folder of its run, or by HOST:PORT."""
 
 import os
 import pwd
@@ -17,23 +17,25 @@ from polyrhythm.wire.proof import Secret
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Where the lead of a job listens, and what it takes to be believed there."""
+    """Where the lead of a job listens, and the secret that a request needs."""
 
     name: str
-    """The run as messages name it."""
+    """The name of the run in messages."""
     host: str
     port: int
     secret: Secret
     job: str = ""
-    """The job's id, if it is known: another job may have taken the port."""
+    """The job's id; empty if it is not known. With it, a request cannot reach another job that now
+    uses the port."""
     path: Path | None = None
-    """The folder of the run, if it is known."""
+    """The folder of the run; None if it is not known."""
     process: RunProcess | None = None
-    """The command that trains, if it is known."""
+    """The process of the command that trains; None if it is not known."""
 
 
 def find_lead(run: str, runs_dir: Path, secret_file: Path | None) -> Lead:
-    """Raises UsageError if there is no such run, if it does not run, or if it is another user's."""
+    """Find the lead. Raises UsageError if the run does not exist, is not running, or belongs to
+    another user."""
     try:
         path = find_run(runs_dir, run)
     except UsageError:
@@ -57,7 +59,7 @@ def check_running(run: Run) -> None:
 
 
 def _address_of(run: Run) -> tuple[str, int]:
-    """Where the lead of this run listens, as this machine reaches it."""
+    """The address at which this host can reach the lead of the run."""
     listening = parse_address(run.state.listening or "")
     if listening is None:
         raise UsageError(f"run {run.name} is starting: its lead does not listen yet; try again")

@@ -1,5 +1,5 @@
-"""The command `polyrhythm`: its subcommands, and the place where an error becomes one line of
-output."""
+"""The command `polyrhythm`: its subcommands. An error of any subcommand becomes one line of output
+here."""
 
 import sys
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`polyrhythm new`: write a small project that trains at once, as a starting point."""
+"""`polyrhythm new`: writes a small project as a starting point. It can be trained at once."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`polyrhythm resume`: continue a job from its newest checkpoint that is whole."""
+"""`polyrhythm resume`: continues a job from its newest checkpoint that is whole."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -146,7 +146,7 @@ def resume(
 
 
 def _store_of(source: str, runs_dir: Path) -> Store:
-    """The store of a run, or the one at this URL."""
+    """The store at this URL, or the store of the run with this name."""
     if "://" in source or (Path(source) / "checkpoints").is_dir():
         return open_store(source if "://" in source else str(Path(source).resolve()))
     run = load_run(find_run(runs_dir, source))

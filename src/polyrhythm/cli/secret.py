@@ -1,6 +1,6 @@
 """Finds the secret of the job that a command joins: in a file that the user names, in the
-environment, or through the index of this user's jobs on this host. It is never on the command line,
-which `ps` shows to all users."""
+environment, or through the index of this user's jobs on this host. The secret is never given on the
+command line, because `ps` shows command lines to all users."""
 
 import os
 from dataclasses import dataclass
@@ -12,18 +12,19 @@ from polyrhythm.io.secretfile import VARIABLE, parse_secret, read_secret
 from polyrhythm.wire.proof import Secret
 
 SECRET = "secret"
-"""The name of the secret's file in the folder of a run."""
+"""The name of the file with the secret, in the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a command knows of a job before it connects."""
+    """What a command knows about a job before it connects to the job."""
 
     secret: Secret
     job: str = ""
-    """The job's id, if it is a job of this user on this host."""
+    """The job's id; empty unless this user started the job on this host."""
     path: str = ""
-    """The job's file as `train` was given it, if it is a job of this user on this host."""
+    """The path of the job's file, as it was given to `train`; empty unless this user started the
+    job on this host."""
 
 
 def find_secret(host: str, port: int, file: Path | None) -> Known:

@@ -48,7 +48,7 @@ def server(
         check_host(host, insecure)
     known = find_secret(lead_host, lead_port, secret_file)
     rest_at_once()
-    # Imports torch, which takes seconds: only after the flags have been checked.
+    # Import this only after the checks of the flags, because it imports torch, which takes seconds.
     from polyrhythm.engines.standalone_server import serve_remote
 
     status = serve_remote(

@@ -1,5 +1,5 @@
-"""`polyrhythm simulate`: run a scenario in virtual time, with the summary and journal of a real
-run."""
+"""`polyrhythm simulate`: runs a scenario in virtual time. The summary and the journal are those of
+a real run."""
 
 import json
 import shlex
@@ -112,7 +112,7 @@ def simulate(
 def _script(
     scenario: Path | None, from_run: str | None, sync: str | None, runs_dir: Path
 ) -> tuple[Scenario, tuple[str, ...]]:
-    """The scenario, its name, and the arguments of the command line that select it."""
+    """The scenario, its name, and the arguments with which the user selected it."""
     policy = () if sync is None else ("--sync", sync)
     if (scenario is None) == (from_run is None):
         raise UsageError("give a scenario, or --from-run with a recorded run")
@@ -129,7 +129,8 @@ def _script(
 
 
 class _Watched:
-    """A journal that updates the progress display at every line, because no other thread does."""
+    """A journal that updates the progress display with every line, because a simulation has no
+    other thread to do it."""
 
     def __init__(self, journal: Journal, progress: ProgressDisplay) -> None:
         self._journal = journal

@@ -126,7 +126,8 @@ def runs(runs_dir: RunsDir = RUNS, json_: Json = False) -> None:
 
 
 def status_of(run: Run) -> dict[str, Any]:
-    """What `status --json` prints: the result so far, the members, and what the run waits for."""
+    """The result that `status --json` prints: the result so far, the members, and what the run
+    waits for."""
     state, job = run.state, run.job or JobSpec(job="")
     return {
         "run": run.name,
@@ -155,7 +156,7 @@ def status_of(run: Run) -> dict[str, Any]:
 
 
 def explanation_of(run: Run) -> Explanation:
-    """What a running job waits for, or how an ended one ended."""
+    """What a run waits for, or how it ended."""
     if run.word == "running" and run.suspects:
         return explain_silent_lead(run.suspects, run.now_s, time.time())
     if run.word == "running":

@@ -1,4 +1,4 @@
-"""`polyrhythm stop`: end a running job from another terminal."""
+"""`polyrhythm stop`: ends a running job from another terminal."""
 
 import getpass
 import signal
@@ -67,8 +67,8 @@ def stop(
 
 
 def _ask(lead: Lead, request: OperatorRequest, *, wait: bool) -> OperatorAnswer:
-    """Make the request, and show the answers until the last one, or until the first one if this
-    command does not wait."""
+    """Send the request and show the answers. Returns the last answer, or the first one if the user
+    does not want to wait."""
     told = ""
     try:
         for answer in ask_lead(
@@ -81,29 +81,29 @@ def _ask(lead: Lead, request: OperatorRequest, *, wait: bool) -> OperatorAnswer:
                 _say(told)
     except LinkError as error:
         _explain(lead, error, asked=bool(told))
-    raise AssertionError  # the last answer is done
+    raise AssertionError  # cannot happen: the last answer has `done`
 
 
 def _explain(lead: Lead, error: LinkError, *, asked: bool) -> None:
-    """The lead cannot be reached, or its link has ended: raise an error that says what happened."""
+    """Raise an error that says why the lead cannot be reached or why its link has ended."""
     if asked:
         _await_end(lead)
     if lead.path is not None:
-        check_running(load_run(lead.path))  # it may have ended in this very moment
+        check_running(load_run(lead.path))  # the run may have just ended
     raise UsageError(f"the lead of {lead.name} cannot be reached: {error}")
 
 
 def _await_end(lead: Lead) -> None:
-    """Wait until the process of `polyrhythm train` has ended, if it is on this machine."""
+    """Wait until the process of `polyrhythm train` has ended, if that process is on this host."""
     while lead.process is not None and is_alive(lead.process):
         time.sleep(_LOOK_EVERY_S)
 
 
 def operator_name() -> str:
-    """This user, as the journal names the operator."""
+    """The name of this user as an operator in the journal: user@host."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name
+    except (KeyError, OSError):  # the user id has no name
         user = "operator"
     name = f"{user}@{socket.gethostname()}"
     return "operator" if name_fault(name) is not None else name

@@ -417,7 +417,8 @@ def train(
 
 
 def _checked_init(path: Path) -> Path:
-    """The absolute path of the model of --init, which must be readable."""
+    """The absolute path of the file given with --init. Raises an error if the file cannot be
+    read."""
     path = path.expanduser().resolve()
     check_readable(path)
     return path

@@ -89,7 +89,7 @@ def worker(
     staging = {flag: text for flag, text in flags_given.items() if text is not None}
     Stage().amended(staging)
     known = find_secret(host, port, secret_file)
-    # Imports torch, which takes seconds: only after the flags have been checked.
+    # Import this only after the checks of the flags, because it imports torch, which takes seconds.
     from polyrhythm.engines.standalone_worker import run_remote
 
     status = run_remote(

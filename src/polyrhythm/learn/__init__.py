@@ -1,2 +1,2 @@
-"""The user's side: the worker and optimizer that a training loop uses, data sets, and built-in
-jobs."""
+"""The classes that a user's training loop uses (the worker and its optimizer), data sets, and
+built-in jobs."""

@@ -1,4 +1,5 @@
-"""A job's default settings, such as its epochs: read from the source, without importing torch."""
+"""Reads a job's default settings, such as its number of passes, from its source code. This does not
+import torch."""
 
 import ast
 import importlib.util

@@ -1,5 +1,5 @@
-"""Describe a torch model and its optimizer as a spec: names, shapes, dtypes, groups, numbers. No
-pickle."""
+"""Describes a torch model and its optimizer as a spec: names, shapes, dtypes, parameter groups and
+options of the optimizer. It uses no pickle."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, Option, StateName
 def describe(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, kind: str
 ) -> tuple[ModelSpec, list[torch.Tensor]]:
-    """Return the spec and its tensors in the same order. Tied weights occur once."""
+    """Return the spec, and the tensors in the same order. Tied weights occur once."""
     groups = {
         id(parameter): number
         for number, group in enumerate(optimizer.param_groups)
@@ -57,8 +57,9 @@ def describe(
 def _state_names(
     model: torch.nn.Module, tensors: list[torch.Tensor], specs: tuple[TensorSpec, ...]
 ) -> tuple[StateName, ...]:
-    """The names in the model's `state_dict` and their tensors. Entries that are not parameters or
-    buffers (the extra state of a module) are left out. Empty if the names are those of the spec."""
+    """The names in the model's `state_dict`, each with its tensor. Entries that are not parameters
+    or buffers (the extra state of a module) are left out. The result is empty if these names are
+    the same as in the spec."""
     index = {id(tensor): number for number, tensor in enumerate(tensors)}
     state = tuple(
         StateName(name, index[id(value)])
@@ -70,8 +71,8 @@ def _state_names(
 
 
 def _has_stepped(state: dict[str, Any]) -> bool:
-    """Whether the optimizer has made a step. Adagrad creates its state in its constructor, with a
-    step count of zero."""
+    """Whether the optimizer has made a step. State alone does not show it: Adagrad creates its
+    state in its constructor, with a step count of zero."""
     return float(state.get("step", 1)) > 0
 
 

@@ -1,8 +1,9 @@
-"""When a worker evaluates the model while it trains: rarely enough that the cost is small.
+"""When a worker evaluates the model while it trains: rarely, so that it costs little.
 
-*An evaluation begins at least a quarter of a second after the end of the last one, and at least
-nine times its duration after it, so evaluations take at most a tenth of the worker's time. If no
-goal of the job depends on the result, the limits are one second and a fiftieth.*
+*After an evaluation, the worker waits for at least a quarter of a second and for at least nine
+times the duration of that evaluation. So evaluations take at most a tenth of the worker's time. If
+no goal of the job depends on the result, it waits for at least one second and evaluates for at most
+a fiftieth of its time.*
 """
 
 _DECIDING = (250_000_000, 9)
@@ -10,7 +11,7 @@ _SHOWN = (1_000_000_000, 49)
 
 
 class Evaluations:
-    """The times of one worker's evaluations. `decides`: the job may end because of their result."""
+    """The times of one worker's evaluations. `decides`: the result may end the job."""
 
     def __init__(self, now_ns: int, *, decides: bool) -> None:
         self._least_ns, self._share = _DECIDING if decides else _SHOWN
@@ -20,5 +21,5 @@ class Evaluations:
         return now_ns >= self._due_ns
 
     def done(self, began_ns: int, now_ns: int) -> None:
-        """Note an evaluation that took from `began_ns` until now."""
+        """Note an evaluation that began at `began_ns` and ends now."""
         self._due_ns = now_ns + max(self._least_ns, self._share * (now_ns - began_ns))

@@ -1,7 +1,8 @@
-"""The optimizer that `worker.attach` returns: `step()` exchanges as the sync policy says.
+"""The optimizer that `worker.attach` returns. Its `step()` exchanges parameters as the sync policy
+demands.
 
-It is a torch optimizer, so that learning rate schedulers accept it. It shares the parameter groups of
-the user's optimizer, so that the rates that a scheduler sets travel with each contribution.
+It is a torch optimizer, so learning rate schedulers accept it. It shares the parameter groups of
+the user's optimizer, so the learning rates that a scheduler sets are sent with each contribution.
 """
 
 import time
@@ -31,17 +32,17 @@ class Visits(Protocol):
 
     @property
     def everything(self) -> int:
-        """All points of this worker's lease; 0 if the number is not known."""
+        """The number of points in this worker's lease; 0 if it is not known."""
 
     def drop(self) -> None:
-        """Forget the points: they will never be counted."""
+        """Forget these points: they will never count."""
 
     def take_back(self) -> None:
-        """Give back the points of the last batch: they will be visited again."""
+        """Return the points of the last batch, so that they are visited again."""
 
     def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
-        """Return the points, the progress through chunks that they make, and the number of the lease
-        under which the first was visited; then begin at zero."""
+        """Return the number of points, the progress through chunks, and the number of the lease
+        under which the first point was visited. Then begin at zero."""
 
 
 class Exchange(torch.optim.Optimizer):
@@ -75,14 +76,14 @@ class Exchange(torch.optim.Optimizer):
         self._micro_ns = 0
         self._gathered = 0.0
         self._on_its_way = False
-        """Under a policy that trains through: the version of the last contribution has not arrived
-        yet."""
+        """Under a policy that trains through: whether the version that answers the last
+        contribution has not arrived yet."""
         self._objective: list[tuple[float, float]] = []
         """Per step since the last contribution: the user's loss, and the number of its points."""
         self._stepped = 0.0
-        """The points from the last contribution to the last step."""
+        """The number of points between the last contribution and the last step."""
         self._fresh: tuple[float | None, int, int] = NOT_PROBED
-        """With rounds that end by the clock and kind local: the loss before the first local step of
+        """With kind local and rounds that end by the clock: the loss before the first local step of
         this round."""
         self._points: float | None = None
         self.probe: Probe | None = None
@@ -108,11 +109,11 @@ class Exchange(torch.optim.Optimizer):
         objective: torch.Tensor | float | None = None,
         points: float | None = None,
     ) -> Any:
-        """Contribute the gradients and continue with the parameters that come back. With kind
-        local, take a local step, and contribute after every `--local-steps` steps.
+        """Contribute the gradients, and continue with the parameters that the servers return. With
+        kind local: take a local step, and contribute after every `--local-steps` steps.
 
-        `objective` is the loss to show and to journal; `points` is the weight of this step if the
-        batches did not come from `worker.batches`. The gradients are cleared.
+        `objective` is the loss, for the display and the journal. `points` is the weight of this
+        step if the batches did not come from `worker.batches`. The gradients are cleared.
         """
         result = closure() if closure is not None else None
         if self._node.stopped:
@@ -146,12 +147,12 @@ class Exchange(torch.optim.Optimizer):
             self._contribute()
         self._drop_gradients()
         if self._node.stopped:
-            # while training through, the final version may have arrived aside in the meantime
+            # While training through, the final version may have arrived without being taken over.
             self.settle()
         return result
 
     def _shorten_step(self) -> None:
-        """Scale the gradients of a step that is shorter than a whole one."""
+        """Scale the gradients if the step has fewer points than a whole step."""
         if self._points is not None:
             return
         share = self.cadence.share(self._visited() - self._gathered)
@@ -162,7 +163,7 @@ class Exchange(torch.optim.Optimizer):
                         parameter.grad.mul_(share)
 
     def _visited(self) -> float:
-        """Return the points since the last contribution."""
+        """Return the number of points since the last contribution."""
         return self._points if self._points is not None else self._visits.points
 
     def _standing(self) -> Standing:
@@ -190,7 +191,7 @@ class Exchange(torch.optim.Optimizer):
 
     def _abandons(self) -> bool:
         """Whether to abandon the step that was just computed because it took too long. Only points
-        that came from `worker.batches` can be visited again."""
+        from `worker.batches` are abandoned, because only these can be visited again."""
         if self._points is not None:
             return False
         return self.cadence.abandons(-self._node.interval_left_ns(), self._gathered)
@@ -206,7 +207,7 @@ class Exchange(torch.optim.Optimizer):
 
     def _end_micro_batch(self) -> None:
         """End a micro-batch of a round that ends by the clock: gather the gradients, measure the
-        time, and look whether the lead has called the barrier."""
+        time, and read whether the lead has asked all workers to contribute."""
         points = self._visited() - self._gathered
         self._gathered += points
         self._kind.gather(self._flat, points or 1.0)
@@ -216,8 +217,8 @@ class Exchange(torch.optim.Optimizer):
         self._node.look()
 
     def _look(self) -> None:
-        """While training through: if the version has arrived, continue from it. An evicted worker
-        does not train until it has a version, because its steps would not count."""
+        """While training through: continue from the awaited version if it has arrived. An evicted
+        worker waits for it instead of training, because its steps would not count."""
         if self._node.look():
             self._rebase()
         elif self._node.displaced:
@@ -234,21 +235,22 @@ class Exchange(torch.optim.Optimizer):
             self._pacer.exclude_time(took_ns)
 
     def _forget_steps(self) -> None:
-        """Forget the steps since the last contribution: they will never be counted."""
+        """Forget the steps since the last contribution: they will never count."""
         self._step, self._points = 0, None
         self._objective.clear()
         self._stepped = 0.0
         self._visits.drop()
 
     def _drop_steps(self) -> None:
-        """Drop the steps since the last contribution: the job has stopped, and the parameters at
-        hand are final."""
+        """Drop the steps since the last contribution. The job has stopped, and the worker takes the
+        final parameters."""
         self.settle()
         self._forget_steps()
         self._drop_gradients()
 
     def settle(self) -> None:
-        """Wait for the version of a contribution in flight, unless this worker was told to leave."""
+        """Wait for the version that answers a contribution in flight, unless this worker was told
+        to leave."""
         if self._on_its_way:
             took_ns = self._node.await_version()
             if self._pacer is not None:
@@ -263,8 +265,8 @@ class Exchange(torch.optim.Optimizer):
 
     @property
     def has_version(self) -> bool:
-        """Whether the parameters at hand are those of one version, with rounds: no step of this
-        worker alone is in them."""
+        """Whether the worker's parameters are exactly those of a version: they include no steps
+        that only this worker has made."""
         if self._node.stopped:
             return True
         local = not self._kind.steps_on_servers and self.pending
@@ -272,18 +274,18 @@ class Exchange(torch.optim.Optimizer):
 
     @property
     def pending(self) -> bool:
-        """Whether steps were taken that no contribution has counted."""
+        """Whether this worker has taken steps since its last contribution."""
         return self._step > 0
 
     def exclude_time(self, nanoseconds: int) -> None:
-        """Do not count this time as computing: the user's code did other work."""
+        """Do not count this time as computing, because the user's code did other work."""
         self._node.timesheet.exclude_time(nanoseconds)
         if self._pacer is not None:
             self._pacer.exclude_time(nanoseconds)
 
     def contribute_rest(self) -> None:
-        """No points are left: contribute those since the last contribution. A worker that was told
-        to leave does not wait for a version first."""
+        """Contribute the points since the last contribution, because no points are left. A worker
+        that was told to leave does not wait for a version first."""
         if self._node.stopped:
             self._drop_steps()
             return
@@ -335,36 +337,38 @@ class Exchange(torch.optim.Optimizer):
         self.begin_round()
 
     def _mean_objective(self) -> float | None:
-        """Return the mean loss over the points of all steps since the last contribution, and reset
-        it."""
+        """Return the mean loss over the points of all steps since the last contribution, and begin
+        a new mean."""
         losses, self._objective = self._objective, []
         self._stepped = 0.0
         points = sum(count for _, count in losses)
         return sum(loss * count for loss, count in losses) / points if losses else None
 
     def take_version(self) -> None:
-        """Count changes from the parameters at hand: the worker has waited without contributing,
-        and new parameters may have arrived."""
+        """Take the present parameters as the base from which changes are computed. The worker has
+        waited without contributing, and new parameters may have arrived."""
         self._kind.remember(self._flat)
         self.resume_pace()
 
     def _probed(self) -> tuple[float | None, int, int]:
-        """The objective on the parameters with which this round began: on the probe sample or, if
-        the job has none and local steps follow, on the points of the first of them, before it.
-        The mean loss of the round would not show what averaging the workers' models costs."""
+        """The objective at the parameters with which this round began. It is measured on the probe
+        sample. Without a sample it is the loss of the first local step, which is computed before
+        that step changes the model. The mean loss of the round is not used, because it does not
+        show how averaging the workers' models changes the objective."""
         fresh, self._fresh = self._fresh, NOT_PROBED
         if self.probe is not None:
             return self.probe.result()
         return fresh if self._node.terms.probe[1] else NOT_PROBED
 
     def resume_pace(self) -> None:
-        """The worker computes again: the next padded step begins when computing began."""
+        """The worker computes again. If its steps are made longer (staging), the next one counts
+        from this time."""
         if self._pacer is not None:
             self._pacer.resume(self._node.timesheet.resumed_ns)
 
     def begin_round(self) -> None:
-        """A round begins with these parameters: evaluate the probe sample if the policy asks for
-        it."""
+        """A round begins with the present parameters: evaluate the probe sample if the policy asks
+        for it."""
         self._micro_ns = 0
         self._gathered = 0.0
         if self.probe is not None and self._node.terms.probe[1]:
@@ -372,8 +376,8 @@ class Exchange(torch.optim.Optimizer):
         self._node.timesheet.begin_interval()
 
     def _check_numbers(self) -> None:
-        """Refuse a changed option of the optimizer. Only learning rates are sent, so any other
-        change would not reach the servers."""
+        """Refuse a changed option of the optimizer. Only learning rates are sent, so other changes
+        would not reach the servers."""
         if not self._kind.steps_on_servers:
             return
         for numbers, group in zip(self._numbers, self.param_groups, strict=True):
@@ -385,8 +389,8 @@ class Exchange(torch.optim.Optimizer):
                     )
 
     def _check_frozen(self) -> None:
-        """Refuse a parameter that was frozen when it was attached and is trained now: the servers
-        treat it as a buffer and would not optimize it."""
+        """Refuse a parameter that was frozen when the model was attached and requires gradients
+        now. The servers treat it as a buffer and would not optimize it."""
         thawed = sum(parameter.requires_grad for parameter in self._frozen)
         if thawed:
             raise UsageError(
@@ -395,7 +399,7 @@ class Exchange(torch.optim.Optimizer):
             )
 
     def _check_seats(self) -> None:
-        """Refuse a model that no longer holds the attached tensors: new tensors would not be
+        """Refuse a model in which an attached tensor was replaced: the new tensor would not be
         trained."""
         for table, key, tensor in self._seats:
             if table.get(key) is not tensor:

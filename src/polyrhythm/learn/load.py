@@ -1,4 +1,4 @@
-"""Find a job's `main(worker)` by its name on the command line: a built-in job or a file."""
+"""Finds a job's `main(worker)` by its name on the command line: a built-in job or a file."""
 
 import ast
 import importlib
@@ -20,11 +20,11 @@ JOBS = {
     "exchange": "polyrhythm.learn.jobs.exchange",
 }
 HIDDEN = {"exchange"}
-"""Jobs that `train` does not offer: `bench exchange` runs this one."""
+"""Built-in jobs that `train` does not list. `exchange` belongs to `bench exchange`."""
 
 
 def check_job(job: str) -> None:
-    """Refuse a job that cannot be run, without running it."""
+    """Raise an error if a job cannot be run. This does not run its code."""
     if job in JOBS:
         return
     if not job.endswith(".py"):

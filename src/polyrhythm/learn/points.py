@@ -1,8 +1,9 @@
-"""The points that a worker visits: leased chunks, in an order that is reshuffled every pass.
+"""The points that a worker visits: those of its leased chunks, in an order that is shuffled again
+in every pass.
 
-Points are assigned to chunks by a seeded permutation, so that the chunks of a file that is sorted
-by label have all labels. A contribution carries the ChunkProgress of its points, which is committed
-when the contribution is counted.
+Points are assigned to chunks by a seeded permutation. So even if a file is sorted by label, every
+chunk has points of all labels. A contribution carries the ChunkProgress of its points. This
+progress takes effect when the contribution is counted.
 """
 
 import numpy as np
@@ -24,18 +25,19 @@ class Points:
         self._chunks: dict[int, ChunkLease] = {}
         self._at: dict[int, tuple[int, int]] = {}
         self._been: dict[int, tuple[int, int]] = {}
-        """This worker's position in every chunk it has visited, leased to it now or not."""
+        """This worker's position in every chunk that it has visited. Chunks that are no longer
+        leased to it are included."""
         self._lease: Leased | None = None
         self._before: dict[int, tuple[int, int]] = {}
-        """The positions in the chunks of the last `next`, before it."""
+        """The positions before the last call of `next`, in the chunks that it used."""
         self._ranks: tuple[int, int, Indices] | None = None
         self._last_shuffled: tuple[ChunkLease, int, Indices] | None = None
         self.take(lease)
 
     def take(self, lease: Leased) -> bool:
-        """Take a new lease. A chunk begins where the lease says, or further on if contributions of this
-        worker that are in flight are further. True if the worker was evicted and joined again: the
-        points it visited before do not count."""
+        """Take a new lease. Each chunk continues at the position in the lease, or at this worker's
+        own position if that is further because of contributions in flight. Returns True if the
+        worker was evicted and joined again: points that it visited before do not count then."""
         if lease is self._lease:
             return False
         anew = self._lease is not None and lease.incarnation != self._lease.incarnation
@@ -50,9 +52,9 @@ class Points:
         return anew
 
     def next(self, count: int) -> tuple[Indices, tuple[ChunkProgress, ...]]:
-        """Return a batch of about `count` points of one pass, and the progress they make. The batch
-        has fewer points at the end of a pass, a few more if the remainder would be too small for a
-        batch, and none after the last pass."""
+        """Return a batch of about `count` points of one pass, and the progress through chunks. The
+        batch has fewer points at the end of a pass, and a few more if the remainder would be too
+        small for a batch. It is empty after the last pass."""
         if not self._at:
             return np.empty(0, np.int64), ()
         this_pass = min(passes for passes, _ in self._at.values())
@@ -82,7 +84,7 @@ class Points:
         return np.concatenate(parts), tuple(progress)
 
     def put_back(self) -> None:
-        """Make the points that `next` returned last the next ones again."""
+        """Return the points of the last call of `next`, so that the next call gives them again."""
         for number, at in self._before.items():
             self._been[number] = at
             if number in self._at:
@@ -90,8 +92,8 @@ class Points:
         self._before = {}
 
     def _order(self, this_pass: int) -> list[int]:
-        """Order the chunks of this pass: a chunk that was already begun first, then the others in
-        this pass's order."""
+        """The chunks of this pass in order: first a chunk that is partly visited, then the others
+        as shuffled for this pass."""
         rank = self._rank(this_pass, max(self._at) + 1)
         return sorted(self._at, key=lambda number: (self._at[number][1] == 0, rank[number]))
 
@@ -102,8 +104,8 @@ class Points:
         return self._ranks[2]
 
     def _shuffled(self, chunk: ChunkLease, passes: int) -> Indices:
-        """The points of a chunk in this pass's order; cached, because a chunk is mostly visited in
-        consecutive batches."""
+        """The points of a chunk as shuffled for this pass. The result is cached, because
+        consecutive batches mostly come from the same chunk."""
         last = self._last_shuffled
         if last is None or last[0] != chunk or last[1] != passes:
             rng = np.random.default_rng((self._seed, passes, 2, chunk.chunk))

@@ -1,7 +1,8 @@
-"""The objective on a fixed sample, from which FSP chooses its interval.
+"""Evaluates the objective on a fixed sample of points. FSP chooses its interval by these values.
 
-*f is the mean loss over a fixed, seeded probe sample. Each worker evaluates its share with a
-forward pass only; the time is counted separately.*
+*The objective is the mean loss over the probe sample, which is drawn with the job's seed. Each
+worker evaluates its share of the sample with a forward pass only. The time of that is counted
+separately.*
 """
 
 import time
@@ -16,8 +17,8 @@ NOT_PROBED: tuple[float | None, int, int] = (None, 0, 0)
 
 
 class Probe:
-    """Evaluates this worker's share of the sample. `fetch` makes a batch of indices; `loss_of`
-    returns the mean loss of a batch."""
+    """Evaluates this worker's share of the sample. `fetch` returns the batch with the given
+    indices. `loss_of` returns the mean loss of a batch."""
 
     def __init__(
         self,
@@ -34,7 +35,8 @@ class Probe:
         self._result = NOT_PROBED
 
     def evaluate(self, part: int, parts: int) -> int:
-        """Evaluate this worker's share of the sample on the parameters at hand; return the time."""
+        """Evaluate this worker's share of the sample with the present parameters. Returns the time
+        in nanoseconds."""
         began_ns = time.monotonic_ns()
         share = self._sample[part::parts]
         total = 0.0
@@ -48,6 +50,6 @@ class Probe:
         return took_ns
 
     def result(self) -> tuple[float | None, int, int]:
-        """Return the last evaluation once: mean loss, points, nanoseconds."""
+        """Return the last evaluation: mean loss, points, nanoseconds. It is returned only once."""
         result, self._result = self._result, NOT_PROBED
         return result

@@ -1,8 +1,10 @@
-"""Staged heterogeneity: equal machines made to differ, so that policies can be compared on one host.
+"""Staged heterogeneity: slows down workers on purpose, so that policies can be compared on one
+host.
 
-The plan is pure: the time and points of a step give how much longer the step must take. *Injected* and
-*Natural* are FSP's two kinds of stragglers (§7): a pause every so many points, and a machine that
-is shared with another tenant.
+The plan has no side effects: it computes from the time and the points of a step how much longer the
+step must take. *Injected* and *Natural* are FSP's two kinds of stragglers (§7). An injected
+straggler pauses after a fixed number of points. A natural straggler shares its host with another
+process.
 """
 
 import re
@@ -14,8 +16,9 @@ from polyrhythm.core.durations import parse_duration
 from polyrhythm.errors import UsageError
 
 _SPIN_NS = 50_000
-"""A pause ends with a busy wait of this length, because a sleep ends late. It is short because cores are
-shared. The next pause is shorter by the time that this one took too long."""
+"""A pause ends with a busy wait of this length, because a sleep alone ends late. The busy wait is
+short because workers share cores. If a pause is too long all the same, the next pause is shorter by
+the difference."""
 _MOST_FACTOR = 1000.0
 _NAME = re.compile(r"worker-(\d+)")
 _ITEM = re.compile(r"(?:(?P<at>[^:=]*):)?(?P<worker>\d+)(?:=(?P<value>.+))?", re.ASCII)
@@ -35,7 +38,7 @@ _SHAPES_OF_WORKERS = {
 }
 _OF_A_SERVER = re.compile(r"(?P<server>\d+)=(?P<pause>.+)", re.ASCII)
 _OF_WORKERS = ("slow", "slow-at", "stall", "tenant")
-"""Flags that name one worker; `min-step` applies to all."""
+"""Flags whose items name a worker. `min-step` applies to all workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Stage:
     min_step_ns: int = 0
     factor: float = 1.0
     changes: tuple[tuple[int, float], ...] = ()
-    """(begin, slowness factor), in order of time: a machine whose speed changes."""
+    """For a worker whose speed changes: (when, factor by which steps take longer from then on), in
+    order of time."""
     stall_ns: int = 0
     stall_points: int = 1
     tenant: bool = False
@@ -58,10 +62,10 @@ class Stage:
         visited: float = 0,
         share: float = 1.0,
     ) -> int:
-        """Return how much longer a step must take that took `computed_ns` and visited `points`.
-        `elapsed_ns` is this worker's training time, `visited` its points before this step, and
-        `share` the length of this step as a share of a full step (a micro-batch is a part of
-        one)."""
+        """Return how much longer a step must take. The step took `computed_ns` and visited `points`
+        points. `elapsed_ns`: how long this worker has trained. `visited`: its points before this
+        step. `share`: the length of this step as a share of a full step, because a micro-batch is
+        shorter."""
         factor = self.factor
         for since_ns, later in self.changes:
             if elapsed_ns >= since_ns:
@@ -71,8 +75,8 @@ class Stage:
         return max(0, round(whole_ns) - computed_ns)
 
     def amended(self, flags: Mapping[str, str]) -> "Stage":
-        """Return this stage, changed by the flags of this worker's own command, such as {"slow":
-        "4x"}."""
+        """Return this stage with the changes from the flags of `polyrhythm worker`, such as
+        {"slow": "4x"}."""
         stage = self
         for flag, text in flags.items():
             stage = _amend(stage, flag, text, text, _SHAPES)
@@ -81,19 +85,20 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The plan of a job: a stage for every worker that a flag names."""
+    """The staging of a job: a stage for every worker that a flag names."""
 
     default: Stage = Stage()
     stages: dict[int, Stage] = field(default_factory=dict)
     fold_pauses_ns: dict[int, int] = field(default_factory=dict)
-    """Per server, the pause added to its folds."""
+    """Per server, the pause that is added to each of its folds, in nanoseconds."""
 
     @classmethod
     def parse(
         cls, flags: Mapping[str, str], workers: int | None = None, servers: int | None = None
     ) -> "Staging":
-        """Parse the flags of the command line, whose items are separated by commas. `workers` and
-        `servers`: their numbers, to check the items against; None: do not check."""
+        """Parse the flags of the command line. The items of a flag are separated by commas.
+        `workers` and `servers`: how many there are, to check the numbers in the items. None: do not
+        check."""
         default = Stage()
         if "min-step" in flags:
             text = flags["min-step"]
@@ -121,7 +126,8 @@ class Staging:
         return self.fold_pauses_ns.get(server, 0) / 1e9
 
     def of(self, name: str) -> Stage:
-        """Return the stage of the worker with this name; `worker-3` has the number 3."""
+        """Return the stage of the worker with this name. The number in the name counts: `worker-3`
+        has the number 3."""
         match = _NAME.fullmatch(name)
         return self.stages.get(int(match[1]), self.default) if match else self.default
 
@@ -133,7 +139,8 @@ class Staging:
 
 
 class Pacer:
-    """Makes a worker's steps as long as its stage says. Its training time begins now."""
+    """Makes a worker's steps as long as its stage demands. Its training time counts from the
+    creation of this object."""
 
     def __init__(self, stage: Stage) -> None:
         self.share = 1.0
@@ -143,11 +150,11 @@ class Pacer:
         self._visited = 0.0
         self._counted = 0.0
         self._overslept_ns = 0
-        """How much too long the last pause was; the next one is shorter by that."""
+        """By how much the last pause was too long. The next pause is shorter by that time."""
 
     def pace(self, points: float) -> None:
-        """End a step that visited `points` since `resume`: sleep until the step is as long as the
-        stage says."""
+        """End a step that visited `points` points. Sleep until the step is as long as the stage
+        demands."""
         now_ns = time.monotonic_ns()
         new = points - self._counted
         pad_ns = self._stage.pad_ns(
@@ -166,14 +173,14 @@ class Pacer:
         self._since_ns += nanoseconds
 
     def resume(self, since_ns: int) -> None:
-        """Begin the next step: the exchange is over, and this worker has computed since
+        """Begin the next step. The exchange is over, and this worker has been computing since
         `since_ns`."""
         self._counted = 0.0
         self._since_ns = since_ns
 
 
 def _sleep_until(until_ns: int) -> None:
-    """Sleep in place of computing; no event ends this sleep early."""
+    """Sleep until this time. Nothing ends the sleep early, as nothing would interrupt computing."""
     rest_ns = until_ns - _SPIN_NS - time.monotonic_ns()
     if rest_ns > 0:
         time.sleep(rest_ns / 1e9)
@@ -185,7 +192,7 @@ def _sleep_until(until_ns: int) -> None:
 
 
 def _worker_of(flag: str, item: str) -> tuple[int, str]:
-    """Split an item into the worker that it names and the rest: 60s:3=4x gives (3, 60s:4x)."""
+    """Split an item into the number of the worker and the rest: 60s:3=4x gives (3, 60s:4x)."""
     match = _ITEM.fullmatch(item.strip())
     shape = _SHAPES_OF_WORKERS[flag]
     if match is None or (match["at"] is not None) != (flag == "slow-at"):
@@ -221,7 +228,8 @@ def _amend(stage: Stage, flag: str, text: str, said: str, shapes: Mapping[str, s
 
 
 def _fold_pause(item: str, servers: int | None) -> tuple[int, int]:
-    """Split an item into the server that it names and the pause added to its folds."""
+    """Split an item into the number of the server and the pause that is added to its folds, in
+    nanoseconds."""
     match = _OF_A_SERVER.fullmatch(item.strip())
     try:
         if match is None:

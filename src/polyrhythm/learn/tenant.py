@@ -1,7 +1,7 @@
-"""A second tenant beside a worker (FSP's *Natural*): a process that keeps one core busy.
+"""A second process beside a worker (FSP's *Natural* straggler). This tenant keeps one core busy.
 
-The tenant ends whenever its worker ends, because its standard input is closed then. It imports
-nothing of this package, so that it starts at once and takes little memory.
+The tenant ends when its worker ends, for whatever reason, because its standard input is closed
+then. It imports nothing of this package, so it starts quickly and needs little memory.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _BETWEEN_LOOKS = 100_000
 
 @contextlib.contextmanager
 def tenant() -> Iterator[int]:
-    """Yield the identifier of the tenant's process."""
+    """Run a tenant during the `with` block. Yields its process id."""
     command = [sys.executable, "-I", "-S", __file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         try:
@@ -38,6 +38,6 @@ def _keep_busy() -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C is meant for the worker, whose end also ends the tenant
+    # Ctrl-C is meant for the worker. The tenant ends when the worker does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_busy()

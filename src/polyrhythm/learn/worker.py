@@ -1,4 +1,4 @@
-"""The worker that a job's `main(worker)` gets: all that an ordinary torch loop needs."""
+"""The worker that a job's `main(worker)` gets. It has all that an ordinary torch loop needs."""
 
 import os
 import sys
@@ -28,12 +28,13 @@ from polyrhythm.store.model_read import load_into
 from polyrhythm.wire.messages import MOST_NUMBER, ChunkProgress, JobSpec
 
 _EVALUATOR = "worker-0"
-"""One worker evaluates for all workers: the first, whose name is the same after a restart."""
+"""The worker that evaluates for all workers. It is the first one, because its name is the same
+after a restart."""
 
 
 class _Visits:
-    """The points visited since the last contribution, and the lease under which the first was
-    visited."""
+    """The points visited since the last contribution, and the lease under which the first of them
+    was visited."""
 
     def __init__(self) -> None:
         self.points = 0.0
@@ -42,10 +43,11 @@ class _Visits:
         self._lease = 0
         self._before: tuple[float, dict[int, ChunkProgress]] = (0.0, {})
         self.put_back: Callable[[], None] | None = None
-        """Makes the points that were handed out last the next ones again."""
+        """Returns the points of the last batch, so that they are visited again."""
 
     def begin(self, lease: int) -> None:
-        """Note the lease for the points that follow, unless some were visited already."""
+        """Note the lease of the points that follow. If points were visited since the last
+        contribution, the lease of the first one counts."""
         if not self.pending:
             self._lease = lease
 
@@ -61,12 +63,12 @@ class _Visits:
         self.put_back()
 
     def drop(self) -> None:
-        """Forget the points: the worker was evicted, and they will never be counted."""
+        """Forget the points. The worker was evicted, so they will never count."""
         self.points, self._progress = 0.0, {}
 
     @property
     def pending(self) -> bool:
-        """Whether points were visited that no contribution has counted."""
+        """Whether points were visited since the last contribution."""
         return self.points > 0
 
     def collect(self) -> tuple[float, tuple[ChunkProgress, ...], int]:
@@ -76,10 +78,10 @@ class _Visits:
 
 
 class Worker:
-    """This worker of a running job."""
+    """One worker of a running job, as the user's code sees it."""
 
     def __init__(self, node: WorkerNode, job: JobSpec, stage: Stage | None = None) -> None:
-        """`stage`: how this worker is slowed down, in place of the job's own staging."""
+        """`stage`: how this worker is slowed down. It replaces the job's staging."""
         self._node = node
         self._job = job
         self._stage = stage if stage is not None else Staging.parse(job.staging).of(node.name)
@@ -88,7 +90,7 @@ class Worker:
         self._exchange: Exchange | None = None
         self._pacer: Pacer | None = None
         self._left_out: set[str] = set()
-        """Measures that were not finite, and that this worker has warned about."""
+        """The names of measures about which this worker has warned because they were not finite."""
         self._points: Points | None = None
         self._evaluations = Evaluations(
             time.monotonic_ns(), decides=job.target_accuracy is not None
@@ -110,31 +112,31 @@ class Worker:
 
     @property
     def stopped(self) -> bool:
-        """Whether the training loop must end: the job has reached its goal and the parameters at
-        hand are final, or this worker was told to leave."""
+        """Whether the training loop must end. Either the job has ended, and the worker has the
+        final parameters, or this worker was told to leave."""
         return self._node.stopped or self._node.asked
 
     @property
     def version(self) -> int:
-        """How many rounds have been folded into the parameters at hand."""
+        """The number of folds in the worker's present parameters."""
         return self._job.resume_round + self._node.version
 
     @property
     def incarnation(self) -> int:
-        """The number of this worker's incarnation; it changes when the worker is evicted and joins
-        again."""
+        """The incarnation of this worker. It changes when the worker is evicted and joins again."""
         return self._node.incarnation
 
     @property
     def acknowledged(self) -> int:
         """How many contributions of this incarnation are certainly in the parameters of every
-        server. Later ones may be in them too. Contributions of an earlier incarnation that were not
-        acknowledged when it ended are dropped."""
+        server. Later contributions may be in them too. When an incarnation ends, contributions that
+        were not acknowledged are dropped."""
         return self._node.acknowledged
 
     def attach(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Exchange:
-        """Join the job with this model and return the optimizer that exchanges its parameters. The
-        first worker's model and numbers count; those of other workers must match."""
+        """Join the job with this model, and return the optimizer that exchanges its parameters.
+        Training begins with the parameters of the first worker and uses the options of its
+        optimizer. The models and options of other workers must match."""
         if self._attached:
             raise UsageError("attach() was called twice: a worker trains one model")
         self._attached = True
@@ -153,8 +155,9 @@ class Worker:
         loss_of: Callable[[Any], torch.Tensor],
     ) -> None:
         """Define how the objective is evaluated: `loss_of(batch)` returns the mean loss of the
-        current model on a batch of this data set. FSP uses it to find its interval, on a sample
-        that the workers share. Without it, FSP uses the values of `step(objective=…)`."""
+        present model on a batch of this data set. FSP chooses its interval by this objective, on a
+        sample that is divided among the workers. Without it, FSP uses the values of
+        `step(objective=…)`."""
         if self._exchange is None:
             raise UsageError("call worker.attach() before worker.probe()")
         sample, seed = self._job.probe_points, self._job.seed
@@ -162,16 +165,17 @@ class Worker:
         self._exchange.begin_round()
 
     def finish(self) -> None:
-        """`main` has returned: a worker that was told to leave contributes its last local steps."""
+        """Called when `main` has returned: a worker that was told to leave contributes its last
+        local steps."""
         if self._exchange is not None and self._exchange.pending and self._node.asked:
             self._exchange.contribute_rest()
 
     def batches(
         self, dataset: Dataset[Any] | Sequence[torch.Tensor], batch_size: int
     ) -> Iterator[Any]:
-        """Batches of the points leased to this worker, until the job ends. `dataset` is a
+        """Yield batches of the points leased to this worker, until the job ends. `dataset` is a
         map-style data set, or tensors that are indexed together. No batch is smaller than
-        `--min-batch`: a remainder joins the batch before it."""
+        `--min-batch`: a smaller remainder becomes part of the batch before it."""
         if self._exchange is None:
             raise UsageError("call worker.attach() before worker.batches()")
         if batch_size < 1:
@@ -210,20 +214,19 @@ class Worker:
             self._exchange.contribute_rest()
 
     def data(self, name: str) -> Path:
-        """Return the folder of a data set of the catalogue (`polyrhythm data list`), from
-        `--data-dir` or another place where it is found. A small set that is not found is
-        fetched."""
+        """Return the folder of a data set of the catalogue (`polyrhythm data list`). It is searched
+        in `--data-dir` and the other places. A small data set that is not found is downloaded."""
         return obtain(known(name), self._job.options.get(DATA_DIR), os.environ)
 
     def push_buffers(self) -> list[list[torch.Tensor]]:
-        """The buffers from which contributions are sent, each with one tensor per flat space. With
-        rounds and without a timer the first two are used in turn. A gradient that already lies
-        there is sent without a copy."""
+        """The buffers from which contributions are sent. Each buffer has one tensor per dtype of
+        the parameters. With rounds and without a timer, the first two buffers are used in turn. A
+        gradient that is already in the buffer is sent without a copy."""
         return self._node.push_buffers()
 
     def report(self, **metrics: float) -> None:
-        """Put measures of this worker, such as accuracy, into the journal and the summary. A
-        measure that is not a finite number is left out, with a warning the first time."""
+        """Write measures of this worker, such as its accuracy, to the journal and the summary. A
+        measure that is not a finite number is left out; the first time, a warning is printed."""
         measured = {name: float(value) for name, value in metrics.items()}
         finite = {name: value for name, value in measured.items() if abs(value) <= MOST_NUMBER}
         for name in sorted(measured.keys() - finite.keys() - self._left_out):
@@ -235,15 +238,15 @@ class Worker:
             self._node.report(finite, self._node.version if exact else -1)
 
     def evaluate(self, **measures: Callable[[], float]) -> None:
-        """Evaluate these measures now and then and report them, as `--target-accuracy` needs. Call
-        it after every step: worker-0 evaluates, other workers do nothing. The time of an
-        evaluation, at most a tenth of the worker's time, does not count as computing."""
+        """Evaluate these measures now and then, and report them. `--target-accuracy` needs this.
+        Call it after every step: worker-0 evaluates, and other workers do nothing. The time of
+        evaluations does not count as computing. It is at most a tenth of the worker's time."""
         began_ns = time.monotonic_ns()
         if self.name != _EVALUATOR or self.stopped or not self._evaluations.due(began_ns):
             return
         exchange = self._exchange
         if exchange is not None and exchange.traits.timed and exchange.pending:
-            return  # the other workers would wait if it took longer than the rest of the interval
+            return  # the evaluation could outlast the interval, and the other workers would wait
         self.report(**{name: measure() for name, measure in measures.items()})
         now_ns = time.monotonic_ns()
         self._evaluations.done(began_ns, now_ns)

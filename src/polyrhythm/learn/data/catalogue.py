@@ -1,7 +1,8 @@
 """The catalogue of data sets: their files, sizes, checksums and download addresses.
 
-A set lies in a folder of its own name, in one of its forms. The first form is the one that is
-fetched. The others are smaller copies, which are used if a user has put them there.
+A data set lies in a folder with its name. The catalogue lists one or more forms of each set. The
+first form is complete and can be downloaded. The others are smaller copies, which are used if the
+user has put them into the folder.
 """
 
 from dataclasses import dataclass
@@ -15,13 +16,13 @@ class File:
     nbytes: int
     sha256: str
     unpacked_sha256: str = ""
-    """The checksum of the uncompressed content of a .gz file: distributions compress the same
-    content again, with other headers."""
+    """The checksum of the uncompressed content of a .gz file. Distributions compress the same
+    content again, which changes the checksum of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One form in which a set can lie in its folder. It is complete if all its files are there."""
+    """One form of a data set. It is found if all its files are in the folder."""
 
     what: str
     files: tuple[File, ...]
@@ -41,7 +42,7 @@ class DataSet:
     name: str
     what: str
     addresses: tuple[str, ...]
-    """Folders that hold the same bytes; they are tried in turn."""
+    """Folders on the web that hold the same files. They are tried one after the other."""
     forms: tuple[Form, ...]
     archive: Archive | None = None
 

@@ -1,4 +1,4 @@
-"""Verify a file against its checksum in the catalogue."""
+"""Compares a file with its checksum in the catalogue."""
 
 import gzip
 import hashlib
@@ -12,8 +12,8 @@ CHUNK_NBYTES = 1 << 20
 
 
 def is_right(path: Path, file: File) -> bool:
-    """Whether the file has the right checksum, or unpacks to the right content (some distributions
-    compress files again)."""
+    """Whether the file has the right checksum. A .gz file is also right if its uncompressed content
+    has the right checksum, because some distributions compress files again."""
     with path.open("rb") as stream:
         if _digest(stream) == file.sha256:
             return True

@@ -1,7 +1,8 @@
-"""Download data sets: into a hidden folder, verified there, and only then moved to their place.
+"""Downloads data sets into a hidden folder, verifies them there, and only then moves them to their
+place.
 
 A failed or interrupted download leaves nothing that could be mistaken for a data set. If several
-processes need the same set at once, one fetches it and the others wait for it.
+processes need the same set at once, one of them downloads it and the others wait for it.
 """
 
 import contextlib
@@ -25,17 +26,17 @@ from polyrhythm.learn.data.checksums import CHUNK_NBYTES, is_right
 from polyrhythm.learn.data.places import find, home, nowhere, places
 
 Progress = Callable[[File, int], None]
-"""Called with a file and the number of its bytes that have arrived."""
+"""A function that is called with a file and the number of its bytes that have arrived."""
 
 UNASKED_NBYTES = 256 * 10**6
-"""A job fetches a set that it needs by itself up to this size; a larger set needs `polyrhythm data
-fetch`."""
+"""The largest data set that a job downloads by itself. Larger sets must be downloaded with
+`polyrhythm data fetch`."""
 
 _TIMEOUT_S = 30.0
 
 
 def silent(file: File, done_nbytes: int) -> None:
-    """A `Progress` that shows nothing."""
+    """A `Progress` function that shows nothing."""
 
 
 def obtain(
@@ -45,8 +46,8 @@ def obtain(
     progress: Progress = silent,
     addresses: Sequence[str] | None = None,
 ) -> Path:
-    """Return the set's folder from the first place that holds it. Fetch the set if no place does
-    and it is not large."""
+    """Return the folder of the set, in the first place that holds it. If no place does, download
+    the set unless it is too large."""
     where = places(data_dir, environ)
     found = find(dataset, where)
     if found is not None:
@@ -66,8 +67,8 @@ def fetch(
     progress: Progress = silent,
     addresses: Sequence[str] | None = None,
 ) -> Path:
-    """Make the folder `into`/NAME hold the set's complete form. Files that are there and right
-    stay."""
+    """Make `into`/NAME hold the complete form of the set. Files that are already there and right
+    are kept."""
     folder = into / dataset.name
     try:
         with _alone(into):
@@ -85,7 +86,7 @@ def _is_there(path: Path, file: File) -> bool:
 
 @contextlib.contextmanager
 def _alone(into: Path) -> Iterator[None]:
-    """Hold a lock that keeps other processes from fetching into this folder."""
+    """Hold a lock, so that only one process downloads into this folder at a time."""
     into.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -102,8 +103,8 @@ def _download(
     progress: Progress,
     addresses: Sequence[str],
 ) -> None:
-    """Download the set into the hidden folder. First remove what a killed process may have left
-    there."""
+    """Download the set into the hidden folder. First remove files that a killed process may have
+    left in that folder."""
     part = folder.with_name(f".{dataset.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -154,7 +155,8 @@ def _get(address: str, file: File, target: Path, progress: Progress) -> None:
 
 
 def _receive(answer: IO[bytes], out: IO[bytes], file: File, progress: Progress) -> str:
-    """Copy at most one byte more than expected: that is enough for the checksum to be wrong."""
+    """Copy the answer to `out`, and return its checksum. At most one byte more than expected is
+    copied, because that is enough to make the checksum wrong."""
     digest, done = hashlib.sha256(), 0
     progress(file, 0)
     while done <= file.nbytes:
@@ -169,7 +171,7 @@ def _receive(answer: IO[bytes], out: IO[bytes], file: File, progress: Progress) 
 
 
 def _unpack(archive: Archive, wanted: Sequence[File], part: Path) -> None:
-    """Unpack only the files of the set, by their names in the archive, and verify each."""
+    """Unpack only the files of the set, by their names in the archive, and verify each of them."""
     path = part / archive.file.name
     with _open(path) as extract:
         for file in wanted:
@@ -182,7 +184,8 @@ def _unpack(archive: Archive, wanted: Sequence[File], part: Path) -> None:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """Open a .zip or .tar.gz file, and return a function from a member's name to its bytes."""
+    """Open a .zip or .tar.gz file. Yields a function that opens a member of the archive by its
+    name."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as packed:
             yield packed.open

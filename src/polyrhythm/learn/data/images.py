@@ -1,4 +1,5 @@
-"""Read image sets into tensors of bytes. A batch is converted to floating point when it is used."""
+"""Reads image sets into tensors of bytes. A batch is converted to floating point when it is
+used."""
 
 import gzip
 import math
@@ -41,8 +42,8 @@ def read_mnist(folder: Path) -> Images:
 
 
 def read_cifar10(folder: Path) -> Images:
-    """Read CIFAR-10 in the binary version, or a part of it from one file. The Python version is not
-    read: it is a pickle, and unpickling can run any code."""
+    """Read CIFAR-10 in its binary version, complete or only one of its files. The Python version is
+    not supported: it is a pickle, and unpickling can run any code."""
     if (folder / CIFAR_TEST).is_file():
         train_x, train_y = _read_batches([folder / name for name in CIFAR_TRAIN])
         return _images(train_x, train_y, *_read_batches([folder / CIFAR_TEST]))

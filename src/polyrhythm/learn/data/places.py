@@ -1,4 +1,4 @@
-"""Where a data set is searched, in which order, and the error if it is not found."""
+"""The folders in which a data set is searched, their order, and the error if it is not found."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from polyrhythm.learn.data.catalogue import DataSet, Form
 VARIABLE = "POLYRHYTHM_DATA"
 DEBIAN = Path("/usr/share/datasets")
 DATA_DIR = "data_dir"
-"""The job's option that carries `--data-dir` to its workers."""
+"""The name of the job's option that carries `--data-dir` to the workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A folder of data sets, and its name in messages. None: the folder was not given."""
+    """A folder of data sets, and its name in messages. The path is None if the user has not given
+    this folder."""
 
     label: str
     path: Path | None
     ours: bool = True
-    """Whether a fetched set may be put there."""
+    """Whether downloaded sets may be written to this folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Found:
 
 
 def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[DataFolder, ...]:
-    """Return all places, given or not, in the order in which they are searched."""
+    """Return all folders in the order in which they are searched. Folders that the user has not
+    given are included, without a path."""
     named = environ.get(VARIABLE)
     return (
         DataFolder("--data-dir", Path(data_dir).expanduser() if data_dir else None),
@@ -41,7 +43,8 @@ def places(data_dir: str | Path | None, environ: Mapping[str, str]) -> tuple[Dat
 
 
 def _cache(environ: Mapping[str, str]) -> Path:
-    """Return XDG's cache folder. Its specification says that a relative path is ignored."""
+    """Return the cache folder. A relative XDG_CACHE_HOME is ignored, as the XDG specification
+    demands."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():
         base = Path(environ.get("HOME") or Path.home()) / ".cache"
@@ -49,7 +52,8 @@ def _cache(environ: Mapping[str, str]) -> Path:
 
 
 def find(dataset: DataSet, where: Sequence[DataFolder]) -> Found | None:
-    """Return the first place that holds one of the set's forms; the complete form is preferred."""
+    """Return the first folder that holds one of the set's forms. In each folder, the complete form
+    is preferred."""
     for place in where:
         if place.path is None:
             continue
@@ -61,7 +65,7 @@ def find(dataset: DataSet, where: Sequence[DataFolder]) -> Found | None:
 
 
 def home(where: Sequence[DataFolder]) -> Path:
-    """Return the folder for fetched sets: the first place that was given."""
+    """Return the folder for downloaded sets: the first one that has a path."""
     return next(place.path for place in where if place.ours and place.path is not None)
 
 

@@ -1,8 +1,8 @@
 """CIFAR-10 photographs with VGG-11 and BatchNorm: 9.2 million parameters.
 
-A step of 64 images takes 0.6 to 0.9 s on one core (of the machine that the README measures on), so
-a pass takes about ten minutes of one core, divided among the workers. The 10,000 test images take
-half a minute.
+On one core of the host that the README's benchmarks use, a step of 64 images takes 0.6 to 0.9 s. So
+a pass takes about ten minutes of one core, divided among the workers. An evaluation on the 10,000
+test images takes half a minute.
 """
 
 import torch
@@ -15,8 +15,8 @@ DEFAULTS = {"epochs": 10, "data": ["cifar10"]}
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 """Channels of the convolutions; each stage ends with a layer that halves the image."""
 _EVALUATED = 500
-"""How many of the test images are used while training: more would keep the other workers
-waiting."""
+"""How many test images are used for an evaluation during training. More images would make the other
+workers wait."""
 
 
 def build() -> nn.Module:

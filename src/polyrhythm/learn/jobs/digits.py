@@ -1,4 +1,5 @@
-"""Handwritten digits (scikit-learn's 1,797 images of 8x8): a small network, seconds to train."""
+"""Handwritten digits (scikit-learn's 1,797 images of 8x8 pixels) with a small network. Training
+takes seconds."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,12 +16,12 @@ from polyrhythm.learn.worker import Worker
 DEFAULTS = {"epochs": 30}
 BATCH_SIZE = 32
 _TRAIN = 1_437
-"""Points to train on; the other 360 are the test set."""
+"""The number of points to train on. The other 360 are the test set."""
 
 
 def find() -> Path:
-    """Find the data file in scikit-learn's package without importing the package, which takes a
-    second."""
+    """Find the data file in scikit-learn's package. The package is not imported, because that takes
+    a second."""
     package = find_spec("sklearn")
     for place in (package.submodule_search_locations or ()) if package is not None else ():
         path = Path(place) / "datasets" / "data" / "digits.csv.gz"

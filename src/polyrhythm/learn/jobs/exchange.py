@@ -1,8 +1,8 @@
-"""The job of `polyrhythm bench exchange`: every worker pushes and pulls N bytes a round and
+"""The job of `polyrhythm bench exchange`: in every round each worker pushes and pulls N bytes, and
 computes nothing.
 
-It runs as any other job, except that its updater is plain addition, with which other parameter
-servers are measured too. The final sum is checked element by element.
+It runs like any other job, but its updater is plain addition. Other parameter servers are measured
+with additions too. At the end every element of the sum is checked.
 """
 
 import time

@@ -1,4 +1,5 @@
-"""The common part of the image jobs: normalised pixels, the training loop, and the final test."""
+"""The common part of the image jobs: normalised pixels, the training loop, and the final
+evaluation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,9 @@ _READERS = {"mnist": read_mnist, "fashion-mnist": read_mnist, "cifar10": read_ci
 
 
 class Pixels(nn.Module):
-    """Convert bytes to numbers from 0 to 1 and normalise them by mean and deviation. This is the
-    first layer of a model, so that images stay bytes until then and training and testing cannot
-    differ."""
+    """Convert bytes to numbers from 0 to 1, and normalise them by mean and standard deviation. This
+    is the first layer of a model, so images are stored as bytes, and training and evaluation use
+    the same conversion."""
 
     def __init__(self, mean: float = 0.0, deviation: float = 1.0) -> None:
         super().__init__()
@@ -56,8 +57,8 @@ def train(
     batch_size: int,
     evaluated: int | None = None,
 ) -> None:
-    """Train until the job ends. Report the accuracy on the test images now and then (on the first
-    `evaluated` of them if given), and on all of them at the end."""
+    """Train until the job ends. Report the accuracy on the test images now and then, and at the
+    end. `evaluated`: how many test images to use before the end; all are used at the end."""
     rate = said_rate(worker.options)
     if rate is not None:
         for group in optimizer.param_groups:

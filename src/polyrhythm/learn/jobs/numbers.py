@@ -1,5 +1,5 @@
-"""Options of the built-in jobs: `--set rate=0.01` and `--set batch=128` replace a job's own
-numbers."""
+"""Options of the built-in jobs: `--set rate=0.01` and `--set batch=128` replace the learning rate
+and the batch size of a job."""
 
 from collections.abc import Callable, Mapping
 from math import inf
@@ -12,7 +12,7 @@ Number = TypeVar("Number", int, float)
 
 
 def said_rate(options: Mapping[str, str]) -> float | None:
-    """Return the rate given with `--set`; None if none was given."""
+    """Return the learning rate given with `--set`; None if none was given."""
     return _positive(options, _RATE, float, "a number above 0, such as 0.01")
 
 
