@@ -1,1 +1,1 @@
-"""What a job keeps beyond its end: models and checkpoints, in a folder or an object store."""
+"""Models and checkpoints, which a job writes to a folder or an object store."""

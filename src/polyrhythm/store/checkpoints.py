@@ -1,11 +1,13 @@
-"""Checkpoints in a store: write one, find the newest that is whole, read it, remove old ones.
+"""Checkpoints in a store: writing one, finding the newest that is whole, reading it, and deleting old
+ones.
 
     checkpoints/00000007/slices-0-5f2c9a41.safetensors   parameters and optimizer state, per server
-    checkpoints/00000007/record-91b0c3d2.json            what only the lead knows
-    checkpoints/00000007/manifest.json                   written last: without it nothing exists
+    checkpoints/00000007/record-91b0c3d2.json            the lead's state, such as progress in the data
+    checkpoints/00000007/manifest.json                   the list of the files; it is written last
 
-The names of files hold a random part, so that no job writes over files of another one, or over what
-an interrupted attempt left. The manifest names the files that count.
+A checkpoint exists if its manifest does. The names of the other files have a random part, so that a
+job does not overwrite files of another job, or files that an interrupted attempt has left. Files that
+the manifest does not name are ignored.
 """
 
 import os
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters"
-"""The name of a slice's parameters; its other tensors are optimizer state under torch's names."""
+"""The name of the tensor with a slice's parameters. The other tensors of a slice are optimizer state
+and have torch's names."""
 T = TypeVar("T")
 
 
@@ -42,13 +45,13 @@ class Checkpoint:
 
     @property
     def layout(self) -> Layout:
-        """The slices as they were cut when the checkpoint was made."""
+        """The division of the model into slices when the checkpoint was made."""
         manifest = self.manifest
         return lay_out(manifest.model, manifest.layout_servers, manifest.slice_nbytes)
 
     @property
     def tensor_files(self) -> tuple[FileEntry, ...]:
-        """The files of slices, and the one of `worker.keep` if there is one."""
+        """The files of slices, and the file of the tensors that `worker.keep` added, if any."""
         kept = self.manifest.kept
         return self.manifest.files if kept is None else (*self.manifest.files, kept)
 
@@ -59,15 +62,15 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint in a listing. `fault` is None if its manifest is whole and its files have the
-    right sizes; their bytes are not read."""
+    """A checkpoint in a listing. `fault` is None if its manifest is valid and its files have the right
+    sizes. The contents of the files are not read."""
 
     number: int
     checkpoint: Checkpoint | None
     fault: str | None
     other_version: bool = False
     incomplete: bool = False
-    """It has no manifest: it is being written, or its writing was interrupted."""
+    """The checkpoint has no manifest: it is being written, or writing it was interrupted."""
 
     @property
     def state(self) -> str:
@@ -99,7 +102,7 @@ def write_slices(
 
 
 def write_kept(store: Store, number: int, tensors: "Mapping[str, torch.Tensor]") -> FileEntry:
-    """Write the tensors that `worker.keep` added. Its plain values belong into the record."""
+    """Write the tensors that `worker.keep` added. Its other values belong in the record."""
     file = encode(tensors)
     name = f"kept-{_token()}.safetensors"
     store.put(_path(number, name), file.buffers)
@@ -120,11 +123,11 @@ def write_manifest(
     record: Any,
     kept: FileEntry | None = None,
 ) -> Checkpoint:
-    """Write the record, which msgspec can turn into JSON, and then the manifest. Call it when all
-    servers have written their files: from now on the checkpoint exists.
+    """Write the record and then the manifest; after that the checkpoint exists. Call this when all
+    servers have written their files. `record` must be a value that msgspec can encode as JSON.
 
-    Raise StoreTaken if another job has written this number. Two jobs then use one store, and the
-    caller must stop making checkpoints there."""
+    Raise StoreTaken if another job has written a checkpoint with this number. Two jobs then use one
+    store, and the caller must stop making checkpoints there."""
     data = msgspec.json.encode(record)
     name = f"record-{_token()}.json"
     store.put(_path(number, name), data)
@@ -153,15 +156,15 @@ def write_manifest(
 
 
 def next_number(store: Store) -> int:
-    """The number of the next checkpoint: one more than any number in use, also by an incomplete
-    checkpoint."""
+    """The number of the next checkpoint: one more than the highest number in the store, including
+    numbers of incomplete checkpoints."""
     return max(_objects(store), default=0) + 1
 
 
 def prune(store: Store, keep: int) -> list[int]:
-    """Delete all but the newest `keep` checkpoints, and what interrupted attempts before the oldest
-    of these left. Return the numbers that were deleted. A damaged checkpoint does not count as
-    kept; one of another version is left alone."""
+    """Delete every checkpoint that is older than the newest `keep` whole ones, also if it is damaged or
+    incomplete. Return the numbers that were deleted. A checkpoint of another version of polyrhythm
+    is not deleted."""
     if keep < 1:
         raise StoreError(f"cannot keep {keep} checkpoints: keep at least 1")
     listed = listing(store)
@@ -171,7 +174,7 @@ def prune(store: Store, keep: int) -> list[int]:
     oldest = whole[-keep]
     gone = [each.number for each in listed if each.number < oldest and not each.other_version]
     for number in gone:
-        store.delete([_path(number, MANIFEST)])  # first: half a checkpoint must not look whole
+        store.delete([_path(number, MANIFEST)])  # first, so that the checkpoint no longer exists
         store.delete_under(f"{FOLDER}/{number:08d}")
     return gone
 
@@ -180,7 +183,7 @@ def prune(store: Store, keep: int) -> list[int]:
 
 
 def listing(store: Store) -> list[Listed]:
-    """All checkpoints, oldest first, with their faults as far as names and sizes show them."""
+    """All checkpoints, oldest first. Their faults are found by names and sizes of files alone."""
     return [_listed(store, number, infos) for number, infos in sorted(_objects(store).items())]
 
 
@@ -220,8 +223,8 @@ def newest(store: Store, tell: Callable[[str], None]) -> Checkpoint:
 
 
 def verify(store: Store, checkpoint: Checkpoint) -> None:
-    """Read every byte of a checkpoint. Raise DamagedCheckpoint or ObjectMissing at the first
-    difference from what was written, and StoreError if the store cannot be read."""
+    """Read and verify every byte of a checkpoint. Raise DamagedCheckpoint or ObjectMissing at the first
+    fault, and StoreError if the store cannot be read."""
     if missing := _missing_slices(checkpoint):
         raise DamagedCheckpoint(f"checkpoint {checkpoint.number} has no slice {missing[0]}")
     read_record(store, checkpoint, Any)
@@ -233,7 +236,7 @@ def verify(store: Store, checkpoint: Checkpoint) -> None:
 
 
 def read_record(store: Store, checkpoint: Checkpoint, kind: type[T]) -> T:
-    """The lead's record, verified, as a value of this type."""
+    """Read and verify the lead's record, and decode it as a value of this type."""
     entry = checkpoint.manifest.record
     path = _path(checkpoint.number, entry.name)
     data = store.get(path)
@@ -248,7 +251,7 @@ def read_record(store: Store, checkpoint: Checkpoint, kind: type[T]) -> T:
 
 
 def read_kept(store: Store, checkpoint: Checkpoint) -> Tensors:
-    """The tensors that `worker.keep` added, verified. They lie in read-only memory."""
+    """Read and verify the tensors that `worker.keep` added. They are in read-only memory."""
     if (entry := checkpoint.manifest.kept) is None:
         return {}
     path = _path(checkpoint.number, entry.name)
@@ -259,9 +262,9 @@ def read_kept(store: Store, checkpoint: Checkpoint) -> Tensors:
 def read_slices(
     store: Store, checkpoint: Checkpoint, slices: Iterable[Slice]
 ) -> dict[int, Tensors]:
-    """Read the tensors of these slices, which may be cut in another way than those of the
-    checkpoint. Only the bytes that are needed are read, and verified. Tensors may lie in read-only
-    memory: copy them."""
+    """Read the tensors of these slices. The checkpoint may divide the model into other slices. Only
+    slices of the checkpoint that overlap these slices are read; they are verified. Tensors may be in
+    read-only memory, so the caller must copy them."""
     wanted = list(slices)
     there = checkpoint.layout.slices
     sources = {slice_.id: overlapping(there, slice_) for slice_ in wanted}
@@ -301,7 +304,7 @@ def _path(number: int, name: str) -> str:
 
 
 def _objects(store: Store) -> dict[int, list[ObjectInfo]]:
-    """The objects of every number."""
+    """The objects of each checkpoint, by its number."""
     found: dict[int, list[ObjectInfo]] = {}
     for info in store.list(FOLDER):
         parts = info.name.split("/")

@@ -1,4 +1,4 @@
-"""Find the credentials and endpoints of object stores where users keep them.
+"""Finds the credentials and endpoints of object stores in the usual places.
 
 obstore reads the usual environment variables by itself (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
 `AWS_REGION`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` and so on). It does not
@@ -18,7 +18,7 @@ _FROM_FILE = {
     "region": "region",
     "endpoint_url": "endpoint",
 }
-"""Keys of the shared files, and the names that obstore has for them."""
+"""By the name of a setting in the shared AWS files, its name in obstore."""
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
 _VARIABLES = {
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -37,10 +37,10 @@ _ENDPOINTS = {
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of the profile in the shared AWS files that no environment variable gives.
+    """The settings of a profile in the shared AWS files, without those that environment variables set.
 
-    The profile is `AWS_PROFILE`, or `default`. Keys in the environment are used instead of the keys
-    of a profile, never mixed with them."""
+    The profile is `AWS_PROFILE`, or `default`. If the environment has credentials, none of the
+    profile's credentials is used."""
     home = Path(environment.get("HOME", "~")).expanduser()
     profile = environment.get("AWS_PROFILE", "default")
     found: dict[str, str] = {}
@@ -67,8 +67,8 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def plain_http(scheme: str, environment: Mapping[str, str], endpoint: str | None) -> bool:
-    """Whether the endpoint that the user gave begins with http://, so that it needs no TLS.
-    `endpoint`: the one of the user's files."""
+    """Whether the endpoint in the environment or in the user's files (`endpoint`) begins with http://,
+    so that the connection has no TLS."""
     endpoints = [environment.get(variable, "") for variable in _ENDPOINTS[scheme]]
     return any(url.startswith("http://") for url in (*endpoints, endpoint or ""))
 

@@ -1,7 +1,8 @@
-"""Turn every fault of a store into one line that names the store and tells what to do.
+"""Turns every exception of a store into a `StoreError` whose text is one line.
 
-obstore's exceptions have a text of many lines, with the request and its whole response. The text of
-a `StoreError` has one line, and no credentials: queries of URLs (which may be signatures) are cut.
+The texts of obstore's exceptions have many lines, with the request and its whole response. The text of
+a `StoreError` names the store and the reason. It contains no credentials: the query part of a URL,
+which may be a signature, is removed.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _QUERY = re.compile(r"\?\S+")
 _METADATA = ("169.254.", "metadata.google", "MissingAccount", "Account must be specified")
-"""Without credentials, obstore asks the host for those of its cloud, under these addresses."""
+"""If a text contains one of these, no credentials were found. Without credentials, obstore asks the
+metadata service of the cloud, at these addresses."""
 _WORDS = {
     errno.ENOSPC: "no space is left on the device",
     errno.EDQUOT: "the disk quota is used up",
@@ -28,7 +30,7 @@ _WORDS = {
 
 
 def shown_url(url: str) -> str:
-    """The URL without user, password and query, in which secrets may be."""
+    """The URL without its user, password and query, which may be secret."""
     scheme, found, rest = url.partition("://")
     if not found:
         return url
@@ -38,7 +40,8 @@ def shown_url(url: str) -> str:
 
 @contextlib.contextmanager
 def explained(action: str, url: str) -> Iterator[None]:
-    """Raise each fault of the body as a StoreError: `cannot <action> <url>: <reason>`."""
+    """Turn an exception in the body of the `with` statement into a StoreError with the text `cannot
+    <action> <url>: <reason>`."""
     from obstore.exceptions import BaseError
 
     try:
@@ -52,7 +55,7 @@ def explained(action: str, url: str) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """The reason in one line, from the text of an exception of obstore or of the system."""
+    """The reason for an exception of obstore or of the operating system, in one line."""
     text = str(error).partition("\n\nDebug source")[0]
     if (number := _os_error(error, text)) is not None:
         return _WORDS.get(number, os.strerror(number).lower())

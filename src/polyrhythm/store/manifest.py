@@ -1,8 +1,10 @@
-"""The manifest of a checkpoint: the object that makes it exist, and says what it consists of.
+"""The manifest of a checkpoint: the object that lists its files. The checkpoint exists if the manifest
+does.
 
-It is written last, and only if there is none: of two jobs that write a checkpoint of one number, one
-wins. Its outer form (`format`, `digest`, `manifest`) stays the same in all versions, so that every
-version can tell a checkpoint of another one from a damaged one.
+The manifest is written last, and only if there is none with the same number: if two jobs write a
+checkpoint with one number, only one of them succeeds. Its outer form (`format`, `digest`, `manifest`)
+is the same in all versions of polyrhythm, so that a manifest of another version is not taken for a
+damaged one.
 """
 
 import re
@@ -15,17 +17,20 @@ from polyrhythm.store.tensor_file import digest_of
 from polyrhythm.wire.messages import FileEntry, JobSpec, ModelSpec
 
 FORMAT = 1
-"""The version of the format. It changes when an older program could not read a checkpoint rightly."""
+"""The version of the format. It is increased when older versions of polyrhythm would read a new
+checkpoint wrongly."""
 
 
 _NAME = re.compile(r"[a-z0-9-]+\.[a-z]+")
-"""The names of files. A manifest cannot name an object outside its checkpoint."""
+"""The pattern of file names. It excludes slashes, so that a manifest cannot name an object outside its
+checkpoint."""
 _MOST_SERVERS = 1_000_000
 _LEAST_SLICE_NBYTES = 64
 
 
 class OtherVersion(StoreError):
-    """A checkpoint was written by another version of polyrhythm, in a form this one cannot read."""
+    """A checkpoint was written by another version of polyrhythm, in a format that this version cannot
+    read."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,22 +38,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     round: int
-    """The last round, or without rounds the number of contributions, that the cut contains."""
+    """With rounds, the last round that was folded before the checkpoint. Without rounds, the number of
+    contributions that the checkpoint contains."""
     made_s: float
-    """When it was made, in seconds since 1970."""
+    """When the checkpoint was made, in seconds since 1970."""
     version: str
-    """The version of polyrhythm that wrote it."""
+    """The version of polyrhythm that wrote the checkpoint."""
     model: ModelSpec
     job: JobSpec
     layout_servers: int
-    """The number of servers for which the model was cut into slices."""
+    """The number of servers for which the model was divided into slices."""
     slice_nbytes: int
     files: tuple[FileEntry, ...]
     """The files of slices, with the numbers of the slices in each."""
     record: FileEntry
-    """What only the lead knows."""
+    """The file with the lead's state, such as the progress in the data."""
     kept: FileEntry | None = None
-    """What `worker.keep` added: the file of its tensors."""
+    """The file with the tensors that `worker.keep` added, if any."""
 
 
 class _Envelope(msgspec.Struct, frozen=True):
@@ -63,7 +69,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes | memoryview, url: str) -> Manifest:
-    """Decode and verify. `url`: where the manifest is, for the text of an error."""
+    """Decode and verify a manifest. `url`: its address, for error messages."""
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -86,8 +92,8 @@ def decode_manifest(data: bytes | memoryview, url: str) -> Manifest:
 
 
 def _fault(manifest: Manifest) -> str | None:
-    """The first value that no job could have written; None if there is none. A digest shows that the
-    manifest is what was written, not that a polyrhythm wrote it."""
+    """Describe the first impossible value; None if there is none. The digest shows that the manifest is
+    undamaged, but not that polyrhythm wrote it."""
     if (fault := nonsense(manifest.model)) is not None:
         return f"its model is impossible: {fault}"
     if not 1 <= manifest.layout_servers <= _MOST_SERVERS:

@@ -1,10 +1,10 @@
 """A model as one file in the safetensors format, under the names of the model's own `state_dict`.
 
-A file is written slice by slice: every range of a slice has its place in the file, so nothing of the
-model is held in memory. *The file gets its name when it is complete and on the disk; until then it is
-called `NAME.part`.* A tensor whose elements lie in another order in the flat space (channels_last) is
-brought into the order of its shape at the end. Tied weights are stored once for each of their names,
-because the format has no references.
+A file is written slice by slice, each range of a slice to its place in the file, so that the model is
+never in memory as a whole. *The file gets its name when it is complete and on the disk; until then it
+is called `NAME.part`.* Slices contain the elements of a tensor in the order of its memory. If that is
+not the order of its shape (channels_last), the tensor is reordered in the file at the end. Tied
+weights are stored once for each of their names, because the format has no references.
 """
 
 import contextlib
@@ -47,14 +47,15 @@ class ModelFile:
     def __init__(
         self, path: Path, spec: ModelSpec, layout: Layout, about: Mapping[str, str] | None = None
     ) -> None:
-        """`about` is stored as metadata. The folder is made again if it was deleted."""
+        """`about` is stored as metadata. The folder of the file is made if it does not exist."""
         self.path = path
         self._part = path.with_name(f"{path.name}.part")
         self._spec = spec
         self._layout = layout
         header, self._places = _plan(spec, about or {})
         self._first: dict[int, int] = {}
-        """Per tensor of the spec, its offset in the file; tensors that are not saved have none."""
+        """The offset in the file of each tensor of the spec, under the first of its names. Tensors that
+        are not saved have no entry."""
         for name in reversed(spec.saved):
             self._first[name.tensor] = self._places[name.name]
         self.nbytes = len(header) + sum(_nbytes(spec.tensors[s.tensor]) for s in spec.saved)
@@ -68,7 +69,7 @@ class ModelFile:
             _write(self._fd, memoryview(header), 0)
 
     def write(self, slice_: int, data: memoryview) -> None:
-        """Write the parameters of a slice, in the dtype of the model, to their places."""
+        """Write the parameters of a slice, which are in the dtype of the model, to their places."""
         item = self._layout.spaces[self._layout.slices[slice_].space].item_nbytes
         with self._faults():
             for tensor, begin, end, at in self._ranges[slice_]:
@@ -78,7 +79,7 @@ class ModelFile:
         self._missing.discard(slice_)
 
     def commit(self) -> None:
-        """Give the complete file its name."""
+        """Complete the file, and give it its name when it is on the disk."""
         assert not self._missing, "slices are missing"
         with self._faults():
             self._reorder()
@@ -99,7 +100,7 @@ class ModelFile:
                 self._part.unlink()
 
     def _reorder(self) -> None:
-        """Bring tensors whose strides are permuted into the order of their shape."""
+        """Rewrite tensors with permuted strides in the order of their shape."""
         for index, at in self._first.items():
             tensor = self._spec.tensors[index]
             if _is_in_order(tensor) or not _nbytes(tensor):
@@ -111,7 +112,7 @@ class ModelFile:
             _write(self._fd, _bytes_of(ordered), at)
 
     def _repeat(self) -> None:
-        """Write tied weights under their other names."""
+        """Copy tied weights in the file to the places of their other names."""
         for entry in self._spec.saved:
             source, target = self._first[entry.tensor], self._places[entry.name]
             nbytes = _nbytes(self._spec.tensors[entry.tensor]) if source != target else 0
@@ -130,8 +131,8 @@ class ModelFile:
 
 
 def _plan(spec: ModelSpec, about: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
-    """The header of the file, and the offset of each name in the file. Larger dtypes come first, so
-    that every tensor is aligned."""
+    """The header of the file, and the offset of each named tensor in the file. Dtypes with larger
+    elements come first, so that every tensor is aligned."""
     saved = sorted(spec.saved, key=lambda s: -ITEM_NBYTES[spec.tensors[s.tensor].dtype])
     table: dict[str, Any] = {"__metadata__": {"format": "pt", **about}}
     offsets, end = {}, 0
@@ -151,8 +152,8 @@ def _plan(spec: ModelSpec, about: Mapping[str, str]) -> tuple[bytes, dict[str, i
 
 
 def _ranges(layout: Layout) -> list[list[tuple[int, int, int, int]]]:
-    """Per slice, its ranges of tensors: tensor, first and last element in the slice, and the first
-    element in the tensor."""
+    """For each slice, the pieces of tensors in it: the index of the tensor, the range [first, end) of
+    elements in the slice, and the first element in the tensor."""
     ends = [(place.space, place.offset + place.length) for place in layout.places]
     found: list[list[tuple[int, int, int, int]]] = []
     for slice_ in layout.slices:
@@ -174,7 +175,7 @@ def _nbytes(tensor: TensorSpec) -> int:
 
 
 def _is_in_order(tensor: TensorSpec) -> bool:
-    """Whether the elements lie in the order of the shape."""
+    """Whether the elements are in the order of the shape (row-major)."""
     expected = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
         if size > 1 and stride != expected:
@@ -210,7 +211,7 @@ def _read(fd: int, into: memoryview, at: int) -> None:
 
 
 def _verify(path: Path) -> None:
-    """Let the library read the header: it checks that every byte belongs to one tensor."""
+    """Let the safetensors library read the header. It checks that every byte belongs to one tensor."""
     try:
         with safe_open(path, "pt"):
             pass

@@ -1,5 +1,5 @@
-"""Open a model's file, with one line if it cannot be read. This module does not import torch, so that
-commands can check a file quickly."""
+"""Opens a model's file, and raises an error of one line if it cannot be read. This module does not
+import torch, so that commands can check a file quickly."""
 
 import contextlib
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ def check_readable(path: Path) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path, framework: str = "pt") -> Iterator[Any]:
-    """The file, as a reader of safetensors for this framework."""
+    """Open the file with the safetensors reader for this framework."""
     try:
         with path.open("rb"):
-            pass  # for the words of the operating system, which the library does not repeat
+            pass  # raises an OSError with the system's reason, which the library would not name
         with safe_open(path, framework) as file:
             yield file
     except OSError as error:

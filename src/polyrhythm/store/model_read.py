@@ -1,7 +1,7 @@
-"""Read a model's file into a model, after a check that both have the same tensors.
+"""Reads a model's file into a model, after a check that both have the same tensors.
 
-*A file is copied into a model only if all names, shapes and dtypes agree. The first difference is
-named.*
+*A file is copied into a model only if all names, shapes and dtypes agree. The error message names the
+first difference.*
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def load_into(model: torch.nn.Module, path: Path) -> None:
     state = {
         name: value
         for name, value in model.state_dict(keep_vars=True).items()
-        if id(value) in known  # a saved model does not have the extra state of modules
+        if id(value) in known  # extra state of modules is not saved
     }
     with opened(path) as file:
         if (fault := _difference(file, state)) is not None:

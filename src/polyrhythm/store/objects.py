@@ -1,11 +1,12 @@
 """A store of objects: a folder, S3, Google Cloud Storage, Azure, or the memory of this process.
 
-Objects are written whole and read whole, or in ranges. Nothing here compares and swaps, because a
-folder cannot: a decision is an object that only one of several creators can `create`.
+An object is written as a whole, and read as a whole or in ranges. There is no compare-and-swap, because
+a folder cannot do it. Instead, `create` succeeds for only one of several processes that create the same
+object.
 
-Open a store in the process that uses it, after the fork: obstore starts threads of its own on first
-use, and a process that is forked later would wait for them forever. Such a process gets a StoreError
-instead. This module imports obstore only when a store is opened.
+Open a store in the process that uses it, after the fork. obstore starts threads on first use, and a
+process that is forked later would wait for them forever. Such a process gets a StoreError instead.
+This module imports obstore only when a store is opened.
 """
 
 import contextlib
@@ -29,13 +30,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _SCHEMES = {"file": "folder", "memory": "memory", "s3": "remote", "gs": "remote", "az": "remote"}
 _PART_NBYTES = 8 * 1024 * 1024
-"""Larger objects go to a remote store in parts of this size, a few at a time."""
+"""Larger objects are sent to a remote store in parts of this size, a few at a time."""
 _MOST_PARTS = 9_000
-"""S3 accepts 10,000 parts."""
+"""The most parts of an object. S3 accepts up to 10,000."""
 _CONCURRENCY = 4
 
 _used_in: int | None = None
-"""The process in which obstore was first used; its threads exist there alone."""
+"""The process in which obstore was first used. The threads of obstore exist in this process only."""
 _memories: dict[str, "ObjectStore"] = {}
 _memories_lock = threading.Lock()
 
@@ -47,7 +48,8 @@ class ObjectInfo:
 
 
 def kind_of(url: str) -> str:
-    """`folder`, `memory` (of one process) or `remote`; raise StoreError for any other scheme."""
+    """The kind of store that a URL names: `folder`, `memory` (of one process) or `remote`. Raise
+    StoreError for an unknown scheme."""
     scheme, found, _ = url.partition("://")
     if not url.strip():
         raise StoreError("the store's URL is empty")
@@ -62,10 +64,10 @@ def kind_of(url: str) -> str:
 
 
 def open_store(url: str, *, make: bool = False) -> "Store":
-    """Open the store at a URL. `make`: make the folder if it is not there.
+    """Open the store at a URL. `make`: make the folder if it does not exist.
 
-    Call it in the process that uses the store, never before a fork. A remote store is not contacted
-    yet: `Store.check` does that."""
+    Call this in the process that uses the store, never before a fork. It does not contact a remote
+    store; `Store.check` does."""
     kind = kind_of(url)
     if kind == "folder":
         return Store(shown_url(url), *_open_folder(url, make=make))
@@ -78,10 +80,12 @@ def open_store(url: str, *, make: bool = False) -> "Store":
 
 
 class Store:
-    """The objects under one URL. Every fault is a StoreError of one line. Threads may share it."""
+    """The objects under one URL. Every fault is raised as a StoreError of one line. Several threads may
+    use a store."""
 
     def __init__(self, url: str, objects: "ObjectStore", folder: Path | None = None) -> None:
-        """`url`: as it is shown, without secrets. `folder`: where the objects are files."""
+        """`url`: the URL without secrets, for messages. `folder`: the folder of the objects; None if
+        they are not files."""
         self.url = url
         self.folder = folder
         self._objects = objects
@@ -99,9 +103,9 @@ class Store:
         self.delete([name])
 
     def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write an object whole. The buffers are read in place and not joined, so they must not
-        change before this returns. An object of this name is replaced. In a folder, its bytes are on
-        the disk when this returns, and its name is when `create` returns for an object beside it."""
+        """Write an object; an object of this name is replaced. The buffers are not copied, so they must
+        not change before this returns. In a folder, the object's bytes are on the disk when this
+        returns. Its directory entry is on the disk only after a later `create` in the same folder."""
         parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         nbytes = sum(memoryview(part).nbytes for part in parts)
         in_parts = kind_of(self.url) == "remote" and nbytes > _PART_NBYTES
@@ -115,8 +119,8 @@ class Store:
             )
 
     def create(self, name: str, data: Buffer) -> bool:
-        """Write an object whole if there is none of this name. Return False if there is one: of
-        several creators, one gets True."""
+        """Write an object if there is none of this name, and return True; otherwise return False. If
+        several processes create the same object, only one gets True."""
         from obstore.exceptions import AlreadyExistsError
 
         with self._writing(name, sync_names=True):
@@ -127,7 +131,7 @@ class Store:
         return True
 
     def get(self, name: str) -> memoryview:
-        """Read an object whole; raise ObjectMissing if there is none."""
+        """Read a whole object; raise ObjectMissing if there is none."""
         with self._using("read", name):
             return memoryview(self._objects.get(name).buffer())
 
@@ -168,8 +172,9 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self, name: str, *, sync_names: bool = False) -> Iterator[None]:
-        """Around the write of an object. `sync_names`: wait until its name is on the disk, too, with
-        the names of all objects beside it."""
+        """The context in which an object is written. In a folder, it waits until the bytes are on the
+        disk. `sync_names`: wait also for the directory entries of this object and of all objects in
+        the same folder."""
         with self._using("write", name):
             self._must_exist()
             yield
@@ -179,7 +184,8 @@ class Store:
 
     @contextlib.contextmanager
     def _using(self, action: str, name: str) -> Iterator[None]:
-        """Turn faults into a StoreError, and refuse to work where obstore would hang."""
+        """Turn faults into a StoreError. Raise a StoreError at once in a forked process in which obstore
+        would hang."""
         global _used_in
         if _used_in is None:
             _used_in = os.getpid()
@@ -192,7 +198,8 @@ class Store:
             yield
 
     def _must_exist(self) -> None:
-        """A folder that was removed must not come back with the next object."""
+        """Raise StoreError if the folder was removed. Otherwise obstore would make it again with the next
+        object."""
         if self.folder is not None and not self.folder.is_dir():
             raise StoreError(f"the folder {self.url} does not exist (any more)")
 

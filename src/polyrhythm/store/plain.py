@@ -1,9 +1,9 @@
-"""Take a `state_dict()` apart into tensors and a tree of plain values, and put it together again.
+"""Takes a `state_dict()` apart into tensors and a tree of plain values, and puts it together again.
 
-Such states go into checkpoints without pickle, so that loading a checkpoint runs no code. What is
-neither a tensor nor a plain value is refused by its path, before anything is written. The tree is
-made of JSON: numbers, text, true, false and null stand for themselves, and everything else is a list
-that begins with its kind.
+Such states are stored in checkpoints without pickle, so that loading a checkpoint runs no code. A value
+that is neither a tensor nor a plain value is refused before anything is written; the error names its
+path. The tree is JSON: numbers, text, true, false and null stand for themselves, and every other value
+is a list that begins with the kind of the value.
 """
 
 import math
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 _MOST_DEPTH = 64
 _LARGE = 2**53
-"""JSON numbers beyond this are not the same in every reader."""
+"""Larger integers are stored as text, because some JSON readers would round them."""
 _MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _MAKE: dict[str, type] = {kind: type_ for type_, kind in _MAPPINGS.items()}
 _KEYS = (str, int, float, bool, type(None))
 
 
 def take_apart(value: Any, path: str) -> "tuple[Any, dict[str, torch.Tensor]]":
-    """The tree of a value, and its tensors by name. `path` is the value's name, with which the names
-    of tensors begin. Tensors are not copied. Raise UsageError for what cannot be kept."""
+    """The tree of a value, and its tensors by name. `path` is the name of the value; the names of its
+    tensors begin with it. Tensors are not copied. Raise UsageError if a value cannot be stored."""
     tensors: dict[str, torch.Tensor] = {}
     return _tree(value, path, tensors, 0), tensors
 
 
 def put_together(tree: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:
-    """The value that was taken apart. Its tensors are copies. Raise DamagedCheckpoint for a tree
-    that `take_apart` does not make."""
+    """The value that `take_apart` has taken apart. Its tensors are copies. Raise DamagedCheckpoint for a
+    tree that `take_apart` cannot have made."""
     try:
         return _value(tree, tensors, 0)
     except (KeyError, ValueError, TypeError) as error:

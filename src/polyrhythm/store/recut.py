@@ -1,7 +1,8 @@
-"""Build the tensors of a slice from a checkpoint whose slices were cut in another way.
+"""Builds the tensors of a slice from a checkpoint that divides the model into other slices.
 
-The flat spaces of a model depend on the model alone. Only where they are cut depends on the number
-of servers. So a slice is a range, and the slices of the checkpoint that overlap it contain it.
+A model has one flat buffer (space) of parameters per dtype, whatever the number of servers. Only the
+places where it is divided into slices depend on that number. So a slice is a range of a space, and the
+slices of the checkpoint that overlap the range contain all its elements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ def overlapping(there: Sequence[Slice], slice_: Slice) -> list[Slice]:
 
 
 def assembled(slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors]) -> Tensors:
-    """The tensors of a slice from those of the slices that covered its range."""
+    """The tensors of a slice, from the tensors of the checkpoint's slices that cover its range."""
     if len(sources) == 1 and _same_range(sources[0], slice_):
         return read[sources[0].id]
     names = {name for source in sources for name in read[source.id]}
@@ -39,9 +40,9 @@ def assembled(slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors]) 
 def _joined(
     slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors], name: str
 ) -> "torch.Tensor":
-    """One tensor of a slice. A tensor with an element per parameter is joined; a source without it
-    has not made a step yet and counts as zero. Any other tensor (a count of steps) is the greatest
-    of the sources'."""
+    """One tensor of a slice. A tensor with one element per parameter is put together from the sources;
+    a source that lacks it has not made a step yet, and its elements are zero. Any other tensor, such
+    as a count of steps, is the maximum over the sources."""
     import torch
 
     found = [(source, read[source.id].get(name)) for source in sources]

@@ -1,4 +1,5 @@
-"""Open S3, Google Cloud Storage and Azure with the user's credentials and bounded retries."""
+"""Opens S3, Google Cloud Storage and Azure with the user's credentials and a limited number of
+retries."""
 
 import os
 from datetime import timedelta
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 _RETRIES = 3
 _RETRY_S, _CONNECT_S, _SILENCE_S, _REQUEST_S = 15, 5, 30, 600
-"""A store that refuses connections is given up after some seconds, a silent one after 30 s."""
+"""The limits of all retries together, of connecting, of a silence while reading, and of one request. So
+a store that refuses connections fails after some seconds, and a silent store after about 30 s."""
 
 
 def open_remote(url: str) -> "ObjectStore":

@@ -1,12 +1,13 @@
 """The file format of tensors in a checkpoint: safetensors, written from memory without a copy.
 
-A file begins with its index (8 bytes of length, then JSON), and the tensors' bytes follow. The index
-holds the digest of every tensor, and the manifest holds the digest of the index. So one tensor can
-be read and verified without the rest of the file, and no byte of the file is left unverified.
-Any safetensors library can read these files; the libraries' own writers would copy every tensor.
+A file begins with its index (8 bytes of length, then JSON), and the bytes of the tensors follow. The
+index contains the digest of every tensor, and the manifest contains the digest of the index. So one
+tensor can be read and verified without the rest of the file, and every byte of the file is covered.
+Any safetensors library can read these files. polyrhythm writes them itself, because the library's
+writer would copy every tensor.
 
-Commands that list and verify checkpoints import this module, so it imports torch only when it makes
-tensors.
+Commands that list and verify checkpoints import this module and do not need torch, so torch is imported
+only when tensors are made.
 """
 
 import math
@@ -29,7 +30,7 @@ _LENGTH_NBYTES = 8
 _ALIGN = 64
 _FIRST_READ_NBYTES = 64 * 1024
 _READ_NBYTES = 64 * 1024 * 1024
-"""Tensors are read in pieces of about this size, so that a large file does not fill the memory."""
+"""Tensors are read in groups of about this size, so that a large file does not fill the memory."""
 _DTYPES = {
     "F32": "float32",
     "F64": "float64",
@@ -42,13 +43,13 @@ _DTYPES = {
     "U8": "uint8",
     "BOOL": "bool",
 }
-"""The names of dtypes in safetensors, and in torch."""
+"""By the name of a dtype in safetensors, its name in torch."""
 _NAMES = {f"torch.{dtype}": name for name, dtype in _DTYPES.items()}
 _METADATA = "__metadata__"
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A tensor in the index; the offsets count from the end of the index."""
+    """A tensor in the index. The offsets are in bytes and count from the end of the index."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -57,7 +58,8 @@ class Place(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A file in memory: its index, and the tensors' own memory."""
+    """A file that is to be written: first its index, then the memory of the tensors themselves. `digest`
+    is the digest of the index."""
 
     buffers: list[memoryview]
     nbytes: int
@@ -69,7 +71,7 @@ class Index:
     places: dict[str, Place]
     digests: dict[str, str]
     nbytes: int
-    """The length of the index, with which the tensors' bytes begin."""
+    """The length of the index in bytes. The bytes of the tensors begin there."""
 
 
 def digest_of(data: bytes | memoryview) -> str:
@@ -77,10 +79,10 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 def encode(tensors: "Mapping[str, torch.Tensor]") -> Encoded:
-    """Lay out a file. Tensors on the CPU that are contiguous are not copied: they must not change
+    """Make a file of these tensors. Contiguous tensors on the CPU are not copied, so they must not change
     until the file is written."""
     memories = {name: _memory(tensor) for name, tensor in tensors.items()}
-    # safetensors allows no gaps: the odd sizes come last, so that all tensors are aligned
+    # safetensors allows no gaps, so tensors whose size is no multiple of the alignment come last
     order = sorted(
         tensors,
         key=lambda name: (memories[name].nbytes % _ALIGN > 0, -tensors[name].element_size()),
@@ -101,7 +103,8 @@ def encode(tensors: "Mapping[str, torch.Tensor]") -> Encoded:
 
 
 def read_index(store: Store, path: str, entry: FileEntry) -> Index:
-    """Read and verify a file's index. Raise DamagedCheckpoint if it differs from the entry."""
+    """Read and verify a file's index. Raise DamagedCheckpoint if the file's size or the digest of the
+    index differs from the entry in the manifest."""
     if (there := store.nbytes_of(path)) != entry.nbytes:
         raise DamagedCheckpoint(
             f"{store.url_of(path)} is damaged: it has {there} bytes instead of {entry.nbytes}"
@@ -129,8 +132,8 @@ def read_index(store: Store, path: str, entry: FileEntry) -> Index:
 
 
 def _fault(index: Index, nbytes: int) -> str | None:
-    """How an index contradicts itself or the size of its file; None if it does not. Its digest shows
-    that it is what was written, not that a polyrhythm wrote it."""
+    """Describe how an index contradicts itself or the size of its file; None if it does not. The digest
+    shows that the index is undamaged, but not that polyrhythm wrote it."""
     end = 0
     for name, place in sorted(index.places.items(), key=lambda item: item[1].data_offsets):
         first, end_before, end = place.data_offsets[0], end, place.data_offsets[1]
@@ -149,7 +152,7 @@ def _fault(index: Index, nbytes: int) -> str | None:
 def read_tensors(
     store: Store, path: str, index: Index, names: Iterable[str]
 ) -> "Iterator[tuple[str, torch.Tensor]]":
-    """Read and verify these tensors. They lie in read-only memory: copy what is to change."""
+    """Read and verify these tensors. They are in read-only memory."""
     for name, memory in read_bytes(store, path, index, names):
         yield name, _tensor(index.places[name], memory)
 
@@ -190,7 +193,7 @@ def _groups(names: Sequence[str], places: Mapping[str, Place]) -> Iterator[list[
 
 
 def _ranges(store: Store, path: str, ranges: list[tuple[int, int]]) -> list[memoryview]:
-    """Read ranges; an empty range is read as nothing, because stores refuse it."""
+    """Read these ranges. An empty range is not requested, because stores refuse empty ranges."""
     full = [pair for pair in ranges if pair[0] < pair[1]]
     found = iter(store.get_ranges(path, full))
     return [next(found) if first < end else memoryview(b"") for first, end in ranges]
