@@ -17,9 +17,9 @@ _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AcceptLimit:
-    """Accepts connections from non-blocking listening sockets. It holds one spare descriptor. When no
-    other descriptor is left, it closes the spare one, accepts the connection with the free number,
-    and closes the connection: so the peer is refused and does not wait."""
+    """Accepts connections from non-blocking listening sockets. It holds one spare descriptor. When
+    no other descriptor is left, it closes the spare one, accepts the connection with the free
+    number, and closes the connection: so the peer is refused and does not wait."""
 
     def __init__(self) -> None:
         self._spare: int | None = None
@@ -27,8 +27,9 @@ class AcceptLimit:
 
     @property
     def scarce(self) -> bool:
-        """Whether the next connection would take a descriptor of the reserve. The kernel assigns the
-        lowest free number, so the number of a new descriptor tells about how many are in use."""
+        """Whether the next connection would take a descriptor of the reserve. The kernel assigns
+        the lowest free number, so the number of a new descriptor tells about how many are in
+        use."""
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most == resource.RLIM_INFINITY:
             return False

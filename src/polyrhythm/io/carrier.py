@@ -1,5 +1,5 @@
-"""The interface below a stream link: a carrier reads and writes one socket, and decides how payloads
-travel.
+"""The interface below a stream link: a carrier reads and writes one socket, and decides how
+payloads travel.
 
 *Only a carrier reads from its socket or writes to it.* A stream that transforms the bytes, such as
 TLS, is therefore one more carrier; no other module has to change.
@@ -29,7 +29,8 @@ descriptor))."""
 
 
 class Carrier(Protocol):
-    """Reads and writes `sock`. The link registers `sock` with a poller, shuts it down and closes it."""
+    """Reads and writes `sock`. The link registers `sock` with a poller, shuts it down and closes
+    it."""
 
     kind: str
     by_reference: bool
@@ -44,8 +45,8 @@ class Carrier(Protocol):
         SOME, ALL or NOW. Raises OSError if the stream breaks."""
 
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
-        """Write the buffers in order, with one system call where possible, and return how many bytes
-        were written. Descriptors are sent with the first byte. `wait` is SOME or NOW."""
+        """Write the buffers in order, with one system call where possible, and return how many
+        bytes were written. Descriptors are sent with the first byte. `wait` is SOME or NOW."""
 
     def wrap(self, payload: Sequence[Sendable]) -> Wrapped:
         """Turn a payload into the buffers of its frame."""

@@ -10,8 +10,8 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores(membership: Path = _MEMBERSHIP, groups: Path = _GROUPS) -> int:
-    """The number of usable cores, rounded down: a quota of 2.5 cores counts as 2, because the system
-    would stop a third thread in the middle of its work."""
+    """The number of usable cores, rounded down: a quota of 2.5 cores counts as 2, because the
+    system would stop a third thread in the middle of its work."""
     bound = getattr(os, "sched_getaffinity", None)
     cores = (os.cpu_count() or 1) if bound is None else len(bound(0))
     return max(1, int(min([cores, *_quotas(membership, groups)])))
@@ -31,8 +31,8 @@ def _quotas(membership: Path, groups: Path) -> Iterator[float]:
 
 
 def _upwards(roots: tuple[Path, ...], path: str) -> Iterator[Path]:
-    """The folders of a control group and of all groups above it. In a container, the root may be the
-    container's own group; folders below it then do not exist."""
+    """The folders of a control group and of all groups above it. In a container, the root may be
+    the container's own group; folders below it then do not exist."""
     for root in roots:
         group = root / path.lstrip("/")
         while group != root:

@@ -3,8 +3,8 @@ HOST:PORT.
 
 *The index is a folder that belongs to the user and that no other user can read or write (0700). A
 folder with another owner or mode is not used.* While a job runs, it has one file in the folder: its
-entry. Hosts may share home folders, so an entry names the boot of its host and is found on that host
-only. The entry of a killed job is ignored, and is removed when the next job registers.
+entry. Hosts may share home folders, so an entry names the boot of its host and is found on that
+host only. The entry of a killed job is ignored, and is removed when the next job registers.
 """
 
 import contextlib
@@ -51,8 +51,8 @@ class Index:
 
     @contextlib.contextmanager
     def registered(self, entry: Entry) -> Iterator[bool]:
-        """Keep the job's entry in the index while the body of the `with` statement runs. Yields False
-        if no folder can be used."""
+        """Keep the job's entry in the index while the body of the `with` statement runs. Yields
+        False if no folder can be used."""
         path = self._register(entry)
         try:
             yield path is not None

@@ -34,8 +34,8 @@ class Link(Protocol):
     """The incarnation of the worker or server at the other end; 0 until it is known."""
     kind: str
     by_reference: bool
-    """The peer reads payloads in the sender's memory, without a copy. So the sender may not reuse the
-    memory when `done` is called, but only when the peer's messages allow it."""
+    """The peer reads payloads in the sender's memory, without a copy. So the sender may not reuse
+    the memory when `done` is called, but only when the peer's messages allow it."""
 
     @property
     def pollable(self) -> "PollableLink | None":
@@ -49,8 +49,8 @@ class Link(Protocol):
         flush: bool = True,
         done: Callable[[], None] | None = None,
     ) -> None:
-        """Queue a message, and flush. This never blocks. With `flush=False` the message waits for the
-        next flush. `done` is called when the link no longer needs the memory of the payload."""
+        """Queue a message, and flush. This never blocks. With `flush=False` the message waits for
+        the next flush. `done` is called when the link no longer needs the memory of the payload."""
 
     def flush(self) -> None:
         """Begin to send the queued messages."""
@@ -69,7 +69,8 @@ class Link(Protocol):
         has come from the peer's machine for so long."""
 
     def land_with(self, land: Land) -> None:
-        """Let `land` choose the memory into which payloads are received, if they travel as bytes."""
+        """Let `land` choose the memory into which payloads are received, if they travel as
+        bytes."""
 
     def close(self) -> None:
         """Send the queued messages, then end the link. The threads that read it, at both ends, then
@@ -98,6 +99,6 @@ class PollableLink(Link, Protocol):
     def receive_ready(
         self, *, finish: bool = False, most: int | None = None
     ) -> Iterator[tuple[Message, Payload | None]]:
-        """The messages that have arrived. `finish`: wait for the rest of a payload that has begun to
-        arrive. `most`: stop after this many messages, and set `unfinished`, because more may have
-        arrived."""
+        """The messages that have arrived. `finish`: wait for the rest of a payload that has begun
+        to arrive. `most`: stop after this many messages, and set `unfinished`, because more may
+        have arrived."""

@@ -36,8 +36,8 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class ReferenceCarrier:
-    """Sends the descriptor of a memory segment once. After that, payloads in this segment are sent as
-    references (segment, offset, length) instead of bytes."""
+    """Sends the descriptor of a memory segment once. After that, payloads in this segment are sent
+    as references (segment, offset, length) instead of bytes."""
 
     kind = "local"
     by_reference = True
@@ -121,8 +121,8 @@ class ReferenceCarrier:
 
 
 def host_identity() -> str:
-    """A text that names the boot of this host, the network namespace and the user. Two processes can
-    have a local link if their texts are equal. Empty if local links are not available."""
+    """A text that names the boot of this host, the network namespace and the user. Two processes
+    can have a local link if their texts are equal. Empty if local links are not available."""
     if not AVAILABLE:
         return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

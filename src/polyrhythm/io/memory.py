@@ -1,5 +1,5 @@
-"""Links within one process, for the inline engine and for tests. Messages are passed as objects, and
-payloads by reference. The rules for the use of a payload's memory are those of other links."""
+"""Links within one process, for the inline engine and for tests. Messages are passed as objects,
+and payloads by reference. The rules for the use of a payload's memory are those of other links."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -94,8 +94,8 @@ class MemoryLink:
 
 
 def memory_pair(one: str, other: str) -> tuple[MemoryLink, MemoryLink]:
-    """The two ends of a link between the peers named `one` and `other`: first the end of `one`, then
-    the end of `other`."""
+    """The two ends of a link between the peers named `one` and `other`: first the end of `one`,
+    then the end of `other`."""
     there: SimpleQueue[_Item] = SimpleQueue()
     back: SimpleQueue[_Item] = SimpleQueue()
     return MemoryLink(other, back, there), MemoryLink(one, there, back)

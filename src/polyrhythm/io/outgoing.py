@@ -11,8 +11,8 @@ from polyrhythm.wire.frames import FLAG_REFERENCE, Draft
 
 
 class Descriptor:
-    """A duplicate of a file descriptor that is to be sent. The owner may close the original before the
-    frame is written, and its number could then belong to another file."""
+    """A duplicate of a file descriptor that is to be sent. The owner may close the original before
+    the frame is written, and its number could then belong to another file."""
 
     __slots__ = ("fd",)
 
@@ -66,8 +66,8 @@ class Outgoing:
 
 
 def fingerprint_of(payload: Sequence[Sendable], flags: int) -> Fingerprint | None:
-    """The shared digest of a payload that is sent as bytes to several peers; None if the payload has
-    no shared digest."""
+    """The shared digest of a payload that is sent as bytes to several peers; None if the payload
+    has no shared digest."""
     if flags & FLAG_REFERENCE or len(payload) != 1:
         return None
     part = payload[0]

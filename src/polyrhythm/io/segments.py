@@ -1,9 +1,9 @@
 """Memory for tensors: anonymous, or a memfd that another process can map.
 
-A memfd is sealed against shrinking and growing before its descriptor is sent, because a segment that
-shrinks kills its reader with SIGBUS. For the same reason a peer's segment without these seals is
-refused. Another seal makes every map that is made later read-only. The kernel frees a segment when
-the last process that uses it has ended, so `kill -9` leaves nothing behind.
+A memfd is sealed against shrinking and growing before its descriptor is sent, because a segment
+that shrinks kills its reader with SIGBUS. For the same reason a peer's segment without these seals
+is refused. Another seal makes every map that is made later read-only. The kernel frees a segment
+when the last process that uses it has ended, so `kill -9` leaves nothing behind.
 """
 
 import fcntl
@@ -56,8 +56,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a segment that can be sent: by reference if the link supports it, otherwise as bytes.
-    Memory that is in no segment is always sent as bytes."""
+    """A part of a segment that can be sent: by reference if the link supports it, otherwise as
+    bytes. Memory that is in no segment is always sent as bytes."""
 
     segment: Segment | None
     offset: int
@@ -68,7 +68,8 @@ class Piece:
     own."""
 
     def for_many(self) -> "Piece":
-        """This piece with a digest that several links share. It is valid until the memory changes."""
+        """This piece with a digest that several links share. It is valid until the memory
+        changes."""
         return replace(self, fingerprint=Fingerprint(self.memory))
 
 

@@ -33,8 +33,9 @@ _DIRECT_NBYTES = 256 * 1024
 thread would take longer."""
 _BUFFERS_PER_CALL = 512
 _MOST_QUEUED = 2**17
-"""A link with this many unsent frames is ended, because its peer sends requests and does not read the
-answers. A version has one frame per slice: even two versions of a 100 GB model have fewer frames."""
+"""A link with this many unsent frames is ended, because its peer sends requests and does not read
+the answers. A version has one frame per slice: even two versions of a 100 GB model have fewer
+frames."""
 _LINGER_S = 2.0
 """How long `close` waits for queued frames to be written."""
 
@@ -251,9 +252,10 @@ class StreamLink:
                 done()
 
     def _next_items(self) -> list[Outgoing]:
-        """The frames of the next write. A frame with descriptors is written alone, because descriptors
-        are sent with the first byte of a write. Frames that must still be hashed are written a few at
-        a time, so that the peer receives the first ones while the next ones are hashed."""
+        """The frames of the next write. A frame with descriptors is written alone, because
+        descriptors are sent with the first byte of a write. Frames that must still be hashed are
+        written a few at a time, so that the peer receives the first ones while the next ones are
+        hashed."""
         items: list[Outgoing] = []
         buffers = hashes_nbytes = 0
         for item in self._outbox:
@@ -287,8 +289,8 @@ class StreamLink:
         return sent
 
     def _sent(self, nbytes: int, finished: list[Callable[[], None]]) -> None:
-        """Remove the `nbytes` that were written from the front of the outbox. Adds the `done` callbacks
-        of complete frames to `finished`."""
+        """Remove the `nbytes` that were written from the front of the outbox. Adds the `done`
+        callbacks of complete frames to `finished`."""
         self._outbox_nbytes -= nbytes
         while self._outbox and nbytes >= self._outbox[0].nbytes:
             item = self._outbox.popleft()

@@ -89,8 +89,8 @@ def _end_after(sock: socket.socket, seconds: float) -> None:
 
 
 def bound_buffers(sock: socket.socket) -> None:
-    """Limit the socket's buffers if the link is on loopback. Between hosts, the kernel chooses their
-    size by the amount of data in flight."""
+    """Limit the socket's buffers if the link is on loopback. Between hosts, the kernel chooses
+    their size by the amount of data in flight."""
     if is_loopback(sock.getsockname()[0]):
         for side in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             sock.setsockopt(socket.SOL_SOCKET, side, _BUFFER_NBYTES)

@@ -1,13 +1,13 @@
-"""Checkpoints in a store: writing one, finding the newest that is whole, reading it, and deleting old
-ones.
+"""Checkpoints in a store: writing one, finding the newest that is whole, reading it, and deleting
+old ones.
 
     checkpoints/00000007/slices-0-5f2c9a41.safetensors   parameters and optimizer state, per server
-    checkpoints/00000007/record-91b0c3d2.json            the lead's state, such as progress in the data
+    checkpoints/00000007/record-91b0c3d2.json            the lead's state
     checkpoints/00000007/manifest.json                   the list of the files; it is written last
 
 A checkpoint exists if its manifest does. The names of the other files have a random part, so that a
-job does not overwrite files of another job, or files that an interrupted attempt has left. Files that
-the manifest does not name are ignored.
+job does not overwrite files of another job, or files that an interrupted attempt has left. Files
+that the manifest does not name are ignored.
 """
 
 import os
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 PARAMETERS = "parameters"
-"""The name of the tensor with a slice's parameters. The other tensors of a slice are optimizer state
-and have torch's names."""
+"""The name of the tensor with a slice's parameters. The other tensors of a slice are optimizer
+state and have torch's names."""
 T = TypeVar("T")
 
 
@@ -62,8 +62,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A checkpoint in a listing. `fault` is None if its manifest is valid and its files have the right
-    sizes. The contents of the files are not read."""
+    """A checkpoint in a listing. `fault` is None if its manifest is valid and its files have the
+    right sizes. The contents of the files are not read."""
 
     number: int
     checkpoint: Checkpoint | None
@@ -162,9 +162,9 @@ def next_number(store: Store) -> int:
 
 
 def prune(store: Store, keep: int) -> list[int]:
-    """Delete every checkpoint that is older than the newest `keep` whole ones, also if it is damaged or
-    incomplete. Return the numbers that were deleted. A checkpoint of another version of polyrhythm
-    is not deleted."""
+    """Delete every checkpoint that is older than the newest `keep` whole ones, also if it is
+    damaged or incomplete. Return the numbers that were deleted. A checkpoint of another version of
+    polyrhythm is not deleted."""
     if keep < 1:
         raise StoreError(f"cannot keep {keep} checkpoints: keep at least 1")
     listed = listing(store)
@@ -223,8 +223,8 @@ def newest(store: Store, tell: Callable[[str], None]) -> Checkpoint:
 
 
 def verify(store: Store, checkpoint: Checkpoint) -> None:
-    """Read and verify every byte of a checkpoint. Raise DamagedCheckpoint or ObjectMissing at the first
-    fault, and StoreError if the store cannot be read."""
+    """Read and verify every byte of a checkpoint. Raise DamagedCheckpoint or ObjectMissing at the
+    first fault, and StoreError if the store cannot be read."""
     if missing := _missing_slices(checkpoint):
         raise DamagedCheckpoint(f"checkpoint {checkpoint.number} has no slice {missing[0]}")
     read_record(store, checkpoint, Any)
@@ -263,8 +263,8 @@ def read_slices(
     store: Store, checkpoint: Checkpoint, slices: Iterable[Slice]
 ) -> dict[int, Tensors]:
     """Read the tensors of these slices. The checkpoint may divide the model into other slices. Only
-    slices of the checkpoint that overlap these slices are read; they are verified. Tensors may be in
-    read-only memory, so the caller must copy them."""
+    slices of the checkpoint that overlap these slices are read; they are verified. Tensors may be
+    in read-only memory, so the caller must copy them."""
     wanted = list(slices)
     there = checkpoint.layout.slices
     sources = {slice_.id: overlapping(there, slice_) for slice_ in wanted}

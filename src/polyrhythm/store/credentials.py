@@ -2,7 +2,8 @@
 
 obstore reads the usual environment variables by itself (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
 `AWS_REGION`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME` and so on). It does not
-read the shared files of the AWS tools, so this module does. A variable takes precedence over a file.
+read the shared files of the AWS tools, so this module does. A variable takes precedence over a
+file.
 """
 
 import configparser
@@ -37,7 +38,8 @@ _ENDPOINTS = {
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a profile in the shared AWS files, without those that environment variables set.
+    """The settings of a profile in the shared AWS files, without those that environment variables
+    set.
 
     The profile is `AWS_PROFILE`, or `default`. If the environment has credentials, none of the
     profile's credentials is used."""
@@ -67,8 +69,8 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def plain_http(scheme: str, environment: Mapping[str, str], endpoint: str | None) -> bool:
-    """Whether the endpoint in the environment or in the user's files (`endpoint`) begins with http://,
-    so that the connection has no TLS."""
+    """Whether the endpoint in the environment or in the user's files (`endpoint`) begins with
+    http://, so that the connection has no TLS."""
     endpoints = [environment.get(variable, "") for variable in _ENDPOINTS[scheme]]
     return any(url.startswith("http://") for url in (*endpoints, endpoint or ""))
 

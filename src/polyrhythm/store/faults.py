@@ -1,8 +1,8 @@
 """Turns every exception of a store into a `StoreError` whose text is one line.
 
-The texts of obstore's exceptions have many lines, with the request and its whole response. The text of
-a `StoreError` names the store and the reason. It contains no credentials: the query part of a URL,
-which may be a signature, is removed.
+The texts of obstore's exceptions have many lines, with the request and its whole response. The text
+of a `StoreError` names the store and the reason. It contains no credentials: the query part of a
+URL, which may be a signature, is removed.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""The manifest of a checkpoint: the object that lists its files. The checkpoint exists if the manifest
-does.
+"""The manifest of a checkpoint: the object that lists its files. The checkpoint exists if the
+manifest does.
 
 The manifest is written last, and only if there is none with the same number: if two jobs write a
-checkpoint with one number, only one of them succeeds. Its outer form (`format`, `digest`, `manifest`)
-is the same in all versions of polyrhythm, so that a manifest of another version is not taken for a
-damaged one.
+checkpoint with one number, only one of them succeeds. Its outer form (`format`, `digest`,
+`manifest`) is the same in all versions of polyrhythm, so that a manifest of another version is not
+taken for a damaged one.
 """
 
 import re
@@ -22,15 +22,15 @@ checkpoint wrongly."""
 
 
 _NAME = re.compile(r"[a-z0-9-]+\.[a-z]+")
-"""The pattern of file names. It excludes slashes, so that a manifest cannot name an object outside its
-checkpoint."""
+"""The pattern of file names. It excludes slashes, so that a manifest cannot name an object outside
+its checkpoint."""
 _MOST_SERVERS = 1_000_000
 _LEAST_SLICE_NBYTES = 64
 
 
 class OtherVersion(StoreError):
-    """A checkpoint was written by another version of polyrhythm, in a format that this version cannot
-    read."""
+    """A checkpoint was written by another version of polyrhythm, in a format that this version
+    cannot read."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +38,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     round: int
-    """With rounds, the last round that was folded before the checkpoint. Without rounds, the number of
-    contributions that the checkpoint contains."""
+    """With rounds, the last round that was folded before the checkpoint. Without rounds, the number
+    of contributions that the checkpoint contains."""
     made_s: float
     """When the checkpoint was made, in seconds since 1970."""
     version: str
@@ -92,8 +92,8 @@ def decode_manifest(data: bytes | memoryview, url: str) -> Manifest:
 
 
 def _fault(manifest: Manifest) -> str | None:
-    """Describe the first impossible value; None if there is none. The digest shows that the manifest is
-    undamaged, but not that polyrhythm wrote it."""
+    """Describe the first impossible value; None if there is none. The digest shows that the
+    manifest is undamaged, but not that polyrhythm wrote it."""
     if (fault := nonsense(manifest.model)) is not None:
         return f"its model is impossible: {fault}"
     if not 1 <= manifest.layout_servers <= _MOST_SERVERS:

@@ -15,9 +15,9 @@ _AT_ONCE = 16
 def export_checkpoint(
     url: str, number: int | None, path: Path, tell: Callable[[str], None]
 ) -> None:
-    """Write the parameters and buffers of checkpoint `number` in the store `url` to the file `path`. If
-    `number` is None, take the newest checkpoint that is whole; `tell` then gets one line for each
-    newer one that is damaged or incomplete. Every byte that is read is verified."""
+    """Write the parameters and buffers of checkpoint `number` in the store `url` to the file
+    `path`. If `number` is None, take the newest checkpoint that is whole; `tell` then gets one line
+    for each newer one that is damaged or incomplete. Every byte that is read is verified."""
     store = open_store(url)
     checkpoint = (
         checkpoints.newest(store, tell) if number is None else checkpoints.load(store, number)

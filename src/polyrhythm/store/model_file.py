@@ -1,10 +1,10 @@
 """A model as one file in the safetensors format, under the names of the model's own `state_dict`.
 
-A file is written slice by slice, each range of a slice to its place in the file, so that the model is
-never in memory as a whole. *The file gets its name when it is complete and on the disk; until then it
-is called `NAME.part`.* Slices contain the elements of a tensor in the order of its memory. If that is
-not the order of its shape (channels_last), the tensor is reordered in the file at the end. Tied
-weights are stored once for each of their names, because the format has no references.
+A file is written slice by slice, each range of a slice to its place in the file, so that the model
+is never in memory as a whole. *The file gets its name when it is complete and on the disk; until
+then it is called `NAME.part`.* Slices contain the elements of a tensor in the order of its memory.
+If that is not the order of its shape (channels_last), the tensor is reordered in the file at the
+end. Tied weights are stored once for each of their names, because the format has no references.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ class ModelFile:
         self._layout = layout
         header, self._places = _plan(spec, about or {})
         self._first: dict[int, int] = {}
-        """The offset in the file of each tensor of the spec, under the first of its names. Tensors that
-        are not saved have no entry."""
+        """The offset in the file of each tensor of the spec, under the first of its names. Tensors
+        that are not saved have no entry."""
         for name in reversed(spec.saved):
             self._first[name.tensor] = self._places[name.name]
         self.nbytes = len(header) + sum(_nbytes(spec.tensors[s.tensor]) for s in spec.saved)
@@ -152,8 +152,8 @@ def _plan(spec: ModelSpec, about: Mapping[str, str]) -> tuple[bytes, dict[str, i
 
 
 def _ranges(layout: Layout) -> list[list[tuple[int, int, int, int]]]:
-    """For each slice, the pieces of tensors in it: the index of the tensor, the range [first, end) of
-    elements in the slice, and the first element in the tensor."""
+    """For each slice, the pieces of tensors in it: the index of the tensor, the range [first, end)
+    of elements in the slice, and the first element in the tensor."""
     ends = [(place.space, place.offset + place.length) for place in layout.places]
     found: list[list[tuple[int, int, int, int]]] = []
     for slice_ in layout.slices:
@@ -211,7 +211,8 @@ def _read(fd: int, into: memoryview, at: int) -> None:
 
 
 def _verify(path: Path) -> None:
-    """Let the safetensors library read the header. It checks that every byte belongs to one tensor."""
+    """Let the safetensors library read the header. It checks that every byte belongs to one
+    tensor."""
     try:
         with safe_open(path, "pt"):
             pass

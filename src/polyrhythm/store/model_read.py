@@ -1,7 +1,7 @@
 """Reads a model's file into a model, after a check that both have the same tensors.
 
-*A file is copied into a model only if all names, shapes and dtypes agree. The error message names the
-first difference.*
+*A file is copied into a model only if all names, shapes and dtypes agree. The error message names
+the first difference.*
 """
 
 from collections.abc import Mapping

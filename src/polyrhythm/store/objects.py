@@ -1,8 +1,8 @@
 """A store of objects: a folder, S3, Google Cloud Storage, Azure, or the memory of this process.
 
-An object is written as a whole, and read as a whole or in ranges. There is no compare-and-swap, because
-a folder cannot do it. Instead, `create` succeeds for only one of several processes that create the same
-object.
+An object is written as a whole, and read as a whole or in ranges. There is no compare-and-swap,
+because a folder cannot do it. Instead, `create` succeeds for only one of several processes that
+create the same object.
 
 Open a store in the process that uses it, after the fork. obstore starts threads on first use, and a
 process that is forked later would wait for them forever. Such a process gets a StoreError instead.
@@ -36,7 +36,8 @@ _MOST_PARTS = 9_000
 _CONCURRENCY = 4
 
 _used_in: int | None = None
-"""The process in which obstore was first used. The threads of obstore exist in this process only."""
+"""The process in which obstore was first used. The threads of obstore exist in this process
+only."""
 _memories: dict[str, "ObjectStore"] = {}
 _memories_lock = threading.Lock()
 
@@ -80,12 +81,12 @@ def open_store(url: str, *, make: bool = False) -> "Store":
 
 
 class Store:
-    """The objects under one URL. Every fault is raised as a StoreError of one line. Several threads may
-    use a store."""
+    """The objects under one URL. Every fault is raised as a StoreError of one line. Several threads
+    may use a store."""
 
     def __init__(self, url: str, objects: "ObjectStore", folder: Path | None = None) -> None:
-        """`url`: the URL without secrets, for messages. `folder`: the folder of the objects; None if
-        they are not files."""
+        """`url`: the URL without secrets, for messages. `folder`: the folder of the objects; None
+        if they are not files."""
         self.url = url
         self.folder = folder
         self._objects = objects
@@ -103,9 +104,10 @@ class Store:
         self.delete([name])
 
     def put(self, name: str, data: Buffer | Sequence[Buffer]) -> None:
-        """Write an object; an object of this name is replaced. The buffers are not copied, so they must
-        not change before this returns. In a folder, the object's bytes are on the disk when this
-        returns. Its directory entry is on the disk only after a later `create` in the same folder."""
+        """Write an object; an object of this name is replaced. The buffers are not copied, so they
+        must not change before this returns. In a folder, the object's bytes are on the disk when
+        this returns. Its directory entry is on the disk only after a later `create` in the same
+        folder."""
         parts = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         nbytes = sum(memoryview(part).nbytes for part in parts)
         in_parts = kind_of(self.url) == "remote" and nbytes > _PART_NBYTES
@@ -119,8 +121,8 @@ class Store:
             )
 
     def create(self, name: str, data: Buffer) -> bool:
-        """Write an object if there is none of this name, and return True; otherwise return False. If
-        several processes create the same object, only one gets True."""
+        """Write an object if there is none of this name, and return True; otherwise return False.
+        If several processes create the same object, only one gets True."""
         from obstore.exceptions import AlreadyExistsError
 
         with self._writing(name, sync_names=True):
@@ -172,9 +174,9 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self, name: str, *, sync_names: bool = False) -> Iterator[None]:
-        """The context in which an object is written. In a folder, it waits until the bytes are on the
-        disk. `sync_names`: wait also for the directory entries of this object and of all objects in
-        the same folder."""
+        """The context in which an object is written. In a folder, it waits until the bytes are on
+        the disk. `sync_names`: wait also for the directory entries of this object and of all
+        objects in the same folder."""
         with self._using("write", name):
             self._must_exist()
             yield
@@ -184,8 +186,8 @@ class Store:
 
     @contextlib.contextmanager
     def _using(self, action: str, name: str) -> Iterator[None]:
-        """Turn faults into a StoreError. Raise a StoreError at once in a forked process in which obstore
-        would hang."""
+        """Turn faults into a StoreError. Raise a StoreError at once in a forked process in which
+        obstore would hang."""
         global _used_in
         if _used_in is None:
             _used_in = os.getpid()
@@ -198,8 +200,8 @@ class Store:
             yield
 
     def _must_exist(self) -> None:
-        """Raise StoreError if the folder was removed. Otherwise obstore would make it again with the next
-        object."""
+        """Raise StoreError if the folder was removed. Otherwise obstore would make it again with
+        the next object."""
         if self.folder is not None and not self.folder.is_dir():
             raise StoreError(f"the folder {self.url} does not exist (any more)")
 

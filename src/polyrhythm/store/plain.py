@@ -1,9 +1,9 @@
 """Takes a `state_dict()` apart into tensors and a tree of plain values, and puts it together again.
 
-Such states are stored in checkpoints without pickle, so that loading a checkpoint runs no code. A value
-that is neither a tensor nor a plain value is refused before anything is written; the error names its
-path. The tree is JSON: numbers, text, true, false and null stand for themselves, and every other value
-is a list that begins with the kind of the value.
+Such states are stored in checkpoints without pickle, so that loading a checkpoint runs no code. A
+value that is neither a tensor nor a plain value is refused before anything is written; the error
+names its path. The tree is JSON: numbers, text, true, false and null stand for themselves, and
+every other value is a list that begins with the kind of the value.
 """
 
 import math
@@ -25,15 +25,16 @@ _KEYS = (str, int, float, bool, type(None))
 
 
 def take_apart(value: Any, path: str) -> "tuple[Any, dict[str, torch.Tensor]]":
-    """The tree of a value, and its tensors by name. `path` is the name of the value; the names of its
-    tensors begin with it. Tensors are not copied. Raise UsageError if a value cannot be stored."""
+    """The tree of a value, and its tensors by name. `path` is the name of the value; the names of
+    its tensors begin with it. Tensors are not copied. Raise UsageError if a value cannot be
+    stored."""
     tensors: dict[str, torch.Tensor] = {}
     return _tree(value, path, tensors, 0), tensors
 
 
 def put_together(tree: Any, tensors: "Mapping[str, torch.Tensor]") -> Any:
-    """The value that `take_apart` has taken apart. Its tensors are copies. Raise DamagedCheckpoint for a
-    tree that `take_apart` cannot have made."""
+    """The value that `take_apart` has taken apart. Its tensors are copies. Raise DamagedCheckpoint
+    for a tree that `take_apart` cannot have made."""
     try:
         return _value(tree, tensors, 0)
     except (KeyError, ValueError, TypeError) as error:

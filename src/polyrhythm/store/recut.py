@@ -1,8 +1,8 @@
 """Builds the tensors of a slice from a checkpoint that divides the model into other slices.
 
-A model has one flat buffer (space) of parameters per dtype, whatever the number of servers. Only the
-places where it is divided into slices depend on that number. So a slice is a range of a space, and the
-slices of the checkpoint that overlap the range contain all its elements.
+A model has one flat buffer (space) of parameters per dtype, whatever the number of servers. Only
+the places where it is divided into slices depend on that number. So a slice is a range of a space,
+and the slices of the checkpoint that overlap the range contain all its elements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ def assembled(slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors]) 
 def _joined(
     slice_: Slice, sources: list[Slice], read: Mapping[int, Tensors], name: str
 ) -> "torch.Tensor":
-    """One tensor of a slice. A tensor with one element per parameter is put together from the sources;
-    a source that lacks it has not made a step yet, and its elements are zero. Any other tensor, such
-    as a count of steps, is the maximum over the sources."""
+    """One tensor of a slice. A tensor with one element per parameter is put together from the
+    sources; a source that lacks it has not made a step yet, and its elements are zero. Any other
+    tensor, such as a count of steps, is the maximum over the sources."""
     import torch
 
     found = [(source, read[source.id].get(name)) for source in sources]

@@ -1,13 +1,13 @@
 """The file format of tensors in a checkpoint: safetensors, written from memory without a copy.
 
-A file begins with its index (8 bytes of length, then JSON), and the bytes of the tensors follow. The
-index contains the digest of every tensor, and the manifest contains the digest of the index. So one
-tensor can be read and verified without the rest of the file, and every byte of the file is covered.
-Any safetensors library can read these files. polyrhythm writes them itself, because the library's
-writer would copy every tensor.
+A file begins with its index (8 bytes of length, then JSON), and the bytes of the tensors follow.
+The index contains the digest of every tensor, and the manifest contains the digest of the index. So
+one tensor can be read and verified without the rest of the file, and every byte of the file is
+covered. Any safetensors library can read these files. polyrhythm writes them itself, because the
+library's writer would copy every tensor.
 
-Commands that list and verify checkpoints import this module and do not need torch, so torch is imported
-only when tensors are made.
+Commands that list and verify checkpoints import this module and do not need torch, so torch is
+imported only when tensors are made.
 """
 
 import math
@@ -58,8 +58,8 @@ class Place(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A file that is to be written: first its index, then the memory of the tensors themselves. `digest`
-    is the digest of the index."""
+    """A file that is to be written: first its index, then the memory of the tensors themselves.
+    `digest` is the digest of the index."""
 
     buffers: list[memoryview]
     nbytes: int
@@ -79,8 +79,8 @@ def digest_of(data: bytes | memoryview) -> str:
 
 
 def encode(tensors: "Mapping[str, torch.Tensor]") -> Encoded:
-    """Make a file of these tensors. Contiguous tensors on the CPU are not copied, so they must not change
-    until the file is written."""
+    """Make a file of these tensors. Contiguous tensors on the CPU are not copied, so they must not
+    change until the file is written."""
     memories = {name: _memory(tensor) for name, tensor in tensors.items()}
     # safetensors allows no gaps, so tensors whose size is no multiple of the alignment come last
     order = sorted(
@@ -103,8 +103,8 @@ def encode(tensors: "Mapping[str, torch.Tensor]") -> Encoded:
 
 
 def read_index(store: Store, path: str, entry: FileEntry) -> Index:
-    """Read and verify a file's index. Raise DamagedCheckpoint if the file's size or the digest of the
-    index differs from the entry in the manifest."""
+    """Read and verify a file's index. Raise DamagedCheckpoint if the file's size or the digest of
+    the index differs from the entry in the manifest."""
     if (there := store.nbytes_of(path)) != entry.nbytes:
         raise DamagedCheckpoint(
             f"{store.url_of(path)} is damaged: it has {there} bytes instead of {entry.nbytes}"
@@ -132,8 +132,8 @@ def read_index(store: Store, path: str, entry: FileEntry) -> Index:
 
 
 def _fault(index: Index, nbytes: int) -> str | None:
-    """Describe how an index contradicts itself or the size of its file; None if it does not. The digest
-    shows that the index is undamaged, but not that polyrhythm wrote it."""
+    """Describe how an index contradicts itself or the size of its file; None if it does not. The
+    digest shows that the index is undamaged, but not that polyrhythm wrote it."""
     end = 0
     for name, place in sorted(index.places.items(), key=lambda item: item[1].data_offsets):
         first, end_before, end = place.data_offsets[0], end, place.data_offsets[1]

@@ -1,9 +1,9 @@
 """As in torch, a parameter without a gradient does not change, even with weight decay or momentum.
 
-A contribution consists of numbers and cannot contain None. A worker without a gradient for a parameter
-therefore sends -0.0. Adding -0.0 changes no number, so a sum is -0.0 only if no worker had a gradient.
-(0.0 does not have this property: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in every element is
-treated as absent.
+A contribution consists of numbers and cannot contain None. A worker without a gradient for a
+parameter therefore sends -0.0. Adding -0.0 changes no number, so a sum is -0.0 only if no worker
+had a gradient. (0.0 does not have this property: -0.0 + 0.0 is 0.0.) A gradient that is -0.0 in
+every element is treated as absent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +17,8 @@ from polyrhythm.core.placement.slices import Slice
 
 NO_GRADIENT = -0.0
 Parts = tuple[tuple[int, int], ...]
-"""Ranges (first, end) of elements inside a slice. Each range is one tensor, or the piece of a tensor
-that is in the slice."""
+"""Ranges (first, end) of elements inside a slice. Each range is one tensor, or the piece of a
+tensor that is in the slice."""
 
 _BITS = {2: (torch.int16, -(1 << 15)), 4: (torch.int32, -(1 << 31)), 8: (torch.int64, -(1 << 63))}
 """By the size of a floating-point number in bytes: the integer type of this size, and the integer

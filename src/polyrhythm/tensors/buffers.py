@@ -1,9 +1,10 @@
 """How the model's buffers are folded: a buffer gets the mean over the workers that changed it.
 
-A *part* of a slice is one buffer in it, or the piece of a buffer that is in this slice. A worker sends
-only the parts that it has changed. *A part that no worker has changed keeps its bits, so that a mask
-of minus infinity or a placeholder of NaN does no harm. The mean of a part is taken over the weights of
-the workers that changed it.* `settle` divides the aggregate by these weights; replicas get the result.
+A *part* of a slice is one buffer in it, or the piece of a buffer that is in this slice. A worker
+sends only the parts that it has changed. *A part that no worker has changed keeps its bits, so that
+a mask of minus infinity or a placeholder of NaN does no harm. The mean of a part is taken over the
+weights of the workers that changed it.* `settle` divides the aggregate by these weights; replicas
+get the result.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,8 +122,8 @@ class Changers:
     """Without rounds: counts the workers that change each part.
 
     If P workers change a buffer, each contribution moves it by 1/P of its change, so that together
-    they move it by their mean change. A worker whose last contribution did not change the part is not
-    counted in P. A worker that has not contributed yet is counted."""
+    they move it by their mean change. A worker whose last contribution did not change the part is
+    not counted in P. A worker that has not contributed yet is counted."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[int, int], set[int]] = {}

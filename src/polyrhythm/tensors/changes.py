@@ -3,8 +3,8 @@ much.
 
 *A buffer is constant as long as its bits are those of the version that the worker began from.
 Constant buffers are not sent: the servers have them from the seed.* Every contribution compares
-again, so a buffer that begins to change later is sent from then on. Bits are compared and not values,
-because NaN does not equal itself, and because the difference of two infinities is NaN.
+again, so a buffer that begins to change later is sent from then on. Bits are compared and not
+values, because NaN does not equal itself, and because the difference of two infinities is NaN.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class _Buffer:
 
 
 class BufferChanges:
-    """`flat` are the spaces on which the model computes, `here` those into which versions that arrive
-    are written. They are the same memory unless `aside` is set."""
+    """`flat` are the spaces on which the model computes, `here` those into which versions that
+    arrive are written. They are the same memory unless `aside` is set."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class BufferChanges:
             base.copy_(self._flat[index])
 
     def land(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
-        """Write these parts of a slice of a new version to their places. The other parts are the same
-        as in the previous version."""
+        """Write these parts of a slice of a new version to their places. The other parts are the
+        same as in the previous version."""
         here = self._here[slice_.space][slice_.offset : slice_.offset + slice_.length]
         if not self._left:  # with `aside`, `here` still contains the previous version
             here.copy_(self._base[slice_.space][slice_.offset : slice_.offset + slice_.length])
@@ -88,8 +88,9 @@ class BufferChanges:
             here[first:end].copy_(piece)
 
     def fill(self, push: Sequence[torch.Tensor]) -> None:
-        """Write the changed buffers into the push buffers: the changed parts of each slice one after
-        the other. Floating-point numbers are written as their change, integers as their value."""
+        """Write the changed buffers into the push buffers: the changed parts of each slice one
+        after the other. Floating-point numbers are written as their change, integers as their
+        value."""
         numbers: dict[int, list[int]] = {slice_: [] for slice_ in self._slices}
         ends = {slice_.id: slice_.offset for slice_ in self._slices.values()}
         for buffer in self._all:
@@ -113,14 +114,14 @@ class BufferChanges:
             left.copy_(self._flat[index])
 
     def set_apart(self) -> None:
-        """Make the values of the last contribution the base of changes: it is in flight, so its changes
-        must not be sent again."""
+        """Make the values of the last contribution the base of changes: it is in flight, so its
+        changes must not be sent again."""
         for index, left in self._left.items():
             self._base[index].copy_(left)
 
     def rebase(self) -> None:
-        """Replace the base by the version that arrived aside, and keep the local changes since the last
-        contribution."""
+        """Replace the base by the version that arrived aside, and keep the local changes since the
+        last contribution."""
         for buffer in self._all:
             now, left, here = (
                 self._of(spaces, buffer) for spaces in (self._flat, self._left, self._here)

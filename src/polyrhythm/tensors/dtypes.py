@@ -22,8 +22,8 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def wire_dtype(space: Space, wire: str) -> torch.dtype:
-    """Return the dtype in which a space's slices are sent. With `bf16`, this is bfloat16 for float32
-    parameters; buffers are always sent in their own dtype."""
+    """Return the dtype in which a space's slices are sent. With `bf16`, this is bfloat16 for
+    float32 parameters; buffers are always sent in their own dtype."""
     if wire == "bf16" and space.dtype == "float32" and not space.buffers:
         return torch.bfloat16
     return DTYPES[space.dtype]
@@ -35,7 +35,7 @@ def tensor_over(memory: memoryview, dtype: torch.dtype) -> torch.Tensor:
 
 
 with warnings.catch_warnings():
-    # torch warns, once per process, when a tensor is made over read-only memory. A peer's segment is
-    # read-only on purpose, so the one warning is triggered and ignored here, before any thread runs.
+    # torch warns once per process when a tensor is made over read-only memory. A peer's segment is
+    # read-only on purpose, so the warning is triggered and ignored here, before any thread runs.
     warnings.simplefilter("ignore")
     torch.frombuffer(memoryview(b"\0"), dtype=torch.uint8)

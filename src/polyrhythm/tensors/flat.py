@@ -1,9 +1,9 @@
-"""A worker's model as flat buffers, one for each dtype (spaces). The model's parameters are views into
-them.
+"""A worker's model as flat buffers, one for each dtype (spaces). The model's parameters are views
+into them.
 
 Versions that arrive are copied into these buffers. Contributions are written into separate *push*
-buffers, which servers may read in place. A worker uses two sets of push buffers in turn, because it
-must not write to a set before the servers have acknowledged the contribution in it.
+buffers, which servers may read in place. A worker uses several sets of push buffers in turn,
+because it must not write to a set before the servers have acknowledged the contribution in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ cache when it is copied after the check."""
 
 
 class FlatModel:
-    """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: a version that
-    arrives is stored in separate memory until `adopt` or `rebase`, because the user's code uses the
-    parameters meanwhile."""
+    """`tensors` are the model's parameters and buffers in the order of the spec. `aside`: a version
+    that arrives is stored in separate memory until `adopt` or `rebase`, because the user's code
+    uses the parameters meanwhile."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class FlatModel:
     # -- versions that arrive ------------------------------------------------------------------
 
     def memory_of(self, slice_: Slice) -> memoryview | None:
-        """The memory into which a slice's bytes can be received. None if the slice is sent in another
-        dtype than it has in the model."""
+        """The memory into which a slice's bytes can be received. None if the slice is sent in
+        another dtype than it has in the model."""
         item = self._flat[slice_.space].element_size()
         if self._wires[slice_.space].itemsize != item:
             return None
@@ -95,8 +95,8 @@ class FlatModel:
             copy(self._parts[slice_.id], tensor_over(data, self._wires[slice_.space]))
 
     def land_parts(self, slice_: Slice, parts: tuple[int, ...], data: memoryview) -> None:
-        """Copy the parts of a slice of buffers to their places in the model. The parts that were not
-        sent are the same as in the previous version."""
+        """Copy the parts of a slice of buffers to their places in the model. The parts that were
+        not sent are the same as in the previous version."""
         if not self.layout.spaces[slice_.space].buffers:
             raise LinkError(f"slice {slice_.id} holds parameters, and came in parts")
         self._buffers.land(slice_, parts, data)
@@ -130,9 +130,10 @@ class FlatModel:
         self._buffers.remember()
 
     def rebase(self, sent: Sequence[torch.Tensor]) -> None:
-        """Replace the base by the version that arrived aside (`new`), and keep the local changes that
-        are not in the contribution `sent`: local <- new + (local - base - sent), base <- new. If
-        `sent` was rounded to the dtype of the wire, the rounding error stays in the local changes."""
+        """Replace the base by the version that arrived aside (`new`), and keep the local changes
+        that are not in the contribution `sent`: local <- new + (local - base - sent), base <- new.
+        If `sent` was rounded to the dtype of the wire, the rounding error stays in the local
+        changes."""
         for index, space in enumerate(self.layout.spaces):
             if not space.length or space.buffers:
                 continue
@@ -142,8 +143,8 @@ class FlatModel:
         self._buffers.rebase()
 
     def set_apart(self, sent: Sequence[torch.Tensor]) -> None:
-        """Add the contribution `sent` to the base of changes: it is in flight, so its changes must not
-        be sent again."""
+        """Add the contribution `sent` to the base of changes: it is in flight, so its changes must
+        not be sent again."""
         for index, space in enumerate(self.layout.spaces):
             if space.length and not space.buffers:
                 self._base[index].add_(sent[index])
@@ -176,8 +177,8 @@ class FlatModel:
         return self._part(slice_).to(self._wires[slice_.space]).contiguous()
 
     def fill_gradients(self, push: Sequence[torch.Tensor]) -> None:
-        """Write the gradients of the parameters and the changes of the model's buffers into the push
-        buffers, of which there is one per space."""
+        """Write the gradients of the parameters and the changes of the model's buffers into the
+        push buffers, of which there is one per space."""
         views = self._views_of(push)
         for index, tensor, place, few in self._trained:
             gradient, view = tensor.grad, views[index]
@@ -201,8 +202,8 @@ class FlatModel:
                 view.add_(tensor.grad.detach(), alpha=points)
 
     def fill_gathered(self, push: Sequence[torch.Tensor], points: float) -> None:
-        """Divide the sums that `gather` made by the total number of points, write the result into the
-        push buffers, and reset the sums."""
+        """Divide the sums that `gather` made by the total number of points, write the result into
+        the push buffers, and reset the sums."""
         assert self._sums is not None
         for index, space in enumerate(self.layout.spaces):
             if not space.buffers and space.length:
@@ -213,7 +214,8 @@ class FlatModel:
         self._buffers.fill(push)
 
     def _views_of(self, push: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return a view into these push buffers for each tensor of the model. The views are cached."""
+        """Return a view into these push buffers for each tensor of the model. The views are
+        cached."""
         key = max(tensor.data_ptr() for tensor in push)  # an empty tensor has the address 0
         if key not in self._gradient_views:
             self._gradient_views[key] = [_view(push[place.space], place) for place in self._places]
@@ -277,8 +279,8 @@ def _allocate(layout: Layout) -> tuple[list[memoryview], list[torch.Tensor]]:
 
 
 def _in_order(layout: Layout, count: int) -> list[TensorPlace]:
-    """Return the places of the tensors in the order of the model's spec. The layout has them grouped
-    by space."""
+    """Return the places of the tensors in the order of the model's spec. The layout has them
+    grouped by space."""
     assert count == len(layout.places)
     return sorted(layout.places, key=lambda place: place.index)
 
@@ -291,8 +293,8 @@ def _view(flat: torch.Tensor, place: TensorPlace) -> torch.Tensor:
 def _lay(
     push: torch.Tensor, view: torch.Tensor, place: TensorPlace, gradient: torch.Tensor
 ) -> None:
-    """Copy a gradient to its place in the push buffer, unless it is there already. Raise NotFinite if
-    an element is not finite; then nothing of the contribution is sent."""
+    """Copy a gradient to its place in the push buffer, unless it is there already. Raise NotFinite
+    if an element is not finite; then nothing of the contribution is sent."""
     if gradient.data_ptr() == view.data_ptr():
         finite = all_finite(view)
     elif place.length > _HOT and _as_it_is(push, place, gradient):
@@ -305,8 +307,8 @@ def _lay(
 
 
 def _as_it_is(push: torch.Tensor, place: TensorPlace, gradient: torch.Tensor) -> bool:
-    """Whether the gradient has the dtype and the strides of its place in the push buffer, so that its
-    bytes can be copied."""
+    """Whether the gradient has the dtype and the strides of its place in the push buffer, so that
+    its bytes can be copied."""
     return gradient.dtype == push.dtype and gradient.stride() == place.tensor.strides
 
 

@@ -21,8 +21,8 @@ class Held:
     rate: float | None = None
     clock: int = -1
     part_weights: dict[int, float] = field(default_factory=dict)
-    """For slices of buffers: the weight that was added to each part. A part that no worker has changed
-    has no entry."""
+    """For slices of buffers: the weight that was added to each part. A part that no worker has
+    changed has no entry."""
 
     def empty(self) -> None:
         """Reset the aggregate after it was folded."""

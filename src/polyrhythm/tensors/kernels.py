@@ -2,8 +2,8 @@
 
 For a small model, the Python code around the kernel in `step()` takes several times as long as the
 kernel itself, and longer still if the server has slept since the last fold. *A kernel does what
-`step()` of the same optimizer would do. `step()` is called instead for the first step of a parameter,
-for an optimizer that has no kernel here, and if torch does not have the kernel.*
+`step()` of the same optimizer would do. `step()` is called instead for the first step of a
+parameter, for an optimizer that has no kernel here, and if torch does not have the kernel.*
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,9 @@
 """The kinds of contributions: what a worker sends, and how servers add it up and fold it.
 
-*gradient*: the worker sends the mean gradient of its points, and the servers make the optimizer's step.
-*local*: the worker makes optimizer steps of its own and sends the change of its parameters; the
-servers add the mean of these changes. A new kind is one class here, one entry in `KINDS`, and its
-traits in `core/kinds.py`.
+*gradient*: the worker sends the mean gradient of its points, and the servers make the optimizer's
+step. *local*: the worker makes optimizer steps of its own and sends the change of its parameters;
+the servers add the mean of these changes. A new kind is one class here, one entry in `KINDS`, and
+its traits in `core/kinds.py`.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ class Kind(Protocol):
         micro-batches may follow."""
 
     def fill(self, model: FlatModel, push: Sequence[torch.Tensor], gathered: float | None) -> None:
-        """Write a contribution into the push buffers. `gathered`: the total points of the micro-batches
-        that `gather` added; None: the contribution is the current gradients."""
+        """Write a contribution into the push buffers. `gathered`: the total points of the
+        micro-batches that `gather` added; None: the contribution is the current gradients."""
 
 
 class Gradient:

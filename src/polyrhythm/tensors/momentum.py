@@ -1,21 +1,21 @@
 """Momentum that decays once per round although contributions are folded one by one.
 
-An optimizer with momentum makes the step `w -= lr (g + mu v)` and keeps `v <- mu v + g`. Under bsp this
-happens once per round. Without rounds, each of P workers' contributions makes its own step with rate
-lr/P. If every step decayed the velocity v by mu, most of a gradient's effect would come while the other
-workers compute on parameters without it. Training would then diverge at learning rates that work under
-bsp.
+An optimizer with momentum makes the step `w -= lr (g + mu v)` and keeps `v <- mu v + g`. Under bsp
+this happens once per round. Without rounds, each of P workers' contributions makes its own step
+with rate lr/P. If every step decayed the velocity v by mu, most of a gradient's effect would come
+while the other workers compute on parameters without it. Training would then diverge at learning
+rates that work under bsp.
 
-*So the step stays the same, with rate lr/P, and the velocity decays by the P-th root of mu:
-`v <- m v + a g` with `m = mu^(1/P)` and `a = (1 - m) / (1 - mu)`.* P contributions then decay the
-velocity by mu and add one round's gradient to it. The parameters take the path of bsp, divided into P
-steps. A worker that pulls gets parameters that already contain the movement that the velocity will
-make before this worker contributes (the derivation is in docs/decisions/029). With one member nothing
+*So the step stays the same, with rate lr/P, and the velocity decays by the P-th root of mu: `v <- m
+v + a g` with `m = mu^(1/P)` and `a = (1 - m) / (1 - mu)`.* P contributions then decay the velocity
+by mu and add one round's gradient to it. The parameters take the path of bsp, divided into P steps.
+A worker that pulls gets parameters that already contain the movement that the velocity will make
+before this worker contributes (the derivation is in docs/decisions/029). With one member nothing
 changes.
 
-torch's step leaves `v_t = mu v + g` (Adam: `b1 m + (1 - b1) g`). The function that `settle_for` returns
-corrects it to the value above. It needs only `v_t` and the gradient, and makes one pass over the state
-after the step.
+torch's step leaves `v_t = mu v + g` (Adam: `b1 m + (1 - b1) g`). The function that `settle_for`
+returns corrects it to the value above. It needs only `v_t` and the gradient, and makes one pass
+over the state after the step.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ import torch
 
 Group = dict[str, Any]
 Settle = Callable[[Group, int, dict[str, Any], torch.Tensor, torch.Tensor], None]
-"""A function that corrects the momentum of a parameter after its step. Its arguments are the parameter
-group, the number of steps that count as a round, the parameter's optimizer state, the parameter, and
-the mean gradient of the step."""
+"""A function that corrects the momentum of a parameter after its step. Its arguments are the
+parameter group, the number of steps that count as a round, the parameter's optimizer state, the
+parameter, and the mean gradient of the step."""
 
 
 def settle_for(optimizer: torch.optim.Optimizer) -> Settle | None:
-    """Return the function that corrects this optimizer's momentum. None if it has no momentum, or if
-    the momentum cannot be corrected: that of RMSprop sums scaled gradients, and stays as torch
+    """Return the function that corrects this optimizer's momentum. None if it has no momentum, or
+    if the momentum cannot be corrected: that of RMSprop sums scaled gradients, and stays as torch
     computes it."""
     if isinstance(optimizer, torch.optim.SGD):
         return _sgd if any(group["momentum"] for group in optimizer.param_groups) else None
@@ -86,8 +86,8 @@ def _add(
     gradient: torch.Tensor,
     factor: float,
 ) -> None:
-    """Add `factor` times the gradient that the step used: negated if the optimizer maximizes, and with
-    weight decay unless the decay is decoupled."""
+    """Add `factor` times the gradient that the step used: negated if the optimizer maximizes, and
+    with weight decay unless the decay is decoupled."""
     momentum.add_(gradient, alpha=-factor if group["maximize"] else factor)
     if group["weight_decay"] and not group.get("decoupled_weight_decay"):
         momentum.add_(parameter, alpha=factor * group["weight_decay"])

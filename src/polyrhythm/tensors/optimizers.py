@@ -1,6 +1,8 @@
-"""Torch optimizers, described by a name and options: which ones a server can run, and how one is built.
+"""Torch optimizers, described by a name and options: which ones a server can run, and how one is
+built.
 
-A server has slices and not whole tensors, so only elementwise optimizers give correct results there.
+A server has slices and not whole tensors, so only elementwise optimizers give correct results
+there.
 """
 
 import inspect
@@ -40,8 +42,8 @@ _IMPLEMENTATION = ("fused", "foreach", "capturable", "differentiable")
 
 def load_optimizers() -> None:
     """Import the modules that torch imports when a process makes its first optimizer. There are
-    hundreds of them, which takes seconds, and no heartbeat is sent meanwhile. So a process calls this
-    before it joins a job."""
+    hundreds of them, which takes seconds, and no heartbeat is sent meanwhile. So a process calls
+    this before it joins a job."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
@@ -77,8 +79,8 @@ def _number(value: Any) -> Any:
 def build_optimizer(
     spec: OptimizerSpec, groups: dict[int, list[torch.nn.Parameter]], *, fused: bool
 ) -> torch.optim.Optimizer:
-    """Build one optimizer for all slices, in which each slice is one parameter. One optimizer per slice
-    would be six times slower."""
+    """Build one optimizer for all slices, in which each slice is one parameter. One optimizer per
+    slice would be six times slower."""
     kind = getattr(torch.optim, spec.name)
     known = inspect.signature(kind).parameters
     param_groups = []
@@ -110,9 +112,9 @@ def check_optimizer(spec: OptimizerSpec) -> None:
 
 
 def can_fuse(spec: OptimizerSpec, dtypes: Iterable[torch.dtype]) -> bool:
-    """Whether torch's fused kernels can be used for a model whose parameters have these dtypes. *There
-    is one answer for the whole model*: a primary and a replica of a slice must use the same kernels,
-    whichever other slices they hold."""
+    """Whether torch's fused kernels can be used for a model whose parameters have these dtypes.
+    *There is one answer for the whole model*: a primary and a replica of a slice must use the same
+    kernels, whichever other slices they hold."""
     return spec.name in _FUSED and all(dtype in _FUSED_DTYPES for dtype in dtypes)
 
 
@@ -122,8 +124,8 @@ def _required(spec: OptimizerSpec) -> dict[str, Any]:
 
 def _start_momentum_at_zero(optimizer: torch.optim.Optimizer) -> None:
     """Set SGD's momentum to zero before the first step. torch would use the first gradient as the
-    momentum; without dampening, zero has the same result. It is also correct for a slice whose first
-    contribution comes later than those of other slices."""
+    momentum; without dampening, zero has the same result. It is also correct for a slice whose
+    first contribution comes later than those of other slices."""
     if not isinstance(optimizer, torch.optim.SGD):
         return
     for group in optimizer.param_groups:

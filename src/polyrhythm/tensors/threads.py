@@ -11,9 +11,9 @@ import torch
 
 
 def work_with(count: int) -> None:
-    """Use this many torch threads on the calling thread from now on. When a thread first does parallel
-    work, torch sets the number of the whole process for it. `get_num_threads` makes torch do this
-    now, so that it does not override `count` later."""
+    """Use this many torch threads on the calling thread from now on. When a thread first does
+    parallel work, torch sets the number of the whole process for it. `get_num_threads` makes torch
+    do this now, so that it does not override `count` later."""
     torch.get_num_threads()
     torch.set_num_threads(count)
 

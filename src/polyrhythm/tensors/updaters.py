@@ -1,9 +1,9 @@
 """How contributions are added up and what a fold does with the sum, slice by slice.
 
 A worker sends the mean gradient g of its points, and the number of points as the weight. A server
-computes `aggregate.add_(g, alpha=weight)`, and the fold divides by the sum of the weights. Every slice
-has its own sum, because the contribution of a worker that died while it sent may be in some slices and
-not in others.
+computes `aggregate.add_(g, alpha=weight)`, and the fold divides by the sum of the weights. Every
+slice has its own sum, because the contribution of a worker that died while it sent may be in some
+slices and not in others.
 """
 
 import inspect
@@ -46,15 +46,15 @@ class Updater(Protocol):
         forwarded: bool = False,
     ) -> None:
         """Scale the aggregate so that the next fold can apply it directly, unless that was done
-        already. `scales`: for each part, the fraction of a full step. `forwarded`: replicas read the
-        aggregate in place, so the fold must not write to it."""
+        already. `scales`: for each part, the fraction of a full step. `forwarded`: replicas read
+        the aggregate in place, so the fold must not write to it."""
 
     def fold(
         self, slices: Sequence[Held], target: Sequence[torch.Tensor], steps: Sequence[SliceStep]
     ) -> None:
         """Make a step with the aggregate of each slice, and write the new parameters to the slice's
-        `target`. The target is the memory of the current version if no reader uses that version. The
-        result depends only on the current parameters, the step, the aggregate and the updater's
+        `target`. The target is the memory of the current version if no reader uses that version.
+        The result depends only on the current parameters, the step, the aggregate and the updater's
         state."""
 
     def export(self, held: Held) -> State:
@@ -158,7 +158,8 @@ class Addition(Stateless):
 
 
 class Sum(Stateless):
-    """Plain addition without rounds: each contribution is added to the parameters when it arrives."""
+    """Plain addition without rounds: each contribution is added to the parameters when it
+    arrives."""
 
     def add(
         self, held: Held, incoming: torch.Tensor, weight: float, parts: PartNumbers = None
@@ -179,14 +180,15 @@ class Sum(Stateless):
 
 
 class Optimizer:
-    """Makes a `torch.optim` step with the mean gradient over all points. For the kind *gradient*."""
+    """Makes a `torch.optim` step with the mean gradient over all points. For the kind
+    *gradient*."""
 
     takes_parts: ClassVar[bool] = False
     writes_on_aggregate: ClassVar[bool] = True
 
     def __init__(self, spec: OptimizerSpec, slices: Sequence[Held], *, fused: bool) -> None:
-        """`fused`: use torch's fused kernels. The answer must be the same for all slices of the model
-        (`can_fuse`)."""
+        """`fused`: use torch's fused kernels. The answer must be the same for all slices of the
+        model (`can_fuse`)."""
         self._params = {
             held.slice.id: torch.nn.Parameter(held.parameters, requires_grad=True)
             for held in slices
@@ -196,7 +198,7 @@ class Optimizer:
             groups.setdefault(held.slice.group, []).append(self._params[held.slice.id])
         self._optimizer = build_optimizer(spec, groups, fused=fused)
         self._absences = Absences(held.slice for held in slices)
-        # `step` without torch's hooks for its profiler and compiler, which take longer than a small step
+        # without torch's hooks for its profiler and compiler, which take longer than a small step
         self._bare_step = inspect.unwrap(type(self._optimizer).step)
         self._groups = dict(zip(sorted(groups), self._optimizer.param_groups, strict=True))
         self._fused = fused
@@ -275,8 +277,8 @@ class Optimizer:
                 self._step_by_torch(weight, scale, alike)
 
     def _step_directly(self, scale: torch.Tensor | None, part: list[Held]) -> bool:
-        """Call the kernel directly. Return False, and do nothing, if `step()` must be called: if there
-        is no kernel, or if the slices belong to several parameter groups."""
+        """Call the kernel directly. Return False, and do nothing, if `step()` must be called: if
+        there is no kernel, or if the slices belong to several parameter groups."""
         group = part[0].slice.group
         if self._kernel is None or any(held.slice.group != group for held in part):
             return False
@@ -297,7 +299,7 @@ class Optimizer:
                 held.aggregate.div_(weight)
             gradient = held.aggregate
             if not self._fused and self._settle is not None:
-                # torch writes Nesterov's look-ahead into the gradient, and `settle` needs the original
+                # torch writes Nesterov's look-ahead into the gradient; `settle` needs the original
                 gradient = gradient.clone()
             self._params[held.slice.id].grad = gradient
         with torch.no_grad():
@@ -341,9 +343,9 @@ class Optimizer:
 def _passes(
     due: Sequence[tuple[Held, SliceStep]],
 ) -> list[tuple[SliceStep, dict[int, float], list[Held]]]:
-    """Split the slices into passes; each pass is one call of the optimizer. Usually one pass is enough.
-    A call has one learning rate per parameter group, and one value of all other numbers of a
-    `SliceStep`. Slices that differ in these need different passes."""
+    """Split the slices into passes; each pass is one call of the optimizer. Usually one pass is
+    enough. A call has one learning rate per parameter group, and one value of all other numbers of
+    a `SliceStep`. Slices that differ in these need different passes."""
     passes: list[tuple[SliceStep, dict[int, float], list[Held]]] = []
     for held, step in due:
         group = held.slice.group

@@ -4,10 +4,10 @@
     checksum of the head 4 | digest of the head | digest of the payload | checksum of all of these 4
     body = head (the typed message, msgpack) + payload (raw tensor bytes)
 
-A digest has 0 to 64 bytes; the handshake chooses it. Head and payload have separate digests, so that
-a payload which is sent to many peers is hashed once. The frames of the handshake have no payload
-and no digest of a payload. Their layout is the same in every version of the protocol, so that a peer
-of another version can read why it is refused.
+A digest has 0 to 64 bytes; the handshake chooses it. Head and payload have separate digests, so
+that a payload which is sent to many peers is hashed once. The frames of the handshake have no
+payload and no digest of a payload. Their layout is the same in every version of the protocol, so
+that a peer of another version can read why it is refused.
 
 This module guarantees:
 
@@ -124,7 +124,8 @@ def encode(
     *,
     hello: bool = False,
 ) -> list[Buffer]:
-    """The frame as buffers: first the header and the head, then the caller's payload, not copied."""
+    """The frame as buffers: first the header and the head, then the caller's payload, not
+    copied."""
     draft = Draft(message, nbytes_of(payload), digest, timestamp_ns, flags, hello=hello)
     return [draft.sealed(digest.over(payload)), *payload]
 
@@ -205,8 +206,9 @@ class Decoder:
         return self._finish()
 
     def _begin(self) -> bool:
-        """Decode the header and the head if both have arrived completely. Returns whether they have.
-        The first bytes of the payload may have arrived with them; these are copied to its place."""
+        """Decode the header and the head if both have arrived completely. Returns whether they
+        have. The first bytes of the payload may have arrived with them; these are copied to its
+        place."""
         start, size, staging = self._start, self._header_nbytes, self._staging
         available = self._end - start
         if available < size:

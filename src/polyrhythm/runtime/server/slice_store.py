@@ -1,10 +1,11 @@
 """The slice store of a server: the slices that it is the primary of, its replicas, and the ledger.
 
-Several threads may call everything here at once. Every slice has a lock, under which it is added to,
-copied, promoted, demoted or sent. *A change of routes locks the slices that move and no others.* With
-rounds a fold holds the locks of all slices, so that a late contribution joins the next aggregate as a
-whole. Without rounds the fold lock orders the folds of single slices and the leases of their readers.
-Locks are taken in this order: slices by number, the fold lock, the ledger's lock.
+Several threads may call everything here at once. Every slice has a lock, under which it is added
+to, copied, promoted, demoted or sent. *A change of routes locks the slices that move and no
+others.* With rounds a fold holds the locks of all slices, so that a late contribution joins the
+next aggregate as a whole. Without rounds the fold lock orders the folds of single slices and the
+leases of their readers. Locks are taken in this order: slices by number, the fold lock, the
+ledger's lock.
 """
 
 import math
@@ -110,8 +111,9 @@ class SliceStore:
                 self._sharers = frozenset(member.worker for member in members)
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded | None:
-        """Take the initial parameters of one slice, once. Returns None for those of a seeder that is
-        gone. *Once training has begun, no worker can overwrite parameters: its seed is refused.*"""
+        """Take the initial parameters of one slice, once. Returns None for those of a seeder that
+        is gone. *Once training has begun, no worker can overwrite parameters: its seed is
+        refused.*"""
         if message.routing < self._routing:
             return None
         with self._ledger_lock:
@@ -142,8 +144,8 @@ class SliceStore:
     # -- checkpoints ---------------------------------------------------------------------------
 
     def copied(self) -> tuple[dict[int, SliceState], int]:
-        """A copy of every slice whose primary this server is, with the state of its updater, and how
-        many contributions are in some of them only. The machine lets no fold begin meanwhile;
+        """A copy of every slice whose primary this server is, with the state of its updater, and
+        how many contributions are in some of them only. The machine lets no fold begin meanwhile;
         contributions may be added."""
         copies = {}
         for id_ in self.primary.ids:
@@ -177,9 +179,9 @@ class SliceStore:
     def add(
         self, message: Contribution, data: memoryview, *, verify: bool = True
     ) -> Contributed | Repeated | None:
-        """Add one slice of a contribution. Returns an event if the contribution is now complete here.
-        `verify`: refuse NaN and infinity, which makes sense only if the sender cannot write on `data`
-        after the check."""
+        """Add one slice of a contribution. Returns an event if the contribution is now complete
+        here. `verify`: refuse NaN and infinity, which makes sense only if the sender cannot write
+        on `data` after the check."""
         if not LEAST_WEIGHT <= message.weight < math.inf:
             raise LinkError(
                 f"a contribution weighs {message.weight}: it must be a positive number, and at"
@@ -273,19 +275,19 @@ class SliceStore:
     # -- routes --------------------------------------------------------------------------------
 
     def send_state(self, to: int, asked: Sequence[Stamp], routing: int) -> None:
-        """Send the state of the slices that `to` will copy, one slice at a time. Not while a round is
-        folded."""
+        """Send the state of the slices that `to` will copy, one slice at a time. Not while a round
+        is folded."""
         held = [stamp for stamp in asked if self.primary.find(stamp.slice)]
         for stamp in held:
             with self._locks.of(stamp.slice):
                 self._replica_sender.teach(to, stamp, len(held), self.primary, routing)
 
     def reroute(self, routes: Sequence[Route], routing: int) -> tuple[Rerouted, list[Segment]]:
-        """Become the primary or a replica of slices, or drop them, as these routes say. Only the slices
-        that move are locked and copied. Also returns the memory that readers no longer need.
+        """Become the primary or a replica of slices, or drop them, as these routes say. Only the
+        slices that move are locked and copied. Also returns the memory that readers no longer need.
 
-        The event is put under the ledger's lock, as the events of contributions and steps are, so no
-        event of the old routes follows it."""
+        The event is put under the ledger's lock, as the events of contributions and steps are, so
+        no event of the old routes follows it."""
         kept = ledger_events.kept_by(self._server, routes)
         mine = self._mine(routes)
         primary, memory = self.primary, self.follower.replicas

@@ -2,8 +2,8 @@
 messages to send.
 
 Every message has the same identity fields (term, epochs, worker, incarnation, sequence, round,
-slice, weight, server), even if it does not use all of them. So replicas, failover and migration need
-no new format. Fields are encoded by position: a new field must be added at the end.
+slice, weight, server), even if it does not use all of them. So replicas, failover and migration
+need no new format. Fields are encoded by position: a new field must be added at the end.
 
 Use this package as `from polyrhythm.wire import messages as m`. It has one module for each purpose
 of messages.

@@ -21,7 +21,8 @@ class CutTaken(Message, frozen=True, kw_only=True):
 
 
 class CutWritten(Message, frozen=True, kw_only=True):
-    """A server has written its part of the checkpoint to `file`, or could not because of `fault`."""
+    """A server has written its part of the checkpoint to `file`, or could not because of
+    `fault`."""
 
     number: Amount
     file: FileEntry | None = None
@@ -29,8 +30,8 @@ class CutWritten(Message, frozen=True, kw_only=True):
 
 
 class Withhold(Message, frozen=True, kw_only=True):
-    """Without rounds: the lead asks a worker to send no contribution until it gets `Proceed`, because
-    cut `number` is about to be taken. The worker may go on computing."""
+    """Without rounds: the lead asks a worker to send no contribution until it gets `Proceed`,
+    because cut `number` is about to be taken. The worker may go on computing."""
 
     number: Amount
 

@@ -12,8 +12,8 @@ class Contribution(Message, frozen=True, kw_only=True):
     slices: Amount
     rate: Rate = 0.0
     pull: Amount = 0
-    """Without rounds: this message is also a `Pull` with this ticket. The answer has this contribution
-    folded in. 0: it is no `Pull`."""
+    """Without rounds: this message is also a `Pull` with this ticket. The answer has this
+    contribution folded in. 0: it is no `Pull`."""
     pulled: Count = -1
     """See `Pull.pulled`."""
     parts: tuple[Amount, ...] | None = None
@@ -31,21 +31,23 @@ class Trailer(Message, frozen=True, kw_only=True):
     transfer_ns: Amount = 0
     progress: tuple[ChunkProgress, ...] = ()
     lease: Amount = 0
-    """The number of the lease that the worker had when it visited the contribution's first point."""
+    """The number of the lease that the worker had when it visited the contribution's first
+    point."""
     steps: Amount = 1
     """How many steps of the user's loop the contribution contains."""
     probe: float | None = None
-    """The mean loss over this worker's share of the probe sample, if `Release.probe` asked for it."""
+    """The mean loss over this worker's share of the probe sample, if `Release.probe` asked for
+    it."""
     probe_points: Amount = 0
     probe_ns: Amount = 0
     abandoned_ns: Amount = 0
-    """The part of `compute_ns` that was spent on an abandoned micro-batch. Its points are not in the
-    contribution and will be visited again."""
+    """The part of `compute_ns` that was spent on an abandoned micro-batch. Its points are not in
+    the contribution and will be visited again."""
     batch: Amount = 0
     """If rounds end by the clock: the batch size of the user's loop; 0 if unknown."""
     micro_ns: Amount = 0
-    """If rounds end by the clock: the duration of the shortest micro-batch that is worth starting; 0
-    if unknown."""
+    """If rounds end by the clock: the duration of the shortest micro-batch that is worth starting;
+    0 if unknown."""
 
 
 class Abstained(Message, frozen=True, kw_only=True):
@@ -55,14 +57,14 @@ class Abstained(Message, frozen=True, kw_only=True):
 
 
 class Arrived(Message, frozen=True, kw_only=True):
-    """A server tells the lead that it has added all its slices of one contribution to the aggregates
-    of `round`."""
+    """A server tells the lead that it has added all its slices of one contribution to the
+    aggregates of `round`."""
 
 
 class Fold(Message, frozen=True, kw_only=True):
     """The lead orders the servers to fold `round`. They send the new version to the workers in
-    `readers`. `members` is the view from now on. Without rounds, this message only changes the view.
-    `last`: no fold follows."""
+    `readers`. `members` is the view from now on. Without rounds, this message only changes the
+    view. `last`: no fold follows."""
 
     readers: tuple[int, ...] = ()
     members: tuple[MemberSpec, ...] = ()
@@ -103,7 +105,8 @@ class Asking(Message, frozen=True, kw_only=True):
 
 class Acknowledged(Message, frozen=True, kw_only=True):
     """A primary tells a worker that contribution `sequence` is safe in all slices whose primary it
-    has been since the routing epoch `routing`: the primary and all replicas have the contribution."""
+    has been since the routing epoch `routing`: the primary and all replicas have the
+    contribution."""
 
 
 class Pull(Message, frozen=True, kw_only=True):
@@ -123,9 +126,9 @@ class Parameters(Message, frozen=True, kw_only=True):
     slot: Amount = 0
     holds: tuple[Amount, ...] = ()
     parts: tuple[Amount, ...] | None = None
-    """For a slice of the model's buffers: the numbers of the parts in the payload. The reader has all
-    other parts already, because they have not changed since they were seeded. None: the payload is
-    the whole slice."""
+    """For a slice of the model's buffers: the numbers of the parts in the payload. The reader has
+    all other parts already, because they have not changed since they were seeded. None: the payload
+    is the whole slice."""
 
 
 class Pulled(Message, frozen=True, kw_only=True):

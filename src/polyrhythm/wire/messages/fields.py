@@ -24,8 +24,8 @@ Number: TypeAlias = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 """A finite number whose square is finite too. The bounds refuse NaN as well."""
 Seconds: TypeAlias = Annotated[float, Meta(gt=0.0, le=1e9)]
 LEAST_WEIGHT = 1e-3
-"""The least weight of a contribution, in points. Servers divide by the weight, and the quotient must
-fit into half precision."""
+"""The least weight of a contribution, in points. Servers divide by the weight, and the quotient
+must fit into half precision."""
 Weight: TypeAlias = Annotated[float, Meta(ge=0.0, le=float(MOST_COUNT))]
 Rate: TypeAlias = Annotated[float, Meta(ge=-1e4, le=1e4)]
 """A learning rate. An optimizer multiplies by it, and the product must fit into half precision."""

@@ -6,8 +6,8 @@ from polyrhythm.wire.messages.specs import Address
 
 
 class WorkerHello(Message, frozen=True, kw_only=True):
-    """The first frame of a worker. `incarnation`: to a server, the worker's incarnation; to the lead,
-    the incarnation that the worker had before, if it rejoins."""
+    """The first frame of a worker. `incarnation`: to a server, the worker's incarnation; to the
+    lead, the incarnation that the worker had before, if it rejoins."""
 
     name: str
     job: str
@@ -32,8 +32,8 @@ class ServerHello(Message, frozen=True, kw_only=True):
 
 
 class Challenge(Message, frozen=True, kw_only=True):
-    """The acceptor's answer to a hello over TCP: its nonce, its name, its job, and its proof that it
-    knows the job's secret."""
+    """The acceptor's answer to a hello over TCP: its nonce, its name, its job, and its proof that
+    it knows the job's secret."""
 
     nonce: bytes
     name: str

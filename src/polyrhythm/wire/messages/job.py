@@ -4,8 +4,8 @@ import msgspec
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a job. Every machine is built from them, so a trace needs no other settings to
-    be replayed."""
+    """The settings of a job. Every machine is built from them, so a trace needs no other settings
+    to be replayed."""
 
     job: str
     name: str = "job"
@@ -28,11 +28,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Without rounds: `members` divides the learning rate of every contribution by the number of
     members, `none` does not."""
     async_momentum: str = "round"
-    """Without rounds: `contribution` lets momentum decay once per contribution; `round` lets it decay
-    once per as many contributions as there are members."""
+    """Without rounds: `contribution` lets momentum decay once per contribution; `round` lets it
+    decay once per as many contributions as there are members."""
     read_ahead: bool = False
-    """asp: a worker begins its next step before it has received the parameters that contain its last
-    contribution."""
+    """asp: a worker begins its next step before it has received the parameters that contain its
+    last contribution."""
     heartbeat_s: float = 0.5
     lead_timeout_s: float = 120.0
     """A worker or server ends when it has received nothing from the lead for this long."""
@@ -45,8 +45,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     """The path of the job's file on the host that started it; empty for a built-in job."""
     on_error: str = "go-on"
-    """What happens when a worker's code raises an exception: `go-on`, the other workers go on; `end`,
-    the job ends."""
+    """What happens when a worker's code raises an exception: `go-on`, the other workers go on;
+    `end`, the job ends."""
     staging: dict[str, str] = {}
     """Artificial delays of some workers or servers, by the flag that sets them
     (`learn/staging.py`)."""
@@ -65,14 +65,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int = 0
     """How many servers hold a copy of each slice, besides its primary."""
     deterministic: bool = False
-    """bsp: servers add contributions in the order of the workers' names, so that a repetition of the
-    job computes the same bits."""
+    """bsp: servers add contributions in the order of the workers' names, so that a repetition of
+    the job computes the same bits."""
     keep_best: str = ""
-    """The measure by which the best model is chosen, which is saved beside the last one. Empty: only
-    the last model is saved."""
+    """The measure by which the best model is chosen, which is saved beside the last one. Empty:
+    only the last model is saved."""
     init: str = ""
-    """The path of a saved model with which training begins. Empty: it begins with the model that the
-    job's code makes."""
+    """The path of a saved model with which training begins. Empty: it begins with the model that
+    the job's code makes."""
     save_model: bool = False
     """Whether the lead's process writes the trained model to a file when the job ends."""
     min_batch: int = 2
@@ -87,8 +87,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int = 0
     """The highest number of a checkpoint in the store when the job began."""
     resume: str = ""
-    """The address of the store with the checkpoint from which the job resumes; empty: the job begins
-    anew."""
+    """The address of the store with the checkpoint from which the job resumes; empty: the job
+    begins anew."""
     resume_number: int = 0
     """The number of the checkpoint from which the job resumes."""
     resume_round: int = 0

@@ -1,5 +1,5 @@
-"""Messages by which workers and servers join, get their chunks of data, report, send heartbeats, and
-leave."""
+"""Messages by which workers and servers join, get their chunks of data, report, send heartbeats,
+and leave."""
 
 from typing import Annotated
 
@@ -70,8 +70,8 @@ class Leave(Message, frozen=True, kw_only=True):
 
 
 class Evicted(Message, frozen=True, kw_only=True):
-    """The lead has removed this incarnation of a worker from the view, because it was silent for too
-    long. The worker must join again."""
+    """The lead has removed this incarnation of a worker from the view, because it was silent for
+    too long. The worker must join again."""
 
     reason: Reason
 
@@ -84,5 +84,6 @@ class Stop(Message, frozen=True, kw_only=True):
 
 
 class Alive(Message, frozen=True, kw_only=True):
-    """A heartbeat of the worker or server in the identity fields; of the lead if both fields are -1.
-    `sequence`: how many heartbeats of the lead this worker or server has read over this link."""
+    """A heartbeat of the worker or server in the identity fields; of the lead if both fields are
+    -1. `sequence`: how many heartbeats of the lead this worker or server has read over this
+    link."""

@@ -1,5 +1,5 @@
-"""Messages between an operator and the lead. An operator is a command of the job's user that asks the
-lead of a running job for something, such as a stop; it is no member of the job."""
+"""Messages between an operator and the lead. An operator is a command of the job's user that asks
+the lead of a running job for something, such as a stop; it is no member of the job."""
 
 from polyrhythm.wire.messages.fields import PROTOCOL, Count, Label, Message
 from polyrhythm.wire.messages.reasons import Reason

@@ -15,23 +15,23 @@ class Copy(Message, frozen=True, kw_only=True):
 
 
 class Copied(Message, frozen=True, kw_only=True):
-    """A replica tells the primary which contributions (`rows`) are now in every slice that it copies
-    from this primary."""
+    """A replica tells the primary which contributions (`rows`) are now in every slice that it
+    copies from this primary."""
 
     rows: tuple[Row, ...] = ()
 
 
 class Fetch(Message, frozen=True, kw_only=True):
-    """A server asks a primary for the state of the slices that it must copy. `held`: the stamps of the
-    copies that it has already."""
+    """A server asks a primary for the state of the slices that it must copy. `held`: the stamps of
+    the copies that it has already."""
 
     held: tuple[Stamp, ...] = ()
 
 
 class State(Message, frozen=True, kw_only=True):
-    """A primary's answer to `Fetch`: one tensor of the state of one slice, called `name`. It is tensor
-    number `part` of the `parts` tensors of this slice. With 0 `parts`, the receiver's copy equals the
-    slice already. `slices`: how many slices the whole answer has."""
+    """A primary's answer to `Fetch`: one tensor of the state of one slice, called `name`. It is
+    tensor number `part` of the `parts` tensors of this slice. With 0 `parts`, the receiver's copy
+    equals the slice already. `slices`: how many slices the whole answer has."""
 
     slices: Amount
     stamp: Stamp

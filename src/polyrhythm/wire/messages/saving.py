@@ -1,12 +1,13 @@
-"""Messages with which the lead's process collects the parameters of all slices, to save the model."""
+"""Messages with which the lead's process collects the parameters of all slices, to save the
+model."""
 
 from polyrhythm.wire.messages.fields import Amount, Message
 
 
 class Collect(Message, frozen=True, kw_only=True):
-    """The lead asks a primary for the parameters of these slices. With `copied`, the primary sends the
-    copies that it made at `Capture`. Without it, the job has ended: the primary sends the slices
-    themselves, and without rounds it folds nothing after this message."""
+    """The lead asks a primary for the parameters of these slices. With `copied`, the primary sends
+    the copies that it made at `Capture`. Without it, the job has ended: the primary sends the
+    slices themselves, and without rounds it folds nothing after this message."""
 
     number: Amount = 0
     """The number of the model file for which the parameters are collected."""
@@ -15,8 +16,8 @@ class Collect(Message, frozen=True, kw_only=True):
 
 
 class Capture(Message, frozen=True, kw_only=True):
-    """The lead orders every primary to copy the parameters of its slices, for the model file `number`.
-    The lead collects the copies later (`Collect`), while training goes on."""
+    """The lead orders every primary to copy the parameters of its slices, for the model file
+    `number`. The lead collects the copies later (`Collect`), while training goes on."""
 
     number: Amount = 0
 

@@ -5,9 +5,9 @@ from polyrhythm.wire.messages.specs import MemberSpec, ModelSpec, Route, Row, Se
 
 
 class Place(Message, frozen=True, kw_only=True):
-    """The lead orders a server to hold the slices that are routed to it. `fresh`: the slices get the
-    initial parameters from a worker. Otherwise the slices that the server holds already keep their
-    values."""
+    """The lead orders a server to hold the slices that are routed to it. `fresh`: the slices get
+    the initial parameters from a worker. Otherwise the slices that the server holds already keep
+    their values."""
 
     spec: ModelSpec
     routes: tuple[Route, ...]
@@ -17,15 +17,15 @@ class Place(Message, frozen=True, kw_only=True):
 
 
 class Placed(Message, frozen=True, kw_only=True):
-    """A server has allocated its slices. `round`: the least version among the slices whose primary it
-    is. `rows`: for each worker, the last contribution that all of these slices contain."""
+    """A server has allocated its slices. `round`: the least version among the slices whose primary
+    it is. `rows`: for each worker, the last contribution that all of these slices contain."""
 
     rows: tuple[Row, ...] = ()
 
 
 class Seed(Message, frozen=True, kw_only=True):
-    """One slice of the initial parameters, from the first worker (BONJOUR_MDES in the dSyncPS paper).
-    The payload is the slice."""
+    """One slice of the initial parameters, from the first worker (BONJOUR_MDES in the dSyncPS
+    paper). The payload is the slice."""
 
 
 class Seeded(Message, frozen=True, kw_only=True):
@@ -48,9 +48,9 @@ class Unreachable(Message, frozen=True, kw_only=True):
 
 
 class Introduced(Message, frozen=True, kw_only=True):
-    """The lead tells a server that it has admitted this worker with this incarnation. The worker will
-    connect to the server. The server refuses workers that the lead has not introduced, unless it is
-    the lead's own server."""
+    """The lead tells a server that it has admitted this worker with this incarnation. The worker
+    will connect to the server. The server refuses workers that the lead has not introduced, unless
+    it is the lead's own server."""
 
 
 class Dismissed(Message, frozen=True, kw_only=True):

@@ -26,7 +26,8 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OptimizerSpec(msgspec.Struct, frozen=True, array_like=True):
-    """An optimizer: its name, and the options of each parameter group. It is sent without pickle."""
+    """An optimizer: its name, and the options of each parameter group. It is sent without
+    pickle."""
 
     name: Label
     groups: tuple[dict[Label, Option], ...]
@@ -43,8 +44,8 @@ class ModelSpec(msgspec.Struct, frozen=True, array_like=True):
     tensors: tuple[TensorSpec, ...]
     optimizer: OptimizerSpec
     state: tuple[StateName, ...] = ()
-    """The names under which tensors are saved. Tied weights have several names, buffers that are not
-    persistent have none. Empty: every tensor is saved under its own name."""
+    """The names under which tensors are saved. Tied weights have several names, buffers that are
+    not persistent have none. Empty: every tensor is saved under its own name."""
 
     @property
     def saved(self) -> tuple[StateName, ...]:
@@ -88,9 +89,9 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """Identifies the state of one copy of a slice. Equal stamps mean equal copies. `number`: how many
-    steps the copy has made. `primary_since`: the primary that made the last step became the primary
-    in this routing epoch."""
+    """Identifies the state of one copy of a slice. Equal stamps mean equal copies. `number`: how
+    many steps the copy has made. `primary_since`: the primary that made the last step became the
+    primary in this routing epoch."""
 
     slice: Count
     primary_since: Count = 0
@@ -99,8 +100,8 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     """The numbers that, with the tensors, decide what a fold does to a slice. The primary computes
-    them once (`core/server/stepping.py`), applies them and sends them to the replicas, so that every
-    replica makes the same step."""
+    them once (`core/server/stepping.py`), applies them and sends them to the replicas, so that
+    every replica makes the same step."""
 
     weight: Weight
     """The weight of the aggregate, by which an optimizer divides it; 0 leaves the slice as it
@@ -112,8 +113,8 @@ class SliceStep(msgspec.Struct, frozen=True, array_like=True):
     """The fraction of a full step. With rounds: the share of the workers that still have points to
     visit. Without rounds: 1 divided by the number of members."""
     per_round: Count = 1
-    """How many steps count as one round (n). Momentum decays once per round, so each step multiplies
-    it by the n-th root of the momentum factor."""
+    """How many steps count as one round (n). Momentum decays once per round, so each step
+    multiplies it by the n-th root of the momentum factor."""
 
     def alike(self, other: "SliceStep") -> bool:
         """Whether one call of the optimizer can make both steps, if their rates are equal too."""
@@ -131,8 +132,8 @@ class ChunkProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChunkLease(msgspec.Struct, frozen=True, array_like=True):
-    """A leased chunk: the points [first, last) of the seeded permutation of the data. The worker begins
-    at `cursor`, after `passes` whole passes."""
+    """A leased chunk: the points [first, last) of the seeded permutation of the data. The worker
+    begins at `cursor`, after `passes` whole passes."""
 
     chunk: int
     first: int
@@ -148,9 +149,9 @@ class MemberSpec(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A file of a checkpoint. `digest`: for a tensor file, the digest of its first bytes, which contain
-    the digests of all other bytes (`store/tensor_file.py`); for a record, the digest of the whole
-    file."""
+    """A file of a checkpoint. `digest`: for a tensor file, the digest of its first bytes, which
+    contain the digests of all other bytes (`store/tensor_file.py`); for a record, the digest of the
+    whole file."""
 
     name: Label
     nbytes: Amount
