@@ -1,10 +1,11 @@
-"""The seam of all sync policies. A policy runs in the lead only; servers have no barrier.
+"""The interface of all sync policies. A policy runs in the lead only; servers have no barrier.
 
-The lead tells the policy which workers joined, left and contributed, and what time it is. The policy
-answers with a `Decision`: whether to fold, which workers to release, when to wake the policy, and why.
+The lead tells the policy which workers joined, left and contributed, and what time it is. The
+policy answers with a `Decision`: whether to fold, which workers to release, when to call the policy
+again, and why.
 
-A policy declares its properties as `Traits` and is known to `--sync` by a `PolicyEntry`. Other parts
-of the program ask for the traits; no part may decide by the text of a policy's name.
+A policy declares its properties as `Traits`, and a `PolicyEntry` says how `--sync` names it. Other
+parts of the program look at the traits; no part may decide by the text of a policy's name.
 """
 
 from collections.abc import Callable
@@ -35,8 +36,8 @@ class Left(msgspec.Struct, frozen=True, gc=False):
 class MemberContributed(msgspec.Struct, frozen=True, gc=False):
     """A contribution is complete on all its servers, which counted it in `round`.
 
-    The trailer has what the worker measured. `round` may be one that is folded already: the message of
-    the worker can arrive later than those of the servers.
+    The trailer contains what the worker measured. `round` may be folded already, because the
+    worker's trailer can arrive later than the servers' reports.
     """
 
     worker: int
@@ -51,13 +52,13 @@ class MemberAbstained(msgspec.Struct, frozen=True, gc=False):
 
 
 class Returned(msgspec.Struct, frozen=True, gc=False):
-    """A member that abstained has points to visit again. Sent only without rounds."""
+    """A member that abstained has points to visit again. This event exists only without rounds."""
 
     worker: int
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """A worker has visited all of its points and asks for the barrier."""
+    """A worker has visited all of its points and asks the lead to end the round."""
 
     worker: int
 
@@ -76,9 +77,9 @@ class TimePassed(msgspec.Struct, frozen=True, gc=False):
 class Decision(msgspec.Struct, frozen=True, gc=False):
     """The answer of a policy to one event.
 
-    With `fold`, the workers in `release` go on with the version that the fold makes; without it, with
-    the newest version that exists. A policy without rounds uses `fold` to change the view: servers have
-    nothing to fold then, and learn the new members.
+    With `fold`, the workers in `release` continue with the version that the fold makes; without it,
+    with the newest version that exists. A policy without rounds uses `fold` to change the view:
+    servers then fold nothing, and learn the new members.
     """
 
     fold: bool
@@ -86,15 +87,18 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     wake_at: int | None
     reason: Reason
     pause: bool = False
-    """All workers contribute what they have gathered."""
+    """Whether all workers must contribute the points that they have visited so far."""
     change: Reason | None = None
-    """A parameter that the policy has changed for itself, such as its interval, for the journal."""
+    """A parameter that the policy has changed by itself, such as its interval, to be written to the
+    journal."""
 
 
 class RoundTerms(msgspec.Struct, frozen=True, gc=False):
-    """When a released worker contributes next: after a number of steps, a time or a number of points.
+    """When a released worker contributes next: after a number of steps, a time or a number of
+    points.
 
-    0 leaves that to the user's loop. `probe`: evaluate the probe sample first.
+    A value of 0 sets no such limit; if all are 0, the user's loop decides. `probe`: evaluate the
+    probe sample first.
     """
 
     steps: int = 0
@@ -105,7 +109,7 @@ class RoundTerms(msgspec.Struct, frozen=True, gc=False):
 
 USER_PACE = RoundTerms()
 ALL_POINTS = -1
-"""In `RoundTerms.points`: all points of the worker."""
+"""A value of `RoundTerms.points`: all points of the worker."""
 
 
 PolicyEvent: TypeAlias = (
@@ -118,21 +122,23 @@ class Traits:
     """The properties of a policy that lead, servers, workers and tools adapt to."""
 
     rounds: bool
-    """The lead orders the folds. Otherwise servers fold each contribution when it arrives."""
+    """Whether the lead orders the folds. Otherwise servers fold each contribution when it
+    arrives."""
     kinds: frozenset[str]
     """The kinds of contribution that the policy can fold."""
     preferred_kind: str = "gradient"
     """The kind that `--kind auto` stands for."""
     timed: bool = False
-    """A worker contributes when an interval ends, with the points visited by then."""
+    """Whether a worker contributes when an interval ends, with the points visited by then."""
     gathers: bool = False
-    """Several batches of the user's loop, at the same parameters, make one contribution."""
+    """Whether several batches of the user's loop, at the same parameters, make one contribution."""
     plans_steps: bool = False
-    """The policy tells each worker after how many local steps to contribute."""
+    """Whether the policy tells each worker after how many local steps to contribute."""
     trains_through: bool = False
-    """A worker trains on while its contribution is folded, and rebases on the new version."""
+    """Whether a worker trains on while its contribution is folded, and rebases on the new
+    version."""
     asks_before_steps: bool = True
-    """A worker needs the lead's permission to begin its next step."""
+    """Whether a worker needs the lead's permission to begin its next step."""
 
 
 class SyncPolicy(Protocol):
@@ -142,25 +148,27 @@ class SyncPolicy(Protocol):
         """Take one event into account, and decide."""
 
     def terms(self, worker: int) -> RoundTerms:
-        """The terms of a worker that is released now."""
+        """When a worker that is released now contributes next."""
 
     def why(self) -> Waiting:
-        """What the policy waits for. The call changes nothing."""
+        """What the policy waits for. This call changes no state."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """One line of the registry: how `--sync` names a policy, and how to build it for a job."""
+    """One entry of the registry: how `--sync` names a policy, and how to build the policy for a
+    job."""
 
     name: str
-    """The word of `--sync`, without the argument."""
+    """The name in `--sync`, without the argument."""
     help: str
-    """Half a sentence for the command line's help."""
+    """A phrase for the command line's help."""
     traits: Traits
     build: Callable[[JobSpec], SyncPolicy]
-    """Make the policy. Refuse wrong options of the job with a `UsageError`."""
+    """Builds the policy. Raises a `UsageError` if options of the job do not fit the policy."""
     argument: str = ""
-    """The name of the whole number that follows `NAME:`; empty: the policy takes none."""
+    """The name, in the help, of the whole number that follows `NAME:`; empty if the policy takes
+    none."""
 
     @property
     def syntax(self) -> str:
@@ -174,7 +182,8 @@ def split_sync(sync: str) -> tuple[str, str]:
 
 
 def sync_argument(job: JobSpec) -> int:
-    """The whole number after the colon of `--sync`; refused if it is missing or not a number."""
+    """The whole number after the colon of `--sync`. Raises a `UsageError` if it is missing or not a
+    number."""
     name, text = split_sync(job.sync)
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"--sync {job.sync!r} needs a whole number, such as {name}:8")

@@ -1,7 +1,8 @@
-"""The registry of all sync policies: from the text of `--sync` to a policy, or a clear refusal.
+"""The registry of all sync policies: it finds the policy that `--sync` names, or refuses the text
+with a reason.
 
-A new policy adds its `PolicyEntry` to `POLICIES`; the command line's help, the checks of a job and the
-conformance suite read it from there.
+A new policy adds its `PolicyEntry` to `POLICIES`; the command line's help, the checks of a job and
+the conformance suite read it from there.
 """
 
 from collections.abc import Callable
@@ -46,10 +47,10 @@ def sync_help() -> str:
 
 
 def choose_kind(job: JobSpec) -> JobSpec:
-    """The job with a kind in place of `auto`: the kind that its policy prefers.
+    """The job with `auto` replaced by the kind that its policy prefers.
 
-    fsp learns as much per pass with either kind and more per second with local steps (decision 030).
-    An option of the job that needs gradients overrules the preference.
+    fsp learns as much per pass with either kind, and more per second with local steps (decision
+    030). If an option of the job needs gradients, the kind is gradient.
     """
     if job.kind != AUTO:
         return job
@@ -91,7 +92,7 @@ def choose_policy(job: JobSpec) -> SyncPolicy:
 
 
 def _repeatable(traits: Traits) -> bool:
-    """Whether a round contains one step of every worker, whatever their speed."""
+    """Whether every round contains exactly one step of every worker, whatever their speeds are."""
     return traits.rounds and not (traits.timed or traits.plans_steps or traits.gathers)
 
 

@@ -1,8 +1,8 @@
-"""The clocks of members where there are no rounds: how many steps each has contributed.
+"""The clocks of members under policies without rounds: how many steps each has contributed.
 
-A worker that joins starts at the members' minimum. A worker that rests (it has no points to visit) has
-no running clock, so no other worker waits for it. When it returns, its clock continues, at the minimum
-or above.
+The clock of a worker that joins starts at the minimum over all members. While a worker rests (it
+has no points to visit), its clock does not run, so that no other worker waits for it. When the
+worker returns, its clock continues, at the minimum or above.
 """
 
 from polyrhythm.core.minimum_tracker import MinimumTracker
@@ -12,7 +12,7 @@ class Clocks:
     def __init__(self) -> None:
         self._at: MinimumTracker[int] = MinimumTracker()
         self._floor = 0
-        """The minimum of the running clocks; the last known minimum while no clock runs."""
+        """The minimum of the running clocks; while no clock runs, the last known minimum."""
         self._resting: dict[int, int] = {}
 
     def __contains__(self, worker: int) -> bool:
@@ -27,7 +27,7 @@ class Clocks:
 
     @property
     def running(self) -> int:
-        """The number of clocks that run."""
+        """The number of running clocks."""
         return len(self._at)
 
     @property
@@ -35,7 +35,7 @@ class Clocks:
         return len(self._at) + len(self._resting)
 
     def workers(self) -> list[int]:
-        """All workers whose clock runs."""
+        """All workers with a running clock."""
         return self._at.all_keys()
 
     def slowest(self) -> list[int]:

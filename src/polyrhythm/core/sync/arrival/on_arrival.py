@@ -1,7 +1,7 @@
 """Policies without rounds: servers fold each contribution when it arrives.
 
-The lead only decides which workers may begin their next step. `OnArrival` keeps the members and their
-clocks; a `Gate` decides which workers may go on.
+The lead only decides which workers may begin their next step. `OnArrival` keeps the members and
+their clocks; a `Gate` makes that decision.
 """
 
 from typing import Protocol
@@ -17,12 +17,12 @@ GATED = sync.Traits(rounds=False, kinds=frozenset({"gradient", "local"}))
 
 class Gate(Protocol):
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
-        """A worker has contributed, its clock has advanced, and it asks to go on."""
+        """A worker has contributed, so its clock has advanced, and it asks to continue."""
 
     def leave(self, worker: int) -> None: ...
 
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
-        """Called after every event: which of the workers that ask may go on, and why."""
+        """Which of the workers that asked may continue, and why. Called after every event."""
 
     def why(self, clocks: Clocks) -> Waiting: ...
 

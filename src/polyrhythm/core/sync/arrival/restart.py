@@ -1,7 +1,7 @@
 """`ssp-restart`: SSP as the PSP paper describes it, to reproduce that paper's tables (PSP §3.1).
 
-A worker that is `bound` steps ahead of the slowest stops, and every worker that arrives after it stops
-too. When all have stopped, all pull the parameters, and the clocks restart at zero.
+A worker that is `bound` steps ahead of the slowest stops, and after that every worker stops when it
+arrives. When all have stopped, all pull the parameters, and the clocks restart at zero.
 """
 
 from polyrhythm.core.machine import Reason, Waiting
@@ -17,7 +17,7 @@ class Restart:
         self.bound = bound
         self._stopped: set[int] = set()
         self._passing: frozenset[int] = NO_WORKERS
-        """The worker that has just arrived, if it need not stop."""
+        """The worker that has just arrived and need not stop, if there is one."""
         self._since_ns = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:

@@ -1,7 +1,8 @@
-"""SSP and ASP: the same gate, with a bound and without one.
+"""SSP and ASP: they use the same gate, SSP with a bound and ASP without one.
 
-A worker may begin a step while its clock is at most `bound` ahead of the slowest member's, so clocks are
-never more than bound + 1 apart. Without a bound (ASP) a worker does not ask the lead before a step.
+A worker may begin a step while its clock is at most `bound` ahead of the slowest member's clock, so
+clocks are never more than bound + 1 apart. Without a bound (ASP) a worker does not ask the lead
+before a step.
 """
 
 from dataclasses import replace
@@ -19,9 +20,9 @@ class Staleness:
         self.bound = bound
         self._held: set[int] = set()
         self._arriving: set[int] = set()
-        """The held workers that have not been examined since they arrived."""
+        """The held workers that arrived since the gate was last examined."""
         self._least = 0
-        """The slowest clock when the gate was last examined."""
+        """The minimum of the clocks when the gate was last examined."""
         self._since_ns = 0
 
     def arrive(self, worker: int, clocks: Clocks, now_ns: int) -> None:
@@ -34,7 +35,8 @@ class Staleness:
         self._arriving.discard(worker)
 
     def open(self, clocks: Clocks, now_ns: int) -> tuple[frozenset[int], Reason]:
-        """Examine the new arrivals only, unless the slowest clock has moved."""
+        """Which workers may continue. Only new arrivals are examined, unless the slowest clock has
+        advanced."""
         if self.bound is None:
             return NO_WORKERS, GOING
         least = clocks.least

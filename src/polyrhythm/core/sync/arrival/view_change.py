@@ -1,17 +1,18 @@
-"""View changes where there are no rounds: the lead tells servers the members, and servers confirm.
+"""View changes under policies without rounds: the lead tells the servers the members, and the
+servers confirm.
 
-A worker that joins may begin when every server knows it. One view change runs at a time; workers that
-join or leave meanwhile are part of the next one.
+A worker that joins may begin when every server knows of it. One view change runs at a time; workers
+that join or leave meanwhile are part of the next one.
 """
 
 
 class ViewChange:
     def __init__(self) -> None:
         self._started = False
-        """The first members take part."""
+        """Whether the first view change is complete."""
         self._joining: set[int] = set()
         self._outdated = False
-        """A worker has joined or left since the last view change began."""
+        """Whether a worker has joined or left since the last view change began."""
         self._running = False
 
     def join(self, worker: int) -> None:
@@ -23,7 +24,7 @@ class ViewChange:
         self._outdated = True
 
     def confirmed(self) -> frozenset[int]:
-        """Every server knows the view. The first time this returns the first members."""
+        """Every server knows the view. The first call returns the first members, to be released."""
         self._running = False
         if self._started:
             return frozenset()
@@ -31,7 +32,8 @@ class ViewChange:
         return self._take()
 
     def begin(self) -> frozenset[int] | None:
-        """The workers that enter with the view change that must begin now; None if none must."""
+        """The workers that enter with the view change that begins now; None if no view change is
+        due."""
         if not self._started or self._running or not self._outdated:
             return None
         self._running = True

@@ -1,1 +1,2 @@
-"""Policies with rounds: the lead orders a fold when the barrier of the round is complete."""
+"""Policies with rounds: the lead orders a fold when all members have arrived at the round's
+barrier."""

@@ -1,9 +1,10 @@
-"""Patience of FSP with micro-batches that take long (FSP §3.1): `--abandon`.
+"""FSP's patience with micro-batches that take long (FSP §3.1): `--abandon`.
 
 Once the interval is over, workers at the barrier wait for the others no longer than the patience. A
-worker whose micro-batch ends later than that after its own interval leaves the micro-batch out and
-visits its points again; what it gathered before still counts. The first micro-batch of a round is never
-left out, so that a worker whose micro-batches all take longer than that makes progress.
+worker whose micro-batch ends later than its own interval plus the patience leaves that micro-batch
+out, and visits its points again later. The points that it visited in the round before still count.
+The first micro-batch of a round is never left out; otherwise a worker whose micro-batches all take
+too long would make no progress.
 """
 
 from polyrhythm.core.durations import parse_duration
@@ -13,7 +14,7 @@ OFF = "off"
 
 
 def parse_patience(text: str) -> int | None:
-    """The patience in nanoseconds; None: wait for all workers."""
+    """The patience in nanoseconds; None means that the barrier waits for all workers."""
     if text.strip() == OFF:
         return None
     try:
@@ -27,6 +28,6 @@ def parse_patience(text: str) -> int | None:
 def abandons(late_ns: int, patience_ns: int | None, gathered: float) -> bool:
     """Whether a worker leaves out a micro-batch that ended `late_ns` after the interval.
 
-    `gathered`: the points that the worker has gathered in this round before.
+    `gathered`: the points that the worker had visited in this round before that micro-batch.
     """
     return patience_ns is not None and late_ns > patience_ns and gathered > 0

@@ -1,8 +1,9 @@
 """The number of points in a worker's batch under BSPB and BSPV, FSP's two baselines (FSP §6.1).
 
-BSPB uses all points of a worker (`WHOLE`). BSPV searches for the size at the beginning of training, by
-cost and benefit. The paper cites that rule from another paper; this is a simple version of it: double
-the size while the objective falls faster per second, barriers included, and stay with the best size.
+Under BSPB a batch is all points of a worker (`WHOLE`). BSPV searches for the size at the beginning
+of training, by cost and benefit. The paper takes that rule from another paper; this is a simple
+version of it: double the size while the objective falls faster per second (the time at barriers
+included), then keep the best size.
 """
 
 import math
@@ -18,9 +19,9 @@ _ROUNDS = 4
 @dataclass(frozen=True, slots=True)
 class BatchTerms:
     points: int | None
-    """None: all points of the worker."""
+    """The points of a batch; None means all points of the worker."""
     probe: bool
-    """Measure the objective before the round begins."""
+    """Whether workers measure the objective before the round begins."""
 
 
 WHOLE = BatchTerms(points=None, probe=False)
@@ -31,15 +32,16 @@ class MeasuredBatch:
     """The measurements of one closed round."""
 
     elapsed_ns: int
-    """Work and barrier, without the time to measure the objective."""
+    """The time of the work and the barrier, without the time to measure the objective."""
     objective: float | None
     """The objective when this round opened; None if it was not measured."""
     most: int
-    """The most points that one worker has: a larger batch would be the same."""
+    """The most points that any worker has. A batch cannot be larger than that."""
 
 
 class BatchSize:
-    """Try each size for four rounds, starting with 32 points. Without an objective, keep the size."""
+    """Tries each size for four rounds, starting with 32 points. If no objective is reported, the
+    size stays."""
 
     def __init__(self, first: int = _FIRST) -> None:
         self._climb = Climb(first, first_rounds=_ROUNDS, rounds=_ROUNDS)
@@ -48,7 +50,8 @@ class BatchSize:
         return BatchTerms(self._climb.value, self._climb.probe)
 
     def closed(self, measured: MeasuredBatch) -> Reason | None:
-        """Take a closed round into account. Return a reason if the size changes or is found."""
+        """Take a closed round into account. Returns a reason if the size has changed or the search
+        is over."""
         climb = self._climb
         if climb.found:
             return None

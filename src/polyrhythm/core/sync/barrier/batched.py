@@ -30,7 +30,7 @@ class Batched:
     traits = Traits(rounds=True, kinds=frozenset({"gradient", "statistics"}), gathers=True)
 
     def __init__(self, timer: Timer, size: BatchSize | None) -> None:
-        """`size` None: a batch is all points of a worker."""
+        """`size`: the search for the batch size; None if a batch is all points of a worker."""
         self._barrier = Bsp(timer)
         self._size = size
         self._terms = WHOLE if size is None else size.next()
@@ -63,7 +63,7 @@ class Batched:
         self._measurement, self._most = RoundMeasurement(), 0.0
         cold = self._warm_up.in_round
         self._warm_up.close()
-        if cold:  # a worker's first step took part of this time, so try the size once more
+        if cold:  # this time includes a worker's first step, so measure the size once more
             return None
         change = size.closed(measured)
         self._terms = size.next()

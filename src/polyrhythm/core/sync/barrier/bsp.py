@@ -1,7 +1,7 @@
 """BSP: fold when every member has contributed or abstained, or when the timer fires.
 
-A worker goes on after the fold. A contribution that arrives after the fold was decided counts in the
-next round. The barrier does not wait for a member that died or left.
+A worker continues after the fold. A contribution that arrives after the fold was decided counts in
+the next round. The barrier does not wait for a member that died or left.
 """
 
 from msgspec.structs import replace
@@ -26,7 +26,8 @@ from polyrhythm.wire.messages import JobSpec
 from polyrhythm.wire.messages.reasons import Field
 
 _WAITING = Reason("waiting")
-"""The usual answer while members are missing. `why` names them, so that most events cost little."""
+"""The usual answer while members are missing. It does not list them, so that most events cost
+little; `why` does."""
 
 
 class Bsp:
@@ -41,8 +42,8 @@ class Bsp:
         self.first_arrival_ns: int | None = None
         """The time of the first arrival in this round; None while no member has arrived."""
         self._counted_before: set[int] = set()
-        """The workers whose contribution was counted in a round that is decided already: they are
-        released at once."""
+        """The workers whose contribution was counted in a round that was decided before the lead
+        knew of it: they are released at once."""
         self._folded = -1
         """The last round that all servers have folded."""
         self._decided = -1
@@ -115,9 +116,11 @@ class Bsp:
     def fold_without_missing(
         self, decision: Decision, code: str, since_ns: int, now_ns: int
     ) -> Decision:
-        """Fold without the missing members, which were due at `since_ns`, if any member has arrived.
+        """Fold without the missing members, which were due at `since_ns`, if any member has
+        arrived.
 
-        `decision` is what this barrier has just decided. The fold releases those workers too.
+        `decision` is what this barrier has just decided; the fold also releases the workers that it
+        releases.
         """
         if not self._open or not self._missing or not self._arrived:
             return decision

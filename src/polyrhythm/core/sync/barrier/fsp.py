@@ -1,12 +1,14 @@
-"""FSP: rounds end by time. When the interval is over, all workers contribute what they have (FSP §3).
+"""FSP: rounds end by time. When the interval is over, all workers contribute the points visited so
+far (FSP §3).
 
-Central coordination: the lead tells the workers when the interval is over. Semi-centralised: each worker
-runs the interval on its own timer, shortened by how late its contributions arrived before, so that all
-arrive together (`lateness`); the lead still opens the next round. A worker that has visited all of its
-points asks for the barrier.
+With central coordination, the lead tells the workers when the interval is over. With
+semi-centralised coordination, each worker runs the interval on its own timer, shortened by how late
+its contributions arrived before, so that all arrive together (`lateness`); the lead still opens the
+next round. A worker that has visited all of its points asks the lead to end the round.
 
-The barrier is that of BSP, with its timer. With `--abandon` the round closes without workers that exceed
-the patience (`abandoning`), except in rounds that measure the objective: these need every worker's part.
+The barrier is that of BSP, with its timer. With `--abandon` the round closes without workers that
+exceed the patience (`abandoning`), except in rounds that measure the objective, because those need
+the part of every worker.
 """
 
 from msgspec.structs import replace
@@ -60,17 +62,19 @@ class Fsp:
         self._opened_ns = 0
         self._pause_ns: int | None = None
         self._over_ns: int | None = None
-        """When the interval of the open round ends, or was ended by a worker that asked."""
+        """When the interval of the open round ends, or when it was ended because a worker asked."""
         self._asked = False
-        """A worker had visited all of its points before the interval was over."""
+        """Whether a worker had visited all of its points before the interval was over."""
         self._worked_ns = 0
         self._pass_ns: int | None = None
-        """How long the fastest worker needed for all of its points, when it last asked."""
+        """How long the fastest worker needed for all of its points, when it last asked to end a
+        round."""
         self._measurement = RoundMeasurement()
         self._phi_ns = 0
-        """The cost of the last barrier that neither a first step nor measuring the objective delayed."""
+        """The cost of the last typical barrier: one that was not delayed by a worker's first step
+        or by measuring the objective."""
         self._probed = False
-        """The round before this one measured the objective."""
+        """Whether the round before this one measured the objective."""
         self._warm_up = WarmUp()
 
     def on(self, event: PolicyEvent, now_ns: int) -> Decision:
@@ -79,7 +83,7 @@ class Fsp:
         elif isinstance(event, Opened):
             self._open(now_ns)
         elif isinstance(event, Left):
-            self._pass_ns = None  # other workers get its points
+            self._pass_ns = None  # its points go to other workers, so their passes take longer
             self._lateness.forget(event.worker)
             self._warm_up.left(event.worker)
         decision = self._barrier.on(event, now_ns)
@@ -108,7 +112,8 @@ class Fsp:
         return self._barrier.fold_without_missing(decision, "abandoned", over_ns, now_ns)
 
     def _deadline_ns(self) -> int | None:
-        """Until when workers at the barrier wait for all others; None: no worker waits, or no limit."""
+        """Until when workers at the barrier wait for the others; None if no worker waits or there
+        is no limit."""
         if self._patience_ns is None or self._over_ns is None or self._terms.probe:
             return None
         first_ns = self._barrier.first_arrival_ns
@@ -117,7 +122,8 @@ class Fsp:
     def _pause(
         self, event: PolicyEvent, decision: Decision, pause_ns: int, now_ns: int
     ) -> Decision:
-        """Pause all workers if the interval is over or a worker has visited all of its points."""
+        """Pause all workers if the interval is over, or if a worker has visited all of its
+        points."""
         asked = isinstance(event, Asked)
         if not asked and (self._semi or now_ns < pause_ns):
             return decision
@@ -129,7 +135,8 @@ class Fsp:
         return replace(decision, reason=_PAUSE, pause=True)
 
     def _wake_ns(self, wake_ns: int | None, now_ns: int) -> int | None:
-        """The barrier's time, the end of the interval or the deadline, whichever comes first."""
+        """The barrier's own wake-up, the end of the interval or the deadline, whichever comes
+        first."""
         if not self._semi and self._pause_ns is not None:
             wake_ns = self._pause_ns if wake_ns is None else min(wake_ns, self._pause_ns)
         deadline_ns = None if self._patience_ns is None else self._deadline_ns()
@@ -144,7 +151,7 @@ class Fsp:
         self._worked_ns = self._terms.interval_ns
 
     def _close(self) -> Reason | None:
-        """Choose the next round's interval from what this round measured."""
+        """Choose the interval of the next round from the measurements of this one."""
         self._pause_ns = self._over_ns = None
         measurement, self._measurement = self._measurement, RoundMeasurement()
         usual = not self._probed and not self._warm_up.in_last_round

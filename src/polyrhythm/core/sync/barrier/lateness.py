@@ -1,27 +1,28 @@
 """Semi-centralised coordination (FSP §5.2): late workers stop earlier, so that all arrive together.
 
-Every worker runs the interval on its own timer, shortened by the mean lateness of its contributions, but
-never below half of the interval. Lateness is counted as if the interval had not been shortened;
-otherwise the mean would settle half-way, with half of the delay left.
+Every worker runs the interval on its own timer, shortened by the mean lateness of its
+contributions, but never to less than half of the interval. Lateness is calculated as if the
+interval had not been shortened. Otherwise the correction would reduce the lateness from which it is
+calculated, and half of the delay would remain.
 
-A worker's second contribution replaces the first one, because a process's first step takes many times as
-long as its others. Time to evaluate the probe sample does not count as lateness. In rounds that begin
-with the probe sample, a worker that needs longer for it than the fastest worker gets an interval that
-is shorter by the difference.
+The first measurement of a worker is dropped when the second one comes, because a process's first
+step takes many times as long as its others. Time to evaluate the probe sample does not count as
+lateness. In rounds that begin with the probe sample, a worker that needs longer for it than the
+fastest worker gets an interval that is shorter by the difference.
 """
 
 import msgspec
 
 _RECENT = 0.3
 _ALONE = 2
-"""A worker's first two contributions are not averaged: the second one replaces the first."""
+"""The first two contributions of a worker are not averaged: the second one replaces the first."""
 
 
 class _Known(msgspec.Struct, gc=False):
     """The measurements of one worker."""
 
     times: int = 0
-    """The number of contributions measured."""
+    """The number of contributions that were measured."""
     late_ns: float = 0.0
     own_ns: int | None = None
     probe_ns: int = 0
@@ -31,7 +32,8 @@ class Lateness:
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
         self._fastest_ns: int | None = None
-        """The time of the fastest worker for its part of the probe sample; None: not yet computed."""
+        """The time that the fastest worker needs for its part of the probe sample; None if it must
+        be calculated again."""
 
     def _of(self, worker: int) -> _Known:
         known = self._known.get(worker)
@@ -57,8 +59,8 @@ class Lateness:
     def arrived(self, worker: int, opened_ns: int, now_ns: int, probe_ns: int = 0) -> None:
         """Measure a worker's contribution to the round that opened at `opened_ns`.
 
-        One that arrives far too early is ignored: the worker had visited all of its points, so its
-        timer did not end the work.
+        A contribution that arrives far too early is ignored: the worker had visited all of its
+        points and did not wait for its timer.
         """
         known = self._of(worker)
         if probe_ns:

@@ -17,7 +17,8 @@ class RoundMeasurement:
         self._barriers_ns = self._trailers = 0
 
     def count(self, trailer: Trailer, *, first: bool = False) -> None:
-        """Add one contribution. `first`: the worker's first, whose micro-batches are not typical."""
+        """Add one contribution. `first`: it is the worker's first one, whose micro-batches are not
+        typical."""
         steps = trailer.steps or 1
         if not first:
             micro_ns = trailer.micro_ns or trailer.compute_ns / steps
@@ -28,7 +29,7 @@ class RoundMeasurement:
         if trailer.probe_ns > self.probe_ns:
             self.probe_ns = trailer.probe_ns
         barrier_ns = trailer.wait_ns + trailer.transfer_ns
-        if barrier_ns:  # 0: the worker has not been at a barrier yet
+        if barrier_ns:  # 0 if the worker has not been at a barrier yet
             self._barriers_ns += barrier_ns
             self._trailers += 1
         if trailer.probe is not None:
@@ -47,13 +48,14 @@ class RoundMeasurement:
 
     @property
     def batches(self) -> float:
-        """The points of the round in units of one user's batch per worker; 0: unknown."""
+        """The points of the round, divided by the number of points in a bsp round (one user's batch
+        per worker); 0 if unknown."""
         return self._visited / self._batch if self._batch else 0.0
 
     @property
     def micro_ns(self) -> int:
-        """The slowest worker's shortest micro-batch, or its mean step if it does not report one; 0:
-        not measured."""
+        """The slowest worker's shortest micro-batch, or its mean step if it does not report one; 0
+        if not measured."""
         return round(self._micro_ns)
 
     @property

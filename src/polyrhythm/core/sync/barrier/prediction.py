@@ -1,13 +1,15 @@
 """PSP's prediction (PSP §3.2): how many steps each worker makes before all workers meet.
 
 The paper uses the least common multiple of the step times, which is not defined for measured times.
-Here every horizon T at which a worker ends a step is a candidate. Worker i makes `n_i = floor(T /
-t_i)` steps, and the utilisation is `U(T) = sum n_i t_i / (P max n_i t_i)`. The plan uses the
-smallest T whose U is within 5% of the best, and is kept while its U is within 10% of the best.
+Here every time T at which a worker ends a step is a candidate for the horizon, the time at which
+all workers meet. Worker i makes `n_i = floor(T / t_i)` steps, and the utilisation is `U(T) = sum
+n_i t_i / (P max n_i t_i)`. The plan uses the smallest T whose U is within 5% of the best. The plan
+is kept while its U is within 10% of the best.
 
-Times are rounded to three digits. So workers with about the same step time form one group, whole ratios
-meet exactly, and the cost of planning depends on the number of groups, not on the number of workers. At
-a candidate the longest `n_i t_i` is T itself, so one sweep over the ends of steps gives every U.
+Times are rounded to three digits. So workers with about the same step time form one group, step
+times in a whole ratio meet exactly, and the cost of planning depends on the number of groups, not
+on the number of workers. At a candidate T the longest `n_i t_i` is T itself, so one sweep over the
+ends of steps gives every U.
 """
 
 import math
@@ -25,7 +27,7 @@ _WINDOW = 5
 
 
 def resource_usage(times: Collection[float]) -> float:
-    """Eq. 1: `sum t_i / (p max t_i)`, where t_i is worker i's computing time in one round."""
+    """Eq. 1: `sum t_i / (p max t_i)`, where t_i is worker i's compute time in one round."""
     longest = max(times, default=0.0)
     return math.fsum(times) / (len(times) * longest) if longest > 0 else 1.0
 
@@ -46,7 +48,8 @@ class StepPlan:
     best: float
     """The highest utilisation of all candidates."""
     cap: int
-    """The most steps of the fastest worker; raised if one step of the slowest takes longer than that."""
+    """The most steps of the fastest worker. It is raised if the fastest worker makes more steps
+    than that during one step of the slowest."""
 
 
 def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
@@ -103,20 +106,20 @@ def _lengths(steps: Mapping[int, int], times: Mapping[int, float]) -> list[float
 class Prediction:
     """The recent step times of all workers, and the plan computed from them.
 
-    A worker's step time is the mean of its last five measurements. The second measurement replaces the
-    first one, because a process's first step takes many times as long as its others. All workers make
-    one step per round until each of them has been measured.
+    A worker's step time is the mean of its last five measurements. The first measurement is dropped
+    when the second one comes, because a process's first step takes many times as long as its
+    others. All workers make one step per round until each of them has been measured.
 
-    One rule is not in the paper: a plan is also replaced if a new plan has at most half its horizon. If
-    one slow worker among a thousand recovers, utilisation hardly changes, and all workers would go on
-    meeting as rarely as the slow worker needed.
+    One rule is not in the paper: a plan is also replaced if a new plan has at most half its
+    horizon. Without this rule, if one slow worker among a thousand became fast again, utilisation
+    would hardly change, and all workers would go on meeting as rarely as the slow worker needed.
     """
 
     def __init__(self, cap: int = CAP) -> None:
         self._cap = cap
         self._recent_ns: dict[int, deque[int]] = {}
         self._cold: set[int] = set()
-        """The workers that were measured once."""
+        """The workers that have been measured only once."""
         self.plan: StepPlan | None = None
         """The current plan; None until each worker has been measured."""
 

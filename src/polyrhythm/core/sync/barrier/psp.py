@@ -1,8 +1,9 @@
-"""PSP: a barrier at a predicted time, at which no worker stops.
+"""PSP: a barrier at a predicted time, at which no worker stops computing.
 
-The lead folds when every member has contributed its predicted number of steps. Workers train on
-meanwhile, and rebase on the new parameters when they arrive. The barrier is that of BSP, with its timer;
-only the time at which each worker contributes differs (PSP §3.2; `prediction` has the rule).
+The lead folds when every member has contributed after its predicted number of steps. Workers
+continue to train meanwhile, and rebase on the new parameters when they arrive. The barrier is that
+of BSP, with its timer; only the time at which each worker contributes differs (PSP §3.2;
+`prediction` has the rule).
 """
 
 from msgspec.structs import replace

@@ -1,7 +1,8 @@
-"""The barrier's timer (dSyncPS §3.1.2): when it fires, the round closes without the missing members.
+"""The barrier's timer (dSyncPS §3.1.2): when it fires, the round closes without the missing
+members.
 
-`auto` is 3 times the longest of the last 20 rounds and at least 10 s. Before a round has been measured
-it is the paper's 120 s.
+`auto` sets it to 3 times the longest of the last 20 rounds, and to at least 10 s. Before a round
+has been measured it is the paper's 120 s.
 """
 
 from collections import deque
@@ -19,7 +20,7 @@ class Timer:
         self._auto = auto
         self._rounds_ns: deque[int] = deque(maxlen=_ROUNDS)
         self.length_ns = _PAPER_NS if auto else fixed_ns
-        """None: the timer never fires."""
+        """The length of the timer; None means that it never fires."""
 
     @classmethod
     def parse(cls, text: str) -> "Timer":

@@ -1,8 +1,8 @@
 """Warm-up: which rounds contain the first contribution of a worker.
 
-A process's first step takes many times as long as its others, so its time does not show the speed of the
-machine. The barrier at which the others waited for that step is not typical either; its cost is reported
-with the next round.
+A process's first step takes many times as long as its others, so its duration does not show the
+speed of the host. The barrier at which the other workers waited for that step is not typical
+either; the cost of that barrier is reported with the next round.
 """
 
 

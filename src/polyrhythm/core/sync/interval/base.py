@@ -1,7 +1,9 @@
-"""The seam of all intervals: the terms of a round before it opens, and its measurements afterwards.
+"""The interface of all intervals: each gives the terms of a round before it opens, and takes its
+measurements afterwards.
 
-Workers measure the objective at the parameters with which a round opens, before its interval begins, and
-report it with their contributions to that round. So the value that ends one measurement begins the next.
+Workers measure the objective at the parameters with which a round opens, before its interval
+begins, and report it with their contributions to that round. So one value is the end of one
+measurement and the beginning of the next.
 """
 
 import math
@@ -16,8 +18,8 @@ FIRST_NS = 200 * 10**6
 _LONGEST_NS = 60 * 10**9
 _ROUNDS = 5
 _FAST = 4
-"""The fourth slowest of five rounds shows the workers' speed: a disturbance makes a round visit fewer
-points, never more."""
+"""Of five rounds, the second fastest is taken as the workers' speed. Disturbances only make rounds
+slower, so the faster rounds show the speed best."""
 _VARY = 1.2
 _ASK_EVERY = 4
 
@@ -26,7 +28,7 @@ _ASK_EVERY = 4
 class IntervalTerms:
     interval_ns: int
     probe: bool
-    """Measure the objective before the interval begins."""
+    """Whether workers measure the objective before the interval begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +36,23 @@ class Measured:
     """The measurements of one closed round."""
 
     interval_ns: int
-    """How long the workers worked: less than the interval if a worker had visited all of its points."""
+    """How long the workers worked in this round: less than the interval if a worker had visited all
+    of its points."""
     phi_ns: int
-    """The barrier's cost: the mean over workers of the time from pause to resume, without measuring the
-    objective."""
+    """The barrier's cost: the mean over workers of the time from pause to resume, without the time
+    to measure the objective."""
     objective: float | None = None
     """The objective when this round opened; None if it was not measured."""
     micro_ns: int = 0
-    """The slowest worker's shortest micro-batch; 0: unknown."""
+    """The slowest worker's shortest micro-batch; 0 if unknown."""
     pass_ns: int | None = None
-    """The time of the fastest worker for all of its points; None: unknown."""
+    """The time that the fastest worker needs for all of its points; None if unknown."""
     usual: bool = True
-    """`phi_ns` was measured in this round. Otherwise it is the value of an earlier, typical barrier."""
+    """Whether `phi_ns` was measured in this round. Otherwise it is that of an earlier, typical
+    barrier."""
     batches: float = 0.0
-    """The points of the round in units of a round of bsp, which is one of the user's batches per worker;
-    0: unknown."""
+    """The points of the round, divided by the number of points in a bsp round (one user's batch per
+    worker); 0 if unknown."""
     probe_ns: int = 0
     """The longest time that a worker needed to measure the objective; 0 if it was not measured."""
 
@@ -70,15 +74,17 @@ class Interval(Protocol):
         """The terms of the coming round."""
 
     def closed(self, measured: Measured) -> Reason | None:
-        """Take a closed round into account. Return a reason if the interval changes."""
+        """Take a closed round into account. Returns a reason if the interval changes."""
 
 
 class Bounds:
-    """The shortest and the longest interval: max(phi, two micro-batches), and one pass of the fastest.
+    """The limits of the interval: at least max(phi, two micro-batches), and at most one pass of the
+    fastest worker.
 
-    phi and micro-batches are medians of the last five rounds that measured them, so one delay of one
-    worker changes nothing. The lower bound wins if a pass is shorter than it: a worker that has visited
-    all of its points asks for the barrier anyway.
+    phi (the cost of a barrier) and the micro-batch time are medians of the last five rounds that
+    measured them, so that a single delay changes nothing. If a pass is shorter than the lower
+    limit, the lower limit applies: a worker that has visited all of its points asks to end the
+    round anyway.
     """
 
     def __init__(self) -> None:
@@ -87,7 +93,7 @@ class Bounds:
         self._batches_ns: deque[float] = deque(maxlen=_ROUNDS)
         self._pass_ns: int | None = None
         self.probe_ns = 0
-        """The time of the last measurement of the objective."""
+        """How long the last measurement of the objective took."""
 
     def measured(self, measured: Measured) -> None:
         if measured.usual:
@@ -109,11 +115,13 @@ class Bounds:
 
     @property
     def low_ns(self) -> int:
-        """At most a minute, because workers report the values, and no worker may stop all folds."""
+        """The lower limit. It is at most a minute: workers report the values, and a wrong report
+        must not stop all folds."""
         return min(_LONGEST_NS, max(1, self.phi_ns, 2 * self.micro_ns))
 
     def allow(self, interval_ns: int) -> bool:
-        """Whether a chosen interval may stay. It may be a little too short, because costs vary."""
+        """Whether a chosen interval may stay. Because costs vary, it may be a little below the
+        lower limit."""
         return interval_ns >= self.phi_ns and _VARY * interval_ns >= self.low_ns
 
     @property
@@ -124,8 +132,8 @@ class Bounds:
     def batch_ns(self) -> int:
         """The interval in which all workers together visit as many points as in a round of bsp.
 
-        The user chose the learning rate for a batch of that size. The result is within the bounds; it
-        is the lower bound until a round has been measured.
+        The user chose the learning rate for batches of that size. The result is within the limits;
+        until a round has been measured, it is the lower limit.
         """
         if not self._batches_ns:
             return self.low_ns
@@ -139,7 +147,8 @@ class Bounds:
 class BlindInterval:
     """The interval while no objective is reported: rounds have as many points as under bsp.
 
-    It changes only if it is wrong by more than a quarter. Every fourth round asks for the objective.
+    It changes only if it is wrong by more than a quarter. In every fourth round workers are asked
+    to measure the objective.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -168,7 +177,7 @@ def interval_reason(code: str, interval_ns: int, **fields: float) -> Reason:
 
 
 def raised_reason(bounds: Bounds) -> Reason:
-    """Why the interval was raised to the lower bound."""
+    """The reason for raising the interval to the lower limit."""
     phi_ms = bounds.phi_ns / 1e6
     if bounds.low_ns == bounds.phi_ns:
         return interval_reason("interval-raised", bounds.low_ns, phi_ms=phi_ms)

@@ -1,16 +1,16 @@
 """A search that tries one value after another while the objective falls faster per second.
 
-Two baselines of FSP search like this at the beginning of training: the halved interval and the doubled
-mini-batch. One measurement of the objective ends a trial and begins the next one, so the next value is
-already in use when the value before it is judged. The search goes back to that value at the first
-reversal.
+Two baselines of FSP search in this way at the beginning of training: the halved interval and the
+doubled batch. One measurement of the objective ends a trial and begins the next one. So the next
+value is already in use when the value before it is judged. When the objective falls more slowly
+than before, the search goes back to the value before and ends.
 """
 
 
 class Climb:
     def __init__(self, first: int, *, first_rounds: int, rounds: int) -> None:
         self.value = first
-        """The value of the coming round; after the search, the best value."""
+        """The value for the coming round; after the search, the best value."""
         self.found = False
         self.gain: float | None = None
         """How fast the objective fell per second with the best value so far."""
@@ -18,19 +18,19 @@ class Climb:
         self._tried: tuple[int, float, float] | None = None
         self._left, self._rounds = first_rounds, rounds
         self._objective: float | None = None
-        """The objective at the beginning of this trial; None: not measured yet."""
+        """The objective at the beginning of this trial; None if not measured yet."""
         self._elapsed_s = 0.0
 
     @property
     def probe(self) -> bool:
-        """The coming round begins a trial, so it must measure the objective."""
+        """Whether the coming round begins a trial, so that it must measure the objective."""
         return not self.found and self._objective is None
 
     def closed(self, elapsed_s: float, objective: float, following: int) -> None:
         """Take one round of a trial into account.
 
-        `objective` is used in the first round of a trial only. `following` is the value to try next; if
-        it is the current value, the search ends.
+        `objective` is used only in the first round of a trial. `following` is the value to try
+        next; the search ends if it equals the current value.
         """
         if self._objective is None:
             self._judge(objective)

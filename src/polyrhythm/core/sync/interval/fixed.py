@@ -1,7 +1,7 @@
 """The interval of `--interval`: a fixed length, `auto` (`staged`) or `binary` (`halving`).
 
-A fixed interval that is shorter than the cost of a barrier is raised to that cost, and the journal says
-so.
+A fixed interval that is shorter than the cost of a barrier is raised to that cost, and the journal
+says so.
 """
 
 from polyrhythm.core.durations import parse_duration
@@ -34,10 +34,10 @@ _DEARER = 1.05
 
 
 class FixedInterval:
-    """The interval of the command line, raised while barriers cost more than that.
+    """The interval of the command line, raised to the cost of a barrier while that is larger.
 
-    A raised interval follows the cost of barriers up if it grows by more than a twentieth, and down
-    if it falls by a fifth or more: smaller changes are noise.
+    A raised interval follows the cost of barriers: up if the cost grows by more than a twentieth,
+    and down if it falls by a fifth or more. Smaller changes are noise.
     """
 
     def __init__(self, interval_ns: int) -> None:

@@ -1,9 +1,9 @@
 """The gain of an interval (FSP §3.3, Eq. 7), and the interval with the highest gain.
 
-With an interval of eta seconds, a second of work lowers the objective by `g(eta) = a eta + b`.
-Parameters are fresher with short intervals, so a is usually negative. Each interval also costs a
-barrier of phi seconds, so a second of time lowers the objective by `gain(eta) = eta / (eta + phi)
-(a eta + b)`.
+With an interval of eta seconds, one second of work lowers the objective by `g(eta) = a eta + b`.
+Workers compute on fresher parameters if intervals are short, so a is usually negative. Each
+interval also costs a barrier of phi seconds, so one second of elapsed time lowers the objective by
+`gain(eta) = eta / (eta + phi) (a eta + b)`.
 """
 
 import math
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """g(eta) = a eta + b: the gain of a second of work as a function of the interval in seconds."""
+    """g(eta) = a eta + b: the gain of one second of work as a function of the interval eta in
+    seconds."""
 
     a: float
     b: float
@@ -42,8 +43,8 @@ class Line:
 def best_interval(a: float, b: float, phi: float) -> float | None:
     """The interval with the highest gain, in seconds.
 
-    None: the longer the better (a >= 0). 0: the shorter the better, because no interval gains anything
-    (b <= 0) or barriers cost nothing.
+    None if a longer interval is always better (a >= 0). 0 if a shorter one is always better,
+    because no interval gains anything (b <= 0) or barriers cost nothing.
     """
     if a >= 0:
         return None

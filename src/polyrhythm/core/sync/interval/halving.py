@@ -1,8 +1,9 @@
 """FSP's baseline: the interval found by recursive binary searching (FSP §3.3).
 
-Begin with a full pass, and halve the interval (lambda = 2) while the objective falls faster per second
-than before. At the first reversal go back one step and stay there. The paper notes that this search
-mistakes the trend of training for the effect of the interval, so it tends to stop early.
+The search begins with the interval of a full pass, and halves the interval (lambda = 2) while the
+objective falls faster per second than before. When it falls more slowly, the search goes back one
+step and ends. The paper notes that this search mistakes the trend of training for the effect of the
+interval, so it tends to stop early.
 """
 
 from polyrhythm.core.machine import Reason
@@ -21,7 +22,8 @@ _LAMBDA = 2
 
 
 class BinaryInterval:
-    """The first round of 200 ms only measures the time of a pass."""
+    """The interval of `--interval binary`. The first round, of 200 ms, only measures how long a
+    pass takes."""
 
     def __init__(self) -> None:
         self._bounds = Bounds()

@@ -1,22 +1,22 @@
 """FSP's interval, measured again in every stage of training (FSP §3.3, multi-stage linear fitting).
 
-The search starts with the interval in which all workers together visit as many points as in a round of
-bsp, because the user chose the learning rate for batches of that size. It moves away from there only as
-far as measurements prove.
+The search starts with the interval in which all workers together visit as many points as in a round
+of bsp, because the user chose the learning rate for batches of that size. It moves away from there
+only as far as measurements prove.
 
-A trial alternates parts at the interval eta and parts at 2 eta, and measures the objective between
-them. The mean of the two neighbours of a part belongs to the same moment of training as the part
-itself, so the trend of training cancels. Four such comparisons give the slope of the line g and its
-standard error, and g gives the interval with the highest gain per second (`gain`). Of all intervals
-that are best for a slope within three standard errors, the one nearest to the start is chosen. So
-noise alone does not move the interval. That matters because an interval that is too short costs at
-most half of the time (it is never shorter than a barrier), while one that is too long can make
-training fail.
+A trial consists of parts of several rounds each. Parts with the interval eta alternate with parts
+with 2 eta, and the objective is measured between parts. Each part at 2 eta is compared with the
+mean of the two parts beside it, which belongs to the same moment of training; so the trend of
+training cancels. Four such comparisons give the slope of the line g and its standard error, and g
+gives the interval with the highest gain per second (`gain`). Every slope within three standard
+errors has such a best interval; the one nearest to the starting interval is chosen. So noise alone
+does not move the interval. That matters because an interval that is too short costs at most half of
+the time (it is never shorter than a barrier), while one that is too long can make training fail.
 
-The paper rolls back between two measurements instead, and trains on the same data twice. A part has
-several rounds, so that measuring the objective takes at most a tenth of the time, and one lucky
-step does not decide. A stage ends after three checks in a row with less than 80% of the promised
-gain. Checks become rarer while trials confirm the interval.
+The paper instead rolls back between two measurements, and trains on the same data twice. Here a
+part has several rounds, so that measuring the objective takes at most a tenth of the time, and one
+lucky step does not decide. A stage ends after three checks in a row that find less than 80% of the
+promised gain. Checks become rarer while trials confirm the interval.
 """
 
 import math
@@ -37,23 +37,25 @@ from polyrhythm.core.sync.interval.gain import Line
 
 _FIRST_NS = 10 * 10**6
 _WARM_UP = (5, 12)
-"""Rounds before the first trial, at least and at most. In the first one the processes are cold. The
-second one measures the objective, which shows what that costs. The others approach the interval in
-which each worker visits one batch."""
+"""The least and the most rounds before the first trial. In the first round the processes are cold.
+The second one measures the objective, which shows how long that takes. The others approach the
+interval in which each worker visits one batch."""
 _ABOUT_ONE = (0.67, 1.5)
 _SHORTER, _LONGER = 4, 2
-"""A stage may divide the interval by 4 or double it. An interval longer than the ones tried is never
-chosen: too long does more harm than too short, and the line is right only near the measured lengths."""
+"""A stage may divide the interval by up to 4, or double it at most. An interval longer than those
+tried is never chosen: too long does more harm than too short, and the line is right only near the
+measured lengths."""
 _ENOUGH = 0.8
 _CHECKS = 3
 _COMPARISONS = 4
 _ERRORS = 3.0
-"""The number of standard errors by which the slope may differ from the measured one."""
+"""How many standard errors the true slope may be away from the measured one."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 1_000
-"""The rounds of a part. Workers report how long they measure, and no report may make a trial endless."""
+"""The least and the most rounds in one part of a trial. Without the upper limit, a wrong report of
+a worker about the time to measure the objective could make a trial endless."""
 _PROBES = 10
-"""A part takes this many times as long as measuring the objective, unless it then has too many
-rounds."""
+"""A part takes this many times as long as measuring the objective, unless it would then have more
+than `_MOST_ROUNDS` rounds."""
 _WIDEST = 8
 _CLEARLY_LONGER = 1.2
 _ALIKE = 1.25
@@ -64,16 +66,17 @@ class _Stage:
     promised: float
     """The fall of the objective per second that the trial predicted."""
     interval_ns: int
-    """The chosen interval. The bounds may raise the interval above it for a while."""
+    """The chosen interval. The interval in use is longer for a while if the lower limit requires
+    that."""
     span: int
-    """Rounds from one check to the next."""
+    """The number of rounds from one check to the next."""
     rounds: int = 0
     short: int = 0
-    """Checks in a row that found less than the promised gain."""
+    """The number of checks in a row that found less than the promised gain."""
     objective: float | None = None
     """The objective at the last check."""
     elapsed_s: float = 0.0
-    """Time since the last check."""
+    """The time since the last check."""
 
 
 @dataclass(slots=True)
@@ -81,7 +84,7 @@ class _Trial:
     """One trial: the plan of its rounds, and their measurements."""
 
     part: int
-    """Rounds of a part at eta; a part at 2 eta has half as many."""
+    """The number of rounds of a part at eta; a part at 2 eta has half as many."""
     plan: list[tuple[int, bool]]
     """Per round: its length in units of eta, and whether it measures the objective first."""
     rounds: list[Measured]
@@ -90,7 +93,8 @@ class _Trial:
 class AutoInterval:
     """The interval of `--interval auto`. The first rounds last 10 ms.
 
-    Without an objective, each worker visits one batch per round until the objective is reported again.
+    While no objective is reported, the interval is such that each worker visits one batch per
+    round.
     """
 
     def __init__(self) -> None:
@@ -101,7 +105,7 @@ class AutoInterval:
         self._stage: _Stage | None = None
         self._blind: BlindInterval | None = None
         self._spacing = 1
-        """The rounds between two checks, in units of the shortest possible number."""
+        """The rounds between two checks, as a multiple of the smallest possible number."""
 
     def next(self) -> IntervalTerms:
         if self._blind is not None:
@@ -152,7 +156,7 @@ class AutoInterval:
         return self._begin_trial("interval-measuring")
 
     def _begin_trial(self, code: str, **fields: float) -> Reason:
-        """Start a trial, with an interval whose double is within the bounds too."""
+        """Start a trial, with an interval whose double is within the limits too."""
         self._stage = None
         most_ns = max(self._bounds.low_ns, self._bounds.high_ns // 2)
         self._interval_ns = min(most_ns, self._bounds.clamp(self._interval_ns))
@@ -210,8 +214,8 @@ class AutoInterval:
 
 
 def _plan(part: int) -> list[tuple[int, bool]]:
-    """Alternate parts at eta and at 2 eta that take the same time. The last round only ends the last
-    part."""
+    """The rounds of a trial: parts at eta and at 2 eta in turn, all of the same duration. The last
+    round belongs to no part; it measures the objective at the end of the last part."""
     short, long = [(1, at == 0) for at in range(part)], [(2, at == 0) for at in range(part // 2)]
     return [*(short + long) * _COMPARISONS, *short, (1, True)]
 
@@ -220,13 +224,14 @@ def _plan(part: int) -> list[tuple[int, bool]]:
 class _Fit:
     line: Line
     least: Line
-    """The line with the steepest fall that the measurements allow: short intervals are best."""
+    """The line with the steepest fall that the measurements allow. It favours short intervals."""
     most: Line
-    """The line with the least fall that the measurements allow: long intervals are best."""
+    """The line with the smallest fall that the measurements allow. It favours long intervals."""
 
 
 def _fit(trial: _Trial) -> _Fit:
-    """The line through the gain of a second of work at eta, with the mean slope from eta to 2 eta."""
+    """The line through the measured gain at eta, with the mean of the slopes from eta to 2 eta; and
+    the two lines whose slopes are `_ERRORS` standard errors away."""
     ends = [at for at, (_, probe) in enumerate(trial.plan) if probe]
     parts = [_part(trial.rounds[start : end + 1]) for start, end in pairwise(ends)]
     slopes = [_slope(*parts[at : at + 3]) for at in range(0, len(parts) - 2, 2)]
@@ -241,10 +246,10 @@ def _fit(trial: _Trial) -> _Fit:
 def _slope(
     before: tuple[float, float], middle: tuple[float, float], after: tuple[float, float]
 ) -> float:
-    """The slope from one comparison.
+    """The slope from one comparison of three parts.
 
-    0 if the middle part's rounds were not clearly longer, because a worker had visited all of its
-    points: then nothing is known about longer intervals.
+    0 if the rounds of the middle part were not clearly longer, because a worker had visited all of
+    its points: then nothing is known about longer intervals.
     """
     length, gained = (before[0] + after[0]) / 2, (before[1] + after[1]) / 2
     if middle[0] < _CLEARLY_LONGER * length:
@@ -253,8 +258,8 @@ def _slope(
 
 
 def _part(rounds: list[Measured]) -> tuple[float, float]:
-    """The mean length of a part's rounds and their gain per second of work. The last round belongs
-    to the next part; only its objective is used."""
+    """The mean length of a part's rounds, and their gain per second of work. The last of `rounds`
+    belongs to the next part; only its objective is used."""
     *inside, end = rounds
     work_s = sum(round_.work_s for round_ in inside)
     gained = (inside[0].finite_objective or 0.0) - (end.finite_objective or 0.0)
