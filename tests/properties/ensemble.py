@@ -1,11 +1,11 @@
 """The machines of lead, servers and workers together, over modelled links.
 
-Each link keeps its order, and links are interleaved at random; a seed determines a run. Memory is
-modelled too: a slot records, slice by slice, its version and the contributions in it, so that a worker's
-read can be compared with the version it was promised.
+A link delivers its messages in order, and links take turns at random. A seed determines a run.
+Memory is modelled too: a slot records the version of each slice and the contributions in it. So the
+version that a worker reads can be compared with the version that it was promised.
 
-Without rounds, the version of a slice is the number of its folds. A reader copies the slice at any
-moment before it reports `Pulled`, and checks that it is the version that was leased.
+Without rounds, the version of a slice is the number of its folds. A reader copies a slice at any
+moment before it reports `Pulled`, and checks that it finds the version that was leased.
 """
 
 import random
@@ -108,7 +108,7 @@ class Store:
 
 @dataclass
 class Flow(Store):
-    """Without rounds: fold a slice when it arrives."""
+    """A server's memory under a policy without rounds: a slice is folded when it arrives."""
 
     ledger: Ledger = field(default_factory=OnArrivalLedger)
     frozen: bool = False
@@ -145,7 +145,8 @@ class Life:
     name: str
     machine: WorkerMachine
     link: str
-    """Its name until it is admitted. It joins again over a link with another name."""
+    """The name of its link. A worker that is not admitted yet is known by it, and one that joins
+    again has a link with another name."""
     buffer: dict[int, Cell] = field(default_factory=dict)
     tickets: dict[int, int] = field(default_factory=dict)
     """Without rounds: per slice in the buffer, the ticket of the pull that it answers."""
@@ -158,7 +159,7 @@ class Life:
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
     expected: int | None = None
     keeps: int | None = None
-    """Answers to this ticket stay in the link while nothing may be written to the buffer."""
+    """The ticket whose answers wait in the link while nothing may be written to the buffer."""
     doing: str = "joining"
     steps: int = 0
     resumed: list[int] = field(default_factory=list)
@@ -167,23 +168,22 @@ class Life:
     asleep: bool = False
     rejoined: int = 0
     incarnations: set[int] = field(default_factory=set)
-    """The incarnations under which it contributed."""
+    """The incarnations under which the worker contributed."""
 
 
 class Ensemble:
     """One run of a job, determined by its seed.
 
-    - `deaths`, `joins`: the number of workers that die, or join late, at random moments;
-    - `seeder_deaths`: the number of workers that die while their seeds are in flight;
-    - `repeats`: the probability that a slice is sent twice;
-    - `abstains`: the probability that a worker has nothing to contribute;
-    - `timer_rate`: the probability that time jumps to the next wake-up of the lead;
-    - `sleeps`: the number of workers that are paused until the lead evicts them (heartbeats are on only
-      then);
-    - `points`: the size of the data set; 0: steps are counted instead.
+    - `deaths`, `joins`: the number of workers that die, or join late, at random moments; -
+    `seeder_deaths`: the number of workers that die while their seeds are in flight; - `repeats`:
+    the probability that a slice is sent twice; - `abstains`: the probability that a worker has
+    nothing to contribute; - `timer_rate`: the probability that time jumps to the next wake-up of
+    the lead; - `sleeps`: the number of workers that are paused until the lead evicts them
+    (heartbeats are on only then); - `points`: the size of the data set. With 0 there is no data,
+    and the job counts steps.
 
-    The seed also decides whether readers read the server's memory by reference, and whether slices are
-    added by threads of their own.
+    The seed also decides whether workers read the memory of a server directly, and whether a server
+    adds slices in separate threads.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Ensemble:
     ) -> None:
         self.rng = random.Random(seed)
         if not sleeps:
-            job = msgspec.structs.replace(job, heartbeat_s=1e6)  # no worker is silent in this run
+            job = msgspec.structs.replace(job, heartbeat_s=1e6)  # no worker is paused
         self.job = job
         self.rounds = traits_of(job.sync).rounds
         self.sleeps, self.points = sleeps, points
@@ -283,7 +283,7 @@ class Ensemble:
                 return self
             if not self.step():
                 if all(life.gone for life in self.lives) and not self.promised:
-                    return self  # all died before round 1: the lead waits for others
+                    return self  # all died before round 1: the lead waits for new workers
                 self.check_folds()
                 raise AssertionError(f"it hangs: {self.why()}")
         raise AssertionError(f"it does not end: {self.why()}")
@@ -329,15 +329,15 @@ class Ensemble:
     # -- time ------------------------------------------------------------------------------------
 
     def _wakes(self) -> dict[Any, int]:
-        """The times at which workers (by number) and the lead (None) want to be woken. While a worker
-        joins again the lead is not woken: joining takes no time here."""
+        """The times at which workers (by number) and the lead (None) want to be woken. The lead is
+        not woken while a worker joins again, because joining takes no time here."""
         joining = any(life.rejoined and self.alias[life.link] == life.link for life in self.lives)
         wakes: dict[Any, int | None] = {None: None if joining else self.lead.wake_at()}
         if self.job.heartbeat_s < 1e6:
             for number, life in enumerate(self.lives):
                 if not life.gone and not life.asleep:
                     wakes[number] = life.machine.wake_at()
-        latest_ns = self.now_ns + 10**6 * SECOND_NS  # later wake-ups only detect silence
+        latest_ns = self.now_ns + 10**6 * SECOND_NS  # a later one would detect silence
         return {node: ns for node, ns in wakes.items() if ns is not None and ns <= latest_ns}
 
     def _tick(self, wakes: dict[Any, int]) -> None:
@@ -384,7 +384,8 @@ class Ensemble:
         return [life for life in self.lives if life.link in links and not life.gone]
 
     def _kill(self, life: Life) -> None:
-        """Each link still delivers some of the sent messages; then its end is noticed."""
+        """Kill a worker. Each of its links still delivers some of the sent messages before it
+        ends."""
         if life.gone:
             return
         self._close(life, lose=True, reason="it was killed")
@@ -399,13 +400,15 @@ class Ensemble:
         self._hang_up(life, reason)
 
     def _hang_up(self, life: Life, reason: str) -> None:
-        """Messages from this worker still arrive; messages to it are lost."""
+        """End the links of a worker. Messages from the worker still arrive, and messages to it are
+        lost."""
         for where in (LEAD, *range(self.job.servers)):
             self.put((life.link, where), "closed", where, life.link, reason)
             self.links.pop((where, life.link), None)
 
     def _rejoin(self, life: Life, reason: str) -> None:
-        """Join over new links. The end of the old ones may be noticed before or after that."""
+        """Let a worker join again over new links. Its peers may notice the end of the old links
+        before or after that."""
         life.rejoined += 1
         life.sent, life.last = set(), None
         life.tickets.clear()
@@ -417,8 +420,8 @@ class Ensemble:
             self._worker(life, event)
 
     def _received(self, life: Life) -> list[Any]:
-        """Messages that were read from the links already, so they will be handled in any case. The end
-        of an old link is not: the process ignores it once it has a new one."""
+        """Messages that the process had read from its old links, so it handles them even after it
+        has joined again. It ignores the end of an old link."""
         found = []
         for where in (LEAD, *range(self.job.servers)):
             queue = self.links.get((where, life.link), ())
@@ -449,7 +452,7 @@ class Ensemble:
             self._worker(life, event)
 
     def _take_linked(self, queue: Any, server: int, link: str) -> None:
-        """A worker has linked to a server: an older link of the same worker ends."""
+        """A worker has linked to a server. An older link of the same worker ends."""
         peer = self.alias[link]
         if self.holds.get((server, peer), link) != link:
             self._server(server, ev.LinkClosed(peer, "it came back"))
@@ -457,7 +460,7 @@ class Ensemble:
 
     def _take_closed(self, queue: Any, where: Any, link: str, reason: str) -> None:
         peer = self.alias.get(link, link)
-        if where == LEAD:  # which may notice only after the peer came back
+        if where == LEAD:  # it may notice this after the peer has come back
             self._lead(ev.LinkClosed(peer, reason, self.incarnations.get(link, 0)))
         elif self.holds.get((where, peer), link) == link:
             self.holds.pop((where, peer), None)
@@ -513,10 +516,11 @@ class Ensemble:
         effect: fx.Publish,
         slices: tuple[int, ...],
     ) -> None:
-        """The head has arrived and tells where the slices are written; the bytes may arrive later."""
+        """The head has arrived, and the worker decides whether to read the slices. The bytes may
+        arrive later."""
         expected = not life.gone and life.expected is not None and effect.round >= life.expected
         queue.appendleft(("bytes", life, server, effect, slices, expected))
-        if self.by_reference:  # one copy, at once
+        if self.by_reference:  # the reader copies all slices at once
             self._deliver(queue)
 
     def _take_bytes(
@@ -528,8 +532,8 @@ class Ensemble:
         slices: tuple[int, ...],
         expected: bool,
     ) -> None:
-        """Read the slot now. By reference this is when the reader copies; over a stream it is when the
-        bytes are sent."""
+        """Read the slot now. A worker that reads memory directly copies the slices at this moment.
+        Over a stream, the server sends the bytes at this moment."""
         every = self.by_reference
         if expected and not life.gone:
             for slice_ in slices:
@@ -544,7 +548,7 @@ class Ensemble:
     def _take_latest(
         self, queue: deque[Any], life: Life, server: int, effect: fx.PublishLatest, leased: Any
     ) -> None:
-        """The head has arrived; the slices are read one by one, at any time."""
+        """The head has arrived. The slices are read one by one, at any later time."""
         slice_, slot, cell = leased[0]
         expected = not life.gone and life.expected is not None and effect.ticket >= life.expected
         if not (expected or life.gone) and effect.ticket == life.keeps:
@@ -595,7 +599,8 @@ class Ensemble:
                     self.end = effect
 
     def _note_promises(self, fold: m.Fold) -> None:
-        """Contributions that are complete at the lead now must be in this fold as a whole."""
+        """Note the contributions that are complete now: this fold must contain each of them in all
+        slices."""
         holders = set(self.stores)
         members = {(spec.worker, spec.incarnation) for spec in fold.members}
         for given in self.trailers:
@@ -674,7 +679,7 @@ class Ensemble:
             match effect:
                 case fx.Send(to, message) if to == LEAD:
                     self.put((life.link, LEAD), "lead", message)
-                case fx.Beat(message):  # at once: a worker that is awake is never late here
+                case fx.Beat(message):  # without delay: only a paused worker is late
                     self._lead(message)
                 case fx.Send(to, message):
                     self.put((life.link, int(to[1:])), "server", int(to[1:]), message)
@@ -683,7 +688,7 @@ class Ensemble:
                         linked = ev.Linked(spec.server, spec.incarnation)
                         self.put((life.link, spec.server), "linked", spec.server, life.link)
                         self.put((life.link, "dial"), "worker", life, linked)
-                    if not life.rejoined:  # otherwise the machine knows the model
+                    if not life.rejoined:  # a machine that rejoins knows the model
                         life.doing = "attach"
                 case fx.Rejoin(reason):
                     self._rejoin(life, in_words(reason))
@@ -736,7 +741,7 @@ class Ensemble:
         if stop and not self.rounds:
             self._check_final(life)
         elif life.last is not None and not self.rounds and not self.job.read_ahead:
-            for store in self.stores.values():  # but it may have come too late for a frozen server
+            for store in self.stores.values():  # a frozen server may have refused it as too late
                 for slice_ in () if self._flow(store.server).frozen else store.slices:
                     assert life.last in life.buffer[slice_].given, (
                         f"{life.name} goes on without its last contribution in slice {slice_}"
@@ -756,7 +761,7 @@ class Ensemble:
             life.doing = "enrolling"
             self._worker(life, ev.Enrolling(self.points))
             return
-        if self.job.in_place:  # without a copy, the worker still reads the server's slot
+        if self.job.in_place:  # the worker computes on the server's slot itself
             for slice_, (server, slot) in life.reads.items():
                 life.buffer[slice_] = self.stores[server].slots[slot][slice_]
         versions = self._versions(life)
@@ -787,7 +792,7 @@ class Ensemble:
         return effects
 
     def _check_seeds(self) -> None:
-        """Before round 1 opens, all slices are seeded, and by one worker."""
+        """Before round 1 opens, all slices have been seeded by the same worker."""
         for server, store in self.stores.items():
             missing = set(store.slices) - set(store.seeders)
             assert not missing, f"s{server}: round 1 opens, but {missing} were not seeded"

@@ -1,4 +1,4 @@
-"""The best interval, compared with many others."""
+"""No other interval gains more than the one that `best_interval` finds."""
 
 from statistics import median_low
 
@@ -94,7 +94,7 @@ def test_the_chosen_interval_is_between_the_barrier_and_a_pass(rounds: list[Meas
     interval, phis, micros = AutoInterval(), [], []
     for measured in rounds:
         phis = [*phis[-4:], measured.phi_ns]
-        if measured.micro_ns:  # 0: it is not known
+        if measured.micro_ns:  # 0 means unknown
             micros = [*micros[-4:], measured.micro_ns]
         reason = interval.closed(measured)
         if reason is not None and reason.code == "interval-chosen":

@@ -144,7 +144,7 @@ class Barrier(RuleBasedStateMachine):
                 )
 
     def teardown(self) -> None:
-        """From any state: if all workers contribute, the next fold is decided."""
+        """Check that a fold is decided in any state if all workers contribute."""
         if not hasattr(self, "policy"):
             return
         for _ in range(2):
@@ -175,7 +175,8 @@ def test_bsp_hangs_if_it_waits_for_members_that_left(monkeypatch) -> None:
 
 
 def counted_before() -> None:
-    """Two members. The timer closes the round without the second one, whose contribution was counted."""
+    """The timer closes the round of two members before the lead hears that the second one has
+    contributed. The servers had counted that contribution in the round."""
     barrier = Barrier()
     barrier.begin(workers=2, timer="5s")
     barrier.computing.discard(0)

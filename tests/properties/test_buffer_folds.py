@@ -1,5 +1,5 @@
-"""Folds of buffers on a server, compared with a simple implementation: each buffer changes by the mean
-of the changes sent for it, and keeps its exact bits if none was sent."""
+"""Folds of a model's buffers on a server, compared with a simple implementation. Each buffer
+changes by the mean of the changes sent for it, and keeps its exact bits if no change was sent."""
 
 import math
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ weights = st.lists(st.integers(1, 5), min_size=WORKERS, max_size=WORKERS)
 
 
 def begins() -> list[torch.Tensor]:
-    """Buffers with a mask, a placeholder, a negative zero, and numbers."""
+    """The initial buffers. Some elements are -inf, NaN or -0.0."""
     tensors = [torch.full((length,), 2.0) for length in LENGTHS]
     tensors[1][3] = -math.inf
     tensors[1][4] = math.nan
@@ -60,7 +60,8 @@ def as_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 class Server:
-    """The primary of all slices and, with `replicas`, one server that copies it."""
+    """The slice stores of two servers: the primary of all slices (`made`), and its replica
+    (`copy`)."""
 
     def __init__(self, sync: str) -> None:
         routes = (Route(0, (1,)),) * 2

@@ -1,5 +1,5 @@
-"""The primaries and replicas of slices through any sequence of deaths, joins and catch-ups; and the
-steps that are acknowledged after confirmations in any order."""
+"""The primaries and replicas of slices after any sequence of deaths, joins and catch-ups of
+servers. Also the steps that are acknowledged after confirmations in any order."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -31,7 +31,7 @@ def placed(servers: int, replicas: int) -> Routing:
 
 
 def follow(routing: Routing) -> None:
-    """Every server has confirmed the new routes."""
+    """Let every server confirm the new routes."""
     for server in routing.servers:
         done = routing.placed(m.Placed(routing=routing.epoch, server=server))
     if routing.change is not None and done:
@@ -48,7 +48,7 @@ def follow(routing: Routing) -> None:
 )
 @example(
     servers=4, replicas=1, happenings=[("die", 1), ("learn", 1), ("die", 0), ("hear", 0)]
-)  # when it arrives, there may be more to fetch
+)  # when `CaughtUp` arrives, the learner may have more slices to fetch
 def test_every_slice_has_a_living_primary_or_is_reported_as_lost(
     servers: int, replicas: int, happenings: list[tuple[str, int]]
 ) -> None:

@@ -25,7 +25,7 @@ ROUNDS = 4
 
 
 def play(seed: int, sync: str, **options: float) -> Ensemble:
-    """Run a job until every point was visited twice, or without `points` for a number of rounds."""
+    """Run a job of two passes, or, without `points`, of a number of rounds."""
     rng = random.Random(f"job {seed}")
     points = int(options.get("points", 0))
     job = m.JobSpec(
@@ -170,5 +170,5 @@ def test_a_resting_worker_is_forgotten_if_leases_that_cross_its_message_are_igno
 ) -> None:
     monkeypatch.setattr(Sharing, "outdated", lambda self, member, number: False)
     with pytest.raises(AssertionError, match="no worker had anything to contribute"):
-        for seed in range(100, 200):  # the fault shows in about one run of some hundreds
+        for seed in range(100, 200):  # few seeds show the fault
             check_finished(play(seed, "ssp:1", points=40, joins=2))

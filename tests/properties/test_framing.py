@@ -1,4 +1,5 @@
-"""Frames survive any splitting, and any flipped bit is refused. Each rule is also switched off."""
+"""The decoder reads frames however the stream is split, and refuses a frame with a flipped bit.
+Tests that switch a rule off must find a violation."""
 
 import itertools
 import random
@@ -19,7 +20,7 @@ from tests.wire.samples import feed, joined, messages
 
 SAMPLES = messages()
 PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)
-BIG = bytes(range(256)) * 300  # more than the decoder stages at a time
+BIG = bytes(range(256)) * 300  # larger than the decoder's buffer
 
 digests = st.sampled_from(list(Digest))
 payloads = st.one_of(
@@ -64,7 +65,7 @@ def check_flip(
 
 
 def check_flips(payload: bytes, digest: Digest, nbytes: int) -> None:
-    """Every bit of the first `nbytes` of a frame, one at a time."""
+    """Flip each bit of the first `nbytes` bytes of a frame, one at a time."""
     for bit in range(nbytes * 8):
         check_flip(PART, payload, digest, bit)
 
@@ -140,7 +141,7 @@ def test_any_flipped_bit_of_a_payload_in_pieces_is_refused(bit, arriving) -> Non
 
 @pytest.mark.parametrize("digest", SAFE)
 def test_the_payload_of_another_frame_is_refused(digest: Digest) -> None:
-    """Two valid frames whose payloads are exchanged."""
+    """Exchange the payloads of two valid frames."""
     one, other = (joined(encode(PART, [data], digest=digest)) for data in (b"12345", b"54321"))
     with pytest.raises(FrameError, match="payload does not match"):
         feed(Decoder(digest, MEMBER), one[:-5] + other[-5:])

@@ -1,4 +1,5 @@
-"""A contribution is added exactly once per slice, however often and in which order slices arrive."""
+"""A contribution is added exactly once per slice, however often its slices arrive, and in any
+order."""
 
 from collections import Counter
 
@@ -20,7 +21,8 @@ SLICES = 3
 
 @st.composite
 def deliveries(draw) -> list[tuple[int, int, int]]:
-    """(worker, sequence, slice) in order per worker; any earlier slice may arrive again."""
+    """A list of (worker, sequence, slice). The contributions of a worker are in order, and any
+    earlier slice may arrive again."""
     waiting = {
         worker: [
             (worker, sequence, slice_)
@@ -84,8 +86,8 @@ def test_a_contribution_counts_in_the_round_of_its_last_slice() -> None:
 
 
 def test_a_worker_that_joins_again_does_not_continue_its_old_contributions() -> None:
-    """The first incarnation died between two slices. The first slice of the second one completes
-    nothing."""
+    """The first incarnation died after it had sent one of two slices. A slice of the second
+    incarnation does not complete that contribution."""
     ledger = RoundsLedger()
     ledger.enlist({0: 1})
     assert ledger.add(0, 1, 1, 0, 2) is None
@@ -96,9 +98,9 @@ def test_a_worker_that_joins_again_does_not_continue_its_old_contributions() -> 
 
 
 def test_a_round_folded_again_for_slices_that_lack_it_does_not_change_the_others() -> None:
-    """This server has folded round 1 of slice 0, and is promoted for slice 1, whose copy lacks
-    round 1. Folding it again must not fold the later additions to slice 0, nor report them to
-    servers that fetch."""
+    """This server has folded round 1 of slice 0. Then it becomes the primary of slice 1, and its
+    copy lacks round 1. When it folds round 1 again, later additions to slice 0 must not count as
+    folded."""
     ledger = RoundsLedger((0,), replicated=True)
     ledger.begin(0, {0: Route(0), 1: Route(1, (0,))}, 1)
     ledger.enlist({0: 1})
@@ -124,7 +126,7 @@ def test_a_copy_supplies_contributions_of_workers_that_left_or_joined_again() ->
 
 
 def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
-    """The server may be empty, if it was started again before the first fold."""
+    """A server that was started again before the first fold has no parameters."""
     ledger = RoundsLedger(replicated=True)
     ledger.begin(0, {0: Route(0, (1,))}, 1)
     assert ledger.teach(1, [0], [Stamp(0, 0, 0)]) == {0: False}
@@ -133,7 +135,7 @@ def test_a_server_without_steps_fetches_the_initial_parameters() -> None:
 
 
 def test_a_replica_ignores_steps_of_a_former_primary() -> None:
-    """The primary of slice 4 was s0 and is s2 now; s1 has adopted the state of s2."""
+    """The primary of slice 4 was s0 and is s2 now. The replica s1 has adopted the state of s2."""
     ledger = RoundsLedger(replicated=True)
     ledger.begin(1, {4: Route(0, (1, 2), (), 1)}, 1)
     assert ledger.may_copy(0, Stamp(4, 0, 1))

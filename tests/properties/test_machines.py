@@ -1,5 +1,6 @@
-"""All machines together under BSP: a released worker reads one version, a contribution that was complete
-when a fold was decided is in it as a whole, none is added twice, and the job reaches its rounds."""
+"""All machines together under BSP. A released worker reads one version. A contribution that was
+complete when a fold was decided is in that fold in all slices, and none is added twice. The job
+reaches its number of rounds."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The minimum tracker agrees with a plain dict, and a tracker that counts dropped entries does not."""
+"""The minimum tracker agrees with a plain dict. Two faulty trackers do not."""
 
 from typing import ClassVar
 
@@ -52,7 +52,7 @@ TestTwins = Twins.TestCase
 
 
 class StandsStill(MinimumTracker[int]):
-    """A tracker that computes the minimum only when an entry is added below it."""
+    """A tracker whose minimum never rises."""
 
     @property
     def least(self) -> int:

@@ -1,5 +1,5 @@
-"""Chunks partition the points, are shared evenly and rarely moved, and every point of a pass is visited
-exactly once though workers join and leave."""
+"""Chunks partition the points, are shared evenly, and move rarely. Every point of a pass is visited
+exactly once, even if workers join and leave."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -17,7 +17,8 @@ groups = st.sets(st.integers(0, 6), max_size=5).map(lambda found: [(w, 1) for w 
 
 
 def most_that_can_stay(due: Counter[Holder | None], members: list[Holder], chunks: int) -> int:
-    """Brute force: try every choice of the workers that hold one chunk more than the others."""
+    """The largest number of chunks that can stay with their workers. Brute force: try every choice
+    of the workers that hold one chunk more than the others."""
     few, extras = divmod(chunks, len(members))
     return max(
         sum(min(due[member], few + (member in fuller)) for member in members)
@@ -97,7 +98,8 @@ class Visitor:
 
 
 class Churn(RuleBasedStateMachine):
-    """`counted_at_send` and `moved_at_once` switch one rule off each."""
+    """Workers join, leave and visit points at random. `counted_at_send` and `moved_at_once` each
+    switch off one rule."""
 
     counted_at_send = False
     moved_at_once = False
@@ -133,7 +135,7 @@ class Churn(RuleBasedStateMachine):
 
     @rule()
     def every_server_knows(self) -> None:
-        """All contributions of dead workers have been counted; their chunks are shared again."""
+        """Count all contributions of dead workers, then share their chunks among the living."""
         for visitor in self.gone.values():
             while visitor.sent:
                 self.count(visitor)

@@ -1,4 +1,5 @@
-"""PSP's plan, compared with a brute-force search over every horizon and every worker."""
+"""PSP's plan of steps, compared with a brute-force search over every horizon (the time until the
+next barrier) and every worker."""
 
 from fractions import Fraction
 
@@ -13,7 +14,8 @@ NEAR_BEST = Fraction(95, 100)
 
 
 def spoken(times: list[Fraction], cap: int) -> tuple[list[int], Fraction]:
-    """The steps of the smallest horizon within 5% of the best utilisation, and that best."""
+    """The steps per worker within the shortest horizon whose utilisation is within 5% of the best
+    one, and the best utilisation."""
     cap = max(cap, -(-max(times) // min(times)))
     limit = cap * min(times)
     horizons = {time * count for time in times for count in range(1, int(limit // time) + 1)}

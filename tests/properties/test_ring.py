@@ -1,4 +1,5 @@
-"""The ring moves as few slices as possible, and leaves no server empty while another holds two."""
+"""The ring moves as few slices as possible. No server is empty while another one holds two
+slices."""
 
 import hashlib
 from collections import Counter
@@ -20,7 +21,8 @@ def point(text: str) -> int:
 
 
 def slow_clockwise(members: set[int], slice_: int) -> list[int]:
-    """Brute force: compute every server's distance from the slice, and sort."""
+    """The servers in clockwise order from the slice. Brute force: compute every distance, and
+    sort."""
     begin = point(f"slice {slice_}")
     distance = {
         server: min(
@@ -33,8 +35,8 @@ def slow_clockwise(members: set[int], slice_: int) -> list[int]:
 
 
 def slow_place(members: set[int], count: int, current: dict[int, list[int]]) -> list[int]:
-    """Brute force: a limited number of servers hold one slice more than the others, first come
-    first served."""
+    """The primary of each slice, by brute force. A limited number of servers may hold one slice
+    more than the others: the first ones that are chosen for it."""
     few = count // len(members)
     held = Counter(dict.fromkeys(members, 0))
     placed: dict[int, int] = {}
@@ -61,7 +63,7 @@ def primaries(routes: tuple[Route, ...]) -> dict[int, int]:
 
 
 def staying(routes: tuple[Route, ...]) -> dict[int, list[int]]:
-    """Every slice may stay with its current primary, and with no other."""
+    """Per slice, the servers that it may stay with: only its current primary."""
     return {slice_: [route.primary] for slice_, route in enumerate(routes)}
 
 

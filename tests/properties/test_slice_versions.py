@@ -1,5 +1,5 @@
-"""Versions of single slices: a fold never writes to a slot that a reader leases, and no more slots exist
-than readers need. Each rule is also switched off."""
+"""Versions of single slices: a fold never writes to a slot that a reader leases, and no more slots
+exist than readers need. Tests that switch a rule off must find a violation."""
 
 from typing import ClassVar
 
@@ -20,7 +20,8 @@ readers = st.integers(0, READERS - 1)
 
 
 class SliceReaders(RuleBasedStateMachine):
-    """Versions of slices, beside a memory that creates a slot when it is first written."""
+    """The versions under test, and a simulated memory that creates a slot when it is first
+    written."""
 
     versions_class: ClassVar[type[SliceVersions]] = SliceVersions
 
@@ -30,7 +31,8 @@ class SliceReaders(RuleBasedStateMachine):
         self.memory: dict[int, dict[int, int]] = {0: dict.fromkeys(SLICES, 0)}
         self.folds = dict.fromkeys(SLICES, 0)
         self.reading: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
-        """Per reader and ticket, and per slice: the slot and the content that it must have."""
+        """Per reader and ticket, and per slice: the leased slot, and the content that it must
+        keep."""
         self.ticket = 0
 
     @rule(slice_=st.sampled_from(SLICES))
@@ -42,7 +44,7 @@ class SliceReaders(RuleBasedStateMachine):
 
     @rule(reader=readers)
     def lease(self, reader: int) -> None:
-        """A reader may ask again while the last answer is in flight."""
+        """Lease all slices for a reader. It may ask again while its last answer is in flight."""
         if len(self.tickets(reader)) == ANSWERS:
             return
         self.ticket += 1
@@ -57,7 +59,7 @@ class SliceReaders(RuleBasedStateMachine):
 
     @rule(reader=readers, early=st.booleans())
     def pulled(self, reader: int, early: bool) -> None:
-        """`early`: the message refers to the first of two answers."""
+        """A reader reports that it has copied an answer. `early`: the first of two answers."""
         if tickets := self.tickets(reader):
             upto = tickets[0] if early else tickets[-1]
             self.versions.release(reader, upto)
@@ -163,7 +165,7 @@ def test_small_idle_slots_are_kept() -> None:
 
 
 def test_a_new_ticket_replaces_the_earlier_lease() -> None:
-    """A reader asks again only if it will not read the earlier answer any more."""
+    """A reader that asks again does not read the earlier answer any more."""
     versions = SliceVersions(SLICES)
     versions.lease(0, 1)
     versions.folded(2, versions.target(2))
@@ -177,7 +179,8 @@ def test_a_new_ticket_replaces_the_earlier_lease() -> None:
 
 
 class Frugal(RuleBasedStateMachine):
-    """Whole versions: a surplus slot is not leased, filled or current, and one spare slot stays."""
+    """Whole versions. A slot is surplus only if it is not leased, not current and not being filled,
+    and one spare slot is kept."""
 
     rotating = False
     versions_class: ClassVar[type[Versions]] = Versions

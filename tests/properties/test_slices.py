@@ -1,5 +1,5 @@
-"""Slices cover every space exactly, stay inside groups and below the size limit, and suffice for every
-server."""
+"""Slices cover every space exactly, do not cross parameter groups, stay below the size limit, and
+are enough for every server."""
 
 import math
 

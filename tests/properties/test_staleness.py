@@ -1,5 +1,6 @@
-"""Policies without rounds, while workers join, leave, abstain and return: clocks stay within the bound,
-and no worker is held or released against the rule. Each rule is also switched off."""
+"""Policies without rounds, while workers join, leave, abstain and return. Clocks stay within the
+bound, and no worker is held or released against the rule. Tests that switch a rule off must find a
+violation."""
 
 from typing import ClassVar
 
@@ -39,7 +40,7 @@ class Gate(RuleBasedStateMachine):
     view_change_class: ClassVar[type[ViewChange]] = ViewChange
     bounds: ClassVar[tuple[int | None, ...]]
     asks = True
-    """A worker that has contributed waits for the lead's permission."""
+    """Whether a worker that has contributed waits for the lead's permission."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +52,8 @@ class Gate(RuleBasedStateMachine):
         self.waiting: set[int] = set()
         self.resting: set[int] = set()
         self.view_change: set[int] | None = None
-        """The workers that are released when every server knows the view; None: no view change is under
-        way."""
+        """The workers that are released when every server knows the new view. None if no view
+        change is under way."""
 
     @initialize(data=st.data(), workers=st.integers(1, 4))
     def begin(self, data: st.DataObject, workers: int) -> None:
@@ -330,7 +331,8 @@ def test_workers_are_left_behind_if_a_restart_releases_only_one() -> None:
 
 
 def test_a_joiner_starts_at_the_members_minimum() -> None:
-    """A member that is one step ahead of the others goes on, though a worker has just joined."""
+    """A worker has just joined. A member that is one step ahead still goes on, because the clock of
+    the new worker does not start at 0."""
     policy = OnArrival(Staleness(2))
     for worker in (0, 1):
         policy.on(sync.Joined(worker), 0)

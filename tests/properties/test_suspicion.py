@@ -1,5 +1,5 @@
-"""Suspicion adapts to each worker's heartbeats: after regular ones silence is suspect soon, after
-irregular ones later; a worker that keeps its usual rhythm is never suspect."""
+"""Suspicion adapts to each worker's heartbeats. Silence is suspect soon after regular heartbeats,
+and later after irregular ones. A worker that keeps its usual rhythm is never suspect."""
 
 import re
 
@@ -111,8 +111,8 @@ def test_a_known_rhythm_shortens_the_time_to_suspicion() -> None:
 def test_silent_workers_are_found_at_their_limit_and_not_before(
     beats: list[tuple[int, int]],
 ) -> None:
-    """Compare with a brute-force check of every worker at every time. A worker that is found is
-    forgotten, as an evicted worker is."""
+    """Compare with a brute-force check of every worker at every time. A worker that was found
+    silent is removed, as an evicted worker is."""
     found = Suspicion(0.05)
     now_ns = SECOND_NS
     expected = set(range(4))

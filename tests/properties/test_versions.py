@@ -1,4 +1,5 @@
-"""A slot is never written while a reader leases it, unless the rule is switched off."""
+"""A slot is never written while a reader leases it. A test that switches this rule off must find a
+violation."""
 
 import pytest
 from hypothesis import strategies as st
@@ -10,7 +11,8 @@ readers = st.integers(0, 3)
 
 
 class Readers(RuleBasedStateMachine):
-    """Versions, beside a memory whose slots have the last content written to them."""
+    """The versions under test, and a simulated memory that records what was written to each
+    slot."""
 
     rotating = False
 
