@@ -1,4 +1,5 @@
-"""Mark all tests of this folder as tests of real processes; provide a job that trains for long."""
+"""Mark all tests of this folder as tests of real processes, and provide a job that trains until it
+is stopped."""
 
 from collections.abc import Iterator
 from pathlib import Path

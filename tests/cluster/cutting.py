@@ -1,6 +1,6 @@
-"""Cut a link from outside: neither process takes part, and both live on.
+"""Cut a link from outside: neither process does anything for it, and both processes continue.
 
-A duplicate of the socket is fetched from its process (`pidfd_getfd`) and shut down.
+The test gets a duplicate of the socket from the process (`pidfd_getfd`) and shuts it down.
 """
 
 import ctypes

@@ -68,7 +68,8 @@ class Peer:
         return found
 
     def prove(self, hello: Hello, secret: Secret) -> None:
-        """Send a hello and prove the secret, without checking the challenge."""
+        """Send a hello and prove knowledge of the secret, without checking the challenge of the
+        other end."""
         hello = with_nonce(hello)
         self.send(hello)
         challenge = self.receive()

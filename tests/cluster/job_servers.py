@@ -18,7 +18,8 @@ LEADS = 0
 
 
 class JobServers:
-    """The servers of a job, except the lead's. `again`: the engine restarts a server that dies."""
+    """The servers of a job, except the one that runs the lead. `again`: the engine restarts a
+    server that dies."""
 
     def __init__(self, job_workers: JobWorkers, rng: random.Random, *, again: bool = True) -> None:
         self.job_workers = job_workers
@@ -34,7 +35,7 @@ class JobServers:
         }
 
     def begin_fault(self, kind: str) -> None:
-        """Begin a fault of this kind, when no other server is missing."""
+        """Wait until no other server is missing, then begin a fault of this kind."""
         job_workers = self.job_workers
         job_workers.until(lambda: not self._under_way(), "all servers are there")
         others = [n for n in self.pids if n != LEADS]
@@ -52,7 +53,7 @@ class JobServers:
         return sum(line["what"] == what and line.get("server") == number for line in lines)
 
     def last(self, what: str, number: int) -> int:
-        """Return the index of the last line of this kind."""
+        """Return the index of the last journal line of this kind."""
         lines = self.job_workers.lines
         return max(
             at
@@ -68,7 +69,8 @@ class JobServers:
         yield from self.is_missed(number, lost)
 
     def stop(self, number: int) -> Fault:
-        """Stop the server until the lead removes it; when it continues, its peers refuse it."""
+        """Stop the server until the lead removes it. When the server continues, its peers must
+        refuse it."""
         lost, pid = self.told("server-lost", number), self.pids[number]
         os.kill(pid, signal.SIGSTOP)
         while self.told("server-lost", number) == lost:
@@ -77,7 +79,7 @@ class JobServers:
         yield from self.is_missed(number, lost)
 
     def pause(self, number: int) -> Fault:
-        """Stop it, most likely for less than the suspicion time."""
+        """Stop the server with SIGSTOP, most likely for less than the suspicion time."""
         lost, pid = self.told("server-lost", number), self.pids[number]
         until_s = time.monotonic() + self._rng.uniform(0.02, 0.5)
         os.kill(pid, signal.SIGSTOP)
@@ -106,7 +108,7 @@ class JobServers:
         yield from self.is_missed(number, lost)
 
     def crash(self, number: int, point: str, file: Path) -> Fault:
-        """Let it die when it reaches a named crash point."""
+        """Let the server die when it reaches a named crash point."""
         lost = self.told("server-lost", number)
         aside = file.with_suffix(".new")
         aside.write_text(f"s{number} {point}")
@@ -116,7 +118,7 @@ class JobServers:
         yield from self.is_missed(number, lost)
 
     def kill_and_crash(self, number: int, point: str, file: Path) -> Fault:
-        """Kill it, and let the next process of this number die at a named crash point."""
+        """Kill the server, and let the process that replaces it die at a named crash point."""
         lost = self.told("server-lost", number)
         os.kill(self.pids[number], signal.SIGKILL)
         while self.told("server-lost", number) == lost:
@@ -126,7 +128,7 @@ class JobServers:
     # -- recovering ----------------------------------------------------------------------------
 
     def is_missed(self, number: int, lost: int) -> Fault:
-        """Wait until the lead has noticed the loss and a server that is started again has caught up."""
+        """Wait until the lead has noticed the loss and the restarted server has caught up."""
         while self.told("server-lost", number) == lost:
             yield
         if not self._again:
@@ -142,7 +144,8 @@ class JobServers:
         yield from self._copied(number, "server-joined")
 
     def _copied(self, number: int, what: str) -> Fault:
-        """Wait until, after the last line of this kind, every slice has all of its copies again."""
+        """Wait until every slice has all of its copies again, after the last journal line of this
+        kind."""
         since = self.last(what, number)
         while not any(
             line["what"] == "copied" and line["learning"] == 0

@@ -1,8 +1,9 @@
-"""The workers of a running job: what they have written down, and faults that hit them.
+"""The workers of a running job: the files in which they record their contributions, and faults that
+hit them.
 
-A fault is a generator that ends when the job has recovered from it, so that several can be under way at
-once. Each step observes the job; none sleeps. A worker writes its process number to `NAME.pid`, and
-what it sent and saw acknowledged to `NAME.book`.
+A fault is a generator that ends when the job has recovered from it, so several faults can be under
+way at once. Each step of the generator observes the job; none sleeps. A worker writes its process
+number to `NAME.pid`, and the contributions that it sent and that were acknowledged to `NAME.book`.
 """
 
 import os
@@ -99,8 +100,8 @@ class JobWorkers:
     # -- faults --------------------------------------------------------------------------------
 
     def begin_fault(self, kind: str) -> None:
-        """Begin a fault of this kind on a random worker. If there are three workers, two have no
-        fault."""
+        """Begin a fault of this kind on a random worker. If fewer than three workers are without a
+        fault, wait until the faults under way are over."""
         if kind == "join":
             name = f"guest-{3 + self._guests}"
             self._guests += 1
@@ -137,14 +138,15 @@ class JobWorkers:
         pid = self.pid_of(name)
         os.kill(pid, signal.SIGKILL)
         if name.startswith("guest"):
-            self.gone.add(name)  # the engine did not start it, and does not start it again
+            # a guest was not started by the engine, so the engine does not restart it
+            self.gone.add(name)
             return
         while self.pid_of(name) in (pid, 0):
             yield
         yield from self._contributes(name)
 
     def _stop(self, name: str) -> Fault:
-        """Stop it until it is evicted."""
+        """Stop the worker with SIGSTOP until it is evicted, then let it rejoin."""
         before, pid = self.told("evicted", name), self.pid_of(name)
         os.kill(pid, signal.SIGSTOP)
         while self.told("evicted", name) == before:
@@ -156,7 +158,7 @@ class JobWorkers:
         yield from self._contributes(name)
 
     def _pause(self, name: str) -> Fault:
-        """Stop it, most likely for less than the suspicion time."""
+        """Stop the worker with SIGSTOP, most likely for less than the suspicion time."""
         pid, until_s = self.pid_of(name), time.monotonic() + self._rng.uniform(0.02, 0.5)
         os.kill(pid, signal.SIGSTOP)
         while time.monotonic() < until_s:
@@ -165,13 +167,14 @@ class JobWorkers:
         yield from self._contributes(name)
 
     def _cut(self, name: str) -> Fault:
-        """Cut its link to some server. It rejoins; or, if routes change before it has given up, it links
-        again, and more contributions are acknowledged than can have been in flight."""
+        """Cut the worker's link to one server. The fault ends when the worker has rejoined. It also
+        ends when so many contributions were acknowledged that some were sent after the cut: then
+        routes have changed in time, and the worker has linked again."""
         came, servers = self.told("rejoined", name), self.command.servers()
-        self._rng.shuffle(servers)  # one of the servers may be missing just now
+        self._rng.shuffle(servers)  # the first server of the list may be missing just now
         linked = any(cut(self.pid_of(name), server) for server in servers)
         assert linked, "it is linked to every server that is there"
-        self.read()  # all that was acknowledged before the cut
+        self.read()  # count all contributions that were acknowledged before the cut
         before = len(self.books[name].acknowledged)
         while self.told("rejoined", name) == came:
             if len(self.books[name].acknowledged) > before + _WINDOW:

@@ -19,22 +19,25 @@ from tests.cluster.processes import TORTURED, Command
 
 JOB = Path(__file__).parent / "jobs" / "ledger.py"
 FEW, MANY = 64, 4096
-"""Columns of a block. With few, elements are counted more than once, and all frames are small."""
+"""The number of columns of a block. With few columns, several steps add to one element, and all
+frames are small."""
 _STEPS_MS = {"addition": 5, "other": 10} if TORTURED else {"addition": 20, "other": 40}
-"""The shortest step of a worker. With 5 ms, a job keeps both cores busy while a test waits."""
+"""The shortest duration of a worker's step. With 5 ms, a job keeps both cores busy while a test
+waits."""
 ONCE = 8192 if TORTURED else 2048
-"""So many columns that no element is counted twice: enough for more than a minute of
-contributions."""
+"""A number of columns with which no element gets two contributions: enough for more than a minute
+of contributions."""
 ADDITION, MOMENTUM, ADAGRAD = "addition", "momentum", "adagrad"
-"""What servers fold with (`jobs/ledger.py`)."""
+"""The updaters with which servers fold (`jobs/ledger.py`)."""
 _CLOSE = 1e-3
 _SETTLED = 12
-"""Steps after which momentum has added all of a contribution but 2**-13 of it."""
+"""The number of steps after which momentum has added all of a contribution except 2**-13 of it."""
 SEEDS = range(int(os.environ.get("POLYRHYTHM_TORTURE", "1")))
 
 
 def flags(sync: str, columns: int, optimizer: str = ADDITION) -> list[str | float]:
-    """Flags of the job. With an optimizer a contribution counts the same for any number of members."""
+    """Return the flags of the job. With an optimizer, a contribution is not scaled by the number of
+    members."""
     return [
         *("--sync", sync, "--timer", "1s", "--set", f"columns={columns}"),
         *("--min-step", f"{_STEPS_MS.get(optimizer, _STEPS_MS['other'])}ms"),
@@ -50,7 +53,7 @@ def folded_with(optimizer: str) -> tuple[str, ...]:
 
 
 def say_how_again(request: pytest.FixtureRequest, seed: int) -> None:
-    """Print the command that repeats the test; pytest shows it if the test fails."""
+    """Print the command that repeats the test. pytest shows it if the test fails."""
     test = shlex.quote(request.node.nodeid)
     print(f"again: POLYRHYTHM_TORTURE={seed + 1} python -m pytest {test}")
 
@@ -109,9 +112,9 @@ def _assert_right(final: npt.NDArray[np.float32], job_workers: JobWorkers) -> No
 def _assert_right_with(
     optimizer: str, final: npt.NDArray[np.float32], job_workers: JobWorkers
 ) -> None:
-    """Check a job with an optimizer. An optimizer is not linear, so an element counts for at most
-    one contribution. Its value shows how often the contribution was folded: never gives 0, once
-    gives 1 (with momentum, 1/2 or more), twice gives at least 1.08."""
+    """Check a job with an optimizer. An optimizer is not linear, so each element gets at most one
+    contribution. The element shows how often the contribution was folded: 0 if never, 1 if once
+    (with momentum, 1/2 or more), at least 1.08 if twice."""
     columns = final.shape[2]
     for name, book in job_workers.books.items():
         row = int(name.rpartition("-")[2])

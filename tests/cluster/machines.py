@@ -24,7 +24,8 @@ def main(worker):
 
 
 class Machines:
-    """Commands on hosts, each with files for its output; all are killed at the end of the test."""
+    """Commands on several hosts, each with files for its output. All commands are killed at the end
+    of the test."""
 
     def __init__(self, cwd: Path) -> None:
         self.cwd = cwd

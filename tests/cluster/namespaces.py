@@ -1,6 +1,7 @@
 """Hosts made of network namespaces: a switch, and hosts with one address each behind it.
 
-All interfaces are in namespaces that are made here, and are deleted with them.
+All interfaces are inside namespaces that this module makes, so they are deleted with the
+namespaces.
 """
 
 import subprocess
@@ -34,14 +35,14 @@ class Host:
         return start(*args, cwd=cwd, stdout=stdout, stderr=stderr, network=self.namespace)
 
     def shape(self, rate: str) -> None:
-        """Limit the rate in both directions."""
+        """Limit the host's data rate in both directions."""
         for namespace, device in ((self.namespace, "eth0"), (self._switch, self._port)):
             tbf = ["root", "tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
             command = ["tc", "-n", namespace, "qdisc", "add", "dev", device, *tbf]
             subprocess.run(command, capture_output=True, timeout=20, check=True)
 
     def cut(self) -> None:
-        """Drop all packets from now on; no link ends."""
+        """Drop all packets of this host from now on, without closing any connection."""
         _ip("link", "set", self._port, "down", of=self._switch)
 
     def sent_nbytes(self) -> int:

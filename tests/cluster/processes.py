@@ -1,8 +1,8 @@
 """A `polyrhythm` command as the operating system sees it: its processes, sockets and memory.
 
 Every process of a command inherits a mark in its environment, by which it is found in /proc. Every
-command records traces, and a test that passed replays them into fresh machines: all effects must follow
-from the recorded events alone.
+command records traces. If a test passes, its traces are replayed into fresh machines: the recorded
+events alone must give all recorded effects.
 """
 
 import os
@@ -29,9 +29,10 @@ SHOWN_ELSEWHERE = pytest.mark.skipif(
 _TCP_LISTEN = "0A"
 _WORKERS_FAILED = re.compile(r"polyrhythm: worker-\d.* failed: ")
 _LONGEST_PAUSE_S = 0.05
-"""The pause between two looks at a job grows to this, because a look takes processor time."""
+"""The pause between two looks at a job grows up to this limit, because a look takes processor
+time."""
 _MOST_STEPS = 20_000 if TORTURED else 4_000
-"""Steps of a trace that are replayed at most."""
+"""The largest number of steps of a trace that are replayed."""
 
 
 def wait_until(done: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
@@ -54,18 +55,20 @@ def call(*args: object, cwd: Path, timeout_s: float = 90.0) -> subprocess.Comple
 
 
 def last_word(lines: list[str]) -> str:
-    """Return the last line of a failed command. Lines before it may only name workers that failed."""
+    """Return the last line of a failed command. The lines before it may only report workers that
+    failed."""
     *before, line = lines
     assert all(_WORKERS_FAILED.match(other) for other in before), lines
     return line
 
 
 class Command:
-    """A running `polyrhythm train ... --name run` in `cwd`. On exit all of its processes are killed."""
+    """A running `polyrhythm train ... --name run` in the folder `cwd`. On exit all of its processes
+    are killed."""
 
     def __init__(self, *args: object, cwd: Path, trace: bool = True, fresh: bool = False) -> None:
-        """`trace`: record traces, and replay them unless the test fails. `fresh`: execute the console
-        script instead of forking a process that has imported torch."""
+        """`trace`: record traces, and replay them unless the test fails. `fresh`: execute the
+        console script, instead of a fork of a process that has imported torch."""
         self.cwd = cwd
         self._traces = trace
         self.run_dir = cwd / "runs" / "run"
@@ -106,13 +109,15 @@ class Command:
         self._stderr.close()
         if failure is None and self._traces:
             for trace in sorted(self.run_dir.glob("*.trace")):
-                if trace.stat().st_size:  # otherwise it was killed before it had written anything
+                # if the trace is empty, its process was killed before it had written anything
+                if trace.stat().st_size:
                     replay(trace, _MOST_STEPS)
 
     # -- processes -----------------------------------------------------------------------------
 
     def pids(self) -> list[int]:
-        """All processes of the command, oldest first: itself, the fork server, servers, workers."""
+        """Return all processes of the command, oldest first: the command itself, the fork server,
+        servers, workers."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -165,12 +170,14 @@ class Command:
         return found
 
     def join(self, *args: object) -> Process:
-        """Start a `polyrhythm worker` that joins this command's job; it ends with the test."""
+        """Start a `polyrhythm worker` that joins this command's job. It is killed at the end of the
+        test."""
         traces = ["--trace", str(self.run_dir)] if self._traces else []
         return self._start_outside("worker", *args, *traces)
 
     def serve(self, *args: object, **environ: str) -> Process:
-        """Start a `polyrhythm server` for this command's job; it ends with the test."""
+        """Start a `polyrhythm server` for this command's job. It is killed at the end of the
+        test."""
         return self._start_outside("server", *args, **environ)
 
     def _start_outside(self, role: str, *args: object, **environ: str) -> Process:
@@ -203,7 +210,7 @@ class Command:
         return [line for line in came if line["name"] == name]
 
     def left(self, name: str) -> list[str]:
-        """The codes of the reasons for which workers of this name left."""
+        """Return the codes of the reasons for which workers of this name left."""
         return [line["reason"] for line in self.journal("left") if line["name"] == name]
 
     def await_round(self, round_: int) -> None:

@@ -217,7 +217,7 @@ def test_if_main_raises_on_every_worker_the_job_fails(tmp_path: Path) -> None:
 
 
 def test_a_failing_guest_ends_the_job_with_on_error_end(tmp_path: Path, long_job: Path) -> None:
-    """The guest was started by another command, so the lead itself must end the job."""
+    """The guest is a worker that another command started, so the lead itself must end the job."""
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--on-error", "end", "--quiet")
     guest = long_job.with_name("guest.py")
     guest.write_text(
@@ -249,8 +249,9 @@ def main(worker):
 
 @contextlib.contextmanager
 def file_size_limit(nbytes: int) -> Iterator[None]:
-    """Processes that are started meanwhile cannot write larger files."""
-    warm_server()  # it must not have the limit
+    """Limit the size of files for processes that are started in this context."""
+    # the warm server must be started before the limit is set, so that it does not inherit it
+    warm_server()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:
@@ -263,7 +264,8 @@ def file_size_limit(nbytes: int) -> Iterator[None]:
 def test_a_file_size_limit_ends_the_job_with_one_line(
     tmp_path: Path, blocks: int, words: str
 ) -> None:
-    """The limit is so low that no file can be written, or that the journal is cut off."""
+    """The limit is so low that no file can be written, or that the journal is cut off in the
+    middle."""
     (tmp_path / "talkative.py").write_text(TALKATIVE)
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--json")
     pipe = subprocess.PIPE

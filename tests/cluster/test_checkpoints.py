@@ -1,4 +1,5 @@
-"""Checkpoints of real jobs: every slice holds the same contributions, at every crash and store fault."""
+"""Checkpoints of real jobs: every slice of a checkpoint contains the same contributions, wherever a
+server crashes and whichever fault the store has."""
 
 import os
 import shutil
@@ -33,11 +34,12 @@ STEPS = (
     "s0 deletes manifest",
     "s0 deleted manifest",
 )
-"""The steps of writing a checkpoint after which, or before which, a server is killed."""
+"""The steps of writing a checkpoint before or after which a server is killed."""
 
 
 def counts(folder: Path) -> list[tuple[Record, list[torch.Tensor]]]:
-    """Per checkpoint that is whole, its record and the visits that each of its slices counts."""
+    """Return, for each complete checkpoint, its record and the visits that each of its slices
+    counts."""
     store = open_store(str(folder))
     found = []
     for each in listing(store):

@@ -28,12 +28,14 @@ def test_over_tcp_a_constant_buffer_is_received_once(tmp_path: Path, sync: str, 
     for name in ("worker-0", "worker-1"):
         found = said(tmp_path, name)
         assert found["intact"]
-        # It reads at most two versions before its first contribution has arrived everywhere.
+        # The worker reads at most two versions before its first contribution has reached every
+        # server.
         assert MASK_NBYTES <= found["received"] < 4 * MASK_NBYTES
 
 
 def test_a_worker_that_joins_late_gets_the_buffers_of_that_version(tmp_path: Path) -> None:
-    """Only worker-0 changes `seen`, by one in every round, also while the guest is a member."""
+    """Only worker-0 changes `seen`: it adds one in every round, also while the guest is a
+    member."""
     flags = ["--workers", 1, "--servers", 2, "--timer", "off", "--link", "tcp"]
     with Command(JOB, *flags, "--rounds", ROUNDS, "--set", "guest=1", cwd=tmp_path) as command:
         command.await_round(0)

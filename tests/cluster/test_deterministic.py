@@ -1,4 +1,5 @@
-"""`--deterministic`: two runs of a job compute the same bits, whichever worker is quicker."""
+"""`--deterministic`: two runs of a job compute bit-identical parameters, whichever worker is
+quicker."""
 
 import json
 from pathlib import Path

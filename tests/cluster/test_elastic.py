@@ -34,8 +34,8 @@ def main(worker):
         steps += 1
     pathlib.Path(f"{worker.name}.steps").write_text(str(steps))
 """
-"""A job that writes its process's number, waits while the file `NAME.hold` exists (and notes
-whether it was told to leave meanwhile), and writes the number of its steps at the end."""
+"""A job that writes its process number and trains. While the file `NAME.hold` exists it waits, and
+notes whether it was told to leave meanwhile. At the end it writes the number of its steps."""
 
 
 @pytest.fixture
@@ -69,7 +69,8 @@ def stop(command: Command) -> None:
 
 
 def test_a_worker_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
-    # A guest is admitted at the end of a round, so rounds continue, slowly until it trains.
+    # The worker named guest joins at the end of a round. Until then rounds must be slow, so that
+    # the job does not reach its 300 rounds before the guest trains.
     slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.2)\n'
     counting.write_text(COUNTING.replace("worker.stopped:\n", f"worker.stopped:\n{slowly}"))
     with start(counting, "--workers", 1, "--servers", 2, rounds=300) as command:
@@ -91,13 +92,13 @@ def test_a_worker_joins_by_command_and_stays_to_the_end(counting: Path) -> None:
 
 
 def test_a_guest_visits_points_and_has_its_own_stage(tmp_path: Path) -> None:
-    """Every point is visited as often as asked, although a worker joins."""
+    """Every point is visited as often as `--epochs` says, although a worker joins."""
     job = tmp_path / "visiting.py"
     loop = "for points, in worker.batches((torch.ones(403, 8),), batch_size=5):"
     text = COUNTING.replace("while not worker.stopped:", loop)
     text = text.replace("torch.ones(2, 8)", "points").replace("(points=2)", "()")
-    # A guest is admitted at the end of a round: rounds continue slowly, so that points are left for
-    # it.
+    # The worker named guest joins at the end of a round. Until then rounds must be slow, so that
+    # points are left for the guest.
     slowly = '        if not os.path.exists("guest.pid"):\n            time.sleep(0.3)\n'
     job.write_text(text.replace("batch_size=5):\n", f"batch_size=5):\n{slowly}"))
     flags = ["--workers", 1, "--epochs", 3, "--timer", "off", "--json"]
@@ -286,8 +287,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line on stderr of a worker that must be refused; lines before it may only say
-    that it joined."""
+    """Return the last line on stderr of a worker that must be refused. The lines before it may only
+    say that the worker joined."""
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     *before, line = done.stderr.strip().splitlines()

@@ -12,7 +12,7 @@ from tests.cluster.processes import Command, abstract_names, last_word, wait_unt
 
 MANY = 1_000_000
 SOON_S = 20
-"""Within so many seconds every process has ended."""
+"""Every process must have ended within this many seconds."""
 
 
 def start(job: Path, cwd: Path, *flags: object) -> Command:
@@ -50,7 +50,7 @@ def test_a_signal_ends_every_process(
 
 
 def test_a_signal_during_the_start_ends_every_process(tmp_path: Path, long_job: Path) -> None:
-    """The signal comes when only the fork server runs, and no server yet."""
+    """The signal comes when the fork server runs and no server has been started."""
     with start(long_job, tmp_path, "--workers", 2, "--servers", 2) as command:
         wait_until(lambda: len(command.pids()) >= 2, "the fork server was started")
         os.kill(command.process.pid, signal.SIGINT)
@@ -94,7 +94,8 @@ def test_killing_a_server_ends_the_job_with_one_line(
 
 
 def test_after_a_worker_is_killed_the_others_reach_the_goal(tmp_path: Path, long_job: Path) -> None:
-    """The others wait at a gate until the first worker is dead, so that it dies in the middle."""
+    """The other workers wait at a gate until the first worker is dead, so the job cannot end before
+    that."""
     text = long_job.read_text().replace("import torch\n", "import os, time\nimport torch\n")
     gate = '        while worker.version == 200 and not os.path.exists("go"):\n'
     gate += "            time.sleep(0.01)\n"

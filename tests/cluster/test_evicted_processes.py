@@ -31,7 +31,7 @@ def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> N
         pid = job_workers.pid_of("worker-1")
         os.kill(pid, signal.SIGSTOP)
         job_workers.until(lambda: job_workers.told("evicted", "worker-1"), "it is evicted")
-        # there is no timer: progress shows that no worker waits for it
+        # The job has no timer, so progress shows that no worker waits for the evicted one.
         job_workers.until_progress(30)
         before = len(job_workers.books["worker-1"].acknowledged)
         os.kill(pid, signal.SIGCONT)
@@ -61,8 +61,8 @@ def test_a_stopped_worker_is_evicted_and_rejoins(tmp_path: Path, sync: str) -> N
 def test_the_links_of_a_worker_that_stays_stopped_are_closed_and_it_can_still_rejoin(
     tmp_path: Path,
 ) -> None:
-    """The kernel acknowledges probes for a stopped process, so TCP keep-alive does not end its
-    links."""
+    """The kernel acknowledges TCP keep-alive probes for a stopped process, so keep-alive does not
+    end its links."""
     flags = ["--sync", "asp", "--timer", "off", "--workers", 3, "--servers", 2, "--json"]
     how = ["--lead-timeout", 6, "--epochs", PASSES]
     with Command(JOB, *flags, *how, cwd=tmp_path) as command:
@@ -103,8 +103,8 @@ def test_a_dead_worker_is_not_waited_for(tmp_path: Path, sync: str) -> None:
 
 @pytest.mark.guarantee("lead-stopped", policies=("asp",), k=(1,))
 def test_a_lead_that_was_stopped_evicts_no_worker(tmp_path: Path) -> None:
-    """It is a race whether the lead checks for silence before it reads the messages that arrived
-    meanwhile, so the test stops it twice."""
+    """A continued lead either checks for silence first, or reads the messages that arrived
+    meanwhile first. The order is a race, so the test stops the lead twice."""
     flags = ["--sync", "asp", "--workers", 3, "--servers", 3, "--replicas", 1]
     with Command(JOB, *flags, "--epochs", PASSES, "--json", cwd=tmp_path) as command:
         job_workers = JobWorkers(command, random.Random(0))
@@ -134,7 +134,8 @@ def _lost(command: Command) -> list[dict[str, Any]]:
 
 
 def _wait_for_beats(job_workers: JobWorkers) -> None:
-    """Wait until the lead has measured every heartbeat interval: before that it suspects later."""
+    """Wait until the lead has measured every worker's heartbeat interval. Before that, it waits
+    longer before it suspects a worker."""
 
     def at_s() -> float:
         return max((line["at_s"] for line in job_workers.lines), default=0.0)

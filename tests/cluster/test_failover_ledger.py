@@ -1,7 +1,9 @@
-"""The ledger with faults on workers and servers: every acknowledged contribution is in every slice
-once. Real processes and a seeded schedule. At most one server is missing at a time, because every
-slice has one copy. The job runs with plain addition, and with optimizers whose state must survive
-too.
+"""The ledger with faults of workers and servers: every acknowledged contribution is in every slice
+once.
+
+The tests use real processes and a seeded schedule of faults. Every slice has one replica, so at
+most one server is missing at a time. The job runs with plain addition, and with optimizers whose
+state must survive too.
 
 POLYRHYTHM_TORTURE is the number of schedules for each policy.
 """
@@ -30,7 +32,7 @@ from tests.cluster.ledger_job import (
 from tests.cluster.processes import SHOWN_ELSEWHERE, Command
 
 SERVERS = ("kill-server", "stop-server")
-"""Faults of every schedule; the others are drawn at random."""
+"""The faults that every schedule has. The other faults are drawn at random."""
 DRAWN = (
     *("pause-server", "cut-servers", "cut-lead", "kill-server"),
     *("cut", "cut", "kill", "stop", "pause", "join", "leave"),
@@ -72,7 +74,7 @@ def test_no_contribution_is_lost_or_counted_twice(
     faults = draw(rng)
     print(f"faults: {' '.join(faults)}")
     more = ["--link", link, "--workers", 3, "--servers", 3, "--replicas", 1]
-    more += ["--slow-fold", "1=1ms"]  # s1 adds and folds on adder threads
+    more += ["--slow-fold", "1=1ms"]  # s1 then adds and folds on adder threads
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)
         job_servers = JobServers(job_workers, rng)

@@ -43,12 +43,13 @@ def descriptors_of(pid: int) -> int:
 
 
 def await_gate(folder: Path) -> None:
-    """Wait until both workers wait at round 100, when the job has all its links."""
+    """Wait until both workers wait at round 100. By then the job has all its links."""
     wait_until(lambda: len(list(folder.glob("gate-*"))) == 2, "round 100")
 
 
 def flood(port: int, count: int) -> list[socket.socket]:
-    """Open silent connections, each without waiting for the server to accept it."""
+    """Open silent connections. Do not wait until the server has accepted one before opening the
+    next."""
     socks = []
     for _ in range(count):
         sock = socket.socket()
@@ -60,7 +61,8 @@ def flood(port: int, count: int) -> list[socket.socket]:
 
 @pytest.fixture(scope="module", autouse=True)
 def many_descriptors() -> None:
-    """Raise the limit of descriptors for the test's end of the connections."""
+    """Raise the descriptor limit of this process, which holds the client ends of the
+    connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * FLOOD), hard))
 
@@ -78,7 +80,8 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
         socks = flood(port, FLOOD)
         try:
             most_threads = most_descriptors = 0
-            for _ in range(50):  # the server closes the oldest connection for each new one
+            # connect in small groups: for each new connection the server closes the oldest one
+            for _ in range(50):
                 most_threads = max(most_threads, threads_of(pid))
                 most_descriptors = max(most_descriptors, descriptors_of(pid))
                 time.sleep(0.01)

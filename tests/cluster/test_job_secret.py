@@ -1,5 +1,5 @@
-"""The job's secret with real processes and a real second user: which processes may join, and that
-the secret is in no other file or process listing."""
+"""The job's secret with real processes and a real second user: which processes may join. The secret
+must be in no file but its own and in no process listing."""
 
 import json
 import os
@@ -48,9 +48,9 @@ ROUNDS = 200
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job over TCP that waits in the middle. Its two workers must reach the goal in every test,
-    and neither may leave before. The console script is executed, so that command line and
-    environment in /proc are those of a user's command."""
+    """A job over TCP that waits in the middle of its training. In every test its two workers must
+    reach the goal, and neither may leave before. The console script is executed, so that the
+    command line and the environment in /proc are those of a user's command."""
     folder = tmp_path_factory.mktemp("secret")
     (folder / "gated.py").write_text(GATED)
     flags = ["--workers", 2, "--servers", 2, "--rounds", ROUNDS, "--timer", "off", "--link", "tcp"]
@@ -132,7 +132,8 @@ def test_a_worker_of_the_same_user_on_the_same_host_needs_only_the_address(job: 
 def test_on_another_host_the_secret_comes_from_a_file_or_the_environment(
     job: Command, tmp_path: Path, way: str
 ) -> None:
-    """Another state folder stands for another host, which does not have the index."""
+    """The test uses another state folder in place of another host: neither has the index of this
+    host's jobs."""
     copy = tmp_path / "copy"
     copy.touch(0o600)
     copy.write_text((job.run_dir / "secret").read_text())
@@ -195,7 +196,7 @@ def test_a_secret_file_that_cannot_be_used_is_reported_on_one_line(
 def test_a_job_that_cannot_write_the_index_says_how_to_join_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job trains nevertheless."""
+    """The job trains although it cannot write the index."""
     (tmp_path / "state").write_text("a file is in the way")
     (tmp_path / f"polyrhythm-{os.getuid()}").write_text("and another")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -231,7 +232,8 @@ def test_a_peer_without_the_secret_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("server", [0, 1], ids=["lead", "server"])
 def test_messages_before_the_proof_are_not_used(job: Command, server: int) -> None:
-    """This holds even for a message that would end the job, sent together with a member's hello."""
+    """The message would end the job, and it is sent together with a member's hello. The server must
+    ignore it."""
     port = job.ports(job.servers()[server])[0]
     with Peer(port) as peer:
         said = with_nonce(hello("worker-0", worker=0, incarnation=1))
@@ -332,8 +334,8 @@ def test_another_user_can_neither_join_nor_be_worker_0_nor_evict_it(
 def test_a_worker_sends_nothing_to_another_users_process_that_took_the_port(
     job: Command, tmp_path: Path
 ) -> None:
-    """That process answers a worker's hello with a challenge of its own, and then with a
-    HelloReply."""
+    """The other user's process answers a worker's hello with a challenge of its own, and then with
+    a HelloReply."""
     squatter = as_nobody(SQUAT_TCP, 0)
     assert squatter.stdout is not None and squatter.stdin is not None
     try:
@@ -401,8 +403,8 @@ def main(worker):
 
 
 def test_a_worker_does_not_run_a_file_that_only_a_peer_names(tmp_path: Path) -> None:
-    """The peer knows the secret and claims to be the same user on the same host, which any process
-    of this host can do. The worker's user has named no file."""
+    """The peer knows the secret and claims to be the same user on the same host, as any process of
+    this host can do. The worker's own command line names no file."""
 
     planted = tmp_path / "planted.py"
     planted.write_text(PLANTED)
@@ -448,7 +450,7 @@ def _lead_that_names_a_file(
     link.send(m.Admitted(term=1, worker=0, incarnation=1, job=spec, servers=servers))
     try:
         while True:
-            link.receive()  # until the worker has ended
+            link.receive()  # returns when the worker has ended
     except LinkError:
         return
 

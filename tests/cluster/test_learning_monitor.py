@@ -1,4 +1,4 @@
-"""A job that does not learn is reported in every output, with real processes."""
+"""If a job does not learn, every output of the command reports it. The tests use real processes."""
 
 import json
 from pathlib import Path

@@ -14,12 +14,13 @@ SLICES = 4
 NBYTES = SLICES * LENGTH * 4
 WORKERS = 3
 PUSH_BUFFERS = 3
-"""Push buffers of a worker: two that are unacknowledged, and one that is being filled."""
+"""The number of push buffers of a worker: two with unacknowledged contributions, and one that is
+being filled."""
 
 
 def versions_of(server: int) -> int:
-    """Return how many versions a server has memory for: the segments that it may write to, unlike
-    the workers' push buffers."""
+    """Return how many versions a server has memory for. The server may write to the segments of its
+    versions, and not to the workers' push buffers."""
     found = 0
     for line in Path(f"/proc/{server}/maps").read_text().splitlines():
         span, rights, *_ = line.split()
@@ -36,12 +37,14 @@ def shared_nbytes(server: int) -> int:
 
 
 def most_versions(readers: int) -> int:
-    """The current version, one per reader, and a spare."""
+    """Return the largest number of versions that a server may hold: the current one, one per
+    reader, and a spare."""
     return readers + 2
 
 
 def most_nbytes(workers: int) -> float:
-    """Versions and push buffers, plus half a version for rounding up."""
+    """Return the largest size of versions and push buffers together, plus half a version because
+    sizes are rounded up."""
     return (most_versions(workers) + PUSH_BUFFERS * workers + 0.5) * NBYTES
 
 

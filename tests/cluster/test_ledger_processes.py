@@ -1,5 +1,7 @@
-"""The ledger: no acknowledged contribution is lost and none is counted twice, whatever faults the
-workers have. Real processes, real kills, stops, joins and leaves, by a seeded schedule.
+"""The ledger with faults of workers: no acknowledged contribution is lost and none is counted
+twice.
+
+The tests use real processes, which are killed, are stopped, join and leave by a seeded schedule.
 
 POLYRHYTHM_TORTURE is the number of schedules for each policy.
 """
@@ -60,7 +62,7 @@ def test_every_acknowledged_contribution_is_counted_once(
     more = ["--link", link, "--workers", 3, "--servers", 2]
     if sync in ("psp", "fsp"):
         more += ["--kind", "local", "--set", "local=1", "--interval", "40ms"]
-        # s0 adds and folds on adder threads, s1 on the calling thread
+        # s0 then adds and folds on adder threads, and s1 on the thread that calls it
         more += ["--slow-fold", "0=1ms"]
     with Command(JOB, *flags(sync, columns, optimizer), *more, cwd=tmp_path) as command:
         job_workers = gather(command, rng, workers=3)

@@ -1,4 +1,5 @@
-"""A `DataLoader` with worker processes, inside a polyrhythm worker that is a process itself."""
+"""A `DataLoader` with worker processes, inside a polyrhythm worker, which is itself a child
+process."""
 
 import json
 from pathlib import Path

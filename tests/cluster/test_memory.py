@@ -1,5 +1,5 @@
-"""A server's memory does not grow with the rounds: by less than 1 MB between rounds 200 and
-1,000."""
+"""A server's memory does not grow with the number of rounds: it grows by less than 1 MB between
+rounds 200 and 1,000."""
 
 import os
 from pathlib import Path

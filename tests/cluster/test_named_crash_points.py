@@ -12,20 +12,22 @@ from tests.cluster.ledger_job import FEW, JOB, MANY, finish, flags, gather
 from tests.cluster.processes import Command
 
 OTHERS = 3
-"""Servers besides the lead's. With fewer, one would die five times within seconds and be given up."""
+"""The number of servers besides the lead's. With fewer, one server would die five times within
+seconds, and the engine would not restart it."""
 BOTH = (
-    "took Contribution",  # the contribution was added and is not acknowledged
-    "sent Copy",  # a replica may have the step, and the primary has not made it
-    "took Copy",  # a replica has made the step and has not acknowledged it
+    "took Contribution",  # the contribution was added and not acknowledged
+    "sent Copy",  # a replica may have made the step, and the primary has not made it
+    "took Copy",  # a replica has made the step and not acknowledged it
     "sent Copied",
-    "took Copied",  # every replica has the step, and the worker does not know it
+    "took Copied",  # every replica has made the step, and the worker does not know it
     "sent Arrived",
-    "sent Parameters",  # in the middle of publishing, which acknowledges under asp
+    # the server dies in the middle of publishing, which acknowledges contributions under asp
+    "sent Parameters",
 )
 ROUNDS = ("took Fold", "sent Folded")
 WHEN_IT_CATCHES_UP = (
     "took Place",
-    "took State",  # in the middle of catching up
+    "took State",  # the server dies in the middle of catching up
     "sent Adopted",
     "sent Placed",  # the workers do not have the new routes yet
 )
@@ -56,8 +58,8 @@ def test_nothing_is_lost_when_a_primary_or_replica_dies_at_a_crash_point(
 def test_nothing_is_lost_when_a_learner_dies_at_a_crash_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, columns: int
 ) -> None:
-    """The server is killed, restarts, and dies again before it has caught up. Nothing is lost,
-    because no slice depends on it yet."""
+    """A killed server restarts, and dies again before it has caught up. Nothing is lost, because
+    until then no slice depends on this server."""
     with staged(tmp_path, monkeypatch, sync, columns) as command:
         job_workers, job_servers, file = meet(command)
         for number, point in enumerate(WHEN_IT_CATCHES_UP):

@@ -1,6 +1,6 @@
 """`polyrhythm stop` ends a running job in order, and no other peer can do that.
 
-Two policies; POLYRHYTHM_TORTURE adds the others.
+The tests run with two policies. With POLYRHYTHM_TORTURE they run with all policies.
 """
 
 import os
@@ -109,13 +109,14 @@ def test_two_signals_end_a_job_that_an_operator_stops(tmp_path: Path) -> None:
         wait_until(lambda: "press Ctrl-C twice" in command.stderr(), "train says that it waits")
         for _ in range(2):
             os.kill(command.process.pid, signal.SIGINT)
-            time.sleep(0.1)  # two signals that come together are one
+            time.sleep(0.1)  # without a pause, the process could receive two signals as one
         assert command.wait(LONG_S) == 128 + signal.SIGINT
         assert not saved(command)
 
 
 def test_a_lead_that_dies_while_the_job_stops_is_named_by_both_commands(tmp_path: Path) -> None:
-    """The workers have the final parameters, and still run the code after their loops."""
+    """The lead dies when the workers have the final parameters and still run the code after their
+    loops."""
     with start(tmp_path, "bsp", "--set", "gate=1") as command:
         await_training(command)
         stop = ask_to_stop(command)
@@ -135,7 +136,8 @@ def test_a_lead_that_dies_while_the_job_stops_is_named_by_both_commands(tmp_path
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job that no test may stop; at the end an operator does, and its workers leave in order."""
+    """A job that no test may stop. After the test an operator stops it, and its workers leave in
+    order."""
     with start(tmp_path_factory.mktemp("operator"), "bsp", "--link", "tcp") as command:
         await_training(command)
         yield command
@@ -189,7 +191,8 @@ def test_stop_names_the_user_of_another_users_run(job: Command) -> None:
 
 @pytest.mark.parametrize("name", ["worker", "server"])
 def test_a_member_without_an_operators_hello_cannot_stop_the_job(job: Command, name: str) -> None:
-    """Neither before it is admitted nor after that."""
+    """A worker that was admitted, or a server that said hello, sends the request to stop. The lead
+    refuses it."""
     address = m.Address("127.0.0.1", 9, "", "")
     said: Hello = m.WorkerHello(name="mallory", job="", identity="", digests=(Digest.XXH3,))
     if name == "server":

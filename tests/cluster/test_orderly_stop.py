@@ -1,6 +1,7 @@
 """A stop ends every worker's training loop in order, and the code after the loop runs.
 
-One stop for each of four policies; POLYRHYTHM_TORTURE is the number of stops for each of all policies.
+The tests stop one job under each of four policies. With POLYRHYTHM_TORTURE=N they stop N jobs under
+each of all policies.
 """
 
 import os
@@ -63,7 +64,8 @@ NOTE_VERSION = """
                 model(inputs[:8]).sum().backward()
                 optimizer.step(points=8)
 """
-"""After 20 steps the job trains until it is stopped; the steps after that must change nothing."""
+"""A job that makes 20 steps and then trains until it is stopped. Steps that a worker makes after
+the stop must change nothing."""
 
 
 def start(cwd: Path, sync: str, *flags: object, job: str = JOB) -> Command:
@@ -85,7 +87,7 @@ def await_training(command: Command) -> None:
 
 
 def saved(command: Command) -> list[dict[str, torch.Tensor]]:
-    """Return what the code after the loop saved, for each worker that ran it."""
+    """Return the objects that the code after the loop saved, for each worker that ran it."""
     paths = sorted(command.cwd.glob("after-*.pt"))
     return [torch.load(path, weights_only=True) for path in paths]
 
@@ -108,7 +110,7 @@ def test_the_code_after_the_loop_runs_on_every_worker(tmp_path: Path, sync: str,
     own_loop = draw.choice([(), ("--set", "own-loop=1")])
     with start(tmp_path, sync, *own_loop) as command:
         await_training(command)
-        time.sleep(moment_s)  # a random moment of training
+        time.sleep(moment_s)  # the stop comes at a random moment of the training
         os.kill(command.process.pid, number)
         assert_stopped(command, number)
         states = saved(command)
@@ -151,8 +153,8 @@ def test_a_second_signal_ends_the_job_at_once(tmp_path: Path) -> None:
 
 
 def test_steps_after_a_stop_do_not_change_the_final_parameters(tmp_path: Path) -> None:
-    """The loop ignores `worker.stopped` and continues; with kind local its steps would change its
-    own copy."""
+    """The loop ignores `worker.stopped` and continues. With kind local, its steps would change the
+    worker's own copy of the parameters."""
     text = JOB.replace("while not worker.stopped:", "for _ in range(40):")
     text = text.replace("optimizer.step(points=8)", "optimizer.step(points=8)\n" + NOTE_VERSION)
     with start(tmp_path, "bsp", "--kind", "local", "--set", "own-loop=1", job=text) as command:

@@ -1,4 +1,4 @@
-"""If contributions are folded one by one, P workers scale each rate by 1/P, where P is the current
+"""If contributions are folded one by one, servers multiply each rate by 1/P, where P is the current
 number of workers."""
 
 import os
@@ -12,8 +12,8 @@ from tests.cluster.processes import Command, wait_until
 JOB = Path(__file__).parent / "jobs" / "rates.py"
 STEPS = 40
 IN_FLIGHT = 3
-"""Contributions that a worker may have sent and not read back yet, plus one that was counted before
-the eviction."""
+"""The largest number of contributions that a worker may have sent without reading their effect,
+plus one that was counted before the eviction."""
 
 
 def book(folder: Path, name: str) -> list[tuple[int, float, int]]:

@@ -1,4 +1,5 @@
-"""A job that is killed whole continues from its last checkpoint, with other servers and workers."""
+"""A job whose processes were all killed continues from its last checkpoint, with another number of
+servers and workers."""
 
 import json
 import os
@@ -34,7 +35,8 @@ def resume(cwd: Path, *args: object, name: str = "resumed") -> dict[str, Any]:
 
 
 def call_resume(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command reads the store before it starts processes, so these must not be forked from it."""
+    """Run `polyrhythm resume`. `fresh`: the command reads the store before it starts processes, and
+    a process that was forked from it could not use the store."""
     return run("resume", "run", *args, cwd=cwd, timeout_s=90, fresh=True)
 
 
@@ -66,7 +68,8 @@ def visited(record: Record) -> int:
 def test_a_killed_job_ends_with_the_parameters_of_an_uninterrupted_one(
     tmp_path: Path, optimizer: str
 ) -> None:
-    """On two servers in place of three, after 100 rounds of bsp, within 1e-5."""
+    """The job continues on two servers in place of three. After 100 rounds of bsp in all, the
+    parameters differ by at most 1e-5."""
     job = (JOBS / "convex.py", "--rounds", 100, "--workers", 3, "--set", f"optimizer={optimizer}")
     whole = call("train", *job, "--servers", 3, "--name", "whole", "--quiet", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
@@ -101,7 +104,9 @@ def test_every_point_of_a_pass_is_visited_once_across_a_resume_onto_more_workers
     result = resume(tmp_path, "--workers", 6, "--check")
     assert visited(record) + result["points"] == EPOCHS * POINTS
     if sync == "fsp":
-        return  # its local steps are scaled by the size of their micro-batch
+        # fsp scales each local step by the size of its micro-batch, so its blocks do not count
+        # visits
+        return
     for name in (f"worker-{n}" for n in range(6)):
         for block in torch.load(tmp_path / f"{name}.final.pt"):
             assert (block == EPOCHS).all(), (name, block[block != EPOCHS])
@@ -162,8 +167,9 @@ def test_a_job_resumes_under_another_policy_of_its_kind(tmp_path: Path) -> None:
 @pytest.mark.guarantee("job-killed", k=(0,))
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_the_ledger_is_exact_across_a_resume(tmp_path: Path, sync: str) -> None:
-    """Of each worker, exactly the contributions up to its clock in the record are in the slices, and
-    after the resume every acknowledged contribution is in every slice once."""
+    """The slices of the checkpoint contain the contributions of each worker up to the clock in its
+    record, and no others. After the resume, every acknowledged contribution is in every slice
+    once."""
     flags = ("--sync", sync, "--updater", "addition", "--set", f"columns={ONCE}")
     job = (JOBS / "ledger.py", *flags, "--workers", 2, "--servers", 3, "--min-step", "5ms")
     regular = ("--checkpoint-every", "5rounds", "--max-seconds", 60)

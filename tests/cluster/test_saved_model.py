@@ -1,4 +1,5 @@
-"""Every job whose round 1 has opened ends with its trained model in a file, whichever way it ends."""
+"""Every job whose round 1 has begun leaves its trained model in a file, whichever way the job
+ends."""
 
 import json
 import os
@@ -85,7 +86,7 @@ def build(job: Path) -> nn.Module:
 
 
 def saved_model(command: Command) -> dict[str, torch.Tensor]:
-    """The saved model, which a fresh model must accept."""
+    """Load the saved model into a new model, and return it."""
     path = command.run_dir / "model.safetensors"
     state = load_file(path)
     build(command.cwd / "job.py").load_state_dict(state, strict=True)
@@ -251,7 +252,8 @@ def test_a_server_that_was_started_by_command_sends_its_slices(tmp_path: Path) -
 def test_status_and_why_show_that_the_model_is_being_saved_and_a_second_signal_ends_it(
     tmp_path: Path,
 ) -> None:
-    """A server that is stopped by SIGSTOP does not send its slices."""
+    """A server is stopped by SIGSTOP and does not send its slices, so saving takes until the
+    signal."""
     with start(tmp_path, "--max-seconds", 600, "--set", "after=1") as command:
         await_training(command)
         command.process.send_signal(signal.SIGINT)

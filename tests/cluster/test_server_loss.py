@@ -1,4 +1,5 @@
-"""Loss of servers: as many as there are copies, one more than that, and the lead's server."""
+"""The loss of servers: as many as a slice has replicas, one more than that, and the lead's
+server."""
 
 import os
 import random
@@ -33,7 +34,8 @@ def start(
 
 
 def lines_of(command: Command) -> list[str]:
-    """Return the command's lines, without those that name a lost server while the job continues."""
+    """Return the command's lines on stderr, without those that report a lost server while the job
+    continues."""
     assert "Traceback" not in command.stderr()
     lines = command.stderr().strip().splitlines()
     passing = (" died (killed by SIGKILL)", "; the job goes on with 2 of 3 servers")
@@ -66,12 +68,13 @@ def test_losing_one_server_more_than_there_are_copies_ends_the_job(
 def test_two_servers_lost_at_once_are_survived_with_two_copies(
     tmp_path: Path, sync: str, optimizer: str
 ) -> None:
-    """Every acknowledged contribution and the optimizer's state are in every slice once."""
+    """Afterwards every acknowledged contribution is in every slice once, and so is its effect on
+    the optimizer's state."""
     flags = ("--sync", sync, "--servers", 4, "--replicas", 2)
     command, job_workers = start(tmp_path, *flags, optimizer=optimizer, columns=ONCE)
     with command:
         victims = command.servers()[1:3]
-        for pid in victims:  # neither server acts on the other's death
+        for pid in victims:  # kill both before either can react to the death of the other
             os.kill(pid, signal.SIGSTOP)
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
@@ -84,8 +87,8 @@ def test_two_servers_lost_at_once_are_survived_with_two_copies(
 def test_a_cut_link_between_two_servers_costs_one_server_and_no_contribution(
     tmp_path: Path,
 ) -> None:
-    """Both processes live and send heartbeats to the lead. The lead must remove one, which rejoins
-    as a new incarnation."""
+    """Both processes live and send heartbeats to the lead. The lead must remove one of them, which
+    rejoins as a new incarnation."""
     flags = ("--sync", "asp", "--servers", 3, "--replicas", 1, "--respawn")
     command, job_workers = start(tmp_path, *flags, optimizer=MOMENTUM, columns=ONCE)
     with command:
@@ -133,8 +136,8 @@ def test_impossible_numbers_of_replicas_are_refused_on_one_line(
 def test_a_stale_primary_is_refused_and_rejoins_as_a_new_incarnation(
     tmp_path: Path, sync: str
 ) -> None:
-    """The server was stopped, removed and continued: it still acts as a primary, but its peers have
-    another primary in its place."""
+    """The server is stopped, the lead removes it, and it continues. It still acts as a primary, but
+    its peers have another primary in its place and refuse it."""
     command, job_workers = start(
         tmp_path, "--sync", sync, "--servers", 3, "--replicas", 1, "--respawn"
     )
@@ -160,9 +163,9 @@ def test_a_stale_primary_is_refused_and_rejoins_as_a_new_incarnation(
 
 @pytest.mark.guarantee("nothing-left-over", policies=("bsp",), k=(1,))
 def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
-    """Processes that stayed have as many sockets and threads as before. A slice that has moved lies in
-    a segment of its own in every slot, so the first failovers may add segments, one per slice and slot
-    at most; later ones add none."""
+    """The processes that stayed have as many sockets and threads as before. A slice that has moved
+    lies in a segment of its own in every slot. So the first failovers may add segments, at most one
+    per slice and slot, and later failovers add none."""
     command, job_workers = start(
         tmp_path, "--sync", "bsp", "--servers", 3, "--replicas", 1, "--respawn"
     )
@@ -198,7 +201,8 @@ def test_failovers_leave_no_sockets_segments_or_threads(tmp_path: Path) -> None:
 
 MEMORY = ("segments", "maps")
 SPARE = 2
-"""A version that is being read, or a thread that is about to end."""
+"""The tolerated difference of a count: a version that is being read, or a thread that is about to
+end."""
 
 
 def belongings(job_servers: JobServers, job_workers: JobWorkers) -> dict[str, dict[str, int]]:

@@ -37,7 +37,7 @@ LEDGER = Path(__file__).parent / "jobs" / "ledger.py"
 
 
 class Site:
-    """A job of `servers` servers, of which `train` itself starts `local`."""
+    """A job with `servers` servers. The command `train` itself starts `local` of them."""
 
     def __init__(self, cwd: Path, servers: int, local: int, *flags: object) -> None:
         counts = ("--servers", servers, "--local-servers", local, "--workers", 2)
@@ -49,7 +49,7 @@ class Site:
         self._servers, self._local = servers, local
 
     def gather(self) -> None:
-        """Start the missing servers, one after the other; wait until both workers train."""
+        """Start the missing servers one after the other, and wait until both workers train."""
         for number in range(self._servers - 1, self._local - 1, -1):
             self.outside[number] = self.command.serve()
             joined = f"s{number} joins"
@@ -58,11 +58,11 @@ class Site:
         self.job_workers.until_progress(10)
 
     def joined(self, number: int) -> int:
-        """How often a server with this number has joined."""
+        """Return how often a server with this number has joined."""
         return sum(line["server"] == number for line in self.command.journal("server-joined"))
 
     def primaries(self) -> set[str]:
-        """The servers that are now the primary of a slice."""
+        """Return the servers that are now the primary of a slice."""
         (placed,) = self.command.journal("placed")
         holds = {f"s{number}": count for number, count in enumerate(placed["slices"])}
         for line in self.command.journal("rerouted"):
@@ -70,7 +70,8 @@ class Site:
         return {server for server, count in holds.items() if count}
 
     def lose(self, *numbers: int) -> None:
-        """Kill these servers at once with `kill -9`, so that none acts on another's death."""
+        """Kill these servers at once with SIGKILL, so that none can react to the death of
+        another."""
         lost = len(self.command.journal("server-lost"))
         for number in numbers:
             os.kill(self.outside[number].pid, signal.SIGSTOP)
@@ -83,8 +84,8 @@ class Site:
         self.job_workers.until_progress(10)
 
     def replace(self, number: int) -> None:
-        """Start a server by command, and wait until it has taken the lost server's number, caught
-        up, and serves again."""
+        """Start a server by command. Wait until it has taken the lost server's number, has caught
+        up, and is a primary again."""
         before = self.joined(number)
         self.outside[number] = self.command.serve()
         self.job_workers.until(lambda: self.joined(number) > before, f"another s{number} joins")
@@ -138,7 +139,8 @@ def test_a_server_that_is_told_to_leave_ends_with_the_status_of_the_signal(tmp_p
 
 
 def test_a_local_server_is_replaced_by_one_started_by_command(tmp_path: Path) -> None:
-    """The new s1 has a lower number than s2: s2 must reach it on any host."""
+    """The new s1 has a lower number than s2, so s2 dials it. The address of s1 must be one that
+    every host can reach."""
     site = Site(tmp_path, 3, 2, "--replicas", 1, "--sync", "bsp")
     with site.command:
         site.gather()
@@ -152,8 +154,8 @@ def test_a_local_server_is_replaced_by_one_started_by_command(tmp_path: Path) ->
 
 
 def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> None:
-    """The local servers listen on every address: other servers reach them at the address of the
-    lead."""
+    """The local servers listen on every address. Servers on other hosts reach them at the lead's
+    address."""
     with network(3) as (first, second, third):
         counts = ("--servers", 4, "--local-servers", 2, "--workers", 1, "--replicas", 1)
         open_to_all = ("--host", "0.0.0.0", "--port", 7000, "--insecure", "--name", "run")
@@ -169,7 +171,7 @@ def test_servers_on_hosts_of_their_own_reach_each_other(machines: Machines) -> N
 
 
 def test_a_job_waits_for_its_servers_longer_than_the_lead_may_be_silent(tmp_path: Path) -> None:
-    """The lead sends heartbeats all the time, so no process may suspect it."""
+    """The lead sends heartbeats while it waits, so no process may suspect it."""
     site = Site(tmp_path, 3, 2, "--replicas", 1, "--lead-timeout", LEAD_TIMEOUT_S, "--quiet")
     with site.command:
         wait_until(lambda: len(site.command.journal("server-joined")) == 2, "two are there")
@@ -187,8 +189,8 @@ def test_a_server_started_by_command_imports_no_part_of_torch_after_it_has_joine
     tmp_path: Path,
 ) -> None:
     """The first optimizer of a process imports a large part of torch. This takes seconds, in which
-    a server neither sends heartbeats nor answers. The interpreter writes a line for every imported
-    module."""
+    a server neither sends heartbeats nor answers. The test reads the interpreter's list of imported
+    modules."""
     (tmp_path / "job.py").write_text(OPTIMIZED)
     flags = ["--servers", 2, "--local-servers", 1, "--workers", 1, "--rounds", 5]
     with Command("job.py", *flags, "--json", cwd=tmp_path) as command:

@@ -22,7 +22,7 @@ def why(folder: Path) -> dict[str, Any]:
 
 
 def unless_silent(asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the answer of `why`, unless a running job waits for its lead."""
+    """Return the answer of `why`, or None if it says that the running job waits for its lead."""
     waits = asked["is"] == "running" and asked["missing"] == ["the lead (s0)"]
     return None if waits else asked
 

@@ -1,4 +1,4 @@
-"""A server that is killed while it starts holds no slices yet: it is restarted."""
+"""A server that is killed while it starts holds no slices yet, so the engine restarts it."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from tests.cluster.ledger_job import FEW, JOB, finish, flags, gather
 from tests.cluster.processes import Command, wait_until
 
 BEFORE, AFTER = "made Address", "told Address"
-"""Crash points: just before and just after a server tells its address to the command."""
+"""Two crash points: just before and just after a server tells the command its address."""
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_server_that_dies_while_it_restarts_is_restarted_once_more(
 def test_a_server_that_never_starts_ends_the_job_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every s1 dies at once: the fifth death in a row ends the job."""
+    """Every process that starts as s1 dies at once. The fifth death in a row ends the job."""
     crash_at = tmp_path / "crash-at"
     monkeypatch.setenv("POLYRHYTHM_CRASH_AT", str(crash_at))
     monkeypatch.setenv("POLYRHYTHM_CRASH_AGAIN", "1")

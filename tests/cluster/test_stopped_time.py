@@ -1,7 +1,8 @@
-"""A worker that is stopped with SIGSTOP in the middle of a step does not compute meanwhile.
+"""The time in which a worker is stopped with SIGSTOP in the middle of a step is not counted as
+computing.
 
-The whole job is stopped with it: otherwise the lead would evict the worker, and the steps of that
-incarnation would not be counted.
+The whole job is stopped together with the worker. Otherwise the lead would evict the worker, and
+the steps of that incarnation would not be counted.
 """
 
 import os

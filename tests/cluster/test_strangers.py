@@ -44,13 +44,13 @@ def main(worker):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step(points=2)
 """
-"""A job that trains while peers are refused, and does not end before the test lets it."""
+"""A job that trains while peers are refused, and ends only when the test allows it."""
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job that must reach its goal after all strangers: only its two workers took part, and
-    neither left before the end."""
+    """A job that must reach its goal after all attempts of strangers. Only its two workers take
+    part, and neither leaves before the end."""
     folder = tmp_path_factory.mktemp("strangers")
     (folder / "gated.py").write_text(GATED)
     flags = ["--workers", 2, "--servers", 2, "--rounds", ROUNDS, "--timer", "off", "--json"]
@@ -72,7 +72,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 @pytest.fixture(params=[0, 1], ids=["lead", "server"])
 def port(job: Command, request: pytest.FixtureRequest) -> int:
-    """The port of the lead's server, and of a server that does not lead."""
+    """The port of the lead's server, or of a server that does not lead."""
     job.assert_alive()
     return job.ports(job.servers()[request.param])[0]
 
@@ -105,7 +105,7 @@ def answer_to_member(job: Command, port: int, hello: m.WorkerHello, then: bytes 
 
 @contextmanager
 def member(job: Command, name: str) -> Iterator[m.WorkerHello]:
-    """Join at the lead, and return the hello that the peer sends to the other servers."""
+    """Join at the lead, and return the hello that this peer sends to the other servers."""
     with Peer(job.ports(job.servers()[0])[0]) as peer:
         greeting = hello(name=name, job_id=job_id_of(job))
         peer.prove(greeting, secret_of(job.run_dir))
@@ -116,7 +116,8 @@ def member(job: Command, name: str) -> Iterator[m.WorkerHello]:
 
 
 def claiming(data: bytes, nbytes: int, *, hello: bool = True) -> bytes:
-    """Return the frame with another body length (bytes 16 to 24) and a matching checksum."""
+    """Return the frame with another body length (bytes 16 to 24) and a header checksum that matches
+    it."""
     checksum = header_nbytes(Digest.XXH3, hello=hello) - 4
     header = bytearray(data[:checksum])
     header[16:24] = nbytes.to_bytes(8, "little")
@@ -136,15 +137,14 @@ def test_random_bytes_are_refused(job: Command, port: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_flood_of_random_bytes_ends_the_link(job: Command, port: int, seed: int) -> None:
-    """The server does not read all of it and may close the link while bytes are still being
-    sent."""
+    """The server does not read all bytes, and may close the link while the peer still sends."""
     with socket.create_connection((HOST, port), timeout=15) as sock:
         try:
             sock.sendall(random.Random(seed).randbytes(4_000_000))
             while sock.recv(65536):
                 pass
         except (ConnectionResetError, BrokenPipeError):
-            pass  # this is also an end of the link
+            pass  # a connection reset also ends the link
 
 
 def test_an_http_request_is_refused(job: Command, port: int) -> None:
@@ -189,7 +189,7 @@ def test_a_first_frame_that_is_no_hello(job: Command, port: int) -> None:
 
 @pytest.mark.parametrize("protocol", [1, 99])
 def test_another_protocol_version_is_refused(job: Command, port: int, protocol: int) -> None:
-    """The refusal has a frame layout that every version can read."""
+    """The refusal has a frame layout that every protocol version can read."""
     reason = answer_to(frame(hello(protocol=protocol)), port)
     assert f"speaks protocol {protocol}, this job speaks {m.PROTOCOL}" in reason
 
@@ -236,8 +236,9 @@ def test_a_second_link_of_a_linked_worker_is_refused(job: Command) -> None:
 def test_an_incarnation_that_the_lead_has_not_given_is_refused(
     job: Command, worker: int, incarnation: int
 ) -> None:
-    """A member knows the secret and could claim any incarnation. The lead has given this one to no
-    worker, so the worker's own link stays; the fixture asserts that the worker trains to the end."""
+    """A peer that knows the secret claims an incarnation that the lead has given to no worker. The
+    server refuses it and keeps the worker's own link: the fixture asserts that the worker trains to
+    the end."""
     port = job.ports(job.servers()[1])[0]
     greeting = hello(
         name=f"worker-{worker}", job_id=job_id_of(job), worker=worker, incarnation=incarnation
@@ -294,7 +295,8 @@ def test_a_segment_without_its_descriptor_is_refused(job: Command) -> None:
 
 
 def test_silent_connections_do_not_keep_a_peer_from_an_answer(job: Command, lead_port: int) -> None:
-    """Each silent connection takes one link until the server closes it."""
+    """Each silent connection takes one link until the server closes it. A later peer must still get
+    an answer."""
     silent = [socket.create_connection((HOST, lead_port)) for _ in range(30)]
     try:
         assert "another job" in answer_to_member(job, lead_port, hello())

@@ -1,8 +1,8 @@
-"""No torn reads: a worker reads one version of a slice, however slowly it reads, and a reader that stops
-in the middle does not stop other processes.
+"""No torn reads: a worker reads one version of a slice, however slowly it reads. A reader that
+stops in the middle does not stop other processes.
 
-With POLYRHYTHM_TORTURE: every policy over every link, with small and large models, and that many
-stops.
+With POLYRHYTHM_TORTURE=N, the tests cover every policy over every link with small and large models,
+and stop the reader N times.
 """
 
 import os
@@ -21,7 +21,7 @@ TORTURE = int(os.environ.get("POLYRHYTHM_TORTURE", "1"))
 READER = "worker-1"
 OTHERS = ("worker-0", "worker-2")
 MB_20, MB_102 = 10, 51
-"""Sizes of the model, in slices."""
+"""The number of slices in models of 20 MB and 102 MB."""
 CASES = [
     ("bsp", "local", MB_20),
     ("asp", "tcp", MB_20),
@@ -54,7 +54,7 @@ def test_a_reader_that_stops_in_the_middle_of_a_pull_gets_one_version(
 
 
 def trap(job_workers: JobWorkers) -> int:
-    """Let the reader stop in the middle of a pull."""
+    """Make the reader stop itself in the middle of its next pull."""
     pid = job_workers.pid_of(READER)
     trapped = job_workers.command.cwd / f"{READER}.trapped"
     trapped.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def stop_shortly(job_workers: JobWorkers) -> None:
 
 
 def stop_for_long(job_workers: JobWorkers) -> None:
-    """Stop the reader until it is evicted; the other workers continue meanwhile."""
+    """Stop the reader until it is evicted, while the other workers continue."""
     before = job_workers.told("evicted", READER)
     pid = trap(job_workers)
     for name in OTHERS:
@@ -85,7 +85,8 @@ def stop_for_long(job_workers: JobWorkers) -> None:
         )
     job_workers.until(lambda: job_workers.told("evicted", READER) > before, "it is evicted")
     came = job_workers.told("rejoined", READER)
-    go_on(job_workers, pid)  # may be acknowledged for contributions sent before
+    # it may first get acknowledgements for contributions that it sent before the stop
+    go_on(job_workers, pid)
     job_workers.until(lambda: job_workers.told("rejoined", READER) > came, "it joins again")
 
 

@@ -22,8 +22,8 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """The folder and the result of `train digits`, run with traces and with its invariants
-    checked."""
+    """Run `train digits` with traces and with checks of invariants. Return its folder and its
+    result."""
     folder = tmp_path_factory.mktemp("digits")
     flags = ["--workers", 3, "--servers", 2, "--json", "--name", "mine", "--trace", "--check"]
     done = call("train", "digits", *flags, cwd=folder)
@@ -84,8 +84,8 @@ def test_every_trace_replays_with_identical_effects(digits: tuple[Path, dict[str
 def test_a_forged_trace_does_not_replay(
     digits: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Replay only the second half of a trace: its first fold is not what a fresh server would
-    do."""
+    """Only the second half of a trace is replayed, so its first fold is not one that a fresh server
+    would make."""
     folder, _ = digits
     data = (folder / "s1.trace").read_bytes()
     records, at = [], 0

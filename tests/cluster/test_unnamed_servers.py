@@ -1,4 +1,5 @@
-"""A peer that claims to a server which does not lead that it is a server of the job."""
+"""A peer claims to be a server of the job. It sends this claim to a server that does not run the
+lead."""
 
 import os
 from collections.abc import Iterator
@@ -32,8 +33,8 @@ PAYLOAD = memoryview(bytes(1024 * 1024))
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A job with replicas, so that servers copy from each other; it must reach its goal with all
-    three."""
+    """A job with replicas, so that servers copy from each other. It must reach its goal with all
+    three servers."""
     folder = tmp_path_factory.mktemp("unnamed")
     (folder / "job.py").write_text(JOB)
     flags = ["--workers", 2, "--servers", 3, "--replicas", 1, "--rounds", ROUNDS, "--link", "tcp"]
@@ -60,8 +61,7 @@ def hello(server: int, incarnation: int) -> m.ServerHello:
 
 
 def states(server: int, count: int, **fields: object) -> bytes:
-    """Make parts of slice states that are never complete, each for its own slice and of one
-    megabyte."""
+    """Make incomplete slice states: one megabyte each, and each for another slice."""
     pieces: list[bytes | memoryview] = []
     for number in range(count):
         usual = {"dtype": "float32", "shape": (PAYLOAD.nbytes // 4,), "name": f"{number}"}
@@ -83,7 +83,7 @@ def resident_kb(pid: int) -> int:
 
 
 def send_what_is_taken(peer: Peer, data: bytes) -> None:
-    """Send as much as the other end accepts: it need not read, and may close the link."""
+    """Send until the other end stops reading or closes the link."""
     peer.sock.setblocking(False)
     left = memoryview(data)
     try:
@@ -102,7 +102,7 @@ def send_what_is_taken(peer: Peer, data: bytes) -> None:
 def test_states_from_a_server_that_the_lead_has_not_named_are_refused_unread(
     job: Command, fields: dict[str, object]
 ) -> None:
-    """The peer knows the secret, but the lead has not named it."""
+    """The peer knows the secret, but the lead has not announced it to the servers."""
     pid = job.servers()[1]
     before_kb, folder = resident_kb(pid), Path(f"/proc/{pid}/fd")
     descriptors = len(list(folder.iterdir()))

@@ -1,4 +1,5 @@
-"""A command that is forked from the warm server behaves like a command that is executed."""
+"""A command that is forked from the warm server behaves like a command that is executed as a new
+program."""
 
 import ast
 import contextlib
@@ -86,8 +87,9 @@ def described(folder: Path, *, fresh: bool) -> dict[str, Any]:
 
 
 def test_a_worker_has_the_same_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable is set after the warm server was started. The traces of torch's import, an
-    environment variable and on some processors descriptors of /sys, are not compared."""
+    """The variable is set after the warm server was started. Two effects of importing torch are not
+    compared: an environment variable that it sets and, on some processors, open descriptors of
+    /sys."""
     start("--version", stdout=subprocess.DEVNULL).wait(60)
     monkeypatch.setenv("POLYRHYTHM_TEST_VARIABLE", "late")
     forked, executed = (
@@ -132,7 +134,8 @@ def opened_by(pid: int) -> set[str]:
 def test_a_command_has_only_the_descriptors_that_it_was_given(
     tmp_path: Path, long_job: Path, fresh: bool
 ) -> None:
-    """It has none of the test's, and opens only what every command opens: its journal and sockets."""
+    """The command has none of the test's descriptors. It opens only what every command opens: its
+    journal and sockets."""
     flags = ("--rounds", 1_000_000, "--workers", 1, "--servers", 1, "--local-workers", 0)
     before = opened_by(os.getpid()) | opened_by(warm_server().process.pid)
     with Command(long_job, *flags, cwd=tmp_path, fresh=fresh) as command:
@@ -158,7 +161,7 @@ def test_a_variable_that_is_read_when_a_process_loads_makes_a_command_start_afre
 
 
 def test_no_module_reads_the_environment_when_it_is_imported() -> None:
-    """The warm server imports them before a command's environment is known."""
+    """The warm server imports the modules before a command's environment is known."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -1,4 +1,4 @@
-"""A run is watched from another terminal while it runs and after it was killed."""
+"""A run can be watched from another terminal, while it runs and after it was killed."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def test_a_run_is_watched_until_it_is_killed(tmp_path: Path, long_job: Path) -> 
         assert (found["run"], found["is"]) == ("run", "running")
         assert {member["name"] for member in found["members"]} == {"worker-0", "worker-1"}
         assert call("why", cwd=tmp_path).returncode == 0
-        # the lead must not see the ends of its workers
+        # stop the lead, so that it cannot record the ends of its workers
         os.kill(command.servers()[0], signal.SIGSTOP)
         command.process.kill()
         command.wait(30)

@@ -1,4 +1,5 @@
-"""`polyrhythm why` names the process that is waited for, and the rule, in runs staged for it."""
+"""`polyrhythm why` names the process that the job waits for, and the rule. Each test stages a run
+in which the job waits."""
 
 import os
 import signal
@@ -44,8 +45,8 @@ def why(command: Command, told: Callable[[Explanation], bool]) -> Explanation:
 
 
 def why_then(command: Command, told: Callable[[Explanation], bool], after: int) -> Explanation:
-    """Return the first answer that satisfies `told` at any journal line after the first `after`,
-    even if it held only for a moment."""
+    """Return the first answer that satisfies `told`, at any journal line after the first `after`
+    lines. The answer may be true only for a moment."""
 
     def ask() -> Explanation | None:
         command.assert_alive()
@@ -62,7 +63,7 @@ def why_then(command: Command, told: Callable[[Explanation], bool], after: int) 
 
 
 def bound_s(explanation: Explanation) -> float:
-    """Return the longest time that the answer says it waits."""
+    """Return the longest time that the job may wait, according to the answer."""
     assert explanation.since_s is not None and explanation.until_s is not None
     return explanation.until_s - explanation.since_s
 
@@ -112,7 +113,8 @@ def test_why_names_a_stopped_server(tmp_path: Path, long_job: Path, sync: str) -
         command.await_round(1)
         os.kill(command.servers()[1], signal.SIGSTOP)
         said = why(command, lambda said: said.missing == ("s1",))
-        # a contribution may have been reported just before, or under asp been sent twice
+        # One worker may have been reported just before the stop. Under asp a worker may have sent
+        # two contributions.
         assert said.held and set(said.held) <= {"worker-0", "worker-1"}
         rules = ("unreported", "folding", "window") if sync == "asp" else ("unreported", "folding")
         assert said.rule in [RULES[name] for name in rules]
@@ -123,7 +125,7 @@ def test_why_names_a_server_that_folds_slowly(
     tmp_path: Path, long_job: Path, ahead: tuple[str, ...]
 ) -> None:
     """A worker sends no contribution before the servers have answered its last one, even if it
-    computes ahead of the answer. `why` names the server that has not reported that contribution."""
+    computes during the wait. `why` names the server that has not reported the last contribution."""
     flags = ("--workers", 1, "--sync", "asp", *ahead, "--slow-fold", "0=4s")
     with Command(long_job, *ONE_SERVER, *flags, cwd=tmp_path) as command:
         said = why(command, lambda said: bool(said.missing))
@@ -155,8 +157,8 @@ def test_why_names_a_server_missing_at_the_start(tmp_path: Path, long_job: Path)
 
 @pytest.mark.parametrize(("points", "batch"), [(2, 1), (5, 8)])
 def test_why_names_a_worker_that_has_no_data(tmp_path: Path, points: int, batch: int) -> None:
-    """Two points are two batches of one point if the user asks for these. Five points are two
-    batches of at least --min-batch points."""
+    """There are points for two of three workers. Two points make two batches of one point if the
+    user asks for batches of one. Five points make two batches of at least --min-batch points."""
     job = tmp_path / "few.py"
     job.write_text(FEW_POINTS.format(points, batch))
     flags = ("--epochs", 1_000_000, "--servers", 1, "--workers", 3, "--quiet")

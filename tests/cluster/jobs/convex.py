@@ -1,4 +1,5 @@
-"""A convex job without randomness: least squares on fixed points, with the optimizer of the option."""
+"""A convex job without randomness: least squares on fixed points. An option chooses the
+optimizer."""
 
 import torch
 

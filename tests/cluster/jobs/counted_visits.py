@@ -1,4 +1,5 @@
-"""A job whose parameters count visits: element p is how often point p is in a counted contribution."""
+"""A job whose parameters count visits: element p is the number of counted contributions that
+contain point p."""
 
 from pathlib import Path
 

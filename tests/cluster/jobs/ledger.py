@@ -1,17 +1,21 @@
-"""A job that counts contributions. Step n of worker w adds 1 to element (w, n mod columns) of a
-block that is repeated in every slice, and records which steps were sent and which were
-acknowledged. A contribution is one step, or several if the policy says so (`--set local=1`: the
-worker makes the steps itself).
+"""A job that counts contributions.
 
-Every block is a parameter group of its own, and so a slice of its own. A worker has the number in
-its name, and continues to count where its last incarnation ended.
+Step n of worker w adds 1 to element (w, n mod columns) of a block. Every slice holds such a block,
+and a step adds to all of them. The worker records which steps it sent and which were acknowledged.
+A contribution contains one step, or several if the policy says so (`--set local=1`: the worker
+makes the steps itself).
+
+Every block is a parameter group of its own, and so a slice of its own. The number in a worker's
+name is w. A new incarnation continues to count where the last one ended.
 
 `--set optimizer=NAME` folds with a torch optimizer in place of plain addition. Both optimizers have
-state for every element, and one contribution adds up to 1 in the end, in any order and with any
+state for every element. With both, one contribution adds 1 in total, in any order and with any
 other contributions:
 
-- momentum, for contributions that are folded one by one: 1/2, then 1/4, 1/8, ... with later steps;
-- adagrad, in rounds: a first gradient is divided by its own size, so the mean of the round cancels.
+- momentum, for contributions that are folded one by one: it adds 1/2, then 1/4, 1/8, ... with later
+  steps;
+- adagrad, in rounds: it divides a first gradient by its own size, so the division by the number of
+  workers cancels.
 """
 
 import os

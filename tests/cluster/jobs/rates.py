@@ -1,5 +1,5 @@
-"""Every step asks for a change of -1 at a rate of 1. For each step a worker records its
-incarnation, the parameter at its beginning, and the number of earlier steps of this incarnation."""
+"""A job whose every step has gradient 1 and rate 1. For each step a worker records its incarnation,
+the parameter at the beginning of the step, and the number of earlier steps of this incarnation."""
 
 import os
 import time

@@ -1,9 +1,10 @@
-"""A job whose slices have equal elements in every version: every contribution is 1 everywhere, so a
-slice that was read in the middle of a fold has different elements. Each worker checks every slice
-after every step.
+"""A job in which all elements of a slice are equal in every version.
 
-A worker that finds the file `NAME.trap` stops itself in the middle of the next pull: when one end
-of its parameters has changed since the step began, and the other has not.
+Every contribution is 1 everywhere, so a slice that was read in the middle of a fold has different
+elements. Each worker checks every slice after every step.
+
+A worker that finds the file `NAME.trap` stops itself in the middle of the next pull: when the first
+or the last slice has changed since the step began, and the other one has not.
 """
 
 import os
@@ -15,7 +16,8 @@ from pathlib import Path
 import torch
 
 LENGTH = 500_000
-"""The length of a slice, just below the largest; each slice is a group of its own."""
+"""The number of elements of a slice, just below the maximum. Each slice is a parameter group of its
+own."""
 
 
 class Trap(threading.Thread):

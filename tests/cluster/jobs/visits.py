@@ -1,5 +1,4 @@
-"""A job over 1,203 points that trains slowly until the file `go` exists, and records what it
-does."""
+"""A job over 1,203 points that trains slowly until the file `go` exists, and records its visits."""
 
 import os
 import time
