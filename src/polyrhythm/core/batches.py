@@ -35,7 +35,7 @@ def wanted(batch_size: int, missing: float, least: int) -> int:
 
 
 def steps_of(points: int, size: int, least: int) -> int:
-    """Into how many batches of `size` this many points are divided."""
+    """The number of batches of `size` points into which this many points are divided."""
     whole, rest = divmod(points, size)
     return max(1, whole + (rest >= least))
 

@@ -371,8 +371,8 @@ class TakeChunks(Effect, frozen=True):
 
 
 class Fail(Effect, frozen=True):
-    """Raise an error in the user's code: this worker cannot go on. `stopped`: the whole job has
-    ended."""
+    """Raise an error in the user's code, because this worker cannot continue. `stopped`: the whole
+    job has ended."""
 
     reason: Reason
     stopped: bool = False

@@ -263,7 +263,7 @@ class Enrolling(Event, frozen=True):
 
 
 class Computed(Event, frozen=True):
-    """The user's step is done, and push buffer `buffer` contains its contribution."""
+    """The user's code has computed a contribution, which is in push buffer `buffer`."""
 
     buffer: int
     weight: float
@@ -322,7 +322,7 @@ class Skipped(Event, frozen=True):
 
 class Reporting(Event, frozen=True):
     """The user's code reports these values. `round`: the version that they were measured on; -1 if
-    the worker has changed its parameters since then."""
+    the worker's parameters are not those of a version, for example after local steps."""
 
     metrics: dict[str, float]
     round: int = -1

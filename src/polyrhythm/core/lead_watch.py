@@ -49,7 +49,7 @@ class HeardThrottle:
 class LeadWatch:
     def __init__(self) -> None:
         self._pulse: Pulse | None = None
-        """None until there is a link to the lead."""
+        """The lead's heartbeats; None until there is a link to the lead."""
         self._pauses = PauseDetector(0.0)
         self._timeout_ns = 0
         self._suspected = False
@@ -79,8 +79,8 @@ class LeadWatch:
         self.wake_ns = wake_ns if self._suspected else min(wake_ns, pulse.deadline_ns())
 
     def hear(self, now_ns: int, *, beat: bool = False) -> Note | None:
-        """A message came from the lead; only heartbeats (`beat`) update its rhythm. Returns a line for
-        the journal if the lead was suspect."""
+        """A message came from the lead; only heartbeats (`beat`) update the mean gap. Returns a
+        line for the journal if the lead was suspect."""
         self.beats += beat
         pulse = self._pulse
         if pulse is None:

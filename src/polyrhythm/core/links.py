@@ -17,7 +17,7 @@ class Links:
         self._dialed: dict[int, int] = {}
 
     def __bool__(self) -> bool:
-        """Whether any server is needed."""
+        """Whether a link to any server is needed."""
         return bool(self._wanted)
 
     def __contains__(self, server: int) -> bool:
@@ -30,7 +30,7 @@ class Links:
 
     @property
     def absent(self) -> list[int]:
-        """The servers that are needed and not linked."""
+        """The servers to which a link is needed and not up."""
         return sorted(server for server, _ in self._wanted.items() - self._linked.items())
 
     def want(self, specs: Iterable[ServerSpec]) -> None:
@@ -39,7 +39,8 @@ class Links:
         self._wanted = {spec.server: spec.incarnation for spec in specs}
 
     def wants(self, server: int, incarnation: int) -> bool:
-        """Whether this incarnation of the server is needed; 0 stands for any incarnation."""
+        """Whether a link to this incarnation of the server is needed; 0 stands for any
+        incarnation."""
         return server in self._wanted and incarnation in (0, self._wanted[server])
 
     def incarnation(self, server: int) -> int:
@@ -60,7 +61,8 @@ class Links:
         self._linked[server] = self._dialed[server] = incarnation
 
     def ended(self, server: int, incarnation: int) -> bool:
-        """Note the end of a link; False if a link to a later incarnation has replaced it."""
+        """Record the end of a link. Returns False if a link to a later incarnation has replaced
+        it."""
         if 0 < incarnation < self._linked.get(server, 0):
             return False
         self._linked.pop(server, None)

@@ -1,9 +1,9 @@
 """Signs of life: when a silent peer becomes suspect, and whether this process was paused itself.
 
-A link that ends means death at once; suspicion exists only for silence. *The limit of a peer's silence
-is the mean gap between its heartbeats, plus twice that gap or four standard deviations, whichever is
-more, plus half a second for the network.* Mean and deviation are those of the last 20 heartbeats, so a
-slow or irregular peer gets more time than a regular one.
+A peer whose link ends counts as dead at once; suspicion is needed only for a peer that is silent.
+*A peer may be silent for the mean gap between its heartbeats, plus twice that gap or four standard
+deviations, whichever is more, plus half a second for the network.* Mean and deviation are those of
+the last 20 gaps, so a slow or irregular peer gets more time than a regular one.
 """
 
 from collections import deque

@@ -81,9 +81,9 @@ class Accounting:
     _last_ns: int = 0
     """When the first (`_first_ns`) and the last contribution of this round arrived."""
     _last: int = -1
-    """The worker of the last contribution."""
+    """The worker whose contribution arrived last in this round."""
     _last_to_arrive: set[int] = field(default_factory=set)
-    """Workers that arrived last in a round and have not contributed since."""
+    """The workers that arrived last in a round and have not contributed since then."""
 
     def count(self, trailer: Trailer, points: int, now_ns: int = 0) -> None:
         if not self._computed_ns:
@@ -106,7 +106,7 @@ class Accounting:
         self._last = trailer.worker
         if trailer.worker in self._last_to_arrive:
             self._last_to_arrive.remove(trailer.worker)
-            if trailer.sequence > 1:  # the first wait after a rejoin is not a round trip
+            if trailer.sequence > 1:  # after a rejoin, the first wait is not a round-trip time
                 span.rtts_ns.append(trailer.wait_ns)
         span.contributions += 1
         span.points += points

@@ -64,7 +64,7 @@ class ByRounds:
         """Nothing to do: goals are checked when a round is folded."""
 
     def forget(self, worker: int, incarnation: int) -> None:
-        """Nothing to do."""
+        """Nothing to do: this mode does not track contributions in flight."""
 
     # -- the policy ----------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class ByRounds:
         """Nothing to do: the next round releases every member."""
 
     def end_if_idle(self, now_ns: int) -> None:
-        """Nothing to do: idle rounds are counted when they are folded."""
+        """Nothing to do: rounds without a contribution are counted when they are folded."""
 
     # -- a stop on request ---------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class Counting:
         self._mode.counted(now_ns)
 
     def abstained(self, message: m.Abstained, member: Member, now_ns: int) -> None:
-        """A member has nothing to contribute."""
+        """A member has no points to visit, so it contributes nothing to this round."""
         member.resting = True
         self._rounds.abstained(message.worker)
         self._mode.ask(sync.MemberAbstained(message.worker), now_ns)

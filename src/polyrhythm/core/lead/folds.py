@@ -79,7 +79,7 @@ class Folds:
     # -- orders to members ---------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Tell every member to contribute what it has."""
+        """Tell every member to contribute the points that it has visited so far."""
         for member in self._view.members():
             if member.entered:
                 identity = self._outbox.identity(member)

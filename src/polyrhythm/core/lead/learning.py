@@ -174,7 +174,7 @@ class Learning:
         self._trend = Trend()
         self._passes = 0
         self._broken: dict[int, None] = {}
-        """Workers that reported an objective that is not finite, since the last check."""
+        """The workers that reported an objective that is not finite since the last check."""
         self._unfinished: set[int] = set()
         """The workers whose last objective was not finite."""
         self._first_sum = self._first_weight = 0.0

@@ -94,7 +94,7 @@ class Lifecycle:
                 self._enter(member, now_ns)
 
     def enrol(self, member: Member, message: m.Enrol, now_ns: int) -> None:
-        """A member has a data set to visit."""
+        """A member announces a data set: give it a lease of chunks."""
         if not self._sharing.begun:
             self._outbox.note("data", points=message.points, batch=message.batch)
         lease = self._sharing.enrol(member, message.points, message.batch, self._view)

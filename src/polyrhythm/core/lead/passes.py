@@ -84,7 +84,7 @@ class Passes:
     def __init__(self) -> None:
         self._losses = _Losses()
         self._checked = 0
-        """Full passes at the last check."""
+        """The number of full passes at the last check."""
         self._visited = self._since = 0
         """The points visited in the whole job, and that number at the last check."""
         self._last: RunningMean | None = None

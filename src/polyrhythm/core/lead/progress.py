@@ -97,7 +97,7 @@ class JobProgress:
             self._outbox.note("learning", **finding.fields())
 
     def break_off(self, rounds: int, why: str, now_ns: int) -> None:
-        """The job ends before a goal, in the middle of a round."""
+        """The job ends in the middle of a round, without having reached a goal."""
         line = self.accounting.line(rounds, why, self._sharing.passes, now_ns)
         self._outbox.note("rounds", **line)
         self._conclude()
@@ -182,7 +182,7 @@ class Goals:
         self._accuracies.pop(worker, None)
 
     def stop(self, reason: Reason) -> None:
-        """A stop was requested: it counts as a goal that is reached."""
+        """A stop was requested. It is handled like a goal that was reached."""
         self._stopped = reason
 
     # -- goals ---------------------------------------------------------------------------------

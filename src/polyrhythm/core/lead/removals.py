@@ -32,7 +32,7 @@ class Removals:
         """Per evicted worker, when its links are closed."""
         self._rejoin_until_ns = 0
         self._deserted_ns: int | None = None
-        """When a job without members is deserted; None while it has members."""
+        """When a job without members counts as deserted; None while it has members."""
 
     @property
     def wake_ns(self) -> int | None:

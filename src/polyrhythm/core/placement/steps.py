@@ -23,9 +23,9 @@ def orphaned(routes: Sequence[Route], gone: int) -> list[int]:
 
 
 def candidates(routes: Sequence[Route], alive: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """Per slice, the servers that can be its primary without copying: its primary, or its replicas if
-    the primary is lost. *The slices are in the order in which they came to their servers*, so that a
-    server over its bound gives up the slice that it took over last."""
+    """Per slice, the servers that can be its primary without copying: its primary, or its replicas
+    if the primary is lost. *Slices are listed in the order in which they came to their servers*, so
+    that a server over its bound gives up the slice that it took over last."""
 
     def seniority(slice_: int) -> tuple[bool, int, int]:
         gone = routes[slice_].primary not in alive

@@ -88,7 +88,7 @@ class PeerAdmission:
     # -- peers ---------------------------------------------------------------------------------
 
     def call(self, link: str, server: int, incarnation: int, now_ns: int) -> list[Effect]:
-        """A server has said hello over `link`."""
+        """A server has sent a hello over `link`."""
         if server < 0 or server == self._server:
             return self._refuse(link, Reason("not-a-server"))
         if server < self._server:
@@ -104,7 +104,7 @@ class PeerAdmission:
         return []
 
     def call_worker(self, link: str, worker: int, incarnation: int, now_ns: int) -> list[Effect]:
-        """A worker has said hello over `link`."""
+        """A worker has sent a hello over `link`."""
         if worker < 0 or incarnation <= 0:
             return self._refuse(link, Reason("not-a-worker"))
         peer = worker_name(worker)

@@ -127,7 +127,7 @@ class Versions:
         return self.forget(reader)
 
     def forget(self, reader: int) -> bool:
-        """End the current lease of this reader. True if its slot has no other lease."""
+        """End the current lease of this reader. Returns True if its slot has no other lease."""
         lease = self._leases.pop(reader, None)
         return lease is not None and _drop(self._readers, lease[1])
 
@@ -201,8 +201,9 @@ class SliceVersions:
         return tuple(self._slots.values())
 
     def release(self, reader: int, ticket: int | None) -> None:
-        """`reader` has copied the answer with `ticket` and needs none before it. A ticket that was
-        answered twice, because slices moved, is released once for each. None: the reader is gone."""
+        """`reader` has copied the answer with `ticket` and needs no earlier one. A ticket that was
+        answered twice, because slices moved, has two leases, which are released one after the
+        other. None: the reader is gone."""
         leases = self._leases.get(reader)
         if leases is None:
             return
@@ -318,7 +319,7 @@ def _idle_slots(nbytes: int) -> int:
 
 
 def _drop(readers: Counter[Key], key: Key) -> bool:
-    """Remove one lease of this slot; True if it was the last."""
+    """Remove one lease of this slot. Returns True if it was the last one."""
     readers[key] -= 1
     if readers[key]:
         return False

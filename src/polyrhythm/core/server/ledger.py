@@ -43,8 +43,8 @@ class _Arrival:
 
 
 class Ledger:
-    """The rows of one server's slices, and how many slices of each contribution have come. A server
-    has a `RoundsLedger` or an `OnArrivalLedger`."""
+    """The rows of all slices of one server. Per contribution that is incomplete, it also counts the
+    slices that have come. A server has a `RoundsLedger` or an `OnArrivalLedger`."""
 
     def __init__(self, mine: Iterable[int] = (), *, replicated: bool = False) -> None:
         """`mine`: the slices that this server is the primary of. `replicated`: the job has
@@ -231,17 +231,17 @@ class Ledger:
         return _as_tuple(self._rows.get(slice_, {}))
 
     def may_copy(self, server: int, stamp: Stamp) -> bool:
-        """Whether the step comes from the slice's primary and directly follows the last step made
-        here. So no step is made twice, and no step is left out."""
+        """Whether the step comes from the slice's primary and directly follows the last step of
+        this server's copy. So no step is made twice, and no step is left out."""
         follows = stamp.number == self.number(stamp.slice) + 1
         return self.accepts(server, stamp.slice) and follows
 
     def accepts(self, server: int, slice_: int) -> bool:
-        """Whether `server` is the slice's primary and the copy here is current."""
+        """Whether `server` is the slice's primary and this server's copy is current."""
         return self._primaries.get(slice_) == server and slice_ in self._fresh
 
     def copied(self, stamp: Stamp, rows: Iterable[Row]) -> None:
-        """Record that a step of the primary was made here."""
+        """Record that this server's copy has made a step of the primary."""
         self._stamps[stamp.slice] = (stamp.primary_since, stamp.number)
         mine = self._rows.setdefault(stamp.slice, {})
         mine.update((row.worker, (row.incarnation, row.sequence)) for row in rows)
@@ -253,11 +253,11 @@ class Ledger:
         return mine and routing >= self._copied_since[slice_]
 
     def adopted(self, primary: int) -> bool:
-        """Whether all copies here of this primary's slices are current."""
+        """Whether this server's copies of all slices of this primary are current."""
         return self._fresh.issuperset(self.replicas_of(primary))
 
     def adopt(self, stamp: Stamp, rows: Iterable[Row]) -> None:
-        """The state of a slice has arrived from its primary: the copy here is current."""
+        """The state of a slice has arrived from its primary, so this server's copy is current."""
         self._rows[stamp.slice] = {}
         self.copied(stamp, rows)
         self._fresh.add(stamp.slice)
@@ -286,8 +286,8 @@ class Ledger:
         return tuple(Row(*key, min(row[key] for row in rows)) for key in sorted(common))
 
     def _reliable(self, primary: int) -> list[int]:
-        """The slices that are copied from `primary`, without those that are still being learned;
-        none at all if one of the others is not current."""
+        """The slices that are copied from `primary`, except those whose state is still being
+        fetched; none at all if a replica among them is not current."""
         replicas = self.replicas_of(primary)
         if self._fresh.issuperset(replicas):
             return replicas

@@ -41,7 +41,7 @@ class ServerMode(Protocol):
         """Whether the former primary of these slices has folded the round already."""
 
     def folded(self, event: ev.FoldDone, now_ns: int) -> None:
-        """The slices of the round are folded here."""
+        """This server has folded the slices of the round."""
 
     def settle(self, step: Step, now_ns: int) -> None:
         """Every replica has made this step: acknowledge what it contains."""
@@ -54,10 +54,11 @@ class ServerMode(Protocol):
         """Whether this server can report to the lead that it applies the routes."""
 
     def placed_rows(self, rows: Iterable[m.Row]) -> tuple[m.Row, ...]:
-        """Of these rows, the contributions that are in the slices here and on every replica."""
+        """Of these rows, the contributions that are in the slices of this server and of every
+        replica."""
 
     def can_answer(self, pull: m.Pull) -> bool:
-        """Whether the version that the reader asked for is here."""
+        """Whether this server has the version that the reader asked for."""
 
     def answer(self, pull: m.Pull) -> None: ...
 
@@ -88,7 +89,8 @@ class _Mode:
         self.finished: Callable[[], None] = lambda: None
 
     def _finish(self, weight: float, now_ns: int) -> None:
-        """The fold is done here and on every replica: acknowledge, publish, and tell the lead."""
+        """This server and every replica have made the fold: acknowledge, publish, and tell the
+        lead."""
         state = self._state
         fold, state.folding = state.folding, None
         assert fold is not None
@@ -123,7 +125,7 @@ class _Mode:
         )
 
     def answer(self, pull: m.Pull) -> None:
-        """Answer now if the version is there; otherwise queue the pull."""
+        """Answer now if the version exists; otherwise queue the pull."""
         if self._state.epoch.place is None and self.can_answer(pull):
             self._send_version(pull)
         else:
@@ -193,7 +195,7 @@ class RoundsMode(_Mode):
         return tuple(rows)
 
     def can_answer(self, pull: m.Pull) -> bool:
-        """Whether the version is here and no fold is writing."""
+        """Whether this server has the version and no fold is writing."""
         return self._state.folding is None and self._state.versions.version >= pull.round
 
     def _send_version(self, pull: m.Pull) -> None:
@@ -228,8 +230,8 @@ class OnArrivalMode(_Mode):
             self.release(event.worker, event.pulled)
 
     def _secure(self, worker: int, incarnation: int, sequence: int) -> None:
-        """The contribution is in the parameters here and on every replica: acknowledge it. If a
-        pull waits for it, the answer to the pull contains the acknowledgement."""
+        """The contribution is in the parameters of this server and of every replica: acknowledge
+        it. If a pull waits for it, the answer to the pull contains the acknowledgement."""
         state = self._state
         state.acks.acknowledge(worker, sequence)
         pull = state.leases.pulls.get(worker)

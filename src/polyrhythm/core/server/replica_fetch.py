@@ -13,7 +13,7 @@ class ReplicaFetch:
     def __init__(self, server: int) -> None:
         self._server = server
         self._copies: dict[int, int] = {}
-        """Per slice that is copied here, the primary that it was fetched from."""
+        """Per slice that this server copies, the primary that it was fetched from."""
         self._fetching: dict[int, tuple[int, frozenset[int]]] = {}
         """Per primary, the routing epoch of the last request to it, and the slices requested."""
 
@@ -48,7 +48,8 @@ class ReplicaFetch:
         return asks
 
     def adopted(self, event: StateAdopted) -> bool:
-        """The requested slices are here. Returns False if more slices were requested since then."""
+        """The requested slices have arrived. Returns False if more slices were requested since
+        then."""
         asked, slices = self._fetching.get(event.primary, (0, frozenset[int]()))
         if asked != event.routing:
             return False

@@ -39,7 +39,7 @@ class Replication:
         """Per peer and worker, the incarnation and the sequence that the peer has confirmed last.
         The peer has everything of earlier incarnations too."""
         self._adopted: set[int] = set()
-        """Learners that hold the state they fetched."""
+        """The learners that have the state that they fetched."""
         self._owed: dict[Step, set[int]] = {}
         """Per step, in the order of the steps: the peers that must still confirm it."""
         self._followed: dict[int, set[Step]] = {}

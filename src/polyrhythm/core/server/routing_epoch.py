@@ -39,7 +39,7 @@ class RoutingEpoch:
         self.introduced = place.members
 
     def begin(self, routing: int) -> None:
-        """The slices are built, and empty."""
+        """The slices are allocated, without parameters."""
         self._overtaken.clear()
         self.rerouted = Rerouted(routing, 0, ())
         self.held = self.since = routing

@@ -20,7 +20,7 @@ class Stepping:
         self._members = 1
 
     def enlist(self, members: int) -> None:
-        """The view has changed: later steps are for this many members."""
+        """The view has changed: scale later steps for this many members."""
         self._members = max(1, members)
 
     def step(self, weight: float, rate: float | None, clock: int, share: float = 1.0) -> SliceStep:

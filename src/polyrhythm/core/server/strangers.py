@@ -47,12 +47,12 @@ class Strangers:
         return closing
 
     def gone(self, link: int) -> None:
-        """The handshake is complete, or the link has closed."""
+        """Forget a link: its handshake is complete, or it has closed."""
         self._silent.pop(link, None)
         self._unproven.pop(link, None)
 
     def overdue(self, now_ns: int) -> list[int]:
-        """Forget and return the links whose deadline has passed."""
+        """Remove and return the links whose deadline has passed."""
         links = {**self._silent, **self._unproven}
         late = [link for link, until_ns in links.items() if until_ns <= now_ns]
         for link in late:

@@ -28,7 +28,8 @@ class Joined(msgspec.Struct, frozen=True, gc=False):
 
 
 class Left(msgspec.Struct, frozen=True, gc=False):
-    """A member left, died or was evicted. No other worker may wait for it from now on."""
+    """A member left, died or was evicted. From now on no other worker may be kept waiting for
+    it."""
 
     worker: int
 
@@ -71,7 +72,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimePassed(msgspec.Struct, frozen=True, gc=False):
-    """The time of `wake_at` has come."""
+    """The time at which the policy asked to be called (`Decision.wake_at`) has come."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):

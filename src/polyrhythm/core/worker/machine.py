@@ -139,7 +139,8 @@ class WorkerMachine:
 
     @property
     def acknowledged(self) -> int:
-        """The last contribution of this incarnation that every server has acknowledged."""
+        """The sequence number of the last contribution of this incarnation that every server has
+        acknowledged."""
         return self._state.pushes.acknowledged
 
     # -- signs of life -------------------------------------------------------------------------

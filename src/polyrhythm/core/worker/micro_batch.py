@@ -36,8 +36,8 @@ host was busy with other work."""
 
 class MicroBatch:
     def __init__(self, most: int, least: int = 1, *, whole: bool = False) -> None:
-        """`most`: the points of the user's batch. `least`: the fewest points of a micro-batch. `whole`:
-        aim at the user's batch."""
+        """`most`: the points of the user's batch. `least`: the fewest points of a micro-batch.
+        `whole`: make micro-batches as large as the user's batch."""
         self.most = most
         self._least = least
         self._whole = whole

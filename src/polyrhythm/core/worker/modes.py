@@ -98,11 +98,11 @@ class RoundsMode(Pulls):
         return True
 
     def pull_missing(self) -> None:
-        """Pull from every server whose slices are older than the others. A server that has folded
-        again meanwhile answers with a later version; then the other servers are asked for that
-        version. A server is asked again only when its answer has arrived, because a second answer
-        could overwrite slices of a version that is complete already. No server is asked before the
-        first release, because some servers may not know this worker before."""
+        """Pull from every server whose slices are older than the version to read. A server that has
+        folded again meanwhile answers with a later version; then the other servers are asked for
+        that version. A server is asked again only when its answer has arrived, because a second
+        answer could overwrite slices of a version that is complete already. No server is asked
+        before the first release, because some servers may not know this worker before."""
         if self._released == NOTHING:
             return
         round_ = max(self._released, self.landing.newest)

@@ -29,7 +29,7 @@ class Assembly:
         """While slices have different versions: the version of each slice, and the number of slices
         of each version."""
         self.version = NOTHING
-        """The oldest version of any slice."""
+        """The version of the oldest slice."""
         self.newest = NOTHING
         self.whole = True
         """Whether all slices are of one version."""
@@ -63,7 +63,7 @@ class Assembly:
             self.whole = self.version == self.newest
 
     def of(self, server: int) -> int:
-        """The oldest version of the slices whose primary this server is."""
+        """The version of the oldest slice whose primary this server is."""
         if self.whole:
             return self.version
         return min(self._versions[slice_] for slice_ in self.slices[server])

@@ -130,7 +130,7 @@ class BufferTurns:
     def __init__(self) -> None:
         self.next = 0
         self.last = 0
-        """The buffer of the last contribution."""
+        """The number of the push buffer with the last contribution."""
         self._lent: deque[int] = deque(maxlen=m.WINDOW)
 
     def lend(self) -> int:
@@ -156,7 +156,7 @@ class Pushes:
     def __init__(self, outbox: WorkerOutbox) -> None:
         self._outbox = outbox
         self.sequence = 0
-        """The number of the last contribution."""
+        """The sequence number of the last contribution."""
         self.outstanding = Outstanding()
         self.held: Computed | None = None
         """A contribution that is computed but may not be sent yet."""

@@ -2,9 +2,9 @@
 
 Once the interval is over, workers at the barrier wait for the others no longer than the patience. A
 worker whose micro-batch ends later than its own interval plus the patience leaves that micro-batch
-out, and visits its points again later. The points that it visited in the round before still count.
-The first micro-batch of a round is never left out; otherwise a worker whose micro-batches all take
-too long would make no progress.
+out, and visits its points again later. Points that it visited earlier in the same round still
+count. The first micro-batch of a round is never left out; otherwise a worker whose micro-batches
+all take too long would make no progress.
 """
 
 from polyrhythm.core.durations import parse_duration

@@ -86,7 +86,8 @@ class Bsp:
                 self._since_ns = now_ns
 
     def _set_timer(self) -> None:
-        """Set the timer for the open round, and the decision to return until it fires."""
+        """Set the timer for the open round, and prepare the decision that is returned until it
+        fires."""
         length_ns = self._timer.length_ns
         runs = self._open and bool(self._members)
         self._until_ns = self._since_ns + length_ns if runs and length_ns is not None else None

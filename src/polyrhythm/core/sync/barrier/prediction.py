@@ -42,7 +42,7 @@ def overall_usage(compute: Collection[float], total: Collection[float]) -> float
 class StepPlan:
     steps: dict[int, int]
     horizon: float
-    """The time until the last worker arrives, in the unit of the step times."""
+    """The time from the release until the last worker arrives, in the unit of the step times."""
     utilisation: float
     """The utilisation of this plan with the step times as given, without rounding."""
     best: float
@@ -72,7 +72,7 @@ def plan_steps(times: Mapping[int, float], cap: int = CAP) -> StepPlan:
 
 
 def _rounded(times: Mapping[int, float]) -> dict[int, int]:
-    """Each time rounded to three digits, in units of the last digit of the shortest time."""
+    """Each time rounded to three digits, as a multiple of the last digit of the shortest time."""
     unit = 10.0 ** (math.floor(math.log10(min(times.values()))) - _DIGITS + 1)
     whole = {time: _three_digits(time / unit) for time in set(times.values())}
     return {worker: whole[time] for worker, time in times.items()}

@@ -10,12 +10,12 @@ class WarmUp:
     def __init__(self) -> None:
         self._known: set[int] = set()
         self.in_round = False
-        """The open round contains a worker's first contribution."""
+        """Whether the open round contains a worker's first contribution."""
         self.in_last_round = False
-        """The round before the open one contained a worker's first contribution."""
+        """Whether the round before the open one contained a worker's first contribution."""
 
     def arrived(self, worker: int) -> bool:
-        """Note a contribution; True if it is the worker's first."""
+        """Count a contribution. Returns True if it is the worker's first."""
         first = worker not in self._known
         self._known.add(worker)
         self.in_round = self.in_round or first

@@ -30,9 +30,9 @@ class Line:
     def best_within(self, low: float, high: float, phi: float) -> float:
         """The interval from `low` to `high` with the highest gain.
 
-        The derivative of the gain has the sign of `a eta^2 + 2 a phi eta + b phi`. For a < 0 < b the
-        sign changes once, from plus to minus, so there is one peak. Otherwise no interior point is
-        better than both ends.
+        The derivative of the gain has the sign of `a eta^2 + 2 a phi eta + b phi`. For a < 0 < b
+        this sign changes once, from plus to minus, so there is one peak. Otherwise one of the two
+        ends is best.
         """
         peak = best_interval(self.a, self.b, phi)
         if peak is not None and peak > 0:
