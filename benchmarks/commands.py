@@ -1,4 +1,4 @@
-"""Run the commands that benchmarks measure, and read their results."""
+"""Runs the commands that benchmarks measure, and reads their results."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import readme
 
 Runner = Callable[[list[str], float], subprocess.CompletedProcess[str]]
-"""Runs a command to its end within a number of seconds."""
+"""A function that runs a command to its end. The number is a time limit in seconds."""
 
 
 def execute(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
@@ -21,8 +21,8 @@ def execute(command: list[str], timeout_s: float) -> subprocess.CompletedProcess
 
 
 def call(command: list[str], timeout_s: float, runner: Runner = execute) -> dict[str, Any]:
-    """Run a command. Returns the last line that it printed, which is JSON, or the reason of its
-    failure as `failed`."""
+    """Run a command. Returns the last line that it printed, which is JSON. If the command fails,
+    the result has the reason as `failed`."""
     try:
         done = runner(command, timeout_s)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,5 @@
-"""The output of every benchmark: the machine, the progress, and the numbers at the end."""
+"""The output that all benchmarks share: a description of the host, the progress, and the
+results."""
 
 import argparse
 import json
@@ -10,13 +11,13 @@ from typing import Any
 from polyrhythm.io.cores import usable_cores
 
 _STOLEN = 7
-"""The field of /proc/stat with the time that the host gave to other virtual machines
-(proc_stat(5))."""
+"""The field of /proc/stat with the stolen time: time in which this virtual machine was ready to
+run, but its host ran others (proc_stat(5))."""
 
 
 def _core_times(stat: Path = Path("/proc/stat")) -> tuple[int, int]:
-    """(stolen time, total time) of all cores since the machine started; zeros where /proc/stat
-    does not say."""
+    """The stolen time and the total time of all cores since the machine started. Both are zero if
+    /proc/stat does not have them."""
     if not stat.exists():
         return 0, 0
     times = [int(part) for part in stat.read_text().splitlines()[0].split()[1:9]]
@@ -27,8 +28,9 @@ _BEGAN = _core_times()
 
 
 def machine(*, anew: bool = True) -> str:
-    """The machine, and the share of its time that the host gave to other virtual machines, which
-    explains most odd results. `anew`: all figures were measured since this program began."""
+    """A description of this machine, with its share of stolen time, which explains most odd
+    results. `anew`: all figures were measured since this program began, so the share applies to
+    them."""
     stolen, everything = (now - then for now, then in zip(_core_times(), _BEGAN, strict=True))
     here = f"{platform.machine()}, {usable_cores()} cores"
     if anew and everything:
@@ -42,14 +44,14 @@ def say(line: str) -> None:
 
 
 def at_least_one(text: str) -> int:
-    """The type of a flag that is a number of repetitions."""
+    """Parse the value of a flag that is a number of repetitions."""
     if (times := int(text)) < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return times
 
 
 def give(result: dict[str, Any], table: str, file: Path | None) -> None:
-    """Print the table, and write all numbers to `file` as JSON if it is given."""
+    """Print the table. If `file` is given, write all results to it as JSON."""
     if file is not None:
         file.write_text(json.dumps(result, indent=1))
     print(table)

@@ -1,6 +1,7 @@
-"""`docs/cli.md` from the program itself: `python -m tools.cli_docs` writes it, `--check` compares.
+"""Makes `docs/cli.md` from the help texts of the program: `python -m tools.cli_docs` writes the
+page, and `--check` compares it with the help texts.
 
-The help texts are plain text of a fixed width, so that the page does not depend on the terminal.
+The help texts are plain text of a fixed width, so the page does not depend on the terminal.
 """
 
 import sys
@@ -28,7 +29,7 @@ def page() -> str:
 
 
 def _commands(words: list[str], command: Any) -> Iterator[tuple[str, Any]]:
-    """The command and all commands below it."""
+    """Yield the command and all its subcommands."""
     yield " ".join(words), command
     for name, below in getattr(command, "commands", {}).items():
         yield from _commands([*words, name], below)

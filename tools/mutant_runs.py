@@ -1,4 +1,4 @@
-"""The result of tests that run in a forked process, and how it is read."""
+"""Reads the results of tests that run in a forked process."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ class Outcome:
 
     seconds: float = 0.0
     exit_code: int | None = None
-    """None: the process crashed or was stopped."""
+    """None: the process crashed, or was stopped because the time was over."""
     passed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """Why this result does not tell whether the mutant was killed; None if it does."""
+        """Why this result does not show whether the tests fail; None if it shows that."""
         if self.exit_code is None:
             return "its process was stopped, or crashed"
         if self.exit_code not in (0, 1):
@@ -39,7 +39,8 @@ class Outcome:
         return None if self.passed or self.failed else "no test ran"
 
     def told(self) -> dict[str, Any]:
-        """What a process tells of its result; the other fields are known to the process that waits."""
+        """The fields that the forked process sends. The process that waits for it adds the other
+        fields."""
         return {k: getattr(self, k) for k in ("exit_code", "passed", "failed", "skipped")}
 
 
@@ -55,8 +56,8 @@ class Watch:
 
 
 def pytest_arguments(timeout_s: float, *, plain: bool) -> Sequence[str]:
-    """Options of pytest. `plain`: without the longer messages of rewritten assertions, which a mutant
-    does not need."""
+    """Options of pytest. `plain`: do not rewrite assertions. The longer messages of rewritten
+    assertions are not needed for mutants."""
     return [
         *("-o", "addopts=", "-q", "--strict-markers", "-p", "no:cacheprovider", "-p", "no:xdist"),
         *("--timeout", str(timeout_s), "--timeout-method", "signal", "--tb", "short"),
@@ -66,7 +67,7 @@ def pytest_arguments(timeout_s: float, *, plain: bool) -> Sequence[str]:
 
 
 def await_outcome(pid: int, result: int, patience_s: float) -> Outcome:
-    """Read the result of the child until it ends or the time is over, then kill its process
+    """Read the result of the child until the child ends or the time is over. Then kill its process
     group."""
     told = b""
     until_s = time.monotonic() + patience_s

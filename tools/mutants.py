@@ -1,14 +1,15 @@
-"""Apply one fault after the other, and check that a test finds it.
+"""Puts one fault after the other into the package, and checks that a test finds it.
 
     python -m tools.mutants                  # as `make mutants`: all of them
     python -m tools.mutants NAME ...         # these only; part of a name is enough
     python -m tools.mutants --list           # what each of them breaks, and the tests that it names
 
-The mutants are listed in tests/mutants. Each is a copy of the package with one small fault; the tests
-that the mutant names run in a process of their own, which imports that copy, and so do all processes
-that they start. A mutant is killed if one of these tests fails, and has survived if all of them pass.
-A test that hangs fails by pytest's own timeout; a process that must be stopped from outside has killed
-nothing. First the named tests run without any mutant, and must pass.
+The mutants are listed in tests/mutants. A mutant is a copy of the package with one small fault.
+Each mutant names tests. These tests run in a process of their own, which imports the copy, and so
+do all processes that the tests start. A mutant is killed if one of its tests fails, and has
+survived if all of them pass. A test that hangs counts as failed, because pytest's own timeout ends
+it. If the whole process must be stopped from outside, the result is unknown. Before all mutants,
+the named tests run without a mutant, and must pass.
 
 Quick mutants are first tried without a copy, which takes less time (tools/patched_mutants.py).
 
@@ -47,7 +48,8 @@ _WARM = (
 def run_tests(
     tests: Sequence[str], path: Path | None, timeout_s: float, *, to_the_end: bool = False
 ) -> Outcome:
-    """Run these tests in a forked process that imports polyrhythm from the folder `path`."""
+    """Run these tests in a forked process that imports polyrhythm from the folder `path` (None:
+    from the repository)."""
     began_s = time.monotonic()
     with tempfile.TemporaryFile() as output:
         read, write = os.pipe()
@@ -109,13 +111,13 @@ def _become_pytest(
 class Verdict:
     mutant: Mutant
     killer: str | None
-    """The test that failed; None if all passed."""
+    """The test that failed; None if all passed or the result is unknown."""
     seconds: float
     fault: str | None = None
-    """Why it is unknown whether the mutant was killed."""
+    """Why it is unknown whether the mutant was killed; None if it is known."""
     output: str = ""
     patched: bool = False
-    """Whether it was tried without a copy of the package."""
+    """Whether the mutant was killed without a copy of the package (`tools/patched_mutants.py`)."""
 
     @property
     def words(self) -> str:
@@ -138,7 +140,8 @@ def judge(mutant: Mutant, timeout_s: float) -> Verdict:
 
 
 def verify_tests(mutants: Iterable[Mutant], timeout_s: float) -> str | None:
-    """Run the named tests without a mutant, and report those that fail; None if all pass."""
+    """Run the named tests without a mutant. Returns a report of those that fail; None if all
+    pass."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     outcome = run_tests(tests, None, timeout_s, to_the_end=True)
     if outcome.fault is None and not outcome.failed:
@@ -149,7 +152,8 @@ def verify_tests(mutants: Iterable[Mutant], timeout_s: float) -> str | None:
 
 
 def chosen(mutants: Sequence[Mutant], words: Sequence[str], *, slow: bool) -> list[Mutant]:
-    """The mutants whose name contains one of the words; all if there are no words."""
+    """The mutants whose names contain one of the words. Without words: all mutants. Slow mutants
+    are included only with `slow`."""
     found = [m for m in mutants if not words or any(word in m.name for word in words)]
     return [m for m in found if slow or not m.slow]
 

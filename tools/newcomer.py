@@ -1,12 +1,12 @@
-"""Run the commands of README.md and docs/guide.md as a new user would.
+"""Runs the commands of README.md and docs/guide.md as a new user would.
 
     python -m tools.newcomer            # as `make newcomer`: in a fresh clone, from `make run` on
     python -m tools.newcomer --here     # with the polyrhythm that is installed here; make is left out
 
-Every fenced block of `sh` is run as printed, by bash, in the order of the page; the first command
-that fails ends it. The README is followed in a clone of the last commit, the guide in an empty folder.
-A block below the line `<!-- newcomer: not run, BECAUSE -->` is skipped. Each block
-runs in a new shell, and sees only the files that earlier blocks have left.
+Every fenced block of `sh` is run as printed, by bash, in the order of the page. The first command
+that fails ends the program. The README's commands run in a clone of the last commit, and the
+guide's commands in an empty folder. A block below the line `<!-- newcomer: not run, BECAUSE -->` is
+skipped. Each block runs in a new shell, and sees only the files that earlier blocks have left.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Block:
 
     @property
     def lines(self) -> list[str]:
-        """The commands of the block: continued lines are joined, and comments removed."""
+        """The commands of the block. Continued lines are joined, and comments are removed."""
         whole = self.text.replace("\\\n", " ")
         stripped = (re.sub(r"(^|\s)#.*", "", line).strip() for line in whole.splitlines())
         return [line for line in stripped if line]
@@ -54,7 +54,8 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def run(block: Block, folder: Path, path: str) -> int:
-    """Run the block in `folder`, and end every process that it has started."""
+    """Run the block in `folder`, then end every process that it has started. Returns the exit
+    status."""
     process = subprocess.Popen(
         ["bash", "-e", "-o", "pipefail", "-c", block.text],
         cwd=folder,

@@ -1,11 +1,13 @@
-"""Try mutants on functions that are replaced in a process, which takes a tenth of a new import's time.
+"""Tries mutants by replacing functions in a running process. This takes a tenth of the time of a
+new import.
 
 One pytest session imports the package and all named tests once. For each mutant it forks a process,
-gives the changed functions their new code there, and runs the mutant's tests. A test that fails in this
-way must pass in a fork without any mutant; otherwise its result does not count.
+gives the changed functions their new code there, and runs the mutant's tests. A test that fails for
+a mutant must pass in a forked process without a mutant. Otherwise its failure does not count.
 
-This finds a fault only if it shows in the process of the test, after all imports. So a mutant that is
-not killed here has not survived: `tools.mutants` tries it on a copy of the package.
+A fault is found only if it has an effect in the process of the test, after all imports. So a mutant
+that is not killed here may still be killed on a copy of the package: `tools.mutants` tries that
+next.
 """
 
 import gc
@@ -26,7 +28,7 @@ from tools.mutant_runs import PATIENCE_S, Outcome, Watch, await_outcome, pytest_
 def try_patched(
     mutants: Sequence[Mutant], package: Path, timeout_s: float
 ) -> Iterator[tuple[str, Outcome]]:
-    """The outcome of each mutant that was killed, by the mutant's name."""
+    """Try these mutants. Returns the outcome of each one that was killed, by its name."""
     known = {}
     for mutant in mutants:
         try:
@@ -65,7 +67,7 @@ def _become_session(
         import pytest
 
         tests = sorted({test for _, named in known.values() for test in named})
-        # Without pytest's own capture the output of forked processes goes where theirs should go.
+        # Capture by pytest would hide the output of the forked processes.
         arguments = [*pytest_arguments(timeout_s, plain=True), "-s", *tests]
         pytest.main(arguments, plugins=[_Session(known, results)])
     except BaseException:
@@ -99,7 +101,7 @@ class _Session:
 
 
 def _items(session: Any, tests: Sequence[str]) -> list[Any]:
-    """The collected tests with these names, in the order of the names."""
+    """The collected tests with these names, in the order of `tests`."""
     found = []
     for test in tests:
         file, _, name = test.partition("::")
@@ -113,7 +115,8 @@ def _items(session: Any, tests: Sequence[str]) -> list[Any]:
 
 
 def _run_forked(items: Sequence[Any], found: Sequence[Patch]) -> Outcome:
-    """Run the tests in a forked process: with a mutant until one fails, without one all of them."""
+    """Run the tests in a forked process. With a mutant (`found`), stop at the first failure;
+    without one, run all tests."""
     began_s = time.monotonic()
     read, write = os.pipe()
     pid = os.fork()

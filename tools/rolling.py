@@ -1,9 +1,9 @@
-"""Restart every server but the lead's, one after the other, while a job trains, and draw the objective.
+"""Restarts all servers but the lead's in turn while a job trains, and draws the objective.
 
     python -m tools.rolling docs/pictures/rolling.svg [--job digits] [--sync bsp] [--servers 4]
 
 A server is killed, the engine starts it again, and it fetches its slices. The next server is killed
-when every slice has all of its copies again.
+when every slice has all its replicas again.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from xml.sax.saxutils import escape
 CLI = Path(sys.executable).with_name("polyrhythm")
 DEADLINE_S = 300.0
 CALM_ROUNDS = 100
-"""Rounds before the first kill, between two kills, and after the last one."""
+"""How many rounds to wait before the first kill, between two kills, and after the last one."""
 TCP_LISTENS = "0A"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 300, 70, 34, 20, 46
 OBJECTIVE, GONE, TEXT = "#4269d0", "#ff725c", "#6e7781"
@@ -39,7 +39,7 @@ def until(done: Callable[[], Any], what: str) -> Any:
 
 
 class Job:
-    """A job whose servers can be killed by their numbers."""
+    """A running job whose servers can be killed by their numbers."""
 
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self._journal = folder / "runs" / "rolling" / "journal.jsonl"
@@ -66,7 +66,8 @@ class Job:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def servers(self) -> list[int]:
-        """The processes that listen on a port, oldest first: these are the servers."""
+        """The process ids of the servers, oldest first. The servers are the processes that listen
+        on a port."""
         table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         inodes = {f"socket:[{fields[9]}]" for fields in table if fields[3] == TCP_LISTENS}
         return [
@@ -170,7 +171,7 @@ def draw(lines: list[Line], title: str) -> str:
 
 
 def _absences(lines: Iterable[Line]) -> Iterable[tuple[str, float, float]]:
-    """For each lost server: its number, when it was lost, and when every slice had all copies
+    """For each lost server: its name, when it was lost, and when every slice had all its replicas
     again."""
     gone: tuple[int, float] | None = None
     back = False

@@ -1,4 +1,5 @@
-"""A real S3 server for tests and benchmarks: SeaweedFS, in a folder of its own, on free ports."""
+"""A real S3 server (SeaweedFS) for tests and benchmarks. It runs in a folder of its own, on free
+ports."""
 
 import contextlib
 import os
@@ -20,7 +21,7 @@ _LISTENERS = ("master", "volume", "filer", "s3", "admin")
 _START_S = 60
 _ATTEMPTS = 5
 _GRPC = 10_000
-"""Every port of the server has a second one, this much higher."""
+"""Every port of the server has a companion port for gRPC, whose number is higher by this."""
 
 
 def binary() -> str | None:
@@ -41,7 +42,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a client reaches this server."""
+        """The environment variables with which a client reaches this server."""
         return {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -50,8 +51,8 @@ class S3Server:
         }
 
     def start(self) -> None:
-        """Start it; a later start uses the same ports. Another process may take a port between the
-        choice and the start, so the first start tries several times."""
+        """Start the server. Later starts use the same ports. The first start tries several times,
+        because another process may take a port after it was chosen."""
         if self._ports:
             self._start()
             return
@@ -93,7 +94,7 @@ class S3Server:
         self._wait_until_ready(self._process)
 
     def kill(self) -> None:
-        """End it with SIGKILL, as a crash would."""
+        """Kill the server with SIGKILL, to simulate a crash."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -121,7 +122,7 @@ def running(folder: Path) -> Iterator[S3Server]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free, and whose second port is free."""
+    """Choose ports that are free and whose companion ports are free too."""
     ports: list[int] = []
     with contextlib.ExitStack() as held:
         while len(ports) < count:

@@ -1,8 +1,8 @@
-"""Draw a random sample of the repository's texts, for a reader who judges whether they are clear.
+"""Draws a random sample of the repository's texts, for a reader who judges whether they are clear.
 
 `python -m tools.sample_texts --seed 7 --count 150` prints docstrings, comments, sentences of the
-documentation and messages, each with its place. Every kind contributes the same share, and the same
-seed gives the same sample.
+documentation and messages, each with its file and line. The sample has equally many texts of each
+kind. The same seed gives the same sample.
 """
 
 import argparse
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WORDS = 4
-"""Texts with fewer words say too little to be judged by themselves."""
+"""The least number of words of a text in the sample. Shorter texts cannot be judged by
+themselves."""
 _DIRECTIVE = re.compile(r"#\s*(type:|noqa|pragma|ruff:|mypy:|-{3,}|!)")
 _FENCE = re.compile(r"```.*?```|<!--.*?-->", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"])")
@@ -72,7 +73,7 @@ def _python_texts(source: str, name: str) -> Iterator[Text]:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    """Whether this is a docstring, or a string below an attribute that describes it."""
+    """Whether this statement is a docstring, or a string that describes the attribute above it."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -81,7 +82,8 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _messages(tree: ast.Module, name: str, docstrings: set[int]) -> Iterator[Text]:
-    """Strings with several words: errors, help, lines for the terminal. `{}` stands for a value."""
+    """Strings with several words: errors, help texts, lines for the terminal. `{}` stands for a
+    value."""
     inside: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -99,7 +101,7 @@ def _messages(tree: ast.Module, name: str, docstrings: set[int]) -> Iterator[Tex
 
 
 def _comments(source: str, name: str) -> Iterator[Text]:
-    """Comments; those on consecutive lines are one text."""
+    """The comments of a file. Comments on consecutive lines are one text."""
     lines: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

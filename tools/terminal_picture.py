@@ -1,10 +1,10 @@
-"""Run a command in a terminal and draw its output:
+"""Runs a command in a terminal and draws its output:
 
     python -m tools.terminal_picture docs/pictures/run.svg --title 'make run' -- polyrhythm train
 
-The command runs in a terminal of its own (a pty); what it leaves on the screen when it is done, with
-its colours, becomes an SVG by rich. `--at SECONDS` takes the screen at that moment instead, for
-commands that redraw it.
+The command runs in a terminal of its own (a pty). The screen at the end of the command, with its
+colours, is drawn as an SVG by rich. With `--at SECONDS` the screen at that time is drawn instead,
+for commands that redraw the screen.
 """
 
 import argparse
@@ -64,7 +64,7 @@ class Screen:
 
 
 def record(command: list[str], columns: int, rows: int, at_s: float | None) -> list[str]:
-    """Run the command, and return the lines on the screen at the end, or after `at_s` seconds."""
+    """Run the command. Returns the lines on the screen at the end, or after `at_s` seconds."""
     terminal, inside = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     environ = {**os.environ, "TERM": "xterm-256color"}
@@ -79,7 +79,7 @@ def record(command: list[str], columns: int, rows: int, at_s: float | None) -> l
             break
         try:
             pending += os.read(terminal, 65536)
-        except OSError:  # the command has ended and closed its end
+        except OSError:  # the command has ended and closed its side of the pty
             break
         whole, _, part = pending.rpartition(b"\n")
         screen.feed(whole.decode(errors="replace") + ("\n" if whole else ""))

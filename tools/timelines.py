@@ -1,4 +1,4 @@
-"""Pictures of the sync policies: `python -m tools.timelines` draws docs/pictures/sync-*.svg.
+"""Draws pictures of the sync policies: `python -m tools.timelines` writes docs/pictures/sync-*.svg.
 
 Each picture shows a simulated run of three workers whose steps take 100, 200 and 300 ms. The
 simulation runs the same machines as a real job.
@@ -17,7 +17,7 @@ from polyrhythm.sim.simulation import Simulation
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 POLICIES = {"bsp": "bsp", "ssp": "ssp:2", "ssp-restart": "ssp-restart:3", "asp": "asp"}
-"""The name of each picture, and its value of `--sync`."""
+"""Per picture, the value of `--sync`."""
 STEPS_MS = (100, 200, 300)
 SHOWN_S = 2.4
 _SCENARIO = """
@@ -40,14 +40,13 @@ _COMPUTING, _WAITING, _TEXT = "#4269d0", "#e5484d", "#6e7781"
 
 
 class Watched(Clock):
-    """A clock that records what the workers do after every event."""
+    """A clock that records the activity of each worker after every event."""
 
     def __init__(self) -> None:
         super().__init__()
         self.simulation: Simulation | None = None
         self.spans: dict[str, list[tuple[Phase, int]]] = {}
-        """Per worker: its current activity and when that began. Two steps in a row are two
-        activities."""
+        """Per worker, its activities and when each began. Two steps in a row are two activities."""
         self._steps: dict[str, int] = {}
 
     def at(self, when_ns: int, do: Callable[[Any], None], what: Any = None) -> None:

@@ -1,10 +1,11 @@
-"""What the default digest costs over TCP: xxh3 against none.
+"""Measures what the default digest costs over TCP: rounds per second with xxh3 and without a
+digest.
 
     python -m benchmarks.digest [--repeat 5] [--sizes 102MB,4MB,0.1MB] [--servers 1,4] [--json out.json]
 
-Both are measured in turn, `--repeat` times, and the order changes every time, so that a noisy minute
-affects both. The table shows the medians and their ratio, beside the ratio that is required on a
-machine with this number of cores.
+Both are measured one after the other, `--repeat` times. The order alternates, so that a disturbance
+of the host affects both. The table shows the medians and their ratio, beside the ratio that is
+required on a host with this number of cores.
 """
 
 import argparse
@@ -29,13 +30,13 @@ FEW_CORES = 2
 
 
 def rounds_of(nbytes: int) -> tuple[int, int]:
-    """(rounds, warm-up rounds), for a few seconds of measuring."""
+    """The numbers of rounds and of warm-up rounds for a few seconds of measuring."""
     rounds = max(20, min(2000, int(3e9 / nbytes)))
     return rounds, max(3, rounds // 10)
 
 
 def rate_of(digest: str, nbytes: int, servers: int) -> float:
-    """Rounds per second of one run."""
+    """The rounds per second of one run."""
     rounds, warmup = rounds_of(nbytes)
     program = str(Path(sys.executable).parent / "polyrhythm")
     command = [program, "bench", "exchange", "--size", f"{nbytes}B", "--link", "tcp", "--no-bare"]
@@ -58,7 +59,8 @@ def compare(nbytes: int, servers: int, repeat: int) -> dict[str, list[float]]:
 
 
 def asked_for(size: str, cores: int) -> float | None:
-    """The least ratio of xxh3 to none that is required; None where there is no requirement."""
+    """The least required ratio of the speed with xxh3 to the speed without a digest. None: no ratio
+    is required."""
     if size not in ASKED_FOR:
         return None
     return ASKED_OF_TWO if cores <= FEW_CORES else ASKED_OF_MANY_CORES

@@ -1,10 +1,11 @@
-"""Compare the rounds per second of polyrhythm, a Ray parameter server, gloo and bare loops.
+"""Compares the rounds per second of polyrhythm, a Ray parameter server, gloo and bare loops.
 
     python -m benchmarks.exchange [--repeat 5] [--sizes 102MB,4MB,0.1MB] [--json out.json] [--readme]
 
-Every system is started, warmed up and measured in turn, then all of them again, `--repeat` times,
-so that a noisy minute hits all alike. Medians and their ratios are reported; `--readme` writes the
-table between the markers in README.md. Needs the extra `bench` (Ray).
+All systems are started, warmed up and measured one after the other. This is repeated `--repeat`
+times, so that a disturbance of the host affects all of them. The medians and their ratios are
+reported. `--readme` writes the table between the markers in README.md. This needs the extra `bench`
+(Ray).
 """
 
 import argparse
@@ -50,7 +51,8 @@ FLOORS: list[tuple[str, str, str, tuple[float, float, float]]] = [
 
 
 def _rounds(nbytes: int) -> tuple[int, int]:
-    """(rounds, warm-up rounds), for a second or two of measuring with the faster systems."""
+    """The numbers of rounds and of warm-up rounds. With the faster systems they take a second or
+    two."""
     rounds = max(20, min(1500, int(1.6e9 / nbytes)))
     return rounds, max(3, rounds // 10)
 

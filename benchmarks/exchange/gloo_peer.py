@@ -1,20 +1,21 @@
-"""Rounds per second of torch.distributed's gloo all-reduce, the peer called "gloo".
+"""Measures the rounds per second of torch.distributed's gloo all-reduce, the peer called "gloo".
 
-What is measured: W processes hold one float32 tensor of N bytes each; in one round every process
-calls `all_reduce` (SUM) on it in place, over TCP on the loopback interface. No barrier separates
-the rounds. It is what DistributedDataParallel does to its gradients on CPUs.
+What is measured: each of W processes holds one float32 tensor of N bytes. In a round every process
+calls `all_reduce` (SUM) on its tensor in place, over TCP on the loopback interface. There is no
+barrier between rounds. DistributedDataParallel does the same to its gradients on CPUs.
 
-Why it is a fair peer: as with a parameter server, every process gives N bytes and receives the
-N bytes of the sum in its own memory each round, and no gradient is computed. It gets every
+Why it is a fair peer: as with a parameter server, every process gives N bytes in each round and
+receives the N bytes of the sum in its own memory, and no gradient is computed. Gloo gets every
 advantage: one flat tensor (no bucketing), reduced in place (no copy into or out of a bucket), on
-connections that warm-up rounds have opened. Each process sets torch to one thread. Torch's default
-number was tried as well and the two cannot be told apart (interleaved medians within 3% of each
-other, either way round), because the all-reduce runs on gloo's own threads.
+connections that were opened in warm-up rounds. Each process sets torch to one thread. Torch's
+default number of threads gives the same speed (medians of alternating runs differ by less than 3%),
+because the all-reduce runs on gloo's own threads.
 
-An in-place SUM multiplies the tensor by W each round, so float32 would overflow in a long loop.
-A loop is therefore run in stretches short enough to stay finite. Before each one, untimed, the
-tensor is filled anew and a barrier aligns the processes; after it, untimed, every process checks
-every element. A stretch lasts from the first process's start to the last process's end.
+An in-place SUM multiplies the tensor by W in each round, so float32 would overflow after many
+rounds. Therefore the rounds are divided into stretches that are short enough. Before each stretch
+the tensor is filled again and a barrier aligns the processes. After it every process checks every
+element. Both are not timed. The time of a stretch is from the start of the first process to the end
+of the last process.
 """
 
 import argparse
@@ -38,7 +39,8 @@ TIMEOUT = timedelta(seconds=120)  # for one operation; a lost process is noticed
 
 
 def member(rank: int, workers: int, nbytes: int, port: int, orders: Connection) -> None:
-    """One of the W processes: runs a stretch for each number of rounds it is sent."""
+    """The main function of one of the W processes. It receives numbers of rounds, and runs a
+    stretch for each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
@@ -62,14 +64,14 @@ def member(rank: int, workers: int, nbytes: int, port: int, orders: Connection) 
 
 
 class Group:
-    """The W processes, as the parent controls them."""
+    """The W processes, from the view of the parent process."""
 
     def __init__(self, workers: int, connections: list[Connection]) -> None:
         self.connections = connections
         self.stretch = int(96 / math.log2(max(workers, 2)))  # W ** stretch is at most 2 ** 96
 
     def measure(self, rounds: int) -> float:
-        """Run the rounds, which check their own result. Returns the rounds per second."""
+        """Run the rounds, and check their result. Returns the rounds per second."""
         elapsed = 0.0
         for first in range(0, rounds, self.stretch):
             for connection in self.connections:
@@ -84,7 +86,7 @@ class Group:
 
 @contextlib.contextmanager
 def group(nbytes: int, workers: int) -> Iterator[Group]:
-    """Start W processes that are connected over loopback, and end all of them afterwards."""
+    """Start W processes that are connected over loopback. They are ended after the `with` block."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a free port
     context = mp.get_context("spawn")
@@ -121,7 +123,7 @@ def main() -> None:
     if args.nbytes < 4 or args.nbytes % 4 or min(args.workers, args.rounds, args.repeat) < 1:
         parser.error("nbytes must be a multiple of 4; workers, rounds and repeat at least 1")
     results = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout is for results only: what any library prints there goes to stderr
+    os.dup2(2, 1)  # stdout is for results only: the output of libraries goes to stderr
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with group(args.nbytes, args.workers) as members:
         members.measure(args.warmup)

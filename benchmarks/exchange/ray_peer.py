@@ -1,19 +1,22 @@
-"""Rounds per second of a parameter server made of Ray actors, the peer called "ray".
+"""Measures the rounds per second of a parameter server made of Ray actors, the peer called "ray".
 
-What is measured: in one round each of W worker actors pulls the float32 parameters (N bytes),
-copies them into a buffer of its own, and pushes a gradient of N bytes, prepared once; the server
-actor adds all W gradients into the parameters, which the next round pulls. Nothing is computed.
+What is measured: in a round each of W worker actors pulls the float32 parameters (N bytes), copies
+them into a buffer of its own, and pushes a gradient of N bytes, which was made before. The server
+actor adds all W gradients to the parameters, which the workers pull in the next round. No gradient
+is computed.
 
-Why it is a fair peer: it is the synchronous parameter server of Ray's own documentation, tuned.
-Only object refs pass through the driver. Arrays go through the shared-memory object store: one
-copy in when a task returns one, none out (arguments are read-only views); up to 100 KiB Ray sends
-them inside its messages, a default that is kept. Rounds are submitted ahead, so that scheduling
-overlaps with the work; the refs keep each round synchronous. The server sums block by block in
-the cache. The store's memory is touched before the start. Actors ask for no CPU, so that all fit.
-With `--documented` the last two are as in the documentation: `np.stack(gradients).sum(axis=0)`, and a
-store that grows as it is used.
+Why it is a fair peer: it is the synchronous parameter server of Ray's own documentation, with
+improvements. Only object refs pass through the driver. Arrays go through the shared-memory object
+store: they are copied into it when a task returns them, and read from it without a copy. Ray sends
+arrays of up to 100 KiB inside its messages, which is its default. Rounds are submitted ahead, so
+that scheduling overlaps with the work; the refs keep each round synchronous. The server sums block
+by block, so that the blocks stay in the cache. The memory of the store is touched before the start.
+Actors request no CPU, so that all of them can run. With `--documented` two improvements are left
+out: the server uses `np.stack(gradients).sum(axis=0)`, and the memory of the store is not touched
+before.
 
-After every measured loop the parameters and what each worker pulled last are checked, untimed.
+After every measurement, the parameters and the last pull of each worker are checked. This is not
+timed.
 """
 
 import argparse
@@ -40,8 +43,8 @@ os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(
 import ray
 
 Array = npt.NDArray[np.float32]
-BLOCK = 1 << 16  # elements that the server sums at a time: 256 KiB fit the cache of a core
-AHEAD = 4  # rounds submitted before the driver waits for the first of them
+BLOCK = 1 << 16  # how many elements the server sums at a time: 256 KiB fit the cache of a core
+AHEAD = 4  # how many rounds are submitted before the driver waits for the first one
 
 
 def extremes(array: Array) -> tuple[float, float]:
@@ -67,7 +70,7 @@ class ParameterServer:
 
 
 class Worker:
-    """Pulls the parameters and pushes the gradient it prepared."""
+    """Pulls the parameters, and pushes a gradient that was made once."""
 
     def __init__(self, size: int, value: float) -> None:
         self.gradient: Array = np.full(size, value, dtype=np.float32)
@@ -82,7 +85,7 @@ class Worker:
 
 
 class Exchange:
-    """The actors, the ref of the newest weights, and how many rounds led to them."""
+    """The actors, the ref of the newest parameters, and the number of rounds so far."""
 
     def __init__(self, nbytes: int, workers: int, documented: bool) -> None:
         actor: Any = ray.remote(num_cpus=0)
@@ -118,7 +121,8 @@ class Exchange:
 
 @contextlib.contextmanager
 def cluster(nbytes: int, workers: int, documented: bool) -> Iterator[None]:
-    """Start Ray for this program alone, and stop it afterwards; no files or processes remain."""
+    """Start Ray for this program alone. After the `with` block it is stopped, and leaves no files
+    or processes."""
     folder = tempfile.mkdtemp(prefix="ray-peer-")
     try:
         ray.init(
@@ -151,7 +155,7 @@ def main() -> None:
     if args.nbytes < 4 or args.nbytes % 4 or min(args.workers, args.rounds, args.repeat) < 1:
         parser.error("nbytes must be a multiple of 4; workers, rounds and repeat at least 1")
     results = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout is for results only: what any library prints there goes to stderr
+    os.dup2(2, 1)  # stdout is for results only: the output of libraries goes to stderr
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with cluster(args.nbytes, args.workers, args.documented):
         exchange = Exchange(args.nbytes, args.workers, args.documented)

@@ -1,1 +1,1 @@
-"""What replicas cost, and how long a lost server delays the workers."""
+"""Measures what replicas cost, and how long a lost server delays the workers."""

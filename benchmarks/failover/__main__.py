@@ -1,12 +1,15 @@
-"""What replicas cost, and how long a lost server delays the workers.
+"""Measures what replicas cost, and how long a lost server delays the workers.
 
     python -m benchmarks.failover [--repeat 10] [--only kill|stop|rounds] [--json out.json]
 
-Two measurements, each reported as a median. Delay: a job has four workers with steps of 10 ms,
-three servers, and one replica of every slice. One server is killed or stopped. The delay is the
-time from the signal until every worker has ended its longest step since then. Cost: rounds per
-second of `bench exchange` at 102 MB with two servers, with one replica divided by without, measured
-in turns.
+There are two measurements, and each is reported as a median.
+
+Delay: a job has four workers with steps of 10 ms, three servers, and one replica of every slice.
+One server is killed or stopped. Each worker then has one step that takes longest. The delay is the
+time from the signal until the last worker has ended that step.
+
+Cost: the rounds per second of `bench exchange` at 102 MB with two servers. The result is the speed
+with one replica divided by the speed without, measured alternately.
 """
 
 import argparse
@@ -28,7 +31,8 @@ CLI = Path(sys.executable).with_name("polyrhythm")
 STEPS = Path(__file__).parents[1] / "membership" / "steps.py"
 WORKERS = [f"worker-{number}" for number in range(4)]
 SETTLED = 300
-"""Steps of every worker before the signal: by then the lead knows the rhythm of heartbeats."""
+"""How many steps every worker makes before the signal. By then the lead has measured the intervals
+between heartbeats."""
 RECOVERED = 50
 DEADLINE_S = 120.0
 TCP_LISTENS = "0A"
@@ -51,8 +55,8 @@ def steps_of(folder: Path, name: str) -> list[int]:
 
 @contextlib.contextmanager
 def running(sync: str, link: str) -> Iterator[tuple[Path, list[int]]]:
-    """A running job whose workers have made their first steps: its folder, and the process ids
-    of its servers, with the lead's server first."""
+    """Run a job until its workers have made their first steps. Yields its folder and the process
+    ids of its servers; the first is the lead's server."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         flags = ["--workers", "4", "--servers", "3", "--replicas", "1", "--min-step", "10ms"]
@@ -72,7 +76,8 @@ def running(sync: str, link: str) -> Iterator[tuple[Path, list[int]]]:
 
 
 def seconds_of_delay(number: signal.Signals, sync: str, link: str) -> float:
-    """The seconds from the signal until every worker has ended its longest step since then."""
+    """The seconds from the signal until the last worker has ended the step that took longest after
+    the signal."""
     with running(sync, link) as (folder, servers):
         hit_ns = time.monotonic_ns()
         os.kill(servers[1], number)
@@ -96,8 +101,8 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _listening(pids: list[int]) -> list[int]:
-    """The processes that listen on a port, which are the servers, in the order in which they
-    were started."""
+    """The processes that listen on a port, in the order in which they were started. These are the
+    servers."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {f"socket:[{fields[9]}]" for fields in lines if fields[3] == TCP_LISTENS}
     return [

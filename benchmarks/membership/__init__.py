@@ -1,1 +1,1 @@
-"""What slow, dead, silent and joining workers cost the others."""
+"""Measures how slow, dead, silent and joining workers delay the other workers."""

@@ -1,13 +1,15 @@
-"""What slow, dead, silent and joining workers cost the others.
+"""Measures how slow, dead, silent and joining workers delay the other workers.
 
     python -m benchmarks.membership [--repeat 3] [--seconds 10] [--servers 1] [--shares]
 
-A job has four workers with steps of 10 ms; one of them is four times slower. Contributions per
-second are shown as a share of the number that the policy could reach: 325 under asp, and 100 under
-ssp:8 and bsp, where the slow worker sets the pace. They are counted from the journal after a
-warm-up, because the first steps of a process take longer. With `--shares` only these are measured.
-The cost of a death is the longest pause between two steps of the other workers after it. The 10 ms
-of a step are not subtracted, and the killed worker is started again. All figures are medians of
+A job has four workers with steps of 10 ms, and one of them is four times slower. The contributions
+per second of all workers are shown as a share of the highest possible number: 325 under asp, and
+100 under ssp:8 and bsp, where the slow worker limits all others. Contributions are counted from the
+journal after a warm-up, because the first steps of a process take longer. `--shares` measures only
+these shares.
+
+The cost of a death is the longest pause between two steps of any other worker after the death. It
+includes the 10 ms of a step. The killed worker is started again. All figures are medians of
 `--repeat` runs.
 """
 
@@ -35,11 +37,13 @@ REACHABLE = {"asp": 325.0, "ssp:8": 100.0, "bsp": 100.0}
 STAGE = ("--workers", "4", "--threads", "1", "--min-step", "10ms", "--timer", "off")
 WARM_UP_S = 3.0
 _LEAST_LINES = 3
-"""The least number of journal lines after the warm-up. The journal gets about one per second."""
+"""The least number of journal lines after the warm-up. The journal gets about one line per
+second."""
 SETTLED = 300
-"""Steps of every worker before the signal: by then the lead knows the rhythm of heartbeats."""
+"""How many steps every worker makes before the signal. By then the lead has measured the intervals
+between heartbeats."""
 RECOVERED = 50
-"""Steps of every other worker after the signal."""
+"""How many steps every other worker makes after the signal."""
 DEADLINE_S = 120.0
 
 
@@ -58,8 +62,8 @@ def contributions_per_s(job: str, sync: str, servers: int, seconds: float) -> fl
 
 
 def settled_rate(lines: Sequence[dict[str, Any]]) -> float:
-    """Contributions per second after the warm-up. Each line has the contributions since the line
-    before."""
+    """The contributions per second after the warm-up. Each `rounds` line has the number of
+    contributions since the line before it."""
     settled = [n for n, line in enumerate(lines) if line["at_s"] >= lines[0]["at_s"] + WARM_UP_S]
     if len(settled) < _LEAST_LINES:
         raise SystemExit("the run was over before its steps had settled: give more --seconds")
@@ -69,7 +73,8 @@ def settled_rate(lines: Sequence[dict[str, Any]]) -> float:
 
 
 class Workers:
-    """The workers of a running job, seen through the files that they write."""
+    """The workers of a running job. Their steps and process ids are read from files that they
+    write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,7 +119,7 @@ class Workers:
 
 @contextlib.contextmanager
 def running(sync: str) -> Iterator[Workers]:
-    """A running job whose workers have made their first steps."""
+    """Run a job until its workers have made their first steps."""
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--sync", sync, "--max-seconds", "600", "--name", "run", "--quiet")
         process = subprocess.Popen(
@@ -133,7 +138,7 @@ def running(sync: str) -> Iterator[Workers]:
 
 
 def cost_of(number: signal.Signals, sync: str) -> float:
-    """The longest pause of the other workers after one worker gets this signal."""
+    """The longest pause in seconds of the other workers after one worker gets this signal."""
     others = ["worker-0", "worker-2", "worker-3"]
     with running(sync) as workers:
         hit_ns = workers.hit("worker-1", number)

@@ -1,12 +1,13 @@
-"""Compare simulated and real runs of each policy, simulated from a recording of each other policy.
+"""Compares simulated runs with real runs. Each policy is simulated from the recordings of the other
+policies.
 
     python -m benchmarks.prediction [--seconds 8] [--json out.json] [--document]
 
-Every policy is run once with real processes: four workers, one of them 4x slower, steps of 10 ms
-(`benchmarks/stragglers/task.py`), with the kind `local`, which all of them support. Each policy
-is then simulated from the recording of each run (`polyrhythm simulate --from-run`). Utilisation is
-the share of all workers' time that was spent on computing (PSP's Eq. 14). `--document` writes the
-table between the markers in docs/simulation.md.
+Every policy is run once with real processes: four workers, one of them four times slower, and steps
+of 10 ms (`benchmarks/stragglers/task.py`). The kind is `local`, which all policies support. Then
+each policy is simulated from the recording of each run (`polyrhythm simulate --from-run`).
+Utilisation is the share of all workers' time that was spent on computing (PSP's Eq. 14).
+`--document` writes the table between the markers in docs/simulation.md.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from polyrhythm.sim.simulation import Simulation
 POLICIES = ("bsp", "ssp:8", "asp", "psp", "fsp")
 ALLOWED = 0.05
 _STARTING_S = 120
-"""The time that a run may take beyond its `--max-seconds`."""
+"""How many seconds a run may take in addition to its `--max-seconds`."""
 DOCUMENT = readme.ROOT / "docs" / "simulation.md"
 
 

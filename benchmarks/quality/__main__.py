@@ -1,14 +1,15 @@
-"""Compare the final accuracy of every policy with plain torch after the same number of passes.
+"""Compares the final accuracy of every policy with plain torch after the same number of passes.
 
     python -m benchmarks.quality [--jobs digits mnist-lr] [--seeds 3] [--at-once 2] [--docs] [--check]
 
-Every built-in job but cifar10-vgg11 (hours on these machines) runs under every policy and kind with
-its own number of passes, and once as an ordinary torch loop in one process with the same optimizer
-and the same global batch (batch x workers). The mean over the seeds must be within 1 point of plain
-torch's (2 points for `digits`, whose test set has 360 images). bspb and bspv are left
-out, because they make few steps by definition. Jobs whose data is not found ($POLYRHYTHM_DATA, or
-../shared/data) are skipped. `--docs` writes the table to docs/quality.md; `--check` ends with 1 if a
-result is too low.
+Every built-in job runs under every policy and kind with its own number of passes, except
+cifar10-vgg11, which would take hours. Each job also runs as an ordinary torch loop in one process,
+with the same optimizer and the same global batch (batch size times workers). The mean accuracy over
+the seeds must not be lower than that of plain torch by more than 1 percentage point (2 for
+`digits`, whose test set has only 360 images). bspb and bspv are left out, because they make few
+steps by definition. Jobs whose data is not found in $POLYRHYTHM_DATA or ../shared/data are skipped.
+`--docs` writes the table to docs/quality.md. With `--check` the exit status is 1 if a result is too
+low.
 """
 
 import argparse
@@ -41,7 +42,7 @@ POLICIES = (
 JOBS = ("digits", "mnist-lr", "mnist-cnn", "fashion-mnist-lenet")
 WORKERS = 3
 MARGINS = {"digits": 0.02}
-"""The margins, in accuracy below plain torch, of the jobs that do not have the usual margin."""
+"""How far the accuracy may be below that of plain torch, for jobs without the usual margin."""
 USUAL_MARGIN = 0.01
 LIMIT_S = 1800.0
 
@@ -50,10 +51,10 @@ LIMIT_S = 1800.0
 class Run:
     job: str
     policy: str
-    """Empty: plain torch."""
+    """The value of `--sync` with further flags; empty for plain torch."""
     seed: int
     passes: int | None = None
-    """None: the job's own number."""
+    """The number of passes; None: the job's default."""
 
 
 def accuracy_of(run: Run, runner: Runner = execute) -> float:
@@ -77,7 +78,7 @@ def accuracy_of(run: Run, runner: Runner = execute) -> float:
 
 
 def find_data(jobs: Iterable[str]) -> list[str]:
-    """The jobs whose data is found."""
+    """The jobs whose data sets are found."""
     places = (os.environ.get("POLYRHYTHM_DATA"), str(readme.ROOT.parent / "shared" / "data"))
     found = []
     for job in jobs:
@@ -102,9 +103,8 @@ def _module(job: str) -> str:
 def measure(
     jobs: Sequence[str], policies: Sequence[str], seeds: int, at_once: int
 ) -> dict[str, dict[str, list[float]]]:
-    """The accuracy of every seed by job and policy; the empty name stands for plain torch. The
-    seeds of one policy do not run in a row, so that a disturbance of the machine affects several
-    policies."""
+    """The accuracies by job and policy, one for each seed. The empty policy is plain torch. Runs of
+    different policies alternate, so that a disturbance of the host affects several policies."""
     runs = [
         Run(job, policy, seed)
         for job in jobs
@@ -125,7 +125,7 @@ def measure(
 
 
 def too_low(results: dict[str, dict[str, list[float]]]) -> list[str]:
-    """The results that are not within their margin of plain torch."""
+    """Lines about the results that are lower than plain torch by more than their margin."""
     return [
         f"{job} under {policy}: {statistics.mean(values):.4f}, plain torch {plain:.4f}"
         for job, by_policy in results.items()

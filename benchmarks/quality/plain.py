@@ -1,8 +1,10 @@
-"""An ordinary torch loop in one process: what every policy's final accuracy is compared with.
+"""Trains a job as an ordinary torch loop in one process. Every policy's final accuracy is compared
+with this one.
 
     python -m benchmarks.quality.plain digits 3 0
 
-The job's model, optimizer, data and number of passes, with batches of the job's size times the workers.
+The model, the optimizer, the data and the number of passes are those of the job. A batch is as
+large as the batches of all workers together.
 """
 
 import importlib

@@ -1,1 +1,1 @@
-"""What saving the trained model costs, beside writing its bytes."""
+"""Measures how much longer it takes to save the trained model than to write its bytes."""

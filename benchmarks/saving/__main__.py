@@ -1,10 +1,11 @@
-"""What saving the trained model costs, beside writing its bytes.
+"""Measures how much longer it takes to save the trained model than to write its bytes.
 
     python -m benchmarks.saving [--repeat 5] [--mb 102] [--servers 2] [--link auto]
 
-A job of two workers ends after three rounds. The time from the journal's line `saving` to the line
-`saved` is compared with the time in which this process writes as many bytes to a file in the same folder
-and makes them durable, before and after each job. The figures are medians of `--repeat` jobs.
+A job of two workers ends after three rounds. The time of saving is the time from the journal's line
+`saving` to the line `saved`. It is compared with the time in which this process writes as many
+bytes to a file in the same folder and calls fsync. That is measured before and after each job. The
+figures are medians of `--repeat` jobs.
 """
 
 import argparse
@@ -24,7 +25,8 @@ _PIECE_NBYTES = 2 * 1024 * 1024
 
 
 def bare_s(folder: Path, nbytes: int) -> float:
-    """The time to write a file of this size, in pieces of a slice, and to make it durable."""
+    """The seconds to write a file of this size, in pieces as large as a slice, with fsync at the
+    end."""
     piece = os.urandom(_PIECE_NBYTES)
     began = time.perf_counter()
     with (folder / "bare").open("wb", buffering=0) as file:
@@ -38,7 +40,8 @@ def bare_s(folder: Path, nbytes: int) -> float:
 
 
 def saving_s(folder: Path, mb: float, servers: int, link: str, name: str) -> tuple[float, int]:
-    """The time in which a job saves its model, and the size of the file."""
+    """Run a job. Returns the seconds in which it saved its model, and the size of the file in
+    bytes."""
     flags = ("--workers", "2", "--servers", str(servers), "--link", link, "--rounds", "3")
     subprocess.run(
         [CLI, "train", JOB, *flags, "--set", f"mb={mb}", "--name", name, "--quiet"],

@@ -1,4 +1,4 @@
-"""A model of a given size (--set mb=102) that is trained on nothing."""
+"""A job with a model of a given size (--set mb=102) and without data."""
 
 import torch
 

@@ -1,14 +1,17 @@
-"""What asynchrony does to training with momentum and with Adam, and what the correction changes.
+"""Measures how asynchrony affects training with momentum and with Adam, and what the correction of
+the momentum changes.
 
     python -m benchmarks.staleness [--workers 2 4 8] [--seeds 2] [--at-once 1] [--json FILE] [--docs]
 
-`digits` (SGD, momentum 0.9) and `mnist-lr` (Adam; skipped where there is no data) are trained under
-`bsp` and under `asp` with momentum that decays once per round (the default) and once per
-contribution, at the job's own rate and at four times it, with equal workers and with one that is 4x
-slower. All runs make the same number of passes. Steps are padded, so that all workers together use
-at most about half of the cores: the runs then differ in staleness, and not in
-the share of the cores that a worker gets. `--docs` writes the table and the curves to
-docs/staleness.md.
+Two jobs are trained: `digits` (SGD, momentum 0.9) and `mnist-lr` (Adam; skipped if its data is not
+found). The policies are `bsp`, `asp` with momentum that decays once per round (the default), and
+`asp` with momentum that decays once per contribution. Each runs at the job's own learning rate and
+at four times that rate, with equal workers and with one worker that is four times slower. All runs
+make the same number of passes.
+
+Steps are made longer, so that all workers together use at most about half of the cores. So the runs
+differ in staleness, and not in how much of the cores a worker gets. `--docs` writes the table and
+the curves to docs/staleness.md.
 """
 
 import argparse
@@ -35,7 +38,8 @@ POLICIES = {
 RATES = (1, 4)
 SPEEDS = ("equal", "one 4x slower")
 _STEP_CORES_S = 0.003
-"""The processor time of a step with its exchange, on the slowest machine that was measured."""
+"""The seconds of processor time of a step with its exchange, on the slowest host that was
+measured."""
 _LIMIT_S = 300.0
 PICTURES = readme.ROOT / "docs" / "pictures"
 
@@ -50,8 +54,8 @@ class Setting:
 
 
 def step_ms(workers: int, at_once: int, cores: int) -> int:
-    """The time to which a step is padded: all workers together use at most about half of the
-    cores."""
+    """The milliseconds that a step must last, so that all workers together use at most about half
+    of the cores."""
     return max(10, round(1000 * workers * at_once * _STEP_CORES_S / (0.5 * cores)))
 
 
@@ -118,8 +122,8 @@ def _mean(runs: list[dict[str, Any]]) -> str:
 
 
 def draw(results: dict[Setting, list[dict[str, Any]]], job: str) -> str:
-    """A picture of the objective over the points visited, for the largest number of workers and
-    the highest rate. Each policy shows its first seed."""
+    """A picture of the objective over the number of visited points, for the largest number of
+    workers and the highest learning rate. The curve of each policy is that of the first seed."""
     workers = max(setting.workers for setting in results if setting.job == job)
     curves = {
         policy: [(points / 1000, min(value, 3.0)) for points, value in runs[0]["curve"]]

@@ -1,14 +1,15 @@
-"""How long a checkpoint takes to write and to load, against the bare bytes.
+"""Compares the time to write and to load a checkpoint with the time for the bare bytes.
 
     python -m benchmarks.store [--size 102MB] [--repeat 7] [--no-s3] [--json out.json]
 
-The model has this size; with Adam's two moments a checkpoint is three times as large. Each way is
-measured in turn, `--repeat` times, and the order changes every time. The table shows medians.
+`--size` is the size of the model. With Adam's two moments, a checkpoint is three times as large.
+All ways to write and to load are measured one after the other, `--repeat` times, and the order
+alternates. The table shows medians.
 
-- folder: `bare` writes the same buffers to one new file and waits until they are on the disk
-  (fsync), as a checkpoint does; `bare, cached` does not wait.
-- S3: `bare` is one put of the same buffers by obstore, to the same server, a real one on this host.
-- loading: `bare` reads the file, or gets the object; a checkpoint is also verified.
+- Folder: `bare` writes the same buffers to one new file and waits until they are on the disk
+  (fsync), as a checkpoint does. `bare, cached` does not wait.
+- S3: `bare` is one put of the same buffers by obstore, to the same S3 server on this host.
+- Loading: `bare` reads the file or gets the object. A checkpoint is also verified.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from tools.s3_server import BUCKET, binary, running
 
 SLICE_NBYTES = 2 * 1024 * 1024
 ALLOWED = {"folder": 2.0, "s3": 1.5}
-"""How many times the time of the bare bytes a checkpoint may take."""
+"""How many times as long as the bare bytes a checkpoint may take."""
 
 
 class Subject:
@@ -108,11 +109,12 @@ class Subject:
 
 
 Way = tuple[Callable[[], None], Callable[[], None]]
-"""What is timed, and what removes its traces."""
+"""The function to time, and a function that removes the files which it wrote."""
 
 
 def interleaved(ways: dict[str, Way], repeat: int) -> dict[str, list[float]]:
-    """The seconds that each way took, in turn; the first turn warms up and is not counted."""
+    """The seconds of each way, by its name. The ways run one after the other, `repeat` times. One
+    more repetition at the beginning is a warm-up and is not counted."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(repeat + 1):
         names = list(ways) if turn % 2 == 0 else list(reversed(ways))

@@ -1,19 +1,20 @@
-"""Compare the time to 92% accuracy when one of four workers is four times slower.
+"""Compares the time to 92% accuracy when one of four workers is four times slower.
 
     python -m benchmarks.stragglers [--reps 5] [--rate 2e-3 --batch 512] [--json out.json] [--readme]
     python -m benchmarks.stragglers --rates [--reps 3] [--docs]
 
-All of our policies, Ray's synchronous and asynchronous parameter server and DDP train `mnist-lr`
-(`digits`, where no MNIST is found: $POLYRHYTHM_DATA, or ../shared/data) under the same conditions:
-see `task.py`. All systems run once, then all of them again, `--reps` times, so that a noisy minute
-affects all of them; medians are reported. Time counts from the first step to the evaluation that
-reached the target. Contributions and batches per second are means over that time; they differ
-because a contribution of `psp` or `fsp` has several batches, or a part of one.
+The systems are polyrhythm with each policy, Ray's synchronous and asynchronous parameter server,
+and DDP. They train `mnist-lr` under the same conditions (`task.py`). If MNIST is not found in
+$POLYRHYTHM_DATA or ../shared/data, they train `digits`. All systems run one after the other,
+`--reps` times, so that a disturbance of the host affects all of them. Medians are reported. The
+time is from the first step to the evaluation that reached the target. Contributions and batches per
+second are means over that time. They differ, because a contribution of `psp` or `fsp` has several
+batches or a part of one.
 
 `--readme` writes the table between the markers in README.md and draws docs/pictures/stragglers.svg.
 `--rates` runs the systems at several learning rates and batch sizes, because systems that average
-gradients allow a higher rate than systems that apply them one by one; `--docs` writes that table to
-docs/stragglers.md. Needs the extra `bench` (Ray).
+gradients allow a higher rate than systems that apply them one by one. `--docs` writes the table of
+`--rates` to docs/stragglers.md. This needs the extra `bench` (Ray).
 """
 
 import argparse
@@ -31,26 +32,27 @@ from benchmarks.stragglers.picture import draw
 from benchmarks.stragglers.task import MIN_STEP, MOST_PER_S, SLOW, WORKERS, Numbers
 
 POLICIES = ("bsp", "ssp:8", "ssp-restart:8", "asp", "psp", "fsp", "fsp --kind gradient")
-"""Values of `--sync`, with further flags after a space."""
+"""Values of `--sync`. Further flags follow after a space."""
 PEERS = {
     "Ray, synchronous": ["ray_peer", "sync"],
     "Ray, asynchronous": ["ray_peer", "async"],
     "torch DDP (gloo)": ["ddp_peer"],
 }
 RATES = ((2e-3, 512), (5e-3, 512), (1e-2, 512), (5e-3, 64))
-"""Learning rates and batch sizes; the last pair is the job's default."""
+"""Pairs of learning rate and batch size. The last pair is the job's default."""
 TARGET = 0.92
 LIMIT_S = 90.0
-"""A run that trains for longer has not reached the target."""
+"""The time limit for training in seconds. A run that takes longer has not reached the target."""
 START_S = 60.0
-"""The time allowed for starting and ending, in addition to training."""
+"""How many seconds a run may take for starting and ending, in addition to training."""
 _SHOWN = "The same as bars: seconds to the target, and batches computed per second"
 _RATES = ("contributions_per_s", "batches_per_s")
 PICTURE = readme.ROOT / "docs" / "pictures" / "stragglers.svg"
 
 
 def find_data() -> str:
-    """The job whose data is found. Sets $POLYRHYTHM_DATA to its folder."""
+    """The job to train: `mnist-lr` if MNIST is found, else `digits`. Sets $POLYRHYTHM_DATA to the
+    folder with MNIST."""
     for place in (os.environ.get("POLYRHYTHM_DATA"), str(readme.ROOT.parent / "shared" / "data")):
         if place and (Path(place) / "mnist").is_dir():
             os.environ["POLYRHYTHM_DATA"] = place
@@ -166,8 +168,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 def rates_table(results: list[dict[str, Any]]) -> str:
-    """The table of seconds to the target by learning rate and batch size, relative to the first
-    system."""
+    """The table of seconds to the target, by learning rate and batch size. Each cell compares a
+    system with the first system."""
     first, last = results[0], results[-1]  # the last result has the stolen time of all runs
     names = list(first["medians"])
     rows = [

@@ -1,8 +1,10 @@
-"""DistributedDataParallel on gloo: every process steps the same optimizer on the mean gradient.
+"""Trains with DistributedDataParallel on gloo: every process makes the same optimizer step on the
+mean gradient.
 
-A hook replaces the sending of DDP's bucket of gradients. When it is called the backward pass is over,
-so it takes the rest of the step's time and then lets DDP's own all-reduce go. (A model this small is
-one bucket.) The optimizer's step, like our servers' fold, comes on top of the padded time.
+A communication hook makes the steps as long as the task demands. DDP calls the hook when the
+backward pass is over (a model this small has only one bucket of gradients). The hook sleeps for the
+rest of the step's time, and then starts DDP's own all-reduce. The optimizer's step is not a part of
+that time, and neither is the fold of polyrhythm's servers.
 """
 
 import argparse
@@ -27,7 +29,7 @@ _LOOK_S = 0.01
 
 
 def member(rank: int, task: Task, store: str, steps: Any, began: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",

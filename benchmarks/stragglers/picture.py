@@ -1,4 +1,5 @@
-"""Draws the table as bars: seconds to the target beside batches computed per second."""
+"""Draws the table as bars: the seconds to the target, and beside them the batches computed per
+second."""
 
 from typing import Any
 from xml.sax.saxutils import escape

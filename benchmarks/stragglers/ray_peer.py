@@ -1,11 +1,13 @@
-"""Ray's parameter server, synchronous and asynchronous, in the shape of Ray's documentation.
+"""Trains with Ray's parameter server, synchronous or asynchronous, in the form of Ray's
+documentation.
 
-The server is an actor with the model and its optimizer, workers are actors, and the driver passes
-references between them. Synchronous: the server takes the mean of all workers' gradients, and their
-next step waits for the weights that come of it. Asynchronous: whichever gradient is ready is applied
-alone, and its worker goes on with the weights that come of that; its rate is then divided by the
-number of workers, as in our own policies without rounds. Synchronous steps are submitted a few
-ahead, so that scheduling overlaps with computing. Actors ask for no CPU, so that all fit.
+The server is an actor with the model and its optimizer, the workers are actors, and the driver
+passes references between them. Synchronous: the server applies the mean of all workers' gradients,
+and each worker's next step waits for the new weights. Asynchronous: each gradient is applied alone
+when it is ready, and its worker continues with the new weights. The learning rate is then divided
+by the number of workers, as in polyrhythm's policies without rounds. Synchronous steps are
+submitted a few steps ahead, so that scheduling overlaps with computing. Actors request no CPU, so
+that all of them can run.
 """
 
 import argparse
@@ -107,7 +109,8 @@ def train_apart(server: Any, workers: list[Any], task: Task, until_s: float) -> 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[None]:
-    """Start Ray for this program alone, and stop it afterwards; no files or processes remain."""
+    """Start Ray for this program alone. After the `with` block it is stopped, and leaves no files
+    or processes."""
     folder = tempfile.mkdtemp(prefix="ray-peer-")
     try:
         ray.init(
@@ -137,7 +140,7 @@ def main() -> None:
     parser.add_argument("--max-seconds", type=float, required=True)
     args = parser.parse_args()
     results = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout is for results only: what any library prints there goes to stderr
+    os.dup2(2, 1)  # stdout is for results only: the output of libraries goes to stderr
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as folder, cluster():
         numbers = Numbers.of(args.job, args.rate, args.batch)

@@ -1,13 +1,16 @@
-"""Compare the policies on machines of unequal speed: PSP's Table 2, Figs. 6 and 8, FSP's Fig. 9.
+"""Compares the policies on workers of unequal speed, as in PSP's Table 2, Figs. 6 and 8, and FSP's
+Fig. 9.
 
     python -m benchmarks.stragglers.studies speeds-3|speeds-6|skew|slow [--reps 1] [--docs]
 
-`speeds-3` and `speeds-6`: 3 and 6 workers whose steps take 1:2:3. `skew`: one of four workers is 1, 2, 4
-and 8 times slower. `slow`: 1, 2 and 3 of four workers are four times slower. Steps take 10 ms; the job
-is `mnist-lr` (`digits`, where no MNIST is found); a run ends at 92%. All policies run once, then all of
-them again. `--docs` writes the table between this study's markers in docs/stragglers.md and draws its
-picture. Seconds are medians; utilisation is PSP's Eq. 14, and `possible` is the share of the batches
-that the machines could make if no worker ever waited and only computing took time.
+`speeds-3` and `speeds-6`: 3 and 6 workers whose steps take times in the ratio 1:2:3. `skew`: one of
+four workers is 1, 2, 4 or 8 times slower. `slow`: 1, 2 or 3 of four workers are four times slower.
+A step of a worker that is not slow takes 10 ms. The job is `mnist-lr`, or `digits` if MNIST is not
+found. A run ends at an accuracy of 92%. All policies run one after the other, `--reps` times.
+
+`--docs` writes the table between this study's markers in docs/stragglers.md and draws its picture.
+Seconds are medians. Utilisation is PSP's Eq. 14. `possible` compares the batches per second with
+those that the workers could make if no worker ever waited and only computing took time.
 """
 
 import argparse
@@ -35,14 +38,15 @@ LIMIT_S = 30.0
 STEPS_PER_S = 100
 """The steps per second of a worker that is not slow."""
 BASELINES = ("bsp", "asp", "ssp-restart:8", "psp", "fsp", "fsp --kind gradient")
-"""The four policies that PSP compares, its reading of SSP, and FSP with both kinds."""
+"""The policies that PSP compares (with its interpretation of SSP, `ssp-restart`), and FSP with both
+kinds."""
 OURS = ("bsp", "psp", "fsp")
 DOCS = readme.ROOT / "docs" / "stragglers.md"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The speeds of the workers: the factor by which each worker's steps are longer."""
+    """The speeds of the workers. `factors`: how many times as long as usual each worker's steps take."""
 
     name: str
     factors: tuple[int, ...]
@@ -131,7 +135,7 @@ def told(run: dict[str, Any]) -> str:
 
 
 def middle(runs: list[dict[str, Any]], key: str) -> float | None:
-    """The median; None if most runs failed or did not reach the target."""
+    """The median of a value; None if most runs failed or did not reach the target."""
     values = sorted(float("inf") if run.get(key) is None else float(run[key]) for run in runs)
     found = statistics.median_high(values)
     return None if found == float("inf") else found

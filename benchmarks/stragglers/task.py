@@ -1,11 +1,11 @@
 """The training task that all compared systems get.
 
-The model, the optimizer, the data and the test are those of our own job; `Numbers` sets the
-learning rate and the batch size. The product's own `Pacer` pads the forward and backward pass of a
-step to 10 ms, and to four times that on the last worker. Worker 0 evaluates the model on the whole
-test set between two steps, at the times that the product itself would choose; this time is not
-padded. The target is reached when such an evaluation reaches it. Peers write that time to a file,
-because they have no means of their own to report it.
+The model, the optimizer, the data and the test set are those of a built-in job. `Numbers` sets the
+learning rate and the batch size. Polyrhythm's own `Pacer` makes the forward and backward pass of a
+step last 10 ms, and 40 ms on the last worker. Worker 0 evaluates the model on the whole test set
+between two steps, as often as polyrhythm itself would. The time of an evaluation comes on top. The
+target is reached when an evaluation has the target accuracy. Peers write the time of that to a
+file, because they have no other way to report it.
 """
 
 import importlib
@@ -30,17 +30,18 @@ WORKERS = 4
 MIN_STEP = "10ms"
 SLOW = f"{WORKERS - 1}=4x"
 MOST_PER_S = (WORKERS - 1) * 100 + 25
-"""Batches per second if no worker ever waited and only computing took time."""
+"""The batches per second of all workers if no worker ever waited and only computing took time."""
 
 
 _USUAL: dict[str, tuple[float | None, int | None]] = {"mnist-lr": (2e-3, 512)}
-"""Learning rates and batch sizes of jobs for which the defaults are not used."""
+"""The learning rate and batch size of jobs for which the benchmark does not use the job's
+defaults."""
 
 
 @dataclass(frozen=True)
 class Numbers:
     rate: float | None
-    """None: the default of the job."""
+    """The learning rate; None: the default of the job."""
     batch_size: int
 
     @classmethod
@@ -57,7 +58,7 @@ class Numbers:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The arguments for a peer."""
+        """The command-line arguments for a peer."""
         rate = () if self.rate is None else ("--rate", str(self.rate))
         return (*rate, "--batch", str(self.batch_size))
 
@@ -68,7 +69,7 @@ class Task:
     seed: int
     target: float
     verdict: Path
-    """The file to which worker 0 writes when the target was reached."""
+    """The file to which worker 0 writes the time at which the target was reached."""
     numbers: Numbers
 
     @property
@@ -94,8 +95,8 @@ class Task:
         return Pacer(staging.of(f"worker-{rank}"))
 
     def batches(self, images: Images, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Endless batches of this worker's share of the points, which is shuffled again in every
-        pass."""
+        """Yield batches of this worker's share of the points without end. The share is shuffled
+        again in every pass."""
         generator = torch.Generator().manual_seed(self.seed)
         share = torch.randperm(len(images.train_y), generator=generator)[rank::WORKERS]
         while True:
@@ -128,7 +129,8 @@ class Evaluator:
 
 
 def answer(task: Task, began_ns: int, contributions: int) -> str:
-    """The line that a peer prints, with the same fields as `polyrhythm train --json`."""
+    """The line of JSON that a peer prints. It has the same fields as the result of `polyrhythm
+    train --json`."""
     seconds = (time.monotonic_ns() - began_ns) / 1e9
     reached = json.loads(task.verdict.read_text()) if task.verdict.exists() else None
     return json.dumps(
