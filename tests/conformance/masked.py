@@ -1,4 +1,4 @@
-"""A carrier that changes every byte and sends its own records, as TLS does."""
+"""A carrier that changes every byte and sends records of its own format, as TLS does."""
 
 import socket
 import struct
@@ -53,7 +53,8 @@ class MaskedCarrier(ByteCarrier):
         return nbytes
 
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], wait: int) -> int:
-        """Finish a record that is partly written first, as a TLS stream requires."""
+        """Finish the record that was written in part before starting another one, as TLS
+        requires."""
         if not self._unsent:
             text = b""
             for buffer in buffers:

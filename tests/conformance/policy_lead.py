@@ -1,4 +1,5 @@
-"""A lead reduced to its interface with sync policies: it sends events, and checks every decision.
+"""A model of the lead for tests of sync policies: it sends events to a policy, and checks its
+decisions.
 
 `ModelLead` keeps its own record of what each worker does. It obeys the policy's decisions as the
 real lead does, and raises `Violation` when a decision breaks a rule that holds for every policy.
@@ -17,10 +18,10 @@ from polyrhythm.wire.messages import JobSpec, Trailer
 
 MS = 10**6
 STEPS_NS = (0, 1 * MS, 40 * MS, 3_000 * MS, 200_000 * MS)
-"""The time between two actions."""
+"""The possible times between two actions."""
 _PATIENCE = 24
-"""The number of rounds of contributions or wake-ups that must suffice to release every waiting
-worker."""
+"""After this many rounds of contributions or wake-ups, every waiting worker must have been
+released."""
 
 
 class Violation(AssertionError):
@@ -47,7 +48,7 @@ class Action(Enum):
     OPEN = 7
     WAKE = 8
     TICK = 9
-    """Time passes before the wake-up that the policy asked for."""
+    """The policy is called though no wake-up is due."""
 
 
 class Ending(Enum):
@@ -58,7 +59,8 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the policy, and its answer as text, in which NaN equals NaN."""
+    """One call of the policy, and its answer. The answer is kept as text, because NaN does not
+    equal NaN."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -76,8 +78,8 @@ def drive(entry: PolicyEntry, job: JobSpec, members: int, codes: list[int], endi
 
 
 def replay(entry: PolicyEntry, job: JobSpec, calls: list[Call]) -> None:
-    """Check that a new policy gives the same answers, and that `why` does not change later
-    answers."""
+    """Repeat the calls on a new policy, and check that it gives the same answers. Then repeat them
+    without calls of `why`, which must not change the other answers."""
     for skipped in ("", "why"):
         policy = entry.build(job)
         for call in calls:
@@ -100,14 +102,14 @@ class ModelLead:
         self.next_worker = 0
         self.folded = -1
         self.version: dict[int, int] = {}
-        """The version with which each worker went on."""
+        """The version with which each worker was released last."""
         self.folding: set[int] | None = None
-        """The workers that go on when the servers have folded; None while no fold is under way."""
+        """The workers that go on when the servers have folded. None while no fold is under way."""
         self.released: set[int] = set()
         """The workers that were released since `_release_all` began."""
         self.probing = False
 
-    # -- the seam --------------------------------------------------------------------------------
+    # -- calls of the policy -------------------------------------------------------------------
 
     def _call(self, method: str, *arguments: Any) -> Any:
         answer = getattr(self.policy, method)(*arguments)
@@ -192,7 +194,8 @@ class ModelLead:
     # -- events ----------------------------------------------------------------------------------
 
     def act(self, code: int) -> None:
-        """Decode one number into an action, a worker and a time step; skip what cannot happen now."""
+        """Decode one number into an action, a worker and a time step. An action that is impossible
+        now is skipped."""
         code, action = divmod(code, len(Action))
         pick, step = divmod(code, len(STEPS_NS))
         self.now_ns += STEPS_NS[step]
@@ -298,8 +301,8 @@ class ModelLead:
                 self._release_all(leave=False)
 
     def _release_all(self, *, leave: bool) -> None:
-        """Check that every waiting worker is released if all others contribute, and if all
-        others leave."""
+        """Check that every waiting worker is released if all others contribute, or with `leave` if
+        all others leave."""
         self.released = set()
         owed = self._in(State.WAITING, State.JOINING)
         for _ in range(_PATIENCE):

@@ -1,5 +1,5 @@
-"""One suite over every engine: the same requests give the same outcome. It uses only the
-protocol."""
+"""The same tests for every engine: the same requests give the same outcome. The tests use nothing
+but the `Engine` protocol."""
 
 from pathlib import Path
 

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> PolicyEntry:
-    """The registry with the policy of the page."""
+    """The registry, with the policy from `docs/architecture.md` added."""
     section = PAGE.read_text().partition("## Adding a policy")[2]
     code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert code is not None

@@ -1,5 +1,5 @@
-"""One suite over every link: tcp over loopback, local over an abstract socket, memory, and a carrier
-that changes every byte (`masked.py`)."""
+"""The same tests for every kind of link: tcp over loopback, local over an abstract socket, memory,
+and a link whose carrier changes every byte (`masked.py`)."""
 
 import gc
 import mmap
@@ -31,8 +31,7 @@ MIB = 1024 * 1024
 
 @dataclass
 class Pair:
-    """The two ends of a link. `here` sends and `there` receives, except where a test does
-    otherwise."""
+    """The two ends of a link. In most tests `here` sends and `there` receives."""
 
     kind: str
     here: Any
@@ -371,7 +370,7 @@ def test_a_dead_peer_does_not_harm_the_sender(stream: Pair) -> None:
         stream.here.receive()
 
 
-# -- the seam between a link and its carrier -------------------------------------------------------
+# -- a link and its carrier ------------------------------------------------------------------------
 
 
 def test_a_carrier_that_changes_every_byte_carries_a_link() -> None:
@@ -390,7 +389,8 @@ def test_a_carrier_that_changes_every_byte_carries_a_link() -> None:
 
 
 def test_messages_that_the_carrier_holds_back_are_received_without_a_poller() -> None:
-    """A poller does not see records that the carrier has read ahead, so the link must take them."""
+    """The carrier may have read more records than it has handed out. A poller sees only the socket,
+    so the link must ask the carrier for them."""
     pair = connect("masked")
     for number in range(5):
         pair.here.send(part(number))
@@ -406,7 +406,7 @@ def test_messages_that_the_carrier_holds_back_are_received_without_a_poller() ->
 
 
 def offer(pair: Pair, fd: int | None, nbytes: int) -> None:
-    """Offer a segment with frames that an ordinary link would not send."""
+    """Offer a segment by hand, with frames that a correct link would not send."""
     message = m.SegmentOffered(segment=7, nbytes=nbytes)
     frame = encode(message, digest=Digest.XXH3, timestamp_ns=0)
     fds = [] if fd is None else [fd]

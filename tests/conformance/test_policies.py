@@ -1,10 +1,10 @@
-"""One suite over every sync policy of the registry.
+"""The same tests for every sync policy of the registry.
 
-Hypothesis makes up what workers do: they contribute, abstain, join, leave, ask for the barrier, and
-come back, at any time. Every policy must keep the rules that `policy_lead` checks. Policies that break
-one rule each show that the suite can fail.
+Hypothesis chooses what workers do: they contribute, abstain, join, leave, ask for the barrier, and
+come back, at any time. Every policy must keep the rules that `policy_lead` checks. Further policies
+each break one rule on purpose, and the tests must notice it.
 
-A new policy needs one row in `ROWS`: jobs that use it with options that change its behaviour.
+A new policy needs one row in `ROWS`: jobs that use it, with the options that change its behaviour.
 """
 
 from collections.abc import Callable
@@ -108,7 +108,7 @@ def test_every_reason_of_a_policy_has_a_text(name: str, options: dict[str, Any])
 
 
 class Wrapped:
-    """A policy around another one; a subclass changes one answer."""
+    """Passes all calls to another policy. A subclass changes some of the answers."""
 
     def __init__(self, policy: SyncPolicy) -> None:
         self.policy = policy
@@ -145,7 +145,8 @@ class Noting(Wrapped):
 
 
 class LosesReleases(Wrapped):
-    """It does not release a worker whose contribution was counted in the round before."""
+    """It never releases a worker without a fold, so a worker that was counted in the round before
+    waits for ever."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         decision = super().on(event, now_ns)
@@ -155,7 +156,7 @@ class LosesReleases(Wrapped):
 
 
 class FoldsTwice(Wrapped):
-    """A contribution that arrives during a fold makes it fold again."""
+    """It orders another fold when a worker contributes or joins during a fold."""
 
     folding = False
 
@@ -182,7 +183,7 @@ class FoldsForNobody(Wrapped):
 
 
 class DecidesTooEarly(Wrapped):
-    """It releases a worker that joins at once, though the servers do not know the worker."""
+    """As soon as a worker joins, it releases the worker, which the servers do not know yet."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         decision = super().on(event, now_ns)
@@ -202,7 +203,7 @@ class ReleasesJoinersAtOnce(DecidesTooEarly):
 
 
 class ReleasesTheGone(Wrapped):
-    """It releases a worker in the decision about its leaving."""
+    """When a worker leaves, it releases that worker."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         decision = super().on(event, now_ns)
@@ -225,7 +226,7 @@ class ReleasesTwice(Wrapped):
 
 
 class HidesItsWakeUps(Wrapped):
-    """Its timer fires, but it does not ask for a wake-up."""
+    """It has a timer, but does not ask to be woken when the timer fires."""
 
     def on(self, event: sync.PolicyEvent, now_ns: int) -> sync.Decision:
         return msgspec.structs.replace(super().on(event, now_ns), wake_at=None)

@@ -1,5 +1,5 @@
-"""One suite over every updater: a fold equals the step of plain torch, in place and into a spare
-buffer."""
+"""The same tests for every updater: a fold in place, and a fold into a spare buffer, equals the
+step of plain torch."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,8 @@ OPTIONS = {
 
 @dataclass
 class Case:
-    """An updater, and its reference: (parameters, [(contribution, weight)], rates) -> new
+    """An updater, and a reference to compare it with. `reference` gets the initial parameters, and
+    returns a function from the contributions with their weights, and the rates, to the new
     parameters."""
 
     name: str
@@ -48,7 +49,8 @@ def mean(parts: list[tuple[torch.Tensor, float]]) -> torch.Tensor:
 
 
 def one_by_one(rule: Callable[[torch.Tensor, list], torch.Tensor]) -> Callable:
-    """A reference without state, applied slice by slice; a slice without contributions stays."""
+    """A reference that applies `rule` to each slice. A slice without contributions does not
+    change."""
 
     def begin(parameters: list[torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
         state = [parameter.clone() for parameter in parameters]
@@ -65,7 +67,8 @@ def one_by_one(rule: Callable[[torch.Tensor, list], torch.Tensor]) -> Callable:
 
 
 def plain_torch(name: str) -> Callable:
-    """The reference of an optimizer: torch's own over whole tensors, not fused and not grouped."""
+    """The reference of an optimizer: torch's optimizer on whole tensors, neither fused nor
+    foreach."""
 
     def begin(parameters: list[torch.Tensor]) -> Callable[..., list[torch.Tensor]]:
         params = [torch.nn.Parameter(parameter.clone()) for parameter in parameters]
@@ -111,7 +114,7 @@ CASES = [
 
 
 class Server:
-    """Slices and an updater, folded as the slice store does it: in place, or into a spare
+    """Slices with an updater. It folds them as the slice store does, in place or into a spare
     buffer."""
 
     def __init__(self, case: Case, seed: int = 0) -> None:
@@ -156,7 +159,7 @@ class Server:
         kept = [held.parameters for held in self.held]
         steps = [SliceStep(held.weight, held.rate or 0.0) for held in self.held]
         self.updater.fold(self.held, target, steps)
-        # The aggregate of an addition becomes the next version, without a copy.
+        # After an addition, the aggregate itself is the next version.
         if isinstance(self.updater, Addition):
             target = [
                 held.aggregate.clone() if held.weight else place
@@ -196,7 +199,7 @@ def test_in_place_and_spare_may_alternate(case: Case) -> None:
 @cases
 @pytest.mark.parametrize("spare", [False, True], ids=["in place", "spare"])
 def test_slices_without_weight_stay_unchanged(case: Case, spare: bool) -> None:
-    """A worker died while it pushed, so this round has nothing for the second slice."""
+    """A worker died while it pushed, so this round has no contribution to the second slice."""
     server = Server(case)
     check(server.round([[2.0], [4.0], [1.0]], spare=spare))
     before = server.held[1].parameters.clone()

@@ -1,5 +1,4 @@
-"""TCP works where memfd does not exist, and `--link` chooses the link by the location of the
-peer."""
+"""TCP works on hosts without memfd. `--link auto` chooses the link by the location of the peer."""
 
 import uuid
 from collections.abc import Iterator
@@ -81,7 +80,8 @@ def test_auto_dials_tcp_without_memfd(address: m.Address) -> None:
 
 @pytest.mark.usefixtures("_no_memfd")
 def test_a_server_without_memfd_is_dialled_over_tcp(address: m.Address) -> None:
-    """Two hosts without an identity are not the same host."""
+    """Neither this host nor the address has a host identity, which does not make them the same
+    host."""
     nowhere = m.Address(address.host, address.port, "", "")
     link = SocketDialer("auto").dial(nowhere, "s0")
     assert link.kind == "tcp"

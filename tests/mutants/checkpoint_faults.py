@@ -1,4 +1,5 @@
-"""Faults of cuts and resumes: each puts something into a checkpoint that does not belong together."""
+"""Faults of checkpoints and resumes: with each, the parts of a checkpoint do not belong
+together."""
 
 from tests.mutants.mutant import Mutant, mutant
 

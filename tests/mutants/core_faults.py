@@ -1,4 +1,5 @@
-"""Faults of the decisions: each breaks one rule of the design's §9, "nothing lost"."""
+"""Faults in the decisions of `core`: each breaks a rule by which no contribution is lost or added
+twice."""
 
 from tests.mutants.mutant import Change, Mutant, mutant
 

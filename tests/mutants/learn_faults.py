@@ -1,4 +1,4 @@
-"""Faults of workers: what they compute, on which points, and with which weight it counts."""
+"""Faults of workers: in what they compute, on which points, and with which weight it counts."""
 
 from tests.mutants.mutant import Mutant, mutant
 

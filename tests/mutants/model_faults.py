@@ -1,4 +1,4 @@
-"""Faults of saving the model: each loses it, or saves another one."""
+"""Faults of saving the model: with each, the model is not saved, or a wrong model is."""
 
 from tests.mutants.mutant import Mutant, mutant
 

@@ -1,9 +1,10 @@
-"""A mutant is one small fault. It names the code that it changes by definition, not by file or line.
+"""A mutant is one small fault. It names the function or constant that it changes, not a file or
+line.
 
-A `Change` names a definition (`runtime:SliceStore.add`: a layer of the package, and a function, method
-or constant in it) and replaces one expression, or a run of statements, inside it. Patterns are compared
-as syntax trees, so comments and line breaks do not matter. A name or a pattern that is not found exactly
-once is an error: when code changes, its mutants must be reviewed.
+A `Change` names a definition, such as `runtime:SliceStore.add`: a layer of the package, and a
+function, method or constant in that layer. It replaces one expression, or consecutive statements,
+in it. Patterns are compared as syntax trees, so comments and line breaks do not matter. A name or a
+pattern that is not found exactly once is an error: when code changes, its mutants must be reviewed.
 """
 
 import ast
@@ -24,7 +25,8 @@ class Outdated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """In `code`, replace `old` by `new`: expressions, or statements."""
+    """Replace `old` by `new` in the definition `code`. Both are expressions, or both are
+    statements."""
 
     code: str
     old: str
@@ -38,9 +40,10 @@ class Mutant:
     """What goes wrong, in one sentence."""
     changes: tuple[Change, ...]
     tests: tuple[str, ...]
-    """Names of tests as pytest takes them; one of these tests must fail."""
+    """Tests as pytest names them. At least one of them must fail."""
     slow: bool = False
-    """It takes more than about a second on an idle machine. `make test` leaves it out."""
+    """Whether its tests take more than about a second on an idle machine. `make test` leaves such
+    mutants out."""
 
 
 def mutant(
@@ -51,8 +54,8 @@ def mutant(
 
 
 def write_mutated(mutant: Mutant, package: Path, into: Path) -> None:
-    """Make a copy of the package with the mutant's changes in the folder `into`. Everything that does
-    not change is a symbolic link, compiled files among them."""
+    """Make a copy of the package with the mutant's changes in the folder `into`. Files that do not
+    change are symbolic links, also compiled files."""
     sources = mutated_sources(mutant, package)
     copy = into / package.name
     copy.mkdir()
@@ -108,8 +111,8 @@ class Patch:
 
 
 def patches(mutant: Mutant, package: Path) -> list[Patch] | None:
-    """The new code of every function that the mutant changes. None: it changes something else, such as
-    a constant or the default of a parameter."""
+    """The new code of every function that the mutant changes. Returns None if it changes anything
+    else, such as a constant or the default of a parameter."""
     trees: dict[Path, ast.Module] = {}
     changed: list[tuple[Path, tuple[str, ...]]] = []
     for change in mutant.changes:
@@ -199,7 +202,7 @@ def _name(node: _Definition) -> str | None:
 
 
 def _replace(definition: _Definition, change: Change) -> int:
-    """Replace the pattern wherever it occurs; return how often it did."""
+    """Replace the pattern wherever it occurs. Returns the number of occurrences."""
     old, new = ast.parse(change.old).body, ast.parse(change.new).body
     match old, new:
         case [ast.Expr(value=expression)], [ast.Expr(value=instead)]:

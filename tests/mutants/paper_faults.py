@@ -1,4 +1,4 @@
-"""Faults that violate a sentence of a paper: the test that quotes the sentence must fail."""
+"""Faults that violate a sentence of a paper. The test that quotes the sentence must fail."""
 
 from tests.mutants.mutant import Mutant, mutant
 
@@ -164,7 +164,7 @@ PAPERS: tuple[Mutant, ...] = (
         "self._shuffled(chunk, passes)[:taken]",
         _FSP + "test_every_point_is_sampled_evenly",
     ),
-    # -- what is left when workers are done --------------------------------------------------------
+    # -- workers that have visited all their points --------------------------------------------
     mutant(
         "the-last-worker-steps-for-all",
         "Workers that have visited all of their points leave the mean.",

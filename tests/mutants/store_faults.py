@@ -1,4 +1,5 @@
-"""Faults of the store: each breaks a rule by which a checkpoint is whole or is not loaded."""
+"""Faults of the store: each breaks a rule that keeps an incomplete or damaged checkpoint from being
+loaded."""
 
 from tests.mutants.mutant import Change, Mutant, mutant
 

@@ -114,7 +114,8 @@ def hunt(tmp_path: Path, *arguments: str) -> tuple[int, list[str]]:
 
 
 def test_a_mutant_is_killed_by_a_test_that_fails_and_by_nothing_else(tmp_path: Path) -> None:
-    """ "found" shows in a process that its test starts; a hanging test fails by its own timeout."""
+    """The fault of "found" shows only in a child process of its test. A test that hangs fails by
+    its own timeout."""
     code, said = hunt(tmp_path, "found", "patched", "missed", "hangs", "dies", "outdated")
     words = {line.split()[1]: line for line in said if line.startswith("[")}
     assert words["found"].endswith("test_hunted.py::test_child")
@@ -134,7 +135,8 @@ def test_a_test_that_fails_without_a_mutant_kills_none(tmp_path: Path) -> None:
 
 
 def test_a_test_that_fails_in_a_fork_without_a_mutant_decides_nothing_there(tmp_path: Path) -> None:
-    """Both tests fail in the fork; only one of them passes there without the mutant."""
+    """With the mutants, both tests fail in a fork. Without a mutant, only one of them passes there,
+    so the other mutant is tested in a copy of the package."""
     _, said = hunt(tmp_path, "broken", "patched", "--unverified")
     words = {line.split()[1]: line for line in said if line.startswith("[")}
     assert "without a copy" in words["patched"]
@@ -159,7 +161,8 @@ def test_only_the_bodies_of_functions_are_patched(
 
 @pytest.mark.timeout(600)
 def test_the_quick_mutants_are_killed() -> None:
-    """They run in processes of their own. The suite itself runs the named tests without a mutant."""
+    """The mutants run in separate processes. `--unverified` does not check that the tests pass
+    without a mutant, because the whole suite does."""
     command = [sys.executable, "-m", "tools.mutants", "--quick", "--unverified"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=540, check=False

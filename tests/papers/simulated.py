@@ -1,4 +1,4 @@
-"""A scenario run by the machines that run real jobs, in virtual time."""
+"""Runs a scenario in virtual time, with the machines that also run real jobs."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class Simulated:
         return [line for line in self.lines if line["what"] == what]
 
     def contents(self) -> list[set[tuple[int, int, int]]]:
-        """Per slice and server that is alive: the contributions in it."""
+        """The contributions in each slice of each server that is alive."""
         return [
             set(contents)
             for server in self.simulation.servers

@@ -1,9 +1,9 @@
-"""Aware: the parts of it that are implemented. Each test quotes the sentence that it checks.
+"""Aware: the implemented parts of the paper. Each test quotes the sentence that it checks.
 
-Implemented: slices of a given granularity, and a fair distribution to begin with. Not implemented,
-so not tested: the optimal granularity (Eq. 4), forecast and probe messages that measure throughput
-(§3.2), load that follows the measured throughput (Eqs. 8 to 14, Algorithm 1), the assignment of
-slices with probe slices (Algorithm 2), and the peers that the paper compares itself with.
+Implemented: slices of a given granularity, and a fair initial distribution. Not implemented, so not
+tested: the optimal granularity (Eq. 4), forecast and probe messages that measure throughput (§3.2),
+load that follows the measured throughput (Eqs. 8 to 14, Algorithm 1), the assignment of slices with
+probe slices (Algorithm 2), and the systems that the paper compares itself with.
 """
 
 from collections import Counter
@@ -25,8 +25,9 @@ def model(*shapes: tuple[int, ...]) -> m.ModelSpec:
 
 @pytest.mark.parametrize("granularity", [1024, 4096, 65536])
 def test_data_is_segmented_by_the_granularity(granularity: int) -> None:
-    """ "First of all, the data are segmented according to the established slice granularity." No slice
-    is longer, their number is about size / granularity, and together they are the whole model once."""
+    """ "First of all, the data are segmented according to the established slice granularity." No
+    slice is longer than the granularity, there are about size / granularity slices, and together
+    they cover the model exactly once."""
     layout = lay_out(model((100, 300), (7,), (5000,)), 1, granularity)
     (space,) = layout.spaces
     assert all(0 < slice_.length * 4 <= granularity for slice_ in layout.slices)

@@ -1,9 +1,9 @@
-"""dSyncPS: the message format (§3.3.1), the barrier's timer (§3.1.2) and heartbeats (§3.1.7). Each test
-quotes the sentence that it checks.
+"""dSyncPS: the message format (§3.3.1), the barrier's timer (§3.1.2) and heartbeats (§3.1.7). Each
+test quotes the sentence that it checks.
 
 Not implemented: sites with delayed synchronisation (§3.1.4 to §3.1.6), training packages and gates
-(§3.2.1 to §3.2.3), and a worker's choice of its server (§3.2.4), so `TRAINMF`, `SRV_SYNC` and
-`WRK_REQ_SRVS` of Table 1 have names and no message.
+(§3.2.1 to §3.2.3), and a worker's choice of its server (§3.2.4). So no message has the types
+`TRAINMF`, `SRV_SYNC` and `WRK_REQ_SRVS` of Table 1, which exist only as names.
 """
 
 import struct
@@ -77,7 +77,8 @@ def test_event_type(event: str, kind: type[m.Message]) -> None:
 
 @pytest.mark.parametrize("event", ["TRAINMF", "SRV_SYNC", "WRK_REQ_SRVS"])
 def test_event_types_that_are_not_implemented_are_refused(event: str) -> None:
-    """The wire's enum has the names of Table 1; a frame of such a type ends its link."""
+    """The types of Table 1 that are not implemented have names in the enum, but a frame of such a
+    type ends its link."""
     stream = bytearray(frame())
     stream[8] = EventType[event]
     end = 36 + 20
@@ -91,7 +92,8 @@ def test_event_types_that_are_not_implemented_are_refused(event: str) -> None:
 
 def test_body_and_its_length() -> None:
     """ "The msgBody contains the message data of variable length and msgBodyLen shows the length of
-    this message." The paper's 32 bits stop at 4 GB; ours are 64."""
+    this message." The paper's length has 32 bits, which limits a
+    message to 4 GB. The length here has 64 bits."""
     (length,) = struct.unpack_from("<Q", frame(), 16)
     assert length == len(body())
     assert frame().endswith(body())
@@ -99,8 +101,8 @@ def test_body_and_its_length() -> None:
 
 def test_digest() -> None:
     """ "To guarantee message integrity, a 64-byte long SHA-1 hash value is included in hashVal,
-    where SHA_DIGEST_LENGTH is 64 by default, and can be adjusted." SHA-1 has 20 bytes; the 64 are
-    blake2b's. Here head and payload have a digest each."""
+    where SHA_DIGEST_LENGTH is 64 by default, and can be adjusted." A digest of SHA-1
+    has 20 bytes, and one of blake2b has 64. Here the head and the payload each have a digest."""
     for digest, nbytes in ((Digest.SHA1, 20), (Digest.BLAKE2B, 64), (Digest.XXH3, 8)):
         head, payload = frame(digest)[36 : 36 + nbytes], frame(digest)[36 + nbytes :][:nbytes]
         assert head == digest.over([m.encode_head(MESSAGE)])
@@ -128,8 +130,8 @@ def test_stream() -> None:
 
 
 def test_the_header_has_a_checksum_that_the_paper_does_not_have() -> None:
-    """The paper has no checksum of the header. With one, a frame whose length was corrupted is refused;
-    without it, the receiver would wait for bytes that never come."""
+    """The paper has no checksum of the header. With a checksum, a frame with a damaged length
+    is refused. Without it, the receiver would wait for bytes that never come."""
     header = frame()[: 36 + 20 + 20]
     (checksum,) = struct.unpack_from("<I", frame(), len(header))
     assert checksum == zlib.crc32(header)
@@ -155,7 +157,7 @@ def test_the_server_goes_on_without_late_workers() -> None:
 
 def test_the_timer_is_120_seconds_by_default() -> None:
     """ "By default, we set this timer to be 120 seconds, but this can be adjusted by the system
-    operator." Ours becomes shorter once the length of rounds is known."""
+    operator." Here the timer becomes shorter once the duration of rounds is known."""
     policy = choose_policy(m.JobSpec(job="j", sync="bsp"))
     for worker in (0, 1):
         policy.on(sync.Joined(worker), 0)

@@ -106,7 +106,8 @@ def test_whatever_was_processed_is_committed() -> None:
 
 def test_every_point_is_sampled_evenly() -> None:
     """ "each worker under FSP uses a round-robin policy to schedule local training operations among
-    iterations, so that every data point can be evenly sampled": the cursor runs on across rounds."""
+    iterations, so that every data point can be evenly sampled": a worker's cursor
+    in the data continues from round to round."""
     regression = Regression()
     train(regression, epochs=3)
     everywhere = [point for points in regression.visited.values() for point in points]
@@ -168,10 +169,11 @@ name = "long"
 
 def test_no_worker_waits_for_a_long_operation() -> None:
     """ "Otherwise, other workers need to wait for a long while, which wastes compute resources." A
-    point of one worker takes 94 ms; the others wait 5 ms for it, and not to its end.
+    point takes one worker 94 ms. The others wait 5 ms for it, and do not wait for its end.
 
-    The sentence before, "Now the worker should immediately abandon the operation", is not built: a
-    worker ends its micro-batch, leaves it out of its contribution, and visits its points again."""
+    The sentence before, "Now the worker should immediately abandon the operation", is not
+    implemented: a worker finishes the micro-batch, leaves it out of its contribution, and visits
+    its points again."""
     patient, impatient = (
         Simulated(LONG_POINTS.format(abandon=abandon)) for abandon in ("off", "5ms")
     )
@@ -199,7 +201,7 @@ def test_without_a_patience_workers_wait_for_a_long_operation() -> None:
 
 
 def test_a_contribution_under_bspb_has_all_points_of_the_worker() -> None:
-    """ "the basic full-batch BSP framework (BSPB)": a contribution is all points of its worker."""
+    """ "the basic full-batch BSP framework (BSPB)": a contribution has all points of its worker."""
     done = train(Regression(), sync="bspb", interval="auto", rounds=5)
     workers = [line for line in done.journal if line["what"] == "rounds"][-1]["workers"]
     made = [(totals["contributions"], totals["points"]) for totals in workers.values()]
@@ -212,13 +214,15 @@ def test_a_contribution_under_bspb_has_all_points_of_the_worker() -> None:
 PASS_NS = 1600 * MS
 BATCH_NS = 40 * MS
 WARM_UP, MEASURING = 5, 4 * (4 + 2) + 4 + 1
-"""Rounds of the search: first to 40 ms, then parts of four and of two rounds in turn."""
+"""The number of rounds of the search: 5 until the interval is 40 ms; then four times 4 rounds of 40
+ms and 2 of 80 ms, 4 more of 40 ms, and one that measures the objective at the end."""
 
 
 def search(
     interval: AutoInterval | BinaryInterval, rates: dict[int, float], rounds: int
 ) -> list[IntervalTerms]:
-    """The objective falls by `rates[interval in ms]` per second of work; barriers take 10 ms."""
+    """Search in a training whose objective falls by `rates[interval in ms]` per second of work.
+    Barriers take 10 ms. Returns the terms of all rounds."""
     objective, told = 1000.0, []
     for _ in range(rounds):
         terms = interval.next()
@@ -233,8 +237,8 @@ def search(
 
 
 def test_eq_7() -> None:
-    """ "maximize the optimization gain w.r.t. f in the valid training time": T - phi T / (eta + phi)
-    is T eta / (eta + phi), and T is the same for all intervals."""
+    """ "maximize the optimization gain w.r.t. f in the valid training time": the valid time
+    T - phi T / (eta + phi) equals T eta / (eta + phi), and T is the same for all intervals."""
     line, phi, total = Line(-0.7, 2.0), 0.05, 30.0
     for eta in (0.01, 0.3, 2.0):
         valid = total - phi * total / (eta + phi)
@@ -247,10 +251,10 @@ def test_eq_7() -> None:
 @pytest.mark.parametrize("phi", [0.002, 0.02, 0.3])
 @pytest.mark.parametrize(("a", "b"), [(-2.0, 1.0), (-0.3, 4.0), (-40.0, 5.0)])
 def test_eta_star_against_brute_force(a: float, b: float, phi: float) -> None:
-    """ "we can compute an optimal interval": no other interval of a hundred thousand gains more."""
+    """ "we can compute an optimal interval": none of 100,000 other intervals gains more."""
     eta = best_interval(a, b, phi)
     assert eta is not None
-    zero = -b / a  # beyond it nothing is gained any more
+    zero = -b / a  # longer intervals gain nothing
     tried = max(
         (zero * at / 100_000 for at in range(1, 100_000)), key=lambda x: Line(a, b).gain(x, phi)
     )
@@ -275,8 +279,8 @@ def test_two_points_of_the_line() -> None:
 
 
 def test_the_objective_is_gained_in_both_measurements_for_the_same_time() -> None:
-    """ "the training quality during the valid elapsed time (...) = 2 eta": parts at eta and at 2 eta
-    have the same time of work."""
+    """ "the training quality during the valid elapsed time (...) = 2 eta": all parts of the
+    measurement, at eta and at 2 eta, have the same time of work."""
     told = search(AutoInterval(), {}, rounds=WARM_UP + MEASURING)[WARM_UP:]
     ends = [at for at, terms in enumerate(told) if terms.probe]
     work = {sum(terms.interval_ns for terms in told[start:end]) for start, end in pairwise(ends)}

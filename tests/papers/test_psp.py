@@ -61,14 +61,14 @@ def test_1_1_3() -> None:
     [((1, 2), (2, 1)), ((2, 3), (3, 2)), ((1, 2, 4), (4, 2, 1)), ((2, 2, 3), (3, 3, 2))],
 )
 def test_eq_2(times: tuple[int, ...], steps: tuple[int, ...]) -> None:
-    """ "the optimal synchronization time can be represented as the least common multiple": on small
-    whole ratios ours is the same."""
+    """ "the optimal synchronization time can be represented as the least common multiple": for
+    ratios of small integers, the plan here is the same."""
     assert tuple(plan_steps(dict(enumerate(times))).steps.values()) == steps
 
 
 def test_fig_3() -> None:
     """ "other tasks on worker node 3 preempt computing resources, resulting in a performance
-    decline": the plan follows within a few measurements."""
+    decline": the plan adapts within a few measurements."""
     prediction = Prediction()
     for _ in range(4):
         for worker, step_ns in ((1, 10**6), (2, 10**6), (3, 2 * 10**6)):
@@ -133,12 +133,13 @@ def test_workers_of_a_simulated_job_reach_the_predicted_barrier_together(
 ) -> None:
     """ "if the global synchronization is performed after worker node 1 completes 3 local model
     iteration training, the ideal computational resource utilization rate of the cluster can reach
-    100%": every worker has made its steps when it reaches the barrier, and no worker waits for another.
+    100%": every worker has made its steps when it reaches the barrier, and no worker waits for
+    another.
 
-    The first round is not planned, so workers are apart by the difference of their step times after
-    it; the plan must not let that difference grow. Without a plan the fastest worker would arrive a
-    whole step of the slowest too early each time. Utilisation would prove nothing here, because a worker
-    that trains through the barrier computes all the time."""
+    The first round has no plan: after it, the arrivals of workers differ by the difference of their
+    step times. With a plan this difference must not grow. Without a plan, the fastest worker would
+    wait for a whole step of the slowest one in every round. The test does not compare utilisation,
+    because under psp a worker also computes while a fold is under way."""
     arrivals: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     count = Counting.count
 

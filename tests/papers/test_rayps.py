@@ -1,8 +1,8 @@
 """RayPS: partitioned data and parameters, replicas and fault tolerance. Each test quotes the sentence
 that it checks.
 
-Not implemented: checkpoints ("the system can resume training from the saved checkpoints") and Ray's
-actors.
+Not tested here: checkpoints ("the system can resume training from the saved checkpoints"), see
+`tests/sim/test_cuts.py`. Not implemented: Ray's actors.
 """
 
 from collections import Counter
@@ -18,7 +18,8 @@ SLICES = 120
 
 
 def primaries(servers: list[int], current: dict[int, int] | None = None) -> dict[int, int]:
-    """The primary of every slice. A slice may stay with its current primary, and with no other."""
+    """The primary of every slice on a ring of these servers. A slice stays with its primary in
+    `current` if possible."""
     staying = {slice_: [server] for slice_, server in (current or {}).items()}
     routes = Ring(servers).place(SLICES, current=staying)
     return {slice_: route.primary for slice_, route in enumerate(routes)}
@@ -106,8 +107,8 @@ def test_with_three_servers_and_two_replicas_each_server_has_all_slices() -> Non
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_replicas_are_on_k_other_servers(k: int) -> None:
     """ "Each server node stores a replica of k counterclockwise neighbor key ranges relative to the
-    one it owns." On a ring with virtual nodes, a slice's neighbours are the next k other servers that
-    the ring meets after the slice's hash."""
+    one it owns." On a ring with virtual nodes, the replicas of a slice are on the next k other
+    servers clockwise from the slice's hash."""
     ring = Ring(range(5))
     for slice_, route in enumerate(ring.place(SLICES, k)):
         met = [server for server in ring.clockwise(slice_) if server != route.primary]
@@ -159,9 +160,9 @@ def test_other_workers_take_the_load_of_a_disconnected_one(sync: str) -> None:
 @pytest.mark.guarantee("servers-killed", k=(2,))
 @pytest.mark.parametrize("sync", SYNCS)
 def test_training_goes_on_with_one_worker_and_one_server(sync: str) -> None:
-    """ "the system can continue to work even if workers or servers are terminated during the training
-    process, as long as there is at least one worker and one server available". The server must be the
-    lead's."""
+    """ "the system can continue to work even if workers or servers are terminated during the
+    training process, as long as there is at least one worker and one server available". Here that
+    server must be the one with the lead."""
     run = job(sync, WORKERS, SERVERS)
     assert not run.end.failed
     assert run.result["passes"] == 2 and run.result["points"] == 2 * 2000
