@@ -1,1 +1,2 @@
-"""Drivers: event -> machine -> effects -> perform. Server and worker nodes."""
+"""The processes of a job: nodes that hand events to machines and perform the effects they
+return."""

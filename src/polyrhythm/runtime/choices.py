@@ -1,4 +1,5 @@
-"""The values that flags accept, in a module that does not import torch."""
+"""The values that command-line flags accept. This module does not import torch, so that commands
+start quickly."""
 
 LINKS = ("auto", "tcp", "local")
 DIGESTS = ("auto", "none", "xxh3", "sha1", "blake2b")

@@ -1,10 +1,11 @@
-"""Points at which a test can kill a server: just after it has received or sent a message, and just
-before and after it reports its address to the command that started it.
+"""Points at which a test can kill a server: just after it has received or sent a message, just
+before and after it writes an object to a store, and just before and after it reports its address to
+the command that started it.
 
-They are off unless POLYRHYTHM_CRASH_AT names a file when the process starts. When that file
-contains, for example, `s1 sent Placed`, s1 kills itself after it has sent its next `Placed`. It
-removes the file first, so that one line kills once; with POLYRHYTHM_CRASH_AGAIN set, the file
-stays.
+The points do nothing unless POLYRHYTHM_CRASH_AT names a file when the process starts. While that
+file contains, for example, `s1 sent Placed`, s1 kills itself after it has sent its next `Placed`.
+It removes the file first, so that it is killed only once. If POLYRHYTHM_CRASH_AGAIN is set, the
+file stays.
 """
 
 import os
@@ -24,13 +25,14 @@ def arm() -> None:
 
 
 def reach(who: str, did: str, message: object) -> None:
-    """Die here if the file names this process, what it did, and the type of the message."""
+    """Kill this process if the file contains its name, `did` (such as `sent`) and the type of the
+    message."""
     if ON:
         reach_step(who, did, type(message).__name__)
 
 
 def reach_step(who: str, did: str, what: str) -> None:
-    """Die here if the file names this process, what it did, and what it did it to."""
+    """Kill this process if the file contains the words `who`, `did` and `what`."""
     if not ON:
         return
     try:
@@ -41,4 +43,4 @@ def reach_step(who: str, did: str, what: str) -> None:
                 os.unlink(_file)
             os.kill(os.getpid(), signal.SIGKILL)
     except FileNotFoundError:
-        pass  # no crash is asked for now
+        pass  # the test does not ask for a crash now

@@ -1,8 +1,9 @@
 """Runs the machines of a process, one event at a time, without a thread of its own.
 
-A thread that brings an event runs it, unless another thread is running machines: then that thread
-takes the event over. So no event waits for a thread to wake up, no two events are handled at once,
-and no thread blocks. A hand-over between threads would cost more than handling the event.
+The thread that posts an event also handles it. If another thread is running the machines already,
+that thread handles the event instead. So no event waits for a thread to wake up, no two events are
+handled at once, and no thread blocks. Waking a separate thread would take longer than handling the
+event.
 """
 
 import threading
@@ -29,8 +30,9 @@ class Driver:
         check: bool = False,
         before_tick: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` is called when all queued events are handled, so that links flush what was sent.
-        `before_tick` may queue events that a machine should handle before its Tick."""
+        """`settle` is called when all queued events are handled, so that links flush the messages
+        that were sent. `before_tick` may queue events that a machine should handle before its
+        Tick."""
         self._machines = machines
         self._perform = perform
         self._settle = settle
@@ -41,15 +43,15 @@ class Driver:
         self._running = threading.Lock()
         self._clock = threading.Condition()
         self._wakes_ns: dict[str, int] = {}
-        """The time at which each machine wants a Tick, as of the last event. The timekeeper reads
-        this dict while machines run, so it is replaced and never changed."""
+        """The time at which each machine wanted a Tick after the last event. The timekeeper thread
+        reads this dict while machines run, so it is replaced as a whole and never changed."""
         self._sleeps_until_ns: int | None = None
         self._closed = False
         self._timekeeper = threading.Thread(target=self._keep_time, name="time", daemon=True)
         self._timekeeper.start()
 
     def put(self, machine: str, event: Any) -> None:
-        """Queue an event for the next `run`, so that events that came together are handled
+        """Queue an event for the next `run`. So events that arrive together are handled
         together."""
         self._queue.append((machine, event))
 
@@ -67,8 +69,8 @@ class Driver:
                 self._running.release()
 
     def catch_up(self) -> None:
-        """Return when all events queued before are handled, by this thread or another. Never call
-        this from within the handling of an event."""
+        """Handle the queued events, and return when all events that were queued before this call
+        are handled. Must not be called while this thread handles an event."""
         with self._running:
             self._drain()
 
@@ -96,7 +98,8 @@ class Driver:
     # -- time ----------------------------------------------------------------------------------
 
     def _wake_in_time(self) -> None:
-        """Wake the timekeeper only if it would sleep too long; it finds a later time by itself."""
+        """Wake the timekeeper thread if it would sleep beyond the next Tick. If the next Tick is
+        later than it expects, it finds that out itself when it wakes."""
         wake_ns = min(self._wakes_ns.values(), default=None)
         if wake_ns is None:
             return
@@ -126,7 +129,7 @@ class Driver:
             self.run()
             if (
                 not self._running.locked()
-            ):  # else the thread that runs machines does this at its end
+            ):  # otherwise the thread that runs the machines calls this when it is done
                 self._wake_in_time()
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""The operator's end of its link to the lead: it says hello, makes one request, and reads the
-answers."""
+"""The operator's end of its link to the lead: it performs the handshake, makes one request, and
+reads the answers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,9 +27,10 @@ def ask_lead(
     *,
     answer_s: float = _ANSWER_S,
 ) -> Iterator[m.OperatorAnswer]:
-    """Make a request to the lead of `job` at host:port, and yield its answers. The last one is `done`.
-    Raises LinkError if the lead cannot be reached or the link ends before that, and Refused if the
-    lead does not meet the request. `answer_s`: how long the handshake may take."""
+    """Make a request to the lead of `job` at host:port, and yield its answers. The last answer has
+    `done` set. Raises LinkError if the lead cannot be reached or the link ends before the last
+    answer, and Refused if the lead refuses the request. `answer_s`: how long the handshake may
+    take."""
     link = dial_tcp(host, port, fx.LEAD)
     try:
         hello = m.OperatorHello(name=name, job=job, digests=offers("auto", link.kind))
@@ -54,7 +55,8 @@ def ask_lead(
 
 @contextmanager
 def _answered(link: Link, within_s: float) -> Iterator[None]:
-    """Close the link if the body takes longer, and say that the lead is silent."""
+    """Close the link if the body takes longer than `within_s`, and raise a LinkError that says that
+    the lead has not answered."""
     with patience(link, within_s) as expired:
         try:
             yield

@@ -11,16 +11,16 @@ Report = Callable[[Note], None]
 
 
 def report_nothing(note: Note) -> None:
-    """Ignore this node's reports."""
+    """Ignore the notes of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """`check`: machines check their invariants after every event. `trace_dir`: where traces are
-    written. `fold_pause_s`: staging, folds take so much longer. `report` is called, on any thread,
-    with the notes of a node that keeps no journal. `secret`: the job's secret, without which there
-    are no TCP links. `model_dir`: where the lead's process writes the model; `saving` is called when
-    it begins to."""
+    """`check`: machines check their invariants after every event. `trace_dir`: the folder of
+    traces; None: none are written. `fold_pause_s`: make every fold longer by this time, for
+    experiments. `report` is called, on any thread, with the notes of a node that keeps no journal.
+    `secret`: the job's secret; None: the node has no TCP links. `model_dir`: the folder into which
+    the lead's process writes the model; `saving` is called when it begins to write."""
 
     digest: str = "auto"
     link: str = "auto"

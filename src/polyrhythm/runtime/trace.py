@@ -93,8 +93,8 @@ class Trace:
 
 
 def _open_fresh(path: Path) -> IO[bytes]:
-    """A process that was started again keeps the traces of its earlier lives: a.trace,
-    a.2.trace."""
+    """Open a new file. If a process of this name ran before, its trace is kept, and the new one
+    gets the next free name: a.trace, a.2.trace, a.3.trace."""
     lives = chain((path,), (path.with_stem(f"{path.stem}.{life}") for life in count(2)))
     for place in lives:
         try:
@@ -107,8 +107,8 @@ def _open_fresh(path: Path) -> IO[bytes]:
 
 
 def _flat(effects: Sequence[Effect]) -> tuple[tuple[str, bytes], ...]:
-    """Effects as (type, body). The type of an effect that holds a message names the message's type
-    too."""
+    """The effects as (type, encoded effect). If the effect has a message, the type is followed by
+    the type of the message, as in `Send:Fold`."""
     return tuple(
         (
             type(effect).__name__

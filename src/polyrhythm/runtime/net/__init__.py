@@ -1,1 +1,1 @@
-"""Links of a process: handshakes, listeners and the threads that read."""
+"""The links of a process: handshakes, listening sockets, and the threads that read links."""

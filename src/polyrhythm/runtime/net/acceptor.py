@@ -1,10 +1,9 @@
-"""Accepts the connections to a server, and performs their handshakes before any other part sees
-them.
+"""Accepts the connections to a server, and performs their handshakes. Other modules see a link only
+after its handshake.
 
-*One thread accepts the connections of all listeners and reads the handshakes of all of them; a link
-gets a thread only when its peer is known. A fault in a peer's bytes until then ends its own link
-and nothing else.* `core/server/strangers.py` decides which links are closed when there are too
-many.
+*One thread accepts all connections and reads all handshakes. A link gets a thread only when its
+peer is known. Until then, a fault in a peer's bytes ends that peer's link and nothing else.*
+`core/server/strangers.py` decides which links are closed when there are too many.
 """
 
 import socket
@@ -32,7 +31,8 @@ from polyrhythm.wire.proof import Acceptor, Hello, Secret
 _ACCEPT_AGAIN_S = 0.1
 _LOOK_UP_S = 1.0
 _ACCEPTS_PER_TURN = 32
-"""A limit, so that a flood of connections does not delay the handshakes of earlier ones."""
+"""The most connections that are accepted before handshakes are read again, so that a flood of new
+connections does not delay the handshakes of earlier ones."""
 
 
 class Listeners:
@@ -62,9 +62,9 @@ class _Caller:
 
 
 class ConnectionAcceptor:
-    """`accept_link` is called with each link whose handshake is done, and its hello, on a thread of
-    the link's own. `end_link` ends the link of a known peer whose hello is refused. `report_refusal`
-    gets the reason why an unknown peer was refused."""
+    """`accept_link` is called with each link whose handshake is done, and with the peer's hello, on
+    a new thread for this link. `end_link` ends the link of a proven peer whose hello is refused.
+    `report_refusal` gets the reason why an unknown peer was refused."""
 
     def __init__(
         self,
@@ -174,13 +174,13 @@ class ConnectionAcceptor:
             self._refuse(number, error)
 
     def _know(self, number: int, hello: Hello) -> None:
-        """The peer has proven its identity: finish the handshake on a thread of the link's own."""
+        """The peer has proven its identity: finish the handshake on a new thread for this link."""
         link = self._callers[number].link
         thread = threading.Thread(
             target=self._greet, args=(link, hello), name=f"read-link-{number}", daemon=True
         )
         self._poller.remove(link)
-        thread.start()  # if that fails, for want of memory say, the link is refused
+        thread.start()  # if no thread can be started, the exception makes `_hear` refuse the link
         self._forget(number)
 
     def _forget(self, number: int) -> _Caller:
@@ -209,7 +209,7 @@ class ConnectionAcceptor:
     # -- links within the process --------------------------------------------------------------
 
     def welcome(self, link: Link) -> None:
-        """Accept a memory link, which a poller cannot read: a thread of its own reads its hello."""
+        """Accept a memory link. A poller cannot read it, so a new thread reads its hello."""
         link.peer = f"link-{self._number()}"
         threading.Thread(
             target=self._hear_alone, args=(link,), name=f"read-{link.peer}", daemon=True
@@ -237,6 +237,7 @@ class ConnectionAcceptor:
 
 
 def _end(link: StreamLink) -> None:
-    """Close a link at once: the few frames sent to an unknown peer fit into the socket's buffer."""
+    """Close a link. This does not wait long, because the few frames that were sent to an unknown
+    peer fit into the socket's buffer."""
     link.close()
     link.dispose()

@@ -1,5 +1,5 @@
-"""Refuses messages that their sender may not send: a peer sends in its own name, and only the lead
-gives orders."""
+"""Refuses messages that a peer may not send. A peer may send messages only in its own name, and
+only the lead may give orders."""
 
 from polyrhythm.core.effects import is_operator
 from polyrhythm.core.peers import SEAT
@@ -10,8 +10,8 @@ from polyrhythm.wire import messages as m
 
 
 def for_the_lead(link: Link, message: m.Message) -> bool:
-    """Whether a message is for the lead's machine; otherwise it is for the server's. Raises
-    FrameError if the peer of this link may not send it."""
+    """Whether a message is for the lead's machine; otherwise it is for the server's machine. Raises
+    FrameError if the peer of this link may not send the message."""
     kind = type(message)
     if kind is m.OperatorRequest:
         if not is_operator(link.peer):

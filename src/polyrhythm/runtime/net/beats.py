@@ -1,9 +1,10 @@
 """Sends the lead's heartbeats to workers and servers.
 
-*A peer that does not read gets only a few of them.* A worker reads nothing during a step, which may
-take an hour. Heartbeats that filled its link would delay other messages of the lead, and a link
-that takes nothing for a minute is ended. *A peer that sends no heartbeats itself yet, because the
-job waits for its servers, gets every heartbeat: it reads all the time, and cannot confirm them.*
+*A peer that does not read gets at most 8 heartbeats.* A worker reads nothing during a training
+step, which may take an hour. Heartbeats that filled its link would delay other messages of the
+lead, and a link whose peer reads nothing for a minute is ended. *While the job waits for its
+servers, a peer sends no heartbeats, with which it would confirm those of the lead. It gets every
+heartbeat, because it reads all the time.*
 """
 
 from weakref import WeakKeyDictionary
@@ -22,8 +23,8 @@ class Beats:
         self._read: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
 
     def send(self, message: m.Alive) -> None:
-        """Send a heartbeat to every peer. The pacemaker's thread calls this, whatever other threads
-        do."""
+        """Send a heartbeat to every peer. The pacemaker's own thread calls this, so that no other
+        work of the process delays heartbeats."""
         for link in self._peers.all():
             sent, read = self._sent.get(link, 0), self._read.get(link)
             if read is None or sent - read < _MOST_UNREAD:
@@ -31,5 +32,5 @@ class Beats:
                 link.send(message)
 
     def confirm(self, link: Link, message: m.Alive) -> None:
-        """Note how many heartbeats the peer has read, as its own heartbeat says."""
+        """Note how many heartbeats the peer has read. The peer says so in its own heartbeats."""
         self._read[link] = message.sequence

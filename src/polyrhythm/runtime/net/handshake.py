@@ -1,9 +1,10 @@
 """The handshake of a link: the hello, the proofs of both ends over TCP, and the digest of all later
 frames.
 
-These frames have xxh3 digests. The opener offers digests in its order of preference; the acceptor
-chooses one, and answers with a `HelloReply` or a `Refusal`. A local link needs no proofs, because
-the kernel names the user at the other end (`io/local.py`); a memory link stays within the process.
+The frames of the handshake have xxh3 digests. The opener offers digests for later frames, in its
+order of preference. The acceptor chooses one, and answers with a `HelloReply` or a `Refusal`. A
+local link needs no proofs, because the kernel names the user at the other end (`io/local.py`). A
+memory link needs none either, because it stays within the process.
 """
 
 import secrets
@@ -26,8 +27,9 @@ from polyrhythm.wire.proof import NONCE_NBYTES, Acceptor, Hello, Opener, Secret
 
 
 def offers(digest: str, kind: str) -> tuple[int, ...]:
-    """The digests that an opener offers, the preferred one first: the one that the user chose; by
-    default none on a local link, and xxh3 on others."""
+    """The digests that an opener offers, the preferred one first. If the user chose a digest, only
+    this one is offered. With `auto`, all are offered: on local and memory links `none` is
+    preferred, on TCP links xxh3."""
     if digest != "auto":
         return (int(Digest.named(digest)),)
     preferred = Digest.NONE if kind in ("local", "memory") else Digest.XXH3
@@ -40,8 +42,8 @@ def limits_for(slice_nbytes: int) -> Limits:
 
 @contextmanager
 def patience(link: Link, seconds: float = 10.0) -> Iterator[threading.Event]:
-    """Close the link if the body takes longer than this: the peer does not answer. The event is set
-    in that case."""
+    """Close the link if the body of the `with` statement takes longer than this, because the peer
+    does not answer. In that case the event is set."""
     expired = threading.Event()
 
     def give_up() -> None:
@@ -66,7 +68,7 @@ def must_prove(link: Link) -> bool:
 
 
 def introduce(link: Link, hello: Hello, secret: Secret | None = None) -> m.HelloReply:
-    """Perform the handshake of the opener. If it fails, the link is closed."""
+    """Perform the opener's part of the handshake. If the handshake fails, the link is closed."""
     try:
         return _introduce(link, hello, secret)
     except BaseException:
@@ -118,7 +120,8 @@ def _prove(link: Link, hello: Hello, secret: Secret | None) -> None:
 
 
 def acceptor(link: Link, name: str, job: str, secret: Secret | None) -> Acceptor:
-    """The acceptor's end of the handshake. A TCP link is refused if this server has no secret."""
+    """Make the object that performs the acceptor's part of the handshake. Raises LinkError for a
+    TCP link if this server has no secret."""
     if must_prove(link) and secret is None:
         raise LinkError(f"{name} does not know its job's secret, so it takes no TCP links")
     nonce = secrets.token_bytes(NONCE_NBYTES)
@@ -128,8 +131,8 @@ def acceptor(link: Link, name: str, job: str, secret: Secret | None) -> Acceptor
 def greet(
     link: Link, hello: Hello, name: str, address: m.Address, digest: str, job: m.JobSpec
 ) -> Hello:
-    """Answer a known peer, and agree on the digest of all later frames. Returns its hello without
-    the nonce, which machines do not need."""
+    """Answer the hello of a peer that has proven its identity, and choose the digest of all later
+    frames. Returns the hello without the nonce, which machines do not need."""
     if (fault := name_fault(hello.name)) is not None:
         raise FrameError(in_words(fault))
     if hello.job and hello.job != job.job:

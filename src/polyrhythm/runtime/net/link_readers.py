@@ -1,5 +1,5 @@
-"""Reads the links of a server: one polling thread for most links, and a thread each for links that
-carry large tensors as bytes."""
+"""Reads the links of a server. One polling thread reads most links; a link that carries large
+tensors as bytes has a thread of its own."""
 
 import threading
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from polyrhythm.tensors.threads import work_with
 from polyrhythm.wire import messages as m
 
 FRAMES_PER_TURN = 64
-"""*At most this many frames of a link are read at a time, before the others get their turn. So a
-flood of frames from one member delays those of others by at most one turn.* A link with its own
-thread that sends as many frames in a row without a payload waits until the machines have handled
-them."""
+"""*The polling thread reads at most this many frames of a link before it reads the other links. So
+a flood of frames from one member delays the frames of others by at most one turn.* A thread that
+reads a single link stops after this many frames in a row without a payload, until the machines have
+handled them."""
 
 
 class Take(Protocol):
-    """Called with each message. `wait`: the payload's memory is reused after the call, so it must
-    have been used when the call returns."""
+    """Called with each message. `wait`: the memory of the payload is reused after the call, so the
+    call must return only when the payload is no longer needed."""
 
     def __call__(
         self, link: Link, message: m.Message, payload: Payload | None, wait: bool
@@ -36,11 +36,12 @@ class LinkReaders:
         end_link: Callable[[Link, Exception], None],
         needs_thread: Callable[[Link], bool],
     ) -> None:
-        """`take` is called with each message. `run` is called when all received messages are taken,
-        and `catch_up` when a link has had its turn and more of its messages are there; it returns
-        when all of them are handled. `end_link` is called when a link has ended. `needs_thread`:
-        whether a link needs a thread, because it carries large tensors as bytes; small messages and
-        references are faster under the poller."""
+        """`take` is called with each message. `run` is called when `take` was called with all
+        messages that have arrived. `catch_up` is called instead if a link has used up its turn and
+        has more messages; it returns when the machines have handled all messages so far. `end_link`
+        is called when a link has ended. `needs_thread`: whether a link needs a thread of its own,
+        because it carries large tensors as bytes. For small messages and references the poller is
+        faster."""
         self._take = take
         self._run = run
         self._catch_up = catch_up
@@ -58,12 +59,13 @@ class LinkReaders:
         return threading.current_thread() is self._thread
 
     def begin(self, link: Link) -> None:
-        """Read a link from now on: under the poller, or on another thread."""
+        """Read a link from now on, by the poller or on a new thread."""
         if not self._read_by_poller(link):
             self.begin_apart(link)
 
     def read(self, link: Link) -> None:
-        """Read a link to its end: under the poller, or on this thread."""
+        """Let the poller read a link, if it can. Otherwise read the link on the calling thread
+        until the link ends."""
         if self._read_by_poller(link):
             return
         work_with(1)
@@ -77,7 +79,7 @@ class LinkReaders:
                 self._catch_up()
 
     def _take_next(self, link: Link) -> tuple[m.Message, Payload | None] | None:
-        """Take the next message; None if that ended the link."""
+        """Receive and handle the next message. Returns None if the link has ended."""
         try:
             message, payload = link.receive()
             self._take(link, message, payload, wait=True)
@@ -91,7 +93,8 @@ class LinkReaders:
             self._poller.remove(pollable)
 
     def begin_apart(self, link: Link) -> None:
-        """Read a link from now on, without using anything that has come on this thread."""
+        """Read a link from now on. The calling thread handles none of its messages, not even those
+        that have arrived already."""
         name = f"read-{link.peer}"
         threading.Thread(target=self.read, args=(link,), name=name, daemon=True).start()
 
@@ -118,7 +121,7 @@ class LinkReaders:
                 self._run()
 
     def _ready(self, link: PollableLink) -> bool:
-        """Take the messages of one turn; True if more may be there."""
+        """Handle the messages of one turn. Returns True if more may have arrived."""
         if self._needs_thread(link):
             self._poller.remove(link)
             self.begin_apart(link)

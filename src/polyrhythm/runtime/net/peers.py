@@ -1,4 +1,4 @@
-"""The links of a node by the names of their peers."""
+"""The links of a node, by the names of the peers."""
 
 import threading
 
@@ -9,13 +9,14 @@ class Peers:
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
         self._dirty: dict[Link, None] = {}
-        """The links to flush, in the order in which messages were queued."""
+        """The links with queued messages that `flush` must send, in the order of their first
+        message."""
         self._lock = threading.Lock()
 
     def add(self, link: Link) -> Link | None:
-        """Add a link. Returns the older link of its peer, which this one replaces; or this link
-        itself, which is then not added, if the peer is linked already under the same or a later
-        incarnation."""
+        """Add a link. If the peer has a link with an older incarnation, it is replaced and
+        returned. If the peer has a link with the same or a later incarnation, the new link is not
+        added, and is returned itself."""
         with self._lock:
             before = self._links.get(link.peer)
             if before is not None and link.incarnation <= before.incarnation:
@@ -37,7 +38,7 @@ class Peers:
         return self._links.get(peer)
 
     def remove(self, link: Link) -> bool:
-        """Remove a link; False if it was removed before."""
+        """Remove a link. Returns False if it was removed or replaced before."""
         with self._lock:
             if self._links.get(link.peer) is not link:
                 return False
@@ -45,7 +46,7 @@ class Peers:
             return True
 
     def touch(self, link: Link) -> None:
-        """A message was queued that `flush` will send."""
+        """Note that a message was queued on this link, so that `flush` sends it."""
         self._dirty[link] = None
 
     def flush(self) -> None:
@@ -68,7 +69,7 @@ class Peers:
 
 
 def hang_up(link: Link) -> None:
-    """Close a link on a thread of its own, because closing waits until queued messages are sent."""
+    """Close a link on a new thread, because closing waits until queued messages are sent."""
 
     def close() -> None:
         link.close()

@@ -1,5 +1,5 @@
-"""A server's links to workers and to other servers: accepting them, dialling them, and reporting
-their ends."""
+"""A server's links to workers and to other servers: accepting links, dialling, and reporting that a
+link has ended."""
 
 import itertools
 import threading
@@ -28,7 +28,7 @@ from polyrhythm.wire.messages.reasons import refused
 from polyrhythm.wire.proof import Hello, Secret
 
 _FIRST = 1
-"""The incarnation of the server that runs the lead, which is the first of the job."""
+"""The incarnation of the server that runs the lead. It is the first server of the job."""
 _REPORT_EVERY_S = 1.0
 _LONGEST_REASON = 200
 
@@ -83,8 +83,9 @@ class ServerLinks:
     # -- beginnings ----------------------------------------------------------------------------
 
     def accept_link(self, link: Link, hello: Hello) -> None:
-        """The handshake of a peer is done. The machine of the lead, or of this server, decides
-        about the link. Only the lead reads from it before that."""
+        """The handshake of a peer is done. The machine of the lead, or that of this server if the
+        lead runs elsewhere, decides about the link. Only the lead's process reads the link before
+        that."""
         link.outlast(self._link_timeout_s)
         if isinstance(hello, m.OperatorHello):
             link.peer = fx.operator_name(next(self._operators))
@@ -92,12 +93,12 @@ class ServerLinks:
         if self._leads:
             self._driver.post(fx.LEAD, hello_event(link.peer, hello))
             self.reading.read(link)
-        else:  # the link is read once it is bound
+        else:  # `bind` will begin to read the link
             self._unread.add(link)
             self._driver.post(self._name, called(link.peer, hello))
 
     def bind(self, effect: fx.Bind) -> None:
-        """A machine has decided which peer is at the other end of a link."""
+        """A machine has decided which peer is at the other end of this link."""
         if effect.link == self._name:
             return
         if not self._leads:
@@ -112,7 +113,7 @@ class ServerLinks:
             self._driver.put(self._name, ev.Linked(server, effect.incarnation))
 
     def _bind_caller(self, effect: fx.Bind) -> None:
-        """The lead has named the peer of this link: begin to read it."""
+        """The lead has announced the peer of this link: begin to read the link."""
         link = self._peers.get(effect.link)
         if link is None:
             return  # the link has ended meanwhile
@@ -130,7 +131,7 @@ class ServerLinks:
         self.reading.begin_apart(link)
 
     def reach_lead(self, dialer: Dialer, address: m.Address) -> None:
-        """Connect this server to the one that runs the lead."""
+        """Connect this server to the server that runs the lead."""
         link = dialer.dial(address, fx.LEAD)
         self._introduce(link, 0)
         self.follow_lead(link, dialer)
@@ -153,8 +154,8 @@ class ServerLinks:
                 threading.Thread(target=self._dial, args=args, name=name, daemon=True).start()
 
     def _dial(self, spec: m.ServerSpec, incarnation: int) -> None:
-        """Connect to a server, on a separate thread: a paused server does not answer for a
-        while."""
+        """Connect to a server. This runs on a separate thread, because a paused server may take
+        long to answer."""
         name = fx.server_name(spec.server)
         assert self._dialer is not None
         try:
@@ -184,8 +185,8 @@ class ServerLinks:
     # -- ends ----------------------------------------------------------------------------------
 
     def end_link(self, link: Link, error: Exception) -> None:
-        """End a link: tell the peer why if the peer caused it, and tell the machines in any
-        case."""
+        """End a link, and report it to the machines. If the link has not ended already, the peer
+        gets the reason."""
         detail = plain(str(error))
         if not isinstance(error, LinkEnded):
             link.send(m.Refusal(reason=refused(f"{self._name}: {detail}")))
@@ -203,7 +204,7 @@ class ServerLinks:
 
     def report_refusal(self, detail: str) -> None:
         """Record that an unknown peer was refused. The journal gets at most one such line per
-        second, however many peers come."""
+        second, with the number of peers since the last line."""
         self._refused += 1
         now_s = time.monotonic()
         if self._journal is not None and now_s >= self._reported_s + _REPORT_EVERY_S:
@@ -212,7 +213,8 @@ class ServerLinks:
             self._refused, self._reported_s = 0, now_s
 
     def _replace(self, link: Link | None) -> None:
-        """End an old link whose peer has connected again; its end was not noticed."""
+        """End the old link of a peer that has connected again. This server had not noticed that the
+        old link is dead."""
         if link is not None:
             closed = ev.LinkClosed(link.peer, "it came back", link.incarnation)
             self._driver.post(self._name, closed)
@@ -228,7 +230,7 @@ class ServerLinks:
             if link in self._unread:
                 self._unread.discard(link)
                 hang_up(link)
-            else:  # the thread that reads the link notices the end, and disposes of it
+            else:  # the thread that reads the link notices the end and disposes of the link
                 threading.Thread(target=link.close, name="close", daemon=True).start()
 
     def stop_reporting(self) -> None:

@@ -1,7 +1,7 @@
 """A worker's links to the lead and to the servers.
 
-The user's own thread reads the links while it waits. Only a link that a poller cannot read has a
-thread.
+The thread of the user's training loop reads the links while it waits. Only a link that a poller
+cannot read (a memory link) has a thread of its own.
 """
 
 import threading
@@ -39,9 +39,9 @@ class WorkerLinks:
         run: Callable[[], None],
         post: Callable[[Event], None],
     ) -> None:
-        """`take` is called with every message; `place_of` returns the memory into which a slice is
-        received; `run` is called when all received messages are taken; `post` gets the event of a
-        link's end."""
+        """`take` is called with every message. `place_of` returns the memory into which a slice is
+        received. `run` is called when `take` was called with all messages that have arrived. `post`
+        gets an event when a link has ended."""
         self._dialer = dialer
         self._digest = digest
         self._secret = secret
@@ -59,11 +59,12 @@ class WorkerLinks:
         return self._peers.get(peer) or self._peers.get(SEAT.link_to(peer))
 
     def touch(self, link: Link) -> None:
-        """A message was queued that `settle` will flush."""
+        """Note that a message was queued on this link, so that `settle` sends it."""
         self._peers.touch(link)
 
     def settle(self) -> None:
-        """Flush all links, and let the user's thread check what it waits for."""
+        """Flush all links, and wake the user's thread, so that it checks whether what it waits for
+        has happened."""
         self._peers.flush()
         self._poller.wake()
 
@@ -71,8 +72,8 @@ class WorkerLinks:
         self._poller.poll(timeout_s)
 
     def unread(self, peer: str) -> bool:
-        """Whether there are bytes from `peer` that the user's thread, which computes, has not
-        read."""
+        """Whether bytes from `peer` have arrived that were not read yet, because the user's thread
+        is computing."""
         link = self._peers.get(peer)
         pollable = None if link is None else link.pollable
         return pollable is not None and pollable.readable()
@@ -87,7 +88,8 @@ class WorkerLinks:
     def reach(
         self, address: m.Address, peer: str, hello: m.WorkerHello, incarnation: int = 0
     ) -> m.HelloReply:
-        """Connect to a peer, whose incarnation this is, and begin to read the link."""
+        """Connect to a peer, and begin to read the link. `incarnation`: the incarnation of the
+        peer."""
         began_ns = time.monotonic_ns()
         link = self._dialer.dial(address, peer)
         digests = offers(self._digest, link.kind)
@@ -123,7 +125,7 @@ class WorkerLinks:
             self._run()
 
     def _take_next(self, link: Link) -> bool:
-        """Take the next message; False if that ended the link."""
+        """Receive and handle the next message. Returns False if the link has ended."""
         try:
             self._take(link, *link.receive())
         except Exception as error:
@@ -140,10 +142,10 @@ class WorkerLinks:
             self._poller.remove(link)
             lead = self._peers.get(fx.LEAD)
             if lead is not None and lead is not link and lead.pollable is not None:
-                self._ready(lead.pollable)  # the lead may have sent the reason already
-            self._run()  # messages before the end may contain the order to rejoin over a new link
+                self._ready(lead.pollable)  # the lead may have sent the reason for the end already
+            self._run()  # an earlier message may be the order to rejoin over a new link
             self._end_link(link, fault)
-            del fault  # its traceback keeps this frame, and with it the link and its memory, alive
+            del fault  # its traceback refers to this stack frame, and so to the link's memory
         self._run()
         return False
 
@@ -163,7 +165,7 @@ class WorkerLinks:
             self._forget(link)
 
     def shut(self) -> None:
-        """End all links, so that a thread that waits for a silent peer returns."""
+        """End all links, so that a thread that waits for a message of a silent peer returns."""
         self._closing = True
         for link in self._peers.all():
             threading.Thread(target=link.close, name="close", daemon=True).start()

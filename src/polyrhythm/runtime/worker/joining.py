@@ -1,5 +1,5 @@
-"""How a worker joins the job: it says hello to the lead and to every server, and again after an
-eviction."""
+"""How a worker joins the job: it connects to the lead and to every server. After an eviction it
+does so again."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,8 @@ class Joiner:
         links: WorkerLinks,
         put: Callable[[Event], None],
     ) -> None:
-        """`job`: its name, if that is known. The machine knows this worker's number in it."""
+        """`job`: the job's identifier, or empty if it is not known. The machine knows this worker's
+        number in the job."""
         self.servers: tuple[m.Address, ...] = ()
         """The servers that the job had when this worker joined."""
         self._name = name
@@ -43,7 +44,7 @@ class Joiner:
         self._put(ev.LeadLinked(reply.heartbeat_s, reply.lead_timeout_s))
 
     def dial(self, effect: fx.Dial) -> None:
-        """Link to the servers. The server that runs the lead is reached over the lead's link."""
+        """Connect to the servers. The server that runs the lead is reached over the lead's link."""
         assert self._machine.job is not None
         self._job = self._machine.job.job
         self.servers = self.servers or tuple(spec.address for spec in effect.servers)
@@ -67,7 +68,7 @@ class Joiner:
             self._put(ev.LinkClosed(fx.LEAD, f"it could not join again: {error}"))
 
     def _hello(self, address: m.Address, before: int = 0) -> m.WorkerHello:
-        """`before`: the last incarnation of a worker that joins again."""
+        """The hello of this worker. `before`: its last incarnation, if it joins again."""
         return m.WorkerHello(
             worker=self._machine.worker,
             incarnation=self._machine.incarnation or before,

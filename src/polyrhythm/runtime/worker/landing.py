@@ -1,7 +1,8 @@
-"""How slices land: in their final place as they are received, or copied there from a server's memory.
+"""How slices of a new version get into a worker's parameters. They are received directly into their
+final place, or copied there from a server's memory.
 
-Slices of versions that the worker's machine does not expect are kept or skipped, as it said. Slices may
-come on several threads.
+The worker's machine says which version it expects. Slices of other versions are kept for later or
+skipped, as the machine orders. Slices may arrive on several threads.
 """
 
 import threading
@@ -19,9 +20,9 @@ from polyrhythm.wire import messages as m
 
 class Landing:
     def __init__(self, put: Callable[[Event], None]) -> None:
-        """`put` receives an event for each slice that has landed or was skipped."""
+        """`put` receives an event for each slice that is in its place or was skipped."""
         self.in_place: memoryview | None = None
-        """A version that is read in the server's memory."""
+        """The server's memory of the current version, if the worker uses it without a copy."""
         self._put = put
         self._model: FlatModel | None = None
         self._layout: Layout | None = None
@@ -32,13 +33,14 @@ class Landing:
         self._keeping = threading.Lock()
         self._slices_of: dict[int, tuple[int, ...]] = {}
         self._packed: dict[tuple[int, ...], list[tuple[Slice, int, int]]] = {}
-        """The places of the slices that a server sends side by side."""
+        """By the slices that a server sends in one piece of memory, their offsets and sizes in
+        it."""
 
     def attach(self, model: FlatModel, layout: Layout, *, in_place: bool) -> None:
         self._model, self._layout, self._reads_in_place = model, layout, in_place
 
     def arrange(self, routes: Sequence[m.Route]) -> None:
-        """Follow new routes: a server sends the slices whose primary it is."""
+        """Apply new routes: each server sends the slices whose primary it is."""
         assert self._layout is not None
         self._slices_of = {}
         for slice_ in self._layout.slices:
@@ -59,7 +61,8 @@ class Landing:
         return self._expected is not None and message.round >= self._expected
 
     def place_of(self, message: m.Message, nbytes: int) -> memoryview | None:
-        """Where a slice that travels as bytes is received: its final place, if it is expected."""
+        """The memory into which the bytes of a slice are received: its final place, if the slice is
+        expected and has the right size; otherwise None."""
         if not isinstance(message, m.Parameters) or not self._is_expected(message):
             return None
         if message.parts is not None:
@@ -101,7 +104,7 @@ class Landing:
         payload.done()
 
     def _land(self, message: m.Parameters, view: memoryview | None) -> None:
-        """Copy a slice from elsewhere to its place."""
+        """Copy a slice, or all slices of a server, from `view` to their places."""
         assert self._model is not None and self._layout is not None
         if message.slice != m.EVERY_SLICE and not 0 <= message.slice < len(self._layout.slices):
             raise FrameError(f"parameters came of slice {message.slice}, which there is not")
@@ -120,7 +123,8 @@ class Landing:
         self._put(builders.landed(message))
 
     def _take_all(self, model: FlatModel, message: m.Parameters, view: memoryview) -> None:
-        """A server's slices side by side, in its own memory: copy them, or read them there."""
+        """Copy all slices of a server from its memory (`view`); or, if the job reads in place, only
+        remember the memory."""
         if self._reads_in_place:
             self.in_place = view
             return
@@ -128,7 +132,8 @@ class Landing:
             model.land(slice_, view[offset : offset + nbytes])
 
     def _pack(self, server: int, holds: tuple[int, ...]) -> list[tuple[Slice, int, int]]:
-        """The places of the slices that a server sends side by side."""
+        """The slices that a server sends in one piece of memory, with their offsets and sizes in
+        it."""
         assert self._model is not None and self._layout is not None
         ids = holds or self._slices_of[server]
         packed = self._packed.get(ids)

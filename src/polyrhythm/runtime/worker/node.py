@@ -1,7 +1,8 @@
 """A worker's process below the user's loop: links, push buffers, and the worker's machine.
 
-The user's own thread drives the machine: while it waits it reads the links itself, so that a
-contribution is not handed from thread to thread. While the user's code computes, no link is read.
+The thread of the user's training loop runs the machine. While it waits, it reads the links itself,
+so that no message has to be handed from one thread to another. While the user's code computes, no
+link is read.
 """
 
 import time
@@ -44,13 +45,13 @@ class WorkerNode:
         self.job: m.JobSpec | None = None
         self.stopped = False
         self.asked = False
-        """The worker was told to leave."""
+        """Whether the worker was told to leave."""
         self.version = -1
         self.lease: m.Leased | None = None
         self.terms = fx.Resume(-1, stop=False)
-        """When to contribute next, as the lead said when it released the version at hand."""
+        """The last effect `Resume`: it says when to contribute next."""
         self.hurried = False
-        """The interval is over."""
+        """Whether the interval of the round is over, so that the worker must contribute now."""
         self._machine = WorkerMachine(name)
         self._report = options.report
         self._trace: Trace | None = None
@@ -86,13 +87,13 @@ class WorkerNode:
         self._resumed = False
         self._failure: PolyrhythmError | None = None
         self._let_go = False
-        """The worker was told to leave, and does not wait for a version any more."""
+        """Whether the machine has ordered the worker not to wait for a version any more."""
         self._parting = False
 
     # -- joining -------------------------------------------------------------------------------
 
     def join(self, lead: m.Address) -> m.JobSpec:
-        """Link to the lead, be admitted, link to every server."""
+        """Connect to the lead, wait until this worker is admitted, and connect to every server."""
         self._joining.reach_lead(lead)
         self._driver.run()
         self._begin(lambda: self.job is not None and self._machine.linked)
@@ -111,10 +112,11 @@ class WorkerNode:
         else:
             self._driver.put(_ME, message)
 
-    # -- the user's side -----------------------------------------------------------------------
+    # -- for the user's loop -------------------------------------------------------------------
 
     def attach(self, spec: m.ModelSpec, tensors: Sequence[torch.Tensor]) -> FlatModel:
-        """Hand in the model and wait for the parameters of the version that is released."""
+        """Attach the user's model, and wait for the parameters of the first version that the lead
+        releases to this worker."""
         assert self.job is not None
         layout = lay_out(spec, self.job.servers, self.job.slice_nbytes)
         aside = traits_of(self.job.sync).trains_through
@@ -128,8 +130,8 @@ class WorkerNode:
         return self._model
 
     def enrol(self, points: int, batch: int = 0) -> m.Leased:
-        """Ask for chunks of a data set of this many points, which are taken `batch` at a time, and wait
-        for them. A worker that must join again first does so."""
+        """Ask for chunks of a data set of this many points, and wait for them. `batch`: the batch
+        size of the user's loop. If the worker must join again, it does so first."""
         self.lease = None
         self._driver.post(_ME, ev.Enrolling(points, batch))
         self._begin(lambda: self.lease is not None and self._machine.state is Phase.COMPUTING)
@@ -142,12 +144,13 @@ class WorkerNode:
 
     @property
     def displaced(self) -> bool:
-        """The worker has lost its place in the job, and joins again."""
+        """Whether the worker is not a member, because it was evicted and is joining again."""
         return self._machine.state in (Phase.JOINING, Phase.ADMITTED, Phase.PLACING)
 
     @property
     def stopping(self) -> bool:
-        """The lead has said that the job ends; this worker may not have the final version yet."""
+        """Whether the lead has said that the job ends. The worker may not have the final version
+        yet."""
         return self._machine.stopping
 
     @property
@@ -177,10 +180,11 @@ class WorkerNode:
         micro: tuple[int, int] = (0, 0),
         wait: bool = True,
     ) -> None:
-        """Send what lies in `push`, and wait until the sync policy lets this worker go on, unless
-        it trains through. `began_ns` is when the user's computing ended and the filling of `push`
-        began; `probe` is the loss on the probe sample, over how many points, and how long it took;
-        `micro` is the size of the user's batch and the time of the shortest micro-batch."""
+        """Send the contribution in `push`. With `wait`, also wait until the sync policy lets this
+        worker go on. `began_ns`: when the user's code stopped computing and `push` began to be
+        filled. `probe`: the loss on the probe sample, the number of its points, and the time in
+        nanoseconds that it took. `micro`: the user's batch size, and the duration of the shortest
+        micro-batch in nanoseconds."""
         assert self._model is not None
         event = ev.Computed(
             self._push.lend(self._model.changed),
@@ -208,23 +212,24 @@ class WorkerNode:
         self._push.turn_to_next(self._machine.unacknowledged)
 
     def look(self) -> bool:
-        """Take in what has come, without waiting: whether the next version is here."""
+        """Handle the messages that have arrived, without waiting. Returns whether the worker has
+        the next version."""
         if self._failure is not None:
             raise self._failure
         self._links.poll(0.0)
         return self._resumed
 
     def await_version(self) -> int:
-        """Wait for the next version, and return how long that took. For a worker that trains through
-        and has no points left."""
+        """Wait for the next version, and return how long that took. For a worker that contributes
+        without waiting and has no points left."""
         began_ns = time.monotonic_ns()
         self._wait(lambda: self._resumed or self._let_go)
         return self.timesheet.waited_for_version(began_ns)
 
     def rebase(self) -> int:
-        """Move the parameters to the version that came aside, keeping what was learned since the
-        last contribution was sent. At the job's end all workers take the version as it is. The time
-        counts as transfer, and is returned."""
+        """Replace the base of the parameters by the version that has arrived aside, and keep the
+        changes since the last contribution. After a rejoin, and at the end of the job, these
+        changes are discarded. Returns how long this took; the time counts as transferring."""
         assert self._model is not None
         began_ns = time.monotonic_ns()
         if self.terms.anew or self.terms.stop:
@@ -234,7 +239,8 @@ class WorkerNode:
         return self.timesheet.rebased(began_ns, anew=self.terms.anew)
 
     def set_apart(self) -> None:
-        """The last contribution has not come back as a version: the next one leaves it out."""
+        """Leave the last contribution out of the next one. For a worker that has not yet received a
+        version with the last contribution in it."""
         assert self._model is not None
         self._model.set_apart(self._push.sent)
 
@@ -260,7 +266,8 @@ class WorkerNode:
         self.timesheet.exchanged(began_ns, self._links.idle_ns - idle_ns)
 
     def _book(self) -> None:
-        """The version is whole: use it, and start the clock of computing."""
+        """All slices of the version have arrived: use the version, and begin to count computing
+        time."""
         assert self._model is not None
         if self._landing.in_place is not None:
             self._model.read_in_place(self._landing.in_place)
@@ -269,22 +276,26 @@ class WorkerNode:
         self.timesheet.resume()
 
     def report(self, metrics: dict[str, float], version: int = -1) -> None:
-        """`version`: the version that was measured; -1 if it was none."""
+        """Report values such as an accuracy. `version`: the version on which they were measured; -1
+        if there is none."""
         self._driver.post(_ME, ev.Reporting(metrics, version))
 
     def leave(self, reason: Reason, *, failed: bool = False, at_once: bool = False) -> None:
-        """Leave when all contributions are acknowledged, or after a time limit."""
+        """Leave the job when all contributions are acknowledged, or after a time limit. `at_once`:
+        do not wait."""
         self._driver.post(_ME, ev.Leaving(reason, failed, at_once))
         while self._machine.state is not Phase.ENDED and not at_once:
             self._links.poll(1.0)
 
     def ask_to_leave(self) -> None:
-        """Make the user's loop contribute what it has, and end. Any thread may call this."""
+        """Make the user's loop contribute what it has computed, and end. Any thread may call
+        this."""
         self.asked = True
         self._driver.post(_ME, ev.LeaveAsked())
 
     def _begin(self, done: Callable[[], bool]) -> None:
-        """Wait for something that the user's loop needs before it can begin."""
+        """Wait until `done`, which the user's loop needs before it can begin. Raises ToldToLeave if
+        the worker is told to leave before."""
         self._wait(lambda: done() or self.asked or self._let_go)
         if not done():
             raise ToldToLeave(f"{self.name} was told to leave before it had begun")
@@ -295,7 +306,7 @@ class WorkerNode:
                 raise self._failure
             self._links.poll(1.0)
 
-    # -- what the machine wants done -----------------------------------------------------------
+    # -- effects of the machine ----------------------------------------------------------------
 
     def _perform(self, machine: str, effect: Effect) -> None:
         _EFFECTS[type(effect)](self, effect)
@@ -316,7 +327,8 @@ class WorkerNode:
         self._send(fx.Send(fx.LEAD, effect.message))
 
     def _say_if_unread(self) -> None:
-        """While the user's code computes no link is read: unread messages of the lead count as heard."""
+        """Tell the machine that the lead is alive if unread messages of the lead have arrived.
+        While the user's code computes, no link is read."""
         self.timesheet.look()
         if self._links.unread(fx.LEAD):
             self._driver.put(_ME, ev.LeadHeard())
@@ -346,15 +358,15 @@ class WorkerNode:
         failed = JobFailed if effect.stopped else Refused
         if effect.reason.code == "lead-lost":
             failed = LeadLost
-            self._links.shut()  # the user's thread may be in the middle of a frame of the lead's
+            self._links.shut()  # the user's thread may be waiting for the rest of a frame of the lead
         self._failure = failed(in_words(effect.reason))
 
     def _end(self, effect: fx.End) -> None:
-        pass  # the user's code has ended, or gets an exception that says why it must
+        pass  # the user's code has ended, or `_fail` has set the exception that ends it
 
     @property
     def fault(self) -> str | None:
-        """Why the trace cannot be written any more; None: it can."""
+        """Why the trace can no longer be written; None if it can, or if there is no trace."""
         return None if self._trace is None else self._trace.fault
 
     def close(self) -> None:

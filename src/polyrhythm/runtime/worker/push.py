@@ -1,6 +1,8 @@
-"""How slices leave a worker for the servers: those of a contribution, and the initial parameters.
+"""Sends slices from a worker to the servers: the slices of contributions, and the initial
+parameters.
 
-A contribution lies in a push buffer, whose memory belongs to the servers until they acknowledge it.
+A contribution is in a push buffer. The worker must not write to this buffer until the servers have
+acknowledged the contribution, because they may read it in place.
 """
 
 import torch
@@ -16,7 +18,7 @@ from polyrhythm.tensors.flat import FlatModel
 
 
 class PushBuffer:
-    """Memory for one contribution and its slices, ready to be sent."""
+    """The memory for one contribution, and the pieces of it that are sent as slices."""
 
     def __init__(self, model: FlatModel, layout: Layout, *, shared: bool) -> None:
         segments: list[Segment] = []
@@ -28,14 +30,16 @@ class PushBuffer:
         _, self.tensors = model.push_buffers(allocate)
         self.segments = segments
         self.parts: dict[int, tuple[int, ...]] = {}
-        """Per slice of buffers, the parts that the contribution has."""
+        """Per slice of the model's buffers, the numbers of the parts that the contribution
+        contains."""
         self._layout, self._model = layout, model
         self.pieces: list[Piece] = [
             segments[slice_.space].piece(*model.wire_range(slice_)) for slice_ in layout.slices
         ]
 
     def piece(self, slice_: int) -> Piece | None:
-        """The bytes of a slice that are sent; None: nothing in it was changed."""
+        """The memory of a slice that is sent; None if the slice is unchanged and nothing is
+        sent."""
         parts = self.parts.get(slice_)
         if parts is None:
             return self.pieces[slice_]
@@ -64,20 +68,20 @@ class PushBuffers:
 
     @property
     def turn(self) -> list[torch.Tensor]:
-        """The memory of the next contribution, one tensor per space."""
+        """The buffer of the next contribution, as one tensor per space."""
         return self._buffers[self._turns.next].tensors
 
     @property
     def sent(self) -> list[torch.Tensor]:
-        """The memory of the last contribution."""
+        """The buffer of the last contribution, as one tensor per space."""
         return self._buffers[self._turns.last].tensors
 
     def tensors(self) -> list[list[torch.Tensor]]:
         return [buffer.tensors for buffer in self._buffers]
 
     def lend(self, parts: dict[int, tuple[int, ...]]) -> int:
-        """Lend the next buffer to the servers and return its number. `parts`: per slice of buffers,
-        the parts that were changed."""
+        """Mark the next buffer as in use by the servers, and return its number. `parts`: per slice
+        of the model's buffers, the parts that were changed."""
         number = self._turns.lend()
         self._buffers[number].parts = parts
         return number
@@ -93,7 +97,8 @@ class PushBuffers:
 
 class Pushing:
     def __init__(self, machine: WorkerMachine, links: WorkerLinks, *, shared: bool) -> None:
-        """`shared`: servers can map the buffers. The machine knows this worker's number."""
+        """`shared`: push buffers are segments that servers can map. The machine knows this worker's
+        number."""
         self.buffers = PushBuffers()
         self._machine = machine
         self._links = links

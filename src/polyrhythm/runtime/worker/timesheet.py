@@ -1,6 +1,8 @@
-"""Where a worker's time goes: computing, waiting and transferring, for the trailer to say.
+"""Measures how a worker spends its time: computing, waiting and transferring. The trailer of each
+contribution reports these times.
 
-*Time in which the process was stopped is not computing* (`core/pauses.py` decides how long that was).
+*Time in which the process was stopped does not count as computing* (`core/pauses.py` finds out how
+long that was).
 """
 
 import threading
@@ -11,12 +13,13 @@ from polyrhythm.core.pauses import Pauses
 from polyrhythm.io.cores import usable_cores
 
 _EVERY_NS = 500_000_000
-"""How often `look` is called until the job says otherwise."""
+"""The time between two calls of `look`, until `look_every` sets another."""
 
 
 def running_time() -> Callable[[], int]:
-    """A clock of the time that this process has computed at least: the CPU time of the calling thread,
-    or that of all threads divided by the number of cores, whichever is longer."""
+    """A clock that gives a lower bound of the time for which this process has computed: the CPU
+    time of the calling thread, or the CPU time of all threads divided by the number of cores,
+    whichever is longer."""
     cores = usable_cores()
     if not hasattr(time, "pthread_getcpuclockid"):
         return lambda: time.process_time_ns() // cores
@@ -33,22 +36,23 @@ def running_time() -> Callable[[], int]:
 
 
 class Timesheet:
-    """Made by the thread that computes; any thread may `look`."""
+    """The thread that computes must make this object. Any thread may call `look`."""
 
     def __init__(self) -> None:
         self._running_time = running_time()
         self._pauses = Pauses(_EVERY_NS, time.monotonic_ns(), self._running_time())
         self._looking = threading.Lock()
         self._stopped_ns = 0
-        """The pauses before the worker resumed, and those in time that is excluded."""
+        """The total of the pauses that `computed_ns` must not subtract: those before the worker
+        resumed, and those within excluded time."""
         self.waited_ns = 0
         self.transferred_ns = 0
         self.resumed_ns = time.monotonic_ns()
-        """Since when the user's code has the parameters, later by the time that is excluded."""
+        """When the user's code got the parameters, plus the time that is excluded since."""
         self._interval_ns = 0
 
     def look_every(self, seconds: float) -> None:
-        """How often `look` is called from now on."""
+        """Set the time between two calls of `look`."""
         self._pauses.every_ns = round(seconds * 1e9)
 
     def look(self) -> None:
@@ -57,13 +61,14 @@ class Timesheet:
             self._pauses.look(time.monotonic_ns(), self._running_time())
 
     def resume(self) -> None:
-        """The parameters are here: the clock of computing starts."""
+        """The worker has its parameters: computing begins now."""
         self.look()
         self._stopped_ns = self._pauses.total_ns
         self.resumed_ns = time.monotonic_ns()
 
     def computed_ns(self, until_ns: int | None = None) -> int:
-        """How long the user's code has had the parameters, while the process ran."""
+        """How long the user's code has computed: the time since it got the parameters, without
+        pauses of the process and without excluded time."""
         self.look()
         had_ns = (time.monotonic_ns() if until_ns is None else until_ns) - self.resumed_ns
         return max(0, had_ns - (self._pauses.total_ns - self._stopped_ns))
@@ -73,14 +78,16 @@ class Timesheet:
         self.resumed_ns += nanoseconds
 
     def exchanged(self, began_ns: int, idle_ns: int) -> None:
-        """The worker has sent something and resumed. Its own thread was idle for `idle_ns` meanwhile:
-        that is waiting, even if other threads sent or read. The rest (filling, sending and reading) is
+        """The worker has sent a contribution, begun at `began_ns`, and has got a new version. For
+        `idle_ns` of this time its thread was idle, which counts as waiting, even if other threads
+        sent or read meanwhile. The rest (filling buffers, sending, reading) counts as
         transferring."""
         self.waited_ns = idle_ns
         self.transferred_ns = self.resumed_ns - began_ns - idle_ns
 
     def trained_through(self, began_ns: int) -> None:
-        """The worker has sent something, and computes on."""
+        """The worker has sent a contribution, and continues to compute without waiting for a
+        version."""
         self.resume()
         self.waited_ns = 0
         self.transferred_ns = self.resumed_ns - began_ns
@@ -93,7 +100,8 @@ class Timesheet:
         return took_ns
 
     def rebased(self, began_ns: int, *, anew: bool) -> int:
-        """Return how long it took. `anew`: the steps before belong to an incarnation that is over."""
+        """The worker has rebased its parameters, begun at `began_ns`. Returns how long that took.
+        `anew`: the worker has rejoined, so the time before `began_ns` is not counted."""
         if anew:
             self.waited_ns = self.transferred_ns = 0
             self.resumed_ns = began_ns
@@ -105,12 +113,13 @@ class Timesheet:
         return took_ns
 
     def _exclude_pauses(self, began_ns: int) -> None:
-        """Pauses since `began_ns` lie in time that is excluded as a whole."""
+        """Do not subtract the pauses since `began_ns` from the computing time, because the caller
+        excludes all time since then."""
         self.look()
         self._stopped_ns += self._pauses.since(began_ns)
 
     def begin_interval(self) -> None:
-        """Where rounds end by the clock: start the clock of this round."""
+        """If rounds end by the clock: the interval of this round begins now."""
         self._interval_ns = time.monotonic_ns()
 
     def interval_left_ns(self, interval_ns: int) -> int:
