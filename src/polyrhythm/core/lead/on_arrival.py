@@ -91,8 +91,7 @@ class OnArrival:
         if decision.fold:
             self.fold(decision.release, decision.reason, now_ns)
         elif decision.release:
-            # a worker that its own contribution releases has asked for the parameters with that
-            # contribution
+            # a worker that has just contributed asked for the parameters with its contribution
             asked = sync.NO_WORKERS
             if isinstance(event, sync.MemberContributed):
                 asked = frozenset((event.worker,))

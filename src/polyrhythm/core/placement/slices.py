@@ -116,7 +116,7 @@ def _cut(
     total_nbytes = sum((end - first) * item for _, _, first, end, _, item in runs)
     share_nbytes = total_nbytes // max(1, servers)
     slices = _cut_at(runs, places, min(slice_nbytes, -(-share_nbytes // ALIGN) * ALIGN))
-    # the slice size was rounded up to whole cache lines, so there are too few slices
+    # rounding the slice size up to whole cache lines can result in too few slices
     if len(slices) < servers:
         slices = _cut_at(runs, places, min(slice_nbytes, share_nbytes))
     return slices

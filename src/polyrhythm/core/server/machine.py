@@ -139,7 +139,7 @@ class ServerMachine:
             self._heartbeat.begin(self.job.heartbeat_s, now_ns)
         state.out += self._admission.named(message.servers)
         state.epoch.set_out(message)
-        # otherwise the routes are followed when the fold is written and the cut is copied
+        # while a fold writes or a cut is copied, the new routes wait
         if not state.writing and not state.cutting:
             self._failover.follow()
 

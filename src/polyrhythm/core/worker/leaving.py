@@ -51,8 +51,7 @@ class Departure:
             return False
         state.user_computes = True
         state.enter(Phase.PARTING, now_ns)
-        # versions that come now are not taken: if the job ends first, the worker pulls the final
-        # one
+        # versions that come from now on are not taken, so the final one would have to be pulled
         state.mode.must_pull = True
         state.mode.expect(None)
         state.outbox.do(StopWaiting())

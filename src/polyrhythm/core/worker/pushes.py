@@ -188,7 +188,7 @@ class Pushes:
         outbox, sequence, round_ = self._outbox, self.sequence, landing.version + 1
         sent = self.outstanding.send(sequence, round_, computed, landing.routes)
         for server, slices in landing.slices.items():
-            # otherwise the slices are sent by `reroute`, after older ones that must be sent again
+            # to other servers `reroute` sends the slices, after older ones that must be sent again
             if server not in self.relinking:
                 self._push(server, slices, sent, pull, pulled)
         # with more than 15 keywords Python would build a dict, which takes longer than all the rest
