@@ -193,7 +193,7 @@ class DecidesTooEarly(Wrapped):
 
 
 class ReleasesJoinersAtOnce(DecidesTooEarly):
-    """It does the same, but only after the first round has opened."""
+    """Like `DecidesTooEarly`, but only after the first round has opened."""
 
     opened = False
 

@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations written as text, such as in options and scenarios."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""How long a process was stopped. It looks at the clock at regular times: a look that comes late
-means a stop, except for the CPU time that the process used since the look before."""
+"""How long a process was stopped. A process looks at the clock at regular times. If a look comes
+late, the process was stopped since the look before, except while it computed."""
 
 import pytest
 

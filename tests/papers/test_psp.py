@@ -138,8 +138,8 @@ def test_workers_of_a_simulated_job_reach_the_predicted_barrier_together(
 
     The first round has no plan: after it, the arrivals of workers differ by the difference of their
     step times. With a plan this difference must not grow. Without a plan, the fastest worker would
-    wait for a whole step of the slowest one in every round. The test does not compare utilisation,
-    because under psp a worker also computes while a fold is under way."""
+    arrive a whole step of the slowest one too early in every round. The test does not compare
+    utilisation, because under psp a worker also computes while a fold is under way."""
     arrivals: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
     count = Counting.count
 

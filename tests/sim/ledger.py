@@ -56,7 +56,7 @@ class Books:
     """Contributions that may be missing: the round in which they were counted was not folded when a
     server with them died, and the sender died too."""
     memories: dict[int, "Blocks"] = field(default_factory=dict)
-    """Per server, its memory. A server that was started again replaces its old one."""
+    """The memory of each server. For a server that was started again, its new memory."""
     senders: dict[Outstanding, tuple[int, int]] = field(default_factory=dict)
     """The worker and the incarnation that these outstanding contributions belong to."""
     needless: int = 0

@@ -88,8 +88,8 @@ def ways_ms(*given: tuple[str, Came]) -> list[float | None]:
 
 
 def test_the_round_trip_time_is_the_wait_of_the_last_worker_to_arrive() -> None:
-    """The last worker to arrive waits 1 ms in round 2 and 3 ms in round 3. Each round has another
-    last worker, so the mean wait of either worker is longer."""
+    """Worker 1 arrives last in round 1 and waits 1 ms. Worker 0 arrives last in round 2 and waits 3
+    ms. The mean wait of either worker is longer."""
     first = ("all-arrived", {0: (1, 0), 1: (1, 0)})
     second = ("all-arrived", {1: (2, 1), 0: (2, 9)})
     assert ways_ms(first, second, ("all-arrived", {1: (3, 7), 0: (3, 3)})) == [None, 1.0, 3.0]

@@ -1,5 +1,5 @@
-"""Cuts are the copies that make a checkpoint: when the lead orders one, what it records with it,
-and when it gives it up."""
+"""Cuts, which are the copies of all slices for a checkpoint: when the lead orders a cut, what it
+records for it, and when it gives the cut up."""
 
 from typing import Any
 

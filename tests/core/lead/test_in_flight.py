@@ -1,4 +1,4 @@
-"""Which workers have a full window, and since when."""
+"""Which workers have as many contributions in flight as their window permits, and since when."""
 
 from polyrhythm.core.lead.contributions import InFlight
 

@@ -174,8 +174,8 @@ def test_an_operator_that_hangs_up_withdraws_nothing() -> None:
 
 
 def test_the_job_waits_for_no_operator() -> None:
-    """An operator that has not sent its request is told the reason of the end, and does not delay
-    it."""
+    """The job ends before an operator has sent its request. The operator is told why the job
+    ended."""
     stage = Stage(workers=1, rounds=1).begin()
     hello(stage)
     stage.contribute(0, 1)

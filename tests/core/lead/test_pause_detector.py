@@ -12,7 +12,7 @@ BEAT_S = 0.5
 
 
 def beats(stage: Stage, *workers: int, times: int = 5) -> list[Effect]:
-    """Let these workers send heartbeats, and wake the lead after each."""
+    """Let these workers send heartbeats together, and wake the lead each time."""
     effects: list[Effect] = []
     for _ in range(times):
         stage.now_ns += round(BEAT_S * SECOND_NS)

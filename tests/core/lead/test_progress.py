@@ -1,4 +1,4 @@
-"""Rounds that count towards a goal, and rounds that cannot reach one."""
+"""Which rounds count towards a goal, and when a job cannot reach its goal any more."""
 
 import pytest
 

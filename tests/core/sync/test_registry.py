@@ -1,4 +1,4 @@
-"""From the texts of --sync, --timer and --kind to a policy; the timer; BSP step by step."""
+"""The policy that --sync, --timer and --kind select, the barrier's timer, and BSP step by step."""
 
 from typing import Any
 

@@ -34,7 +34,7 @@ IGNORED = {
     *product([Phase.ENDED], EVENTS),
 } - {
     (Phase.COMPUTING, m.Pause),
-    # in the last three phases the user's code has contributed while the worker was rejoining
+    # the last three: the user's code has contributed while the worker was rejoining
     *product([Phase.JOINING, Phase.WAITING, Phase.RESTING, Phase.PARTING], [m.Admitted]),
 }
 
