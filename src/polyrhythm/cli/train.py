@@ -409,7 +409,7 @@ def train(
         digest=digest,
         host=host,
         port=port,
-        threads=threads or (1 if deterministic else None),
+        threads=threads,
         trace=trace,
         check=check,
         debug=debug,
