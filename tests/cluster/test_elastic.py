@@ -249,14 +249,14 @@ def test_a_worker_that_dies_at_every_start_is_given_up_and_the_job_continues(
     with start(job, *flags) as command:
         wait_until(lambda: "not started again" in command.stderr(), "it is given up")
         command.await_round(1)
-        stop(command)
         lines = command.stderr().splitlines()
-        assert len(lines) == 10
+        assert len(lines) == 9
         given_up = (
             "worker-1 failed: exit status 3; it is not started again, because it died 5 times in a"
             " row within 10 s of its start"
         )
-        assert lines[-2].endswith(given_up)
+        assert lines[-1].endswith(given_up)
+        stop(command)
         (noted,) = command.journal("given-up")
         assert (noted["name"], noted["detail"], noted["deaths"]) == ("worker-1", "exit status 3", 5)
         assert [line["after_s"] for line in command.journal("respawn")] == [0.5, 1, 2, 4]
@@ -316,8 +316,10 @@ def test_a_port_without_a_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_name_that_is_taken_is_refused(running: Command) -> None:
     line = refused(join(running, "--name", "worker-0"))
     assert "worker-0 was refused: a worker with this name is in the job" in line
-    (noted,) = running.journal("refused")
-    assert (noted["reason"], noted["fields"]) == ("name-taken", {"name": "worker-0"})
+    noted = [
+        line["fields"] for line in running.journal("refused") if line["reason"] == "name-taken"
+    ]
+    assert noted == [{"name": "worker-0"}]
 
 
 def test_another_jobs_identifier_is_refused(running: Command) -> None:

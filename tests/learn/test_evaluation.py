@@ -7,7 +7,7 @@ from torch import nn
 from polyrhythm.engines.inline import run_inline
 from polyrhythm.learn.evaluation import Evaluations
 from polyrhythm.learn.worker import Worker
-from polyrhythm.runtime.worker.node import WorkerNode
+from polyrhythm.runtime.worker.timesheet import Timesheet
 from polyrhythm.wire.messages import JobSpec
 
 MS = 10**6
@@ -59,7 +59,7 @@ def test_the_time_of_an_evaluation_is_not_counted_as_computing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     aside: list[int] = []
-    monkeypatch.setattr(WorkerNode, "exclude_time", lambda node, took_ns: aside.append(took_ns))
+    monkeypatch.setattr(Timesheet, "exclude_time", lambda sheet, took_ns: aside.append(took_ns))
     job = JobSpec(job="x", workers=1, servers=1, target_accuracy=0.9)
     run_inline(job, lambda worker: loop(worker, accuracy=0.95), timeout_s=60)
     assert aside and min(aside) > 0

@@ -83,8 +83,8 @@ def child_requests(
     secret_file: Path | None = None,
 ) -> list[ChildRequest]:
     """Requests for all processes on this host. `threads`: the threads of each worker; None: an
-    equal share of the cores, and 1 in a deterministic job. `secret_file`: the file with the job's secret, for commands that join
-    the job. Without it, no command can join."""
+    equal share of the cores, and 1 in a deterministic job. `secret_file`: the file with the job's
+    secret, for commands that join the job. Without it, no command can join."""
     secret = fresh_secret() if secret_file is None else read_secret(secret_file)
     here = here or Here(spec.servers, spec.workers)
     share = 1 if spec.deterministic else share_of_cores(here.workers, here.servers)
