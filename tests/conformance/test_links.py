@@ -389,8 +389,8 @@ def test_a_carrier_that_changes_every_byte_carries_a_link() -> None:
 
 
 def test_messages_that_the_carrier_holds_back_are_received_without_a_poller() -> None:
-    """The carrier may have read more records than it has handed out. A poller sees only the socket,
-    so the link must ask the carrier for them."""
+    """A carrier may have read records from the socket that the link has not taken yet. A poller
+    does not see them, so the link must ask the carrier."""
     pair = connect("masked")
     for number in range(5):
         pair.here.send(part(number))

@@ -80,8 +80,7 @@ def test_auto_dials_tcp_without_memfd(address: m.Address) -> None:
 
 @pytest.mark.usefixtures("_no_memfd")
 def test_a_server_without_memfd_is_dialled_over_tcp(address: m.Address) -> None:
-    """Neither this host nor the address has a host identity, which does not make them the same
-    host."""
+    """Without memfd a host has no identity. Two empty identities do not mean the same host."""
     nowhere = m.Address(address.host, address.port, "", "")
     link = SocketDialer("auto").dial(nowhere, "s0")
     assert link.kind == "tcp"

@@ -174,13 +174,14 @@ class Life:
 class Ensemble:
     """One run of a job, determined by its seed.
 
-    - `deaths`, `joins`: the number of workers that die, or join late, at random moments; -
-    `seeder_deaths`: the number of workers that die while their seeds are in flight; - `repeats`:
-    the probability that a slice is sent twice; - `abstains`: the probability that a worker has
-    nothing to contribute; - `timer_rate`: the probability that time jumps to the next wake-up of
-    the lead; - `sleeps`: the number of workers that are paused until the lead evicts them
-    (heartbeats are on only then); - `points`: the size of the data set. With 0 there is no data,
-    and the job counts steps.
+    - `deaths`, `joins`: the number of workers that die, or join late, at random moments;
+    - `seeder_deaths`: the number of workers that die while their seeds are in flight;
+    - `repeats`: the probability that a slice is sent twice;
+    - `abstains`: the probability that a worker has nothing to contribute;
+    - `timer_rate`: the probability that time jumps to the next wake-up of the lead;
+    - `sleeps`: the number of workers that are paused until the lead evicts them (without any, there
+      are no heartbeats);
+    - `points`: the size of the data set. With 0 there is no data, and the job counts steps.
 
     The seed also decides whether workers read the memory of a server directly, and whether a server
     adds slices in separate threads.

@@ -172,7 +172,7 @@ class Decisions:
             case ev.WorkerHelloReceived(hello=hello):
                 number = int(hello.name.removeprefix("worker-"))
                 self.score.append(("join", number, len(self.made)))
-            case m.Attach(worker=worker):  # it has joined, so the next may
+            case m.Attach(worker=worker):  # it has joined, so the next worker may join
                 self.done["join", worker] += 1
             case m.Enrol(worker=worker):
                 self._did("enrol", worker)
