@@ -80,7 +80,6 @@ def test_silent_connections_cost_no_threads_and_few_links(tmp_path: Path, server
         socks = flood(port, FLOOD)
         try:
             most_threads = most_descriptors = 0
-            # connect in small groups: for each new connection the server closes the oldest one
             for _ in range(50):
                 most_threads = max(most_threads, threads_of(pid))
                 most_descriptors = max(most_descriptors, descriptors_of(pid))

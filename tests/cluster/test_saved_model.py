@@ -86,7 +86,7 @@ def build(job: Path) -> nn.Module:
 
 
 def saved_model(command: Command) -> dict[str, torch.Tensor]:
-    """Load the saved model into a new model, and return it."""
+    """Return the tensors of the saved model, after checking that a new model accepts them."""
     path = command.run_dir / "model.safetensors"
     state = load_file(path)
     build(command.cwd / "job.py").load_state_dict(state, strict=True)

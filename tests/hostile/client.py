@@ -1,7 +1,7 @@
-"""A client with which hostile tests reach a server.
+"""The client with which the hostile tests reach a server.
 
-The tests send everything through `dial` and `enter`, so that a new step of the handshake is added
-only here.
+The tests send everything through `dial` and `enter`, so that only this file changes when the
+handshake gets a new step.
 """
 
 import socket
@@ -24,8 +24,8 @@ TIMEOUT_S = 30.0
 
 
 class Wire:
-    """One link of a hostile peer, which can send any bytes. `secret` is None if the peer does
-    not know the job's secret, or if the link needs none."""
+    """One link of a hostile peer, which can send any bytes. `secret` is None if the peer does not
+    know the job's secret, or if the link needs no secret."""
 
     def __init__(self, link: StreamLink, sock: socket.socket, secret: Secret | None = None) -> None:
         self.link = link
@@ -35,7 +35,7 @@ class Wire:
         self.open = True
 
     def send(self, data: bytes) -> bool:
-        """Send bytes; False if the other end has closed the link."""
+        """Send bytes. Return False if the other end has closed the link."""
         try:
             self._sock.sendall(data)
         except OSError:
@@ -43,7 +43,7 @@ class Wire:
         return self.open
 
     def introduce(self, hello: Hello) -> bool:
-        """Perform the handshake; False if it is refused."""
+        """Perform the handshake. Return False if it is refused."""
         try:
             introduce(self.link, hello, self._secret)
         except PolyrhythmError:
@@ -51,7 +51,7 @@ class Wire:
         return self.open
 
     def enter(self, hello: Hello) -> m.Admitted | None:
-        """Send a hello and wait for admission; None if it is refused."""
+        """Send a hello and wait for admission. Return None if it is refused."""
         if not self.introduce(hello):
             return None
         with suppress(PolyrhythmError):
@@ -61,15 +61,15 @@ class Wire:
         return None
 
     def challenge(self) -> m.Challenge | None:
-        """The answer to a hello; None if the other end has closed the link."""
+        """Return the answer to a hello, or None if the other end has closed the link."""
         with suppress(PolyrhythmError):
             message, _ = self.link.receive()
             return message if isinstance(message, m.Challenge) else None
         return None
 
     def await_end(self) -> str | None:
-        """Stop sending, and read until the other end closes the link. Returns the reason that it
-        sent."""
+        """Stop sending, and read until the other end closes the link. Return the reason that the
+        other end sent."""
         reason = None
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
@@ -87,11 +87,11 @@ class Wire:
 
 def dial_port(port: int, secret: Secret | None = None) -> Wire:
     sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-    return Wire(tcp_link(sock, ""), sock, secret)  # any server may answer
+    return Wire(tcp_link(sock, ""), sock, secret)  # the empty name means that any server may answer
 
 
 def dial_node(welcome: Callable[[Link], None]) -> Wire:
-    """A link to a node of this process: a socket pair, which needs no secret."""
+    """Return a link to a node of this process. It is a socket pair, which needs no secret."""
     ours, theirs = socket.socketpair()
     welcome(local_link(theirs, "link"))
     return Wire(local_link(ours, "server"), ours)

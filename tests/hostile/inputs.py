@@ -1,6 +1,6 @@
 """Hostile inputs: messages with odd values, heads that no message has, and damaged frames.
 
-Everything comes from one `random.Random(seed)`, so that a seed and a number name an input.
+All inputs are drawn from one `random.Random(seed)`, so a seed and a number identify an input.
 """
 
 import random
@@ -28,7 +28,7 @@ _LONG_TEXTS = ("x" * 1_001, "\x00" * 3_000, "名" * 20_000)
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, tuple[Any, bool]]:
-    """The type of each field, and whether it has no default."""
+    """Return the type of each field, and whether the field is required."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {f.name: (hints[f.name], f.required) for f in msgspec.structs.fields(kind)}
 
@@ -40,7 +40,8 @@ class Inputs:
     # -- messages with odd values --------------------------------------------------------------
 
     def message(self, kind: type[m.Message], **fields: Any) -> m.Message:
-        """A message that the decoder may accept: each field has the right type, and any value."""
+        """Return a message that the decoder may accept: each field has the right type and an
+        arbitrary value."""
         made: dict[str, Any] = {}
         for name, (hint, required) in _fields(kind).items():
             if name in fields:
@@ -94,7 +95,8 @@ class Inputs:
     # -- heads of no valid message -------------------------------------------------------------
 
     def head(self, kind: type[m.Message]) -> bytes:
-        """The head of a frame: that of an odd message, or one with fields that no message has."""
+        """Return the head of a frame: that of a message with odd values, or one with fields that no
+        message has."""
         rng = self.rng
         fields = list(msgspec.msgpack.decode(m.encode_head(self.message(kind))))
         match rng.randrange(7):
@@ -108,7 +110,7 @@ class Inputs:
                 depth = rng.choice((30, 500, 2_000, 20_000, 60_000))
                 nested = rng.choice((b"\x91", b"\x81\xa1k")) * depth + b"\xc0"
                 fields_nbytes = b"".join(map(msgspec.msgpack.encode, fields))
-                if rng.random() < 0.5:  # in the place of a field that the message has
+                if rng.random() < 0.5:  # replace a field that the message has
                     fields_nbytes = b"".join(map(msgspec.msgpack.encode, fields[:-1]))
                     return _array(len(fields)) + fields_nbytes + nested
                 return _array(len(fields) + 1) + fields_nbytes + nested
@@ -145,13 +147,15 @@ class Inputs:
         *,
         hello: bool = False,
     ) -> bytes:
-        """A whole frame. `hello`: it has the layout of frames during the handshake."""
+        """Return a complete frame. `hello`: use the layout that frames have during the
+        handshake."""
         return b"".join(frames.encode(message, payload, digest, 5, hello=hello))
 
     def odd_frame(
         self, kind: type[m.Message], digest: Digest = Digest.XXH3, *, hello: bool = False
     ) -> bytes:
-        """A whole frame with valid checksums, whose head is not that of a valid message."""
+        """Return a complete frame with valid checksums, whose head is not that of a valid
+        message."""
         return self.with_head(kind, self.head(kind), self.payload(), digest, hello=hello)
 
     def with_head(
@@ -173,7 +177,7 @@ class Inputs:
         return [rng.randbytes(rng.choice((1, 8, 20, 64, 256, 5_000)))]
 
     def damaged(self, data: bytes) -> bytes:
-        """Change, remove, insert or repeat some bytes."""
+        """Return the bytes with some of them changed, removed, inserted or repeated."""
         rng, made = self.rng, bytearray(data)
         for _ in range(rng.choice((1, 1, 2, 8))):
             at = rng.randrange(len(made) or 1)

@@ -1,8 +1,8 @@
 """A lead with honest members and servers, and one hostile peer that sends any message.
 
-The honest peers answer the lead, so that rounds go on meanwhile. The messages of the hostile peer
-pass the same checks as in the runtime: the decoder must accept them, and they must name this peer
-as their sender.
+The honest peers answer the lead, so that rounds continue during the attack. The messages of the
+hostile peer pass the same checks as in the runtime: the decoder must accept them, and they must
+name this peer as their sender.
 """
 
 import random
@@ -48,7 +48,8 @@ ADDRESS = m.Address("host", 1, "", "")
 
 
 class HostileLead:
-    """`role`: what the hostile peer is: "stranger", "member", "server" or "operator"."""
+    """A lead under attack. `role`: the role of the hostile peer: "stranger", "member", "server" or
+    "operator"."""
 
     def __init__(self, rng: random.Random, role: str, policy: str) -> None:
         self.inputs, self.rng = Inputs(rng), rng
@@ -160,7 +161,8 @@ class HostileLead:
         ]
 
     def _arrive(self, trailer: m.Trailer) -> None:
-        """The slices of the hostile member's contribution arrive too."""
+        """Let the servers report that the slices of the hostile member's contribution have
+        arrived."""
         if trailer.sequence > self._sequences.get(2, 0):
             self._sequences[2] = trailer.sequence
         who = {"worker": 2, "incarnation": trailer.incarnation, "sequence": trailer.sequence}
@@ -177,8 +179,8 @@ class HostileLead:
     # -- the hostile peer ----------------------------------------------------------------------
 
     def attack(self) -> tuple[bytes, type[m.Message]]:
-        """The type and the head of a message of the hostile peer, which mostly names itself as
-        the sender."""
+        """Return the type and the head of a message of the hostile peer. Most messages name this
+        peer as the sender."""
         rng, inputs = self.rng, self.inputs
         if self.role == "operator":
             stop = {"what": "stop"} if rng.random() < 0.2 else {}
@@ -214,8 +216,8 @@ class HostileLead:
         return m.encode_head(inputs.message(kind, **fields)), kind
 
     def strike(self, head: bytes, kind: type[m.Message]) -> bool:
-        """Hand a message to the lead as the runtime does; False if the checks before it refuse
-        the message."""
+        """Pass a message to the lead as the runtime does. Return False if the checks of the runtime
+        refuse it."""
         try:
             message = m.DECODERS[m.EVENT_TYPES[kind]].decode(head)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -234,7 +236,7 @@ class HostileLead:
         return True
 
     def _operate(self, request: m.OperatorRequest) -> None:
-        """Send a request over the link of an operator, mostly after its hello."""
+        """Send a request over the link of an operator, in most cases after its hello."""
         link = f"operator-{self.rng.randrange(3)}"
         if self.rng.random() < 0.7:
             job = self.rng.choice(("j", "j", "", "another"))
@@ -242,7 +244,7 @@ class HostileLead:
             try:
                 hello = m.DECODERS[m.EVENT_TYPES[m.OperatorHello]].decode(head)
             except msgspec.DecodeError:
-                return  # the acceptor refuses it
+                return  # the acceptor refuses the request, so the lead does not get it
             assert isinstance(hello, m.OperatorHello)
             self.tell(ev.OperatorHelloReceived(link, hello))
         self.tell(ev.OperatorRequested(link, request))
@@ -258,5 +260,5 @@ _KINDS = (
     *(m.Attach, m.Enrol, m.Trailer, m.Trailer, m.Trailer, m.Abstained, m.Asking, m.Report, m.Leave),
     *(m.Alive, m.Placed, m.Seeded, m.Arrived, m.Folded, m.CaughtUp, m.Unreachable),
 )
-"""The message types that the lead accepts. Trailers are more frequent, because they have most
-numbers."""
+"""The message types that the lead accepts. Trailers are drawn more often, because they have the
+most numbers."""

@@ -23,7 +23,8 @@ _PACE_S = 0.005
 
 
 class Site:
-    """`failures`: the exceptions of the nodes' threads. It must stay empty."""
+    """The nodes of the job. `failures`: the exceptions that ended threads of the nodes. It must
+    stay empty."""
 
     def __init__(self, sync: str = "asp", servers: int = 2, replicas: int = 1) -> None:
         self.job = m.JobSpec(
@@ -77,7 +78,7 @@ class Site:
             node.close()
 
     def trains_on(self) -> None:
-        """Let the honest worker make steps; fails if the job has stopped."""
+        """Let the honest worker make some steps. Fail if the job has stopped."""
         wanted, tries = self.steps + 3, 0
         while self.steps < wanted:
             tries += 1
@@ -96,7 +97,7 @@ class Site:
 
 class Session:
     """One hostile link. Its peer may join as a worker, a server or an operator, and then sends
-    anything."""
+    arbitrary inputs."""
 
     def __init__(self, site: Site, rng: random.Random, number: int) -> None:
         self.site, self.rng, self.inputs = site, rng, Inputs(rng)
@@ -106,7 +107,8 @@ class Session:
         self.me: dict[str, Any] = {}
         self.greeted = False
         self._lead: Wire | None = None
-        """Keep a member's link to the lead open while it sends to another server."""
+        """The link of a hostile member to the lead. It stays open while the member sends to another
+        server."""
         self.sent: list[bytes] = []
         self.number = number
 
@@ -151,14 +153,15 @@ class Session:
         self.greeted = True
 
     def _join(self, name: str) -> tuple[int, int]:
-        """Join as a member at the lead, because the other servers read only from members."""
+        """Join at the lead as a member, because the other servers read only links of members."""
         self._lead = dial_node(self.site.servers[0].welcome)
         admitted = self._lead.enter(hello_of(name, self.site.job.job))
         assert admitted is not None, f"{name} was not admitted"
         return admitted.worker, admitted.incarnation
 
     def data(self) -> bytes:
-        """Frames after the handshake, mostly with the layout that belongs there."""
+        """Return frames for the time after the handshake. Most have the layout that belongs
+        there."""
         rng, inputs = self.rng, self.inputs
         kind = rng.choice(KINDS)
         choice = rng.random()

@@ -1,4 +1,5 @@
-"""Thousands of hostile inputs in this process: each may end its own link, and nothing else.
+"""Thousands of hostile inputs, sent within this process: each may end its own link, and nothing
+else.
 
 The tests send 20,000 inputs. POLYRHYTHM_FUZZ sets another number, and POLYRHYTHM_FUZZ_SEED another
 seed (`make torture` sends 1,000,000). A failure is printed with the seed that repeats it. Some of
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.timeout(120 + INPUTS // 100)
 
 
 def decode(data: bytes, limits: frames.Limits, digest: Digest, *, hello: bool = False) -> None:
-    """Feed a decoder as a link does; it may raise nothing but FrameError."""
+    """Feed bytes to a decoder as a link does. The decoder may raise nothing but FrameError."""
     decoder = Decoder(digest, limits, hello=hello)
     try:
         while data:
@@ -77,7 +78,8 @@ def test_a_decoder_refuses_or_accepts_and_raises_nothing_else(group: int) -> Non
 def test_the_fuzzer_finds_a_decoder_that_does_not_catch_deep_nesting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An earlier decoder raised RecursionError here, which ended the job."""
+    """The decoder of this test does not catch RecursionError. An earlier version did not either,
+    and one frame ended the job."""
 
     class Uncaught(Exception): ...
 
@@ -106,8 +108,8 @@ class _Decoding:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("role", ["member", "server", "operator"])
 def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
-    """Send every type of message as a member, a server and an operator, with wrong identities and
-    values. The honest members go on meanwhile."""
+    """A member, a server and an operator send every type of message, with wrong identities and
+    values. The honest members continue to train."""
     lots = max(1, TO_LEADS // (3 * len(POLICIES) * _PER_LEAD))
     accepted = 0
     for lot in range(lots):
@@ -133,7 +135,8 @@ def test_no_message_breaks_the_lead(policy: str, role: str) -> None:
 
 @pytest.fixture
 def resources() -> Iterator[None]:
-    """Check that the process has as many threads, descriptors and bytes of memory as before."""
+    """Assert that the process has as many threads and descriptors and as much memory after the test
+    as before."""
     torch.ones(1, requires_grad=True).sum().backward()  # torch opens devices when it is first used
     gc.collect()
     threads, descriptors = threading.active_count(), _descriptors()
@@ -162,13 +165,14 @@ def _resident_kb() -> int:
 @pytest.mark.usefixtures("resources")
 @pytest.mark.parametrize("sync", ["asp", "bsp", "fsp"])
 def test_no_link_breaks_a_server(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers, members, servers and operators send anything to a job of this process, whose
-    honest worker goes on training."""
+    """Strangers, members, servers and operators send arbitrary inputs to a job in this process. Its
+    honest worker continues to train."""
     torch.set_num_threads(1)
     site, sent, number, before_kb = Site(sync), 0, 0, 0
     try:
         site.trains_on()
-        # Links that the lead has not named end soon, so that no test waits for them.
+        # A server ends the link of a peer that the lead does not name in time. A short time keeps
+        # the test short.
         monkeypatch.setattr(admission, "WAIT_NS", 10**7)
         while sent < TO_NODES // 3:
             number += 1

@@ -1,9 +1,9 @@
 """Hostile inputs over the real ports of a running job: the job reaches its goal, and uses no more
-memory, threads or descriptors.
+memory, threads or descriptors than without them.
 
-2% of all inputs (`test_fuzz.py`) go over TCP links: before the hello, between hello and proof, with
-and after a wrong proof, and after the proof of a peer that knows the secret, as worker, as
-server or as operator.
+2% of all inputs (`test_fuzz.py`) go over TCP links. They are sent at every stage of the handshake:
+before the hello, between hello and proof, with and after a wrong proof, and after the right proof
+of a peer that knows the secret, as a worker, a server or an operator.
 """
 
 import os
@@ -78,8 +78,8 @@ def resident_kb(pid: int) -> int:
 
 
 class Attack:
-    """One link. `sent` is the number of inputs that it carried. `leads`: it goes to the server
-    that runs the lead."""
+    """One hostile link. `sent`: the number of inputs that it carried. `leads`: it goes to the
+    server that runs the lead."""
 
     STAGES = ("silent", "unproven", "wrong", "worker", "worker", "worker", "server", "operator")
 
@@ -90,7 +90,8 @@ class Attack:
         self.wire = dial_port(port, target.secret if knows else None)
         self.me: dict[str, int] = {}
         self.lead: Wire | None = None
-        """Keep a member's link to the lead open while it sends to another server."""
+        """The link of a hostile member to the lead. It stays open while the member sends to another
+        server."""
         self.sent = 0
         self.greeted = False
 
@@ -99,7 +100,7 @@ class Attack:
         for _ in range(self.rng.randrange(1, 1 + min(10, most))):
             if not self._send(self._input()):
                 break
-        # Another server may not read the link before the lead names its peer.
+        # A server that does not lead may leave the link unread until the lead names the peer.
         if self.stage != "server" or self.leads:
             self.wire.await_end()
         self.wire.close()
@@ -148,7 +149,7 @@ class Attack:
         self._send(self.inputs.frame(proof, hello=True))
 
     def _say_hello(self) -> Hello:
-        """A hello, mostly with the name of a worker or server of the job."""
+        """Return a hello. Most have the name of a worker or server of the job."""
         rng = self.rng
         number, incarnation = rng.randrange(3), rng.randrange(4)
         hello: Hello = hello_of(f"worker-{number}", "", worker=number, incarnation=incarnation)
@@ -163,7 +164,8 @@ class Attack:
         hello = hello_of(name, self.target.job_id, worker=60, incarnation=rng.randrange(3))
         self.me = {"worker": 60, "incarnation": hello.incarnation}
         at_lead = self.wire
-        if not self.leads:  # another server reads only workers that the lead has admitted
+        # a server that does not lead reads only links of workers that the lead has admitted
+        if not self.leads:
             at_lead = self.lead = dial_port(self.target.lead_port, self.target.secret)
         admitted = at_lead.enter(hello)
         if admitted is not None:
@@ -205,7 +207,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
 
     send(
         OVER_PORTS // 4
-    )  # by then the process has what it allocates once, such as the threads of torch
+    )  # by then the process has allocated what it allocates only once, such as the threads of torch
     before = [(threads(pid), descriptors(pid), resident_kb(pid)) for pid in servers]
     send(OVER_PORTS)
     for pid, (some_threads, some_descriptors, some_kb) in zip(servers, before, strict=True):
@@ -222,7 +224,7 @@ def test_a_job_outlives_hostile_inputs_over_its_ports(job: Command) -> None:
 
 
 def test_a_hello_with_a_deeply_nested_field_ends_its_link_and_nothing_else(job: Command) -> None:
-    """A stranger sends one such frame. An earlier version ended the job."""
+    """A stranger sends one such frame. In an earlier version, this ended the job."""
     nested = b"\x91" * 50_000 + b"\xc0"
     fields = m.encode_head(hello_of("stranger", ""))
     head = b"\xdc" + (fields[2] + 256 * fields[1] + 1).to_bytes(2, "big") + fields[3:] + nested

@@ -1,5 +1,5 @@
-"""A member cannot harm the job with names, reasons, numbers or models. Each rule is also
-switched off, to show that its test can fail."""
+"""A member cannot harm the job with names, reasons, numbers or models. For each rule, a test also
+switches the rule off, to show that the test of the rule can fail."""
 
 import random
 import sys
@@ -75,7 +75,7 @@ def test_a_worker_omits_a_measure_that_is_not_finite_and_reports_that_once(
 
 
 def train(policy: str, value: float) -> Stage:
-    """Run rounds in which every number of a trailer that is not checked has this value."""
+    """Run rounds with trailers in which every number that no rule checks has this value."""
     goal = {"target_change": 1e-9, "target_objective": -1e300}
     stage = Stage(workers=2, **POLICIES[policy], **goal).begin()
     for worker in range(2):

@@ -1,5 +1,4 @@
-"""The matrix in docs/security.md names existing tests; and the processes of other users are
-refused."""
+"""The matrix in docs/security.md names existing tests, and a process of another user is refused."""
 
 import ast
 import os
@@ -39,7 +38,7 @@ def test_every_party_has_a_column_and_every_cell_an_answer() -> None:
 
 
 def test_every_no_has_a_test() -> None:
-    """The cell names a test, or refers to another party in the same row."""
+    """Each cell that says "no" names a test, or refers to another party in the same row."""
     for what, *cells in rows()[2:]:
         by_party = dict(zip(_PARTIES, cells, strict=True))
         for party, cell in by_party.items():
@@ -58,7 +57,7 @@ def test_every_test_that_the_matrix_names_exists() -> None:
 
 
 def test_a_local_socket_refuses_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user at the other end is what the kernel reports; this process compares it with its
+    """The kernel reports the user at the other end of the socket. This process compares it with its
     own user."""
     ours, theirs = socket.socketpair()
     try:

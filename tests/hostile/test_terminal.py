@@ -1,7 +1,7 @@
-"""A terminal shows names and reasons as text, whatever they contain.
+"""A terminal shows names and reasons as plain text, even if they contain control sequences.
 
-The lead refuses such names, so journals of this version have none. But `status`, `story` and `why`
-also read journals of other versions.
+The lead refuses names with control sequences, so journals of this version have none. But `status`,
+`story` and `why` also read journals of other versions.
 """
 
 import io
@@ -43,7 +43,7 @@ def journal_of(name: str) -> list[dict[str, object]]:
 
 
 def harmless(text: str) -> bool:
-    """Check that the output has no control character except line ends."""
+    """Assert that the output has no control character except line ends."""
     return all(c.isprintable() or c == "\n" for c in text)
 
 

@@ -1,5 +1,5 @@
-"""A member that floods a server with messages delays the others by one turn at most, and fills
-no queue."""
+"""If a member floods a server with messages, other members wait for one turn of its link at most,
+and no queue fills up."""
 
 import socket
 import threading
@@ -26,7 +26,7 @@ ENOUGH = 40 * 64
 
 
 def member_link(sock: socket.socket, peer: str) -> StreamLink:
-    """A link whose handshake is over."""
+    """Return a link that has completed its handshake."""
     link = local_link(sock, peer)
     link.agree(Digest.XXH3, MEMBER)
     return link
@@ -52,7 +52,8 @@ class Counting:
 
 
 class Server:
-    """Reads two links: that of a member whose flood never ends, and that of an honest member."""
+    """A server that reads two links: that of a member whose flood never ends, and that of an honest
+    member."""
 
     def __init__(self, *, threads: bool) -> None:
         self.flooding, self._theirs = socket.socketpair()
@@ -104,7 +105,7 @@ class Server:
 
 @pytest.fixture
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let links read few frames per call, so that a small flood seems endless to them."""
+    """Let links read only a few frames per call, so that a small flood takes many calls."""
     monkeypatch.setattr(frames, "_STAGING_NBYTES", 4 * len(ALIVE))
 
 
@@ -129,7 +130,7 @@ def test_a_flood_delays_others_when_turns_are_unlimited(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def busy() -> Iterator[tuple[Driver, threading.Event]]:
-    """A driver whose machine handles its first event until the test lets it continue."""
+    """A driver whose machine is busy with its first event until the test releases it."""
     began, go_on = threading.Event(), threading.Event()
 
     class Slow(Counting):
@@ -153,7 +154,8 @@ Busy = tuple[Driver, threading.Event]
 
 @pytest.mark.parametrize("threads", [False, True], ids=["poller", "thread"])
 def test_a_flood_waits_until_the_machines_have_handled_it(busy: Busy, threads: bool) -> None:
-    """While a machine is busy, one turn of a link is queued for it, and no more."""
+    """While a machine is busy, the messages of one turn of a link are queued for it, and no
+    more."""
     assert most_queued(*busy, threads=threads) <= FRAMES_PER_TURN
 
 
@@ -166,7 +168,7 @@ def test_a_flood_does_not_wait_when_turns_are_unlimited(
 
 
 def most_queued(driver: Driver, go_on: threading.Event, *, threads: bool) -> int:
-    """The number of messages of a flood that are queued before its link has to wait."""
+    """Return the number of messages of a flood that are queued before its link has to wait."""
     ours, theirs = socket.socketpair()
     link = member_link(theirs, "flood")
     taken = 0

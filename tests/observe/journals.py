@@ -1,4 +1,4 @@
-"""Journal lines for tests, written as short as they can be."""
+"""Short functions that make journal lines for tests."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def left(at_s: float, worker: int, code: str, **fields: Any) -> Line:
 def totals(
     contributions: int, compute: float = 0.0, wait: float = 0.0, transfer: float = 0.0, **more: Any
 ) -> dict[str, Any]:
-    """Ten points a contribution; seconds as given."""
+    """Return the totals of a worker with ten points per contribution. The times are in seconds."""
     return {
         "contributions": contributions,
         "points": 10 * contributions,
@@ -75,7 +75,7 @@ def waiting(at_s: float, since_s: float, missing: list[int], **fields: Any) -> L
 
 
 def opened(*workers: int) -> list[Line]:
-    """A run whose round 1 opened at 1 s, on one server."""
+    """Return the lines of a run with one server, whose round 1 began at 1 s."""
     return [
         line(0.1, "server-joined", server=0),
         *(line(0.2, "linked", peer=f"w{worker}", link="local") for worker in workers),

@@ -1,4 +1,5 @@
-"""Where the time went: computing, waiting, transferring, redone; and PSP's resource usage."""
+"""How the time of a run was spent: computing, waiting, transferring, repeating work; and the
+resource usage as PSP's paper defines it."""
 
 from pathlib import Path
 

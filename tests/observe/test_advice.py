@@ -1,4 +1,4 @@
-"""The last sentence of a summary: where the time went, and what would help."""
+"""The last sentence of a summary: how the time was spent, and what would help."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ from tests.observe.journals import learning, opened, rounds, totals, waiting
 
 
 def after(seconds: float, *workers: tuple[float, float, float]) -> RunState:
-    """Shares of time computing, waiting and transferring per worker."""
+    """Return the state of a run after this many seconds. Each worker is given by its shares of
+    time: computing, waiting, transferring."""
     done = {
         str(worker): totals(10, *(seconds * share for share in shares))
         for worker, shares in enumerate(workers)
@@ -86,7 +87,7 @@ def test_one_worker_alone_waits_for_the_exchange() -> None:
 
 @pytest.mark.parametrize("seconds", [0.5, 10.0])
 def test_nothing_to_say(seconds: float) -> None:
-    """All is well, or the run was too short to tell."""
+    """There is no advice if nothing is wrong, or if the run was too short to tell."""
     well = (0.8, 0.1, 0.1) if seconds > 1 else (0.1, 0.1, 0.8)
     assert advise(after(seconds, well, well), job()) is None
     assert advise(fold([]), job()) is None

@@ -1,4 +1,4 @@
-"""What people read about a run's learning, and the advice that fits the case."""
+"""The sentences about a run's learning, and the advice for each case."""
 
 import io
 from pathlib import Path
@@ -26,7 +26,7 @@ def job(**fields: Any) -> JobSpec:
 
 
 def begun(*lines: Line, **placed: Any) -> RunState:
-    """Two workers, then these lines."""
+    """Return the state of a run with two workers, after these further lines."""
     first = [{**each, **placed} if each["what"] == "placed" else each for each in opened(0, 1)]
     return fold([*first, rounds(3.0, 7, objective=2.0, passes=5), *lines])
 

@@ -1,4 +1,4 @@
-"""Who is in a job, by its journal."""
+"""The names of the workers that are in a job, read from its journal."""
 
 from pathlib import Path
 

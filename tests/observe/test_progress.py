@@ -1,4 +1,5 @@
-"""Progress: a live table in a terminal, plain lines elsewhere, nothing when asked to be quiet."""
+"""Progress is a live table in a terminal and plain lines elsewhere. With `--quiet`, only lines
+about trouble are printed."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Codes and fields become sentences here, and nowhere else."""
+"""Codes and fields of reasons become sentences in `observe/reasons.py`, and in no other module."""
 
 import re
 from pathlib import Path
@@ -44,7 +44,8 @@ def test_every_code_has_a_sentence_that_its_fields_fill(code: str) -> None:
 
 
 def test_every_code_in_the_source_has_a_sentence() -> None:
-    """Policies and intervals hand their codes to `Reason` through helpers with these names."""
+    """The pattern looks for codes in calls of `Reason`, and of the helpers that policies and
+    intervals use in its place."""
     made = re.compile(r'\b(?:Reason|_told|_reason|_refused|leave_behind)\(\s*"([a-z-]+)"')
     codes = {code for path in SOURCE.rglob("*.py") for code in made.findall(path.read_text())}
     assert {"goal", "link-ended", "timer", "evicted"} <= codes
@@ -89,7 +90,8 @@ def test_a_cause_has_its_own_sentence() -> None:
 
 
 def test_a_cause_that_names_itself_ends() -> None:
-    """A peer chooses the fields of its reason."""
+    """A peer chooses the fields of its reason, so a reason may name itself as its cause. This must
+    not recurse forever."""
     assert in_words(Reason("rejoining", {"cause": "rejoining"})).startswith(
         "this worker joins again"
     )

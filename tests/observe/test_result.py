@@ -1,4 +1,5 @@
-"""What `--json` prints, when a run may end, and the summary for people."""
+"""The result that `--json` prints, the estimate of the remaining time, and the summary for
+people."""
 
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def test_seconds_to_target(fields: dict[str, float], seconds: float | None) -> N
     ],
 )
 def test_when_it_may_end(fields: dict[str, Any], rest_s: float | None) -> None:
-    """9 rounds and 2 passes of 50 points took 4 s."""
+    """The estimate is made when 9 rounds and 2 passes of 50 points have taken 4 s."""
     assert left_s(fold(LINES), job(**fields), 5.0) == (
         None if rest_s is None else pytest.approx(rest_s)
     )

@@ -1,4 +1,4 @@
-"""Finding runs, and telling honestly whether one is alive."""
+"""Finding the folders of runs, and deciding whether a run is alive."""
 
 import json
 import os
@@ -33,14 +33,14 @@ def write_journal(path: Path, lines: list[dict[str, object]]) -> None:
 
 @pytest.fixture
 def other() -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, that lives until its stdin closes."""
+    """Another process, which lives until its stdin closes."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
 
 
 def adopt(path: Path, pid: int) -> None:
-    """As if this other process had started the run."""
+    """Write `process.json` as if the process `pid` had started the run."""
     process = runs.RunProcess(
         pid=pid, host=socket.gethostname(), began=0.0, started=runs._started(pid)
     )
@@ -105,7 +105,8 @@ def test_the_journal_has_the_last_word(folder: Path, failed: bool, word: str) ->
 
 
 def test_what_only_the_command_knew(folder: Path) -> None:
-    """The lead was killed, so the journal has no end; the command saw it and said so."""
+    """The lead was killed, so the journal has no line about the end. The command wrote the reason
+    to its result."""
     runs.write_result(folder, {"failed": "server s0 died"})
     run = runs.load_run(folder)
     assert (run.word, run.reason) == ("failed", "server s0 died")

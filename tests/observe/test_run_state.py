@@ -1,4 +1,4 @@
-"""The fold from journal lines to the state of a run."""
+"""How journal lines are combined into the state of a run."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_a_run_that_has_opened() -> None:
 
 
 def test_speeds_are_those_of_the_last_seconds() -> None:
-    """Slow for 100 s, then 5 contributions a second for 10 s."""
+    """The worker is slow for 100 s, and then makes 5 contributions per second for 10 s."""
     lines = opened(0)
     lines += [rounds(1.0 + s, s, {"0": totals(s)}) for s in range(1, 101)]
     lines += [rounds(101.0 + s, 100 + 5 * s, {"0": totals(100 + 5 * s)}) for s in range(1, 11)]
@@ -96,7 +96,8 @@ def test_what_is_waited_for_in_moments_of_the_journal() -> None:
     ],
 )
 def test_a_wait_is_over(after: dict[str, object], waits: bool) -> None:
-    """By the fold of its round, by the end, by the leaving of who was missing, or by silence."""
+    """A wait ends when its round is folded, when the job ends, when the missing worker leaves, or
+    when no line has repeated it for 2.5 s."""
     state = fold([*opened(0, 1), rounds(2.0, 4), waiting(10.0, 2.0, [1]), after])
     assert (state.waiting is not None) == waits
 
@@ -122,7 +123,7 @@ def test_accuracy_is_the_mean_of_the_last_reports() -> None:
 
 
 def test_what_is_not_a_number_is_no_accuracy() -> None:
-    """A journal writes null for NaN."""
+    """A journal has null in place of NaN."""
     lines = opened(0)
     for accuracy in (None, float("nan")):
         metrics = {"accuracy": accuracy}

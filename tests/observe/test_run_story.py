@@ -1,4 +1,4 @@
-"""A run in sentences: what golden transcripts are made of."""
+"""A run told in sentences. Golden transcripts consist of such sentences."""
 
 from polyrhythm.observe.story import tell
 from polyrhythm.wire.messages.reasons import refused
@@ -11,7 +11,7 @@ def reported(at_s: float, worker: int, accuracy: float | None) -> dict[str, obje
 
 
 def after_opening(*lines: dict[str, object], worker: int | None = None) -> list[str]:
-    """What is told of these lines after a run with four workers opened."""
+    """Return the sentences for these lines, which follow the opening of a run with four workers."""
     begun = list(tell(opened(0, 1, 2, 3), worker))
     told = list(tell([*opened(0, 1, 2, 3), *lines], worker))
     assert told[: len(begun)] == begun

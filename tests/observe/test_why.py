@@ -1,4 +1,5 @@
-"""What is being waited for, by whom, since when, until when, by which rule, and what helps."""
+"""`why`: what the job waits for, which workers wait, since when, until when, by which rule, and
+what helps."""
 
 from polyrhythm.observe.state import fold
 from polyrhythm.observe.why import explain, in_sentences

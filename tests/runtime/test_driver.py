@@ -9,8 +9,8 @@ from polyrhythm.runtime.driver import Driver
 
 
 class Sleeper:
-    """A machine that wants to be woken every millisecond. Like any machine, it must not be asked for
-    anything while it handles an event."""
+    """A machine that asks to be woken every millisecond. Like any machine, it must not be called
+    while it handles an event."""
 
     def __init__(self) -> None:
         self.ticks = 0
@@ -21,7 +21,8 @@ class Sleeper:
 
     def handle(self, event: object, now_ns: int) -> list[Effect]:
         self._busy = True
-        time.sleep(0.0005)  # long enough for another thread to look
+        # long enough for another thread to call this machine, if the driver let it
+        time.sleep(0.0005)
         if isinstance(event, Tick):
             self.ticks += 1
             if self.ticks >= 100:

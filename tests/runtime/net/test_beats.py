@@ -1,4 +1,5 @@
-"""The lead's heartbeats in the runtime: a busy lead sends them, and they fill no link."""
+"""The lead's heartbeats in the runtime: a busy lead still sends them, and unread heartbeats do not
+fill a link."""
 
 from polyrhythm.engines.inline import Hub
 from polyrhythm.io.memory import MemoryLink, memory_pair
@@ -22,7 +23,8 @@ def test_a_busy_lead_still_sends_heartbeats() -> None:
         assert (greeting.heartbeat_s, greeting.lead_timeout_s) == (0.02, 7.0)
         while not isinstance(link.receive()[0], m.Admitted):
             pass
-        with lead._driver._running:  # as when it allocates memory for a large model
+        # the lead's driver is busy, as when it allocates memory for a large model
+        with lead._driver._running:
             beats = [link.receive()[0] for _ in range(3)]
         assert beats == [m.Alive(term=1)] * 3
     finally:
@@ -50,8 +52,8 @@ def test_a_peer_that_does_not_read_gets_few_heartbeats() -> None:
 
 
 def test_a_peer_that_waits_for_the_job_to_begin_gets_all_heartbeats() -> None:
-    """A worker sends no heartbeats before it is admitted, so it cannot report how many it has
-    read."""
+    """A worker reports with its own heartbeats how many it has read. It sends none before it is
+    admitted, so the lead must not wait for its reports."""
     peers = Peers()
     _, there = pair(peers)
     beats = Beats(peers)

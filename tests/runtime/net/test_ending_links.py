@@ -1,4 +1,4 @@
-"""Which link of a peer is used, and which machines learn of the end of a link."""
+"""Which of two links of a peer is used, and which machines are told when a link ends."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def test_only_a_later_incarnation_takes_the_place_of_a_link(second: int, stays: 
 
 
 class Ears:
-    """A machine that does nothing but listen."""
+    """A machine that records its events and has no effects."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -49,7 +49,8 @@ class Ears:
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_the_end_of_a_link_is_reported_to_the_server_that_runs_the_lead_too(leads: bool) -> None:
-    """The lead removes the member, and the server ends the member's leases."""
+    """Both machines of the process get the event: the lead removes the member, and the server ends
+    the member's leases."""
     machines = {"s0": Ears(), **({fx.LEAD: Ears()} if leads else {})}
     driver, peers = Driver(machines, lambda name, effect: None), Peers()
     address = m.Address("memory", 0, "", "")

@@ -1,5 +1,4 @@
-"""The operator's end of its link: its messages about a lead that is silent, or that closes the
-link."""
+"""The operator's side of its link: what it reports if the lead is silent, or closes the link."""
 
 import socket
 import threading
@@ -16,7 +15,7 @@ SECRET = Secret("s" * 32)
 
 
 def test_a_lead_that_does_not_answer_is_called_silent() -> None:
-    """The kernel accepts the connection of a stopped process."""
+    """The kernel accepts a connection for a stopped process, so connecting succeeds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(LinkError, match=r"^it has not answered for 0.2 s$"):

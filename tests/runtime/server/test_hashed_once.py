@@ -1,5 +1,5 @@
-"""A version is hashed once for all its readers, and an aggregate once for all its replicas. After the
-next fold the new contents are hashed again."""
+"""A version is hashed once for all its readers, and an aggregate once for all its replicas. After
+the next fold, the new contents are hashed."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -32,13 +32,13 @@ SLOTS = 3
 
 
 class Hashed:
-    """Records what was hashed for sending: the number of bytes, and the thread."""
+    """Records each hash that is computed for sending: the number of bytes, and the thread."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, threading.Thread]] = []
 
     def payloads(self) -> list[threading.Thread]:
-        """The threads that hashed whole slices, since the last call."""
+        """Return the threads that hashed complete slices since the last call."""
         log, self.log = self.log, []
         return [thread for nbytes, thread in log if nbytes >= NBYTES // 2]
 
@@ -57,7 +57,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> Hashed:
 
 @pytest.fixture
 def pairs() -> Iterator[list[tuple[StreamLink, StreamLink]]]:
-    """TCP links: (the sending end, the receiving end)."""
+    """Pairs of TCP links: the sending end and the receiving end."""
     made = []
     with listen_tcp("127.0.0.1", 0) as listener:
         for number in range(READERS):
@@ -128,14 +128,15 @@ def contribute(held: SliceStore, sequence: int, worker: int = 0) -> None:
 
 
 def fold(held: SliceStore, round_: int) -> int:
-    """Fold a round. Returns the slot of the version, which is used again three rounds later."""
+    """Fold a round and return the slot of the new version. The slot is used again three rounds
+    later."""
     slot = round_ % SLOTS
     held.fold(round_, slot, (round_ + 1) % SLOTS)
     return slot
 
 
 class _Driver:
-    """Ignores all events: no test here depends on them."""
+    """A driver that ignores all events, because no test here depends on them."""
 
     def put(self, machine: str, event: object) -> None: ...
 
@@ -163,7 +164,7 @@ def test_memory_that_may_change_is_hashed_every_time(hashed: Hashed, pairs) -> N
 
 
 def test_large_payloads_are_hashed_by_the_thread_that_sends_them(hashed: Hashed, pairs) -> None:
-    """Links then hash in parallel, and the caller does not wait for them."""
+    """So the links hash in parallel, and the thread that calls `send` does not wait for them."""
     for here, _ in pairs:
         here.send(m.Contribution(slice=0, slices=1), (memoryview(bytes(NBYTES)),))
     receive_all([there for _, there in pairs], 1)
@@ -223,7 +224,8 @@ def test_an_aggregate_is_hashed_once_for_all_its_replicas(hashed: Hashed, update
             digest = piece.fingerprint.by(Digest.XXH3)
             assert digest == Digest.XXH3.over([bytes(piece.memory)])
         hashes = hashed.payloads()
-        assert len(hashes) - len(copies) == SLICES  # the test itself computes one hash per `Copy`
+        # without the one hash per `Copy` that the test itself computed
+        assert len(hashes) - len(copies) == SLICES
 
 
 def test_a_contribution_is_hashed_once_for_all_replicas_without_rounds(hashed: Hashed) -> None:

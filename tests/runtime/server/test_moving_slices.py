@@ -1,8 +1,9 @@
-"""Slices are replicated, promoted, demoted and learned: afterwards each server has the parameters that
-result if every contribution counts once.
+"""Slices are replicated, promoted, demoted and learned. Afterwards the parameters on each server
+are those that result if every contribution counts once.
 
-The servers are real slice stores. Their messages to each other are delivered at once, or kept for the
-test to deliver. Every slice is one parameter with momentum, so that its optimizer state matters too.
+The servers are real slice stores. Their messages to each other are delivered at once, or kept for
+the test to deliver. Every slice is one parameter with momentum, so that its optimizer state matters
+too.
 """
 
 import threading
@@ -106,13 +107,13 @@ class Site:
             store.reroute(routes, routing)
 
     def teach(self, primary: int, learner: int, slices: Sequence[int], routing: int) -> None:
-        """The learner fetches these slices from their primary."""
+        """Let the learner fetch these slices from their primary."""
         fetch = self.servers[learner].follower.fetch(slices, routing)
         self.servers[primary].send_state(learner, fetch.held, routing)
 
     def state(self, server: int, slice_: int) -> dict[str, float]:
-        """The state of a slice on its primary or on a replica. All elements of a tensor are equal, so
-        each tensor is given as one number."""
+        """Return the state of a slice on this server. All elements of a tensor are equal, so each
+        tensor is given as one number."""
         store = self.servers[server]
         mine = slice_ in store.primary.index
         state = (store.primary if mine else store.follower.replicas).export(slice_)
@@ -122,7 +123,7 @@ class Site:
 
 
 def after(*gradients: float, scale: float = 1.0) -> dict[str, float]:
-    """The state after these steps from zero, as plain torch makes them."""
+    """Return the state that plain torch reaches with these steps from zero."""
     parameter = torch.nn.Parameter(torch.zeros(()))
     optimizer = torch.optim.SGD([parameter], lr=RATE * scale, momentum=MOMENTUM)
     for gradient in gradients:
@@ -145,7 +146,7 @@ def test_a_replica_makes_the_scaled_steps_of_its_primary(sync: str) -> None:
 
 
 def one_step(site: Site, sequence: int) -> Letter:
-    """The message that the primary sends for the next step of slice 0."""
+    """Return the message that the primary sends for the next step of slice 0."""
     site.post = []
     site.give(0, 0, 1.0, sequence=sequence)
     (letter,) = site.post
@@ -172,7 +173,8 @@ def test_a_step_whose_predecessor_is_missing_is_neither_made_nor_confirmed() -> 
 
 
 def test_a_promoted_replica_knows_what_is_in_its_slices() -> None:
-    """A contribution that a worker sends again because the primary died counts once."""
+    """The primary died, and a worker sends its contribution again to the promoted replica. The
+    contribution counts once."""
     site = Site(COPIED, sync="asp")
     site.give(0, 0, 1.0, sequence=1)
     site.servers[1].reroute((Route(1, since=3), Route(1, since=3)), 3)
@@ -182,8 +184,8 @@ def test_a_promoted_replica_knows_what_is_in_its_slices() -> None:
 
 
 def test_a_demoted_primary_keeps_what_it_has() -> None:
-    """Its successor made the same steps, so it confirms that the replica is the same and sends no
-    tensors."""
+    """The new primary has made the same steps, so it confirms that the demoted server's slice is
+    equal and sends no tensors."""
     site = Site(COPIED)
     for slice_ in (0, 1):
         site.give(0, slice_, 1.0, sequence=1)
@@ -194,8 +196,8 @@ def test_a_demoted_primary_keeps_what_it_has() -> None:
 
 
 def test_a_state_that_was_asked_of_another_primary_is_not_adopted() -> None:
-    """Server 2 asked server 0 for the slice; meanwhile server 1 has become its primary, and has made a
-    step that server 0 has not."""
+    """Server 2 has asked server 0 for the slice. Meanwhile server 1 has become the primary and has
+    made a step that server 0 has not made."""
     site = Site((Route(0, (1,)), Route(0, (1,))), servers=3, sync="asp")
     site.reroute((Route(0, (1,), (2,)), Route(0, (1,))), 3)
     site.post = []
@@ -212,7 +214,8 @@ def test_a_state_that_was_asked_of_another_primary_is_not_adopted() -> None:
 
 
 def test_contributions_keep_their_weight_when_slices_move() -> None:
-    """A contribution that was added before a change of routes counts in the mean with its own weight."""
+    """A contribution that was added before routes changed counts in the mean with its own
+    weight."""
     site = Site(APART)
     site.give(0, 0, 2.0, sequence=1, worker=0, weight=3.0)
     site.servers[0].reroute((Route(0), Route(0, since=3)), 3)
@@ -222,8 +225,8 @@ def test_contributions_keep_their_weight_when_slices_move() -> None:
 
 
 def test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold() -> None:
-    """Server 0 has folded round 1 of slice 0, and folds it again for slice 1, of which it is the
-    primary since then. Contributions to slice 0 that came meanwhile belong to round 2."""
+    """Server 0 has folded round 1 of slice 0. Then it becomes the primary of slice 1 and must fold
+    round 1 of slice 1. A contribution to slice 0 that arrives in between belongs to round 2."""
     site = Site(APART)
     site.give(0, 0, 1.0, sequence=1)
     site.servers[0].fold(1, 0, 0)
@@ -238,8 +241,8 @@ def test_contributions_to_a_slice_that_is_carried_over_are_in_its_next_fold() ->
 
 
 def test_steps_sent_to_a_learner_do_not_change_afterwards() -> None:
-    """The primary does not wait for a learner, which may read a step after the primary has reused the
-    memory of the aggregate."""
+    """The primary does not wait for a learner. The learner may read a step after the primary has
+    reused the memory of the aggregate."""
     site = Site((Route(0, (1,)), Route(0, (1,))), servers=3)
     site.reroute((Route(0, (1,), (2,)), Route(0, (1,), (2,))), 3)
     site.teach(0, 2, [0, 1], 3)
@@ -259,7 +262,7 @@ def test_steps_sent_to_a_learner_do_not_change_afterwards() -> None:
 
 
 def memory_of(store: SliceStore, slice_: int) -> list[Any]:
-    """The objects that make up a slice on its primary. If the slice is copied, they are other
+    """Return the objects that make up a slice on its primary. A slice that was copied has other
     objects."""
     index = store.primary.index[slice_]
     held = store.primary.held[index]
@@ -283,7 +286,7 @@ def test_a_slice_that_does_not_move_keeps_its_memory(sync: str, updater: str) ->
 
 
 def add_in_a_thread(site: Site, slice_: int, **given: Any) -> bool:
-    """Whether another thread can add a contribution to the slice now."""
+    """Return whether another thread can add a contribution to the slice now."""
     thread = threading.Thread(target=site.give, args=(0, slice_, 1.0), kwargs=given, daemon=True)
     thread.start()
     thread.join(10)
@@ -292,7 +295,8 @@ def add_in_a_thread(site: Site, slice_: int, **given: Any) -> bool:
 
 @pytest.mark.parametrize("sync", ["bsp", "asp"])
 def test_a_slice_can_be_added_to_while_another_one_is_promoted(sync: str) -> None:
-    """The test adds in the middle of the change, when memory for the promoted slice is allocated."""
+    """The test adds a contribution in the middle of the promotion, while memory for the promoted
+    slice is allocated."""
     site = Site(APART, sync=sync)
     added: list[bool] = []
 

@@ -1,4 +1,5 @@
-"""The slice store checks slices before it adds them, folds them, and keeps versions apart."""
+"""The slice store checks contributions before it adds them, folds slices, and keeps versions
+apart."""
 
 from itertools import permutations
 
@@ -86,7 +87,7 @@ def give_all(made: SliceStore, value: float, **fields: object) -> object:
 
 
 def values(made: SliceStore, slot: int) -> list[float]:
-    """The first element of every slice of a version."""
+    """Return the first element of every slice of a version."""
     return [tensor[0].item() for tensor in made.primary.slots.at(slot).tensors]
 
 
@@ -114,7 +115,8 @@ def test_repeated_slices_are_not_added() -> None:
 
 
 def test_a_fold_uses_the_updater_of_each_slice() -> None:
-    """An optimizer step for parameters, the mean for buffers, the maximum for integers."""
+    """The updater is an optimizer step for parameters, the mean for floating-point buffers, and the
+    maximum for integer buffers."""
     made = make_store()
     give_all(made, 1.0, worker=0, weight=1.0)
     give_all(made, 5.0, worker=1, weight=3.0)
@@ -210,7 +212,8 @@ def test_a_weight_that_is_not_a_positive_number_is_refused(weight: float) -> Non
 
 
 def test_contributions_of_non_members_are_not_added() -> None:
-    """The sender may have been evicted without knowing it yet, so its link stays open."""
+    """The sender may have been evicted and not know it yet, so the server ignores the contribution
+    and keeps the link."""
     made = make_store()
     for slice_ in range(len(made.primary.slices)):
         assert give(made, slice_, 1.0, incarnation=9) is None
@@ -272,7 +275,7 @@ def test_a_weight_that_the_dtype_cannot_hold_is_refused(dtype: str) -> None:
 
 
 def test_repetitions_are_recognised_by_the_number_of_the_slice() -> None:
-    """This server has slices 1 and 3 of four, at the indices 0 and 1."""
+    """This server holds slices 1 and 3 of four. They have the indices 0 and 1 in its lists."""
     routes = [Route(server) for server in (1, 0, 1, 0)]
     job = JobSpec(job="j", slice_nbytes=64)
     made = RoundsSliceStore(
@@ -343,7 +346,7 @@ def test_a_deterministic_job_adds_in_the_order_of_the_workers_names(deterministi
 def test_a_copy_of_a_cut_restored_elsewhere_folds_on_as_the_original_does(
     monkeypatch: pytest.MonkeyPatch, sync: str
 ) -> None:
-    """Parameters and the optimizer state of every slice are in the copy, as of the last fold."""
+    """The copy holds the parameters and the optimizer state of every slice, as of the last fold."""
     adam = OptimizerSpec("Adam", ({"lr": 0.5, "betas": [0.9, 0.99]},))
     monkeypatch.setitem(globals(), "SPEC", ModelSpec(SPEC.tensors, adam))
     original, other = make_store(sync=sync), make_store(sync=sync)
@@ -368,7 +371,7 @@ def test_a_copy_of_a_cut_restored_elsewhere_folds_on_as_the_original_does(
 def test_a_copy_is_not_changed_by_later_folds_and_counts_torn_contributions() -> None:
     made = make_store()
     give_all(made, 3.0)
-    give(made, 0, 5.0, worker=1)  # only one of its slices comes before the fold
+    give(made, 0, 5.0, worker=1)  # only one slice of this contribution arrives before the fold
     made.fold(1, 0, 0)
     copies, torn = made.copied()
     before = {id_: state["parameters"].clone() for id_, state in copies.items()}

@@ -1,4 +1,5 @@
-"""Memory of slices that move: a slot has at most one segment per slice, however often slices move."""
+"""The memory of slices that move between servers: a slot has at most one segment per slice, however
+often slices move."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Every nanosecond of a worker is booked once: as computing, waiting or transferring."""
+"""Every nanosecond of a worker is counted once: as computing, waiting or transferring."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Clock:
         return self.now_ns
 
     def go_on(self, nanoseconds: int) -> int:
-        """When this began."""
+        """Advance the clock, and return the time before that."""
         began_ns, self.now_ns = self.now_ns, self.now_ns + nanoseconds
         return began_ns
 
@@ -29,7 +29,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def booked(sheet: Timesheet) -> tuple[int, int, int]:
-    """Computing since it resumed, and what the last exchange took: waiting, transferring."""
+    """Return the computing time since the worker resumed, and the waiting and transferring time of
+    its last exchange."""
     return sheet.computed_ns(), sheet.waited_ns, sheet.transferred_ns
 
 
@@ -71,7 +72,8 @@ def test_what_interrupts_computing_is_not_computing(
 
 
 def test_a_worker_that_joined_again_begins_anew(clock: Clock) -> None:
-    """What it computed and waited before was for an incarnation that is over."""
+    """The worker's earlier computing and waiting belongs to an incarnation that is over, so it is
+    not counted."""
     sheet = Timesheet()
     sheet.trained_through(clock.go_on(20))
     clock.go_on(60)

@@ -1,4 +1,5 @@
-"""Where a worker's contributions leave from, and where versions land."""
+"""The buffers from which a worker sends contributions, and the memory into which it receives
+versions."""
 
 import torch
 
@@ -26,7 +27,7 @@ SPEC = ModelSpec(
 
 
 def model_of(tensor: torch.Tensor) -> tuple[FlatModel, Layout]:
-    """Two slices."""
+    """Return a model with two slices, and its layout."""
     layout = lay_out(SPEC, 2, 4 * LENGTH)
     assert len(layout.slices) == 2
     return FlatModel(layout, [tensor], "same"), layout
@@ -55,8 +56,8 @@ def test_two_push_buffers_are_used_in_turn_while_all_is_acknowledged() -> None:
 
 
 def test_a_version_is_cut_by_what_its_server_says_it_holds() -> None:
-    """By the worker's routes the server holds both slices. It holds one of them since routes changed,
-    which the worker has not heard yet."""
+    """By the routes that the worker knows, the server holds both slices. Routes have changed since,
+    and the server's message says that it holds only slice 1."""
     told: list[object] = []
     tensor = torch.zeros(2 * LENGTH)
     model, layout = model_of(tensor)

@@ -1,4 +1,4 @@
-"""What a worker's node does with what its machine says, before the user's code goes on."""
+"""How a worker's node performs the effects of its machine, before the user's code continues."""
 
 from collections.abc import Iterator
 
@@ -42,9 +42,9 @@ def test_a_barrier_that_was_called_is_over_with_the_next_version(node: WorkerNod
 def test_a_worker_that_joined_again_carries_nothing_over(
     node: WorkerNode, anew: bool, carried: float
 ) -> None:
-    """It trained through: 1.0 was sent, and 0.5 was learned since. With a new incarnation it begins
-    with the
-    version that it was given."""
+    """The worker did not wait for its answer: a change of 1.0 was sent, and a change of 0.5 was
+    made since. With the same incarnation the worker keeps the 0.5. With a new incarnation it begins
+    with the version that it was given."""
     tensor = torch.zeros(LENGTH)
     layout = lay_out(SPEC, 1, 4 * LENGTH)
     model = node._model = FlatModel(layout, [tensor], "same", aside=True)
