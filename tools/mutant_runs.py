@@ -29,7 +29,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """Why this result does not show whether the tests fail; None if it shows that."""
+        """Why this result says nothing about the tests (a crash, a time-out); None if they ran."""
         if self.exit_code is None:
             return "its process was stopped, or crashed"
         if self.exit_code not in (0, 1):

@@ -22,7 +22,7 @@ class Stopping:
         self._processes = processes
         self._run = run
         self._since_s: float | None = None
-        """The time from which on all processes should end. None: they should not end yet."""
+        """When the processes began to be ended; None: they should not end yet."""
         self._before_end = False
         """Whether the job is stopped before it reached a goal."""
         self.waits_for_workers = False

@@ -76,8 +76,9 @@ class Exchange(torch.optim.Optimizer):
         self._micro_ns = 0
         self._gathered = 0.0
         self._on_its_way = False
-        """Under a policy that trains through: whether the version that answers the last
-        contribution has not arrived yet."""
+        """Under a policy whose workers train while their contribution is in flight
+        (`trains_through`): whether the version that answers the last contribution has not arrived
+        yet."""
         self._objective: list[tuple[float, float]] = []
         """Per step since the last contribution: the user's loss, and the number of its points."""
         self._stepped = 0.0
@@ -147,7 +148,7 @@ class Exchange(torch.optim.Optimizer):
             self._contribute()
         self._drop_gradients()
         if self._node.stopped:
-            # While training through, the final version may have arrived without being taken over.
+            # With `trains_through`, the final version may have arrived without being taken over.
             self.settle()
         return result
 
@@ -217,7 +218,7 @@ class Exchange(torch.optim.Optimizer):
         self._node.look()
 
     def _look(self) -> None:
-        """While training through: continue from the awaited version if it has arrived. An evicted
+        """With `trains_through`: continue from the awaited version if it has arrived. An evicted
         worker waits for it instead of training, because its steps would not count."""
         if self._node.look():
             self._rebase()

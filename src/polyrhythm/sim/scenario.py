@@ -63,9 +63,10 @@ class JobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     lead_timeout: Duration = Duration(120 * 10**9)
     """A worker or server ends when it has not heard from the lead for this long."""
     interval: str = "auto"
-    """For fsp: auto, binary or a duration."""
+    """For fsp: the method that chooses the interval (auto or binary), or a fixed duration."""
     coordination: str = "semi"
-    """For fsp: who ends the interval. central: the lead. semi: every worker by its own clock."""
+    """For fsp: the process that ends the interval. central: the lead. semi: every worker, by its
+    own clock."""
     abandon: str = "off"
     """For fsp: how long a round waits for an unfinished micro-batch after the interval."""
     most_steps: int = 64

@@ -90,8 +90,9 @@ class Loop:
         self._terms = fx.Resume(-1, stop=False)
         self._hurried = False
         self._on_its_way = False
-        """With `trains_through`: the version that includes the last contribution has not been taken
-        over yet."""
+        """Under a policy whose workers train while their contribution is in flight
+        (`trains_through`): whether the version that includes the last contribution has not been
+        taken over yet."""
         self._came = False
         """Whether the version that `_on_its_way` refers to has arrived."""
         self._awaiting_ns: int | None = None
