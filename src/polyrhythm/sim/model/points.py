@@ -111,8 +111,8 @@ class SimPoints:
         self._cursor = self._length = self._told = 0
 
     def _begin_pass(self) -> bool:
-        """Begin a pass. A chunk in which the worker has a position already comes first, so it is
-        last in the list."""
+        """Begin a pass. A chunk that is partly visited comes first, so it is put at the end of the
+        list, from which chunks are taken."""
         leased = {number: self._at[number] for number in self._lengths}
         this_pass = min(leased.values(), default=(0, 0))[0]
         epochs = None if self._lease is None else self._lease.epochs
