@@ -32,7 +32,7 @@ def main(worker: pr.Worker) -> None:
     for batch, targets in worker.batches((images[:640], labels[:640]), batch_size=32):
         loss = nn.functional.cross_entropy(model(batch), targets)
         loss.backward()
-        optimizer.step(objective=loss)  # exchanges as the sync policy says
+        optimizer.step(objective=loss)  # sends and receives when the sync policy says so
     model.eval()
     right = model(images[640:]).argmax(1) == labels[640:]
     worker.report(accuracy=right.float().mean().item())

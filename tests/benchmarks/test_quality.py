@@ -1,9 +1,10 @@
-"""Every policy and kind reaches the accuracy of one process after as many passes over `digits`.
+"""After the same number of passes over `digits`, every policy and kind reaches the accuracy of
+training in one process.
 
-Ten passes are enough, except for fsp with gradients: it makes few steps to a pass, so it has the job's
-own number of passes. The accuracy varies by one or two points by chance with one seed and 360 test
-images, so the margin is 4 points here. `python -m benchmarks.quality` uses three seeds, every job, its
-own number of passes and the real margins.
+The tests make ten passes. fsp with gradients makes few steps per pass, so it gets the job's own
+number of passes. With one seed and 360 test images, the accuracy varies by one or two percentage
+points by chance, so the margin here is 4 percentage points. `python -m benchmarks.quality` uses
+three seeds, every job, its own number of passes, and the real margins.
 """
 
 import subprocess
@@ -19,7 +20,7 @@ MARGIN = 0.04
 
 
 PASSES = {"fsp --kind gradient": None}
-"""The passes of policies that have not 10; None: the job's own number."""
+"""The number of passes of each policy that does not make 10. None: the job's own number."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The machine as a benchmark reports it."""
+"""The description of the machine in the report of a benchmark."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Runs commands in this process, on folders of runs that the tests write."""
+"""Run commands in this process, on folders of runs that the tests write."""
 
 import json
 from collections.abc import Callable

@@ -118,7 +118,7 @@ def test_verify_fails_without_a_complete_checkpoint(call: Call, run: Path) -> No
 
 
 def test_checkpoints_are_verified_without_torch(run: Path) -> None:
-    """Its import takes longer than a command should."""
+    """Importing torch takes longer than this command should take."""
     program = (
         "import sys\n"
         "from polyrhythm.cli.checkpoints import verify_\n"

@@ -1,4 +1,4 @@
-"""`docs/cli.md` has the help texts of the program."""
+"""`docs/cli.md` contains the current help texts of all commands."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:
-    """The page is made with the versions of constraints.txt. Run `make docs` after you change a
+    """The help texts depend on the versions in constraints.txt. Run `make docs` after you change a
     flag."""
     done = subprocess.run(
         [sys.executable, "-m", "tools.cli_docs", "--check"],

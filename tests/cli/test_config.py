@@ -1,4 +1,4 @@
-"""A setting comes from the flag, else from the environment, else from the file."""
+"""A setting comes from the flag; without a flag, from the environment; otherwise from the file."""
 
 import json
 from collections.abc import Callable

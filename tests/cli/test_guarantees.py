@@ -1,7 +1,9 @@
-"""docs/guarantees.md promises what tests assert: a row and the tests that carry its marker agree.
+"""docs/guarantees.md promises only what tests assert: each row of its table agrees with the tests
+that carry its marker.
 
-A test is marked with `@pytest.mark.guarantee("row", policies=..., k=...)`. Where a test has a parameter
-`sync` or `replicas`, its values are the policies and the k; elsewhere the marker gives them.
+A test is marked with `@pytest.mark.guarantee("row", policies=..., k=...)`. If a test has a
+parameter `sync`, its values are the policies; if it has a parameter `replicas`, its values are the
+k. Otherwise the marker gives them.
 """
 
 import json
@@ -53,11 +55,11 @@ sys.exit(pytest.main(args, [Collector()]))
 
 @dataclass
 class Shown:
-    """What a row states, or what its tests cover."""
+    """The policies and the k that a row states, or that its tests cover."""
 
     policies: set[str] = field(default_factory=set)
     tortured: set[str] = field(default_factory=set)
-    """Policies that only `make torture` tests."""
+    """The policies that only `make torture` covers."""
     k: set[int] = field(default_factory=set)
     tests: set[str] = field(default_factory=set)
 
@@ -97,8 +99,8 @@ def marked() -> dict[str, Shown]:
 
 @pytest.mark.timeout(300)
 def test_every_row_is_asserted_by_the_tests_that_carry_its_marker() -> None:
-    """The tests of a row cover exactly the policies and the k that the row states, and every
-    marker names a row."""
+    """The tests of a row cover exactly the policies and the k that the row states. Every marker
+    names an existing row."""
     rows, tests = stated(), marked()
     assert rows.keys() == tests.keys()
     for name, row in rows.items():

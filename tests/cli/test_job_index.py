@@ -21,7 +21,7 @@ AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a fold
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A user who runs no job."""
+    """The environment of a user who runs no job."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("POLYRHYTHM_SECRET", raising=False)
@@ -71,7 +71,7 @@ def test_only_the_user_can_read_the_folder_and_its_entries(environ: dict[str, st
 
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o777])
 def test_a_folder_that_others_can_enter_is_not_used(environ: dict[str, str], mode: int) -> None:
-    """The next folder is used instead."""
+    """The next folder of the list is used instead."""
     index = Index(environ)
     with index.registered(entry()):
         folder_of(environ).chmod(mode)
@@ -123,7 +123,8 @@ def test_the_entry_of_a_killed_job_is_removed_by_the_next_job(environ: dict[str,
 
 
 def test_the_entry_of_a_killed_job_does_not_hide_a_running_job(environ: dict[str, str]) -> None:
-    """The left entry names the same address, and the running job listens on every address."""
+    """The entry that the killed job left names the same address, and the running job listens on
+    every address."""
     index = Index(environ)
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -162,7 +163,8 @@ def test_the_secret_is_found_through_the_index(environ: dict[str, str], tmp_path
 def test_a_file_comes_before_the_environment_and_that_before_the_index(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The secret is removed from the environment in any case, because a job may start processes."""
+    """The secret is removed from the environment even if it comes from a file, because a job may
+    start processes."""
     for name in ("indexed", "named"):
         create_secret(tmp_path / name)
     mine = msgspec.structs.replace(entry(), secret_file=str(tmp_path / "indexed"))
@@ -197,7 +199,7 @@ def test_a_secret_file_that_others_can_access_is_refused(tmp_path: Path, mode: i
 
 @AS_ROOT
 def test_a_secret_file_of_another_user_is_refused(tmp_path: Path) -> None:
-    """The owner can read and change the file, whatever its mode is."""
+    """The owner of the file can read and change it, whatever its mode is."""
     file = tmp_path / "secret"
     create_secret(file)
     os.chown(file, 65534, -1)
@@ -206,8 +208,8 @@ def test_a_secret_file_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pipe_in_place_of_a_secret_file_is_refused_without_waiting(tmp_path: Path) -> None:
-    """The secret is read in another process, because a process that waits for a writer cannot
-    end the test."""
+    """The secret is read in another process: if the reader waited for a writer, it would block the
+    test."""
     pipe = tmp_path / "secret"
     os.mkfifo(pipe, 0o600)
     code = (

@@ -1,4 +1,4 @@
-"""The commands `status`, `why`, `story` and `runs` read a run's folder alone."""
+"""The commands `status`, `why`, `story` and `runs` read only the folder of a run."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What `polyrhythm stop` says of runs that it cannot stop: one line each, and status 1."""
+"""If `polyrhythm stop` cannot stop a run, it says why in one line and ends with status 1."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def closed_port() -> int:
 
 @pytest.fixture
 def running(write_run: Write) -> Path:
-    """A run whose command lives, and on whose port no process listens."""
+    """A run whose command is alive, but no process listens on its port."""
     path = write_run("now", [listening(closed_port())])
     runs.write_process(path)
     create_secret(path / "secret")

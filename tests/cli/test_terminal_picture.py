@@ -1,4 +1,4 @@
-"""A picture shows the lines of a terminal after its control sequences were applied."""
+"""The picture of a terminal shows its lines after all control sequences were applied."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The pictures of the policies agree with the behaviour of the policies."""
+"""The timelines drawn for the documentation agree with the behaviour of the policies."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tools.timelines import POLICIES, SHOWN_S, draw, watch
 
 
 def computing_s(sync: str) -> list[float]:
-    """The seconds of the picture in which each worker computes."""
+    """Return, for each worker, the seconds in which it computes according to the picture."""
     return [
         sum(min(end, SHOWN_S) - at for s, at, end in spans if s is Phase.COMPUTING and at < SHOWN_S)
         for spans in watch(sync).values()

@@ -1,8 +1,9 @@
-"""Start `polyrhythm` commands, as `subprocess` does, from a process that has imported torch already.
+"""Start `polyrhythm` commands as `subprocess` does, but by a fork of a process that has imported
+torch already.
 
-One such process (`warm_server.py`) belongs to each test process; it is started with the first command.
-A command whose environment differs in a variable that is read when a process is loaded is executed in
-the usual way, and so is every command with `fresh=True`.
+One such process (`warm_server.py`) belongs to each test process. It is started with the first
+command. Some variables of the environment are read only when a process is loaded. A command for
+which one of these differs is executed in the usual way, and so is every command with `fresh=True`.
 """
 
 import atexit
@@ -63,7 +64,7 @@ def _read_when_loaded(env: Mapping[str, str]) -> dict[str, str]:
 
 
 class WarmCommand:
-    """A command that was forked. It has the part of `subprocess.Popen` that tests use."""
+    """A command that was forked. It has those methods of `subprocess.Popen` that tests use."""
 
     def __init__(
         self,
@@ -136,7 +137,8 @@ class WarmCommand:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str | None, str | None]:
-        """Read the pipes until every process that writes to them has ended, and wait."""
+        """Read the pipes until every process that writes to them has ended, then wait for the
+        command."""
         until_s = None if timeout is None else time.monotonic() + timeout
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         parts: dict[IO[str], list[bytes]] = {pipe: [] for pipe in pipes if not pipe.closed}
@@ -166,7 +168,8 @@ class WarmCommand:
 def _output(
     stream: Stream, own: int, null: IO[bytes], opened: contextlib.ExitStack
 ) -> tuple[int, IO[str] | None]:
-    """The descriptor that a command writes to, and the end of a pipe from which tests read."""
+    """Return the descriptor that a command writes to, and the end of a pipe from which the test
+    reads."""
     if stream == subprocess.PIPE:
         read, write = os.pipe()
         opened.callback(os.close, write)
@@ -196,8 +199,8 @@ def start(
     network: str | None = None,
     fresh: bool = False,
 ) -> Process:
-    """Start `polyrhythm ARGS`, in the network namespace of that name if one is given. `fresh`: execute
-    the console script."""
+    """Start `polyrhythm ARGS`. If the name of a network namespace is given, the command runs in it.
+    `fresh`: execute the console script in place of a fork."""
     argv = [str(CLI), *(str(arg) for arg in args)]
     env = os.environ if env is None else env
     if fresh or _read_when_loaded(env) != warm_server().loaded:

@@ -40,7 +40,8 @@ _libc.getenv.restype = ctypes.c_void_p
 
 
 class WarmPopen(subprocess.Popen[Any]):
-    """A `Popen` whose child does not execute a new interpreter if it is to be a job's fork server."""
+    """A `Popen` that only forks if its child is to be the fork server of a job: the child executes
+    no new interpreter."""
 
     def __init__(self, args: Any, **options: Any) -> None:
         if not isinstance(args, str) and [str(arg) for arg in args[1:3]] == ["-m", FORK_SERVER]:
@@ -53,7 +54,8 @@ class WarmPopen(subprocess.Popen[Any]):
 def _become_fork_server(
     arguments: Sequence[str], env: Mapping[str, str] | None, keep: Iterable[int]
 ) -> None:
-    """In a forked child, which never returns from here; `Popen` has set up 0, 1, 2 and the session."""
+    """Run the fork server of a job in this forked child, and never return. `Popen` has set up the
+    descriptors 0, 1 and 2 and the session."""
     try:
         gc.enable()  # `Popen` switches it off while it runs `preexec_fn`
         _reset_signals()
@@ -61,8 +63,9 @@ def _become_fork_server(
         if env is not None:
             _set_environment(env)
         sys.argv = ["", *arguments]
-        sys.path[0] = os.getcwd()  # of `python -m`
-        # PYTHONUNBUFFERED, which the engine sets, is read when Python starts.
+        sys.path[0] = os.getcwd()  # as with `python -m`
+        # The engine sets PYTHONUNBUFFERED, but Python reads it only when it starts. So make stdout
+        # unbuffered here.
         output = io.FileIO(1, "w", closefd=False)
         sys.stdout = io.TextIOWrapper(output, sys.stdout.encoding, write_through=True)
         runpy.run_module(FORK_SERVER, run_name="__main__", alter_sys=True)
@@ -73,7 +76,7 @@ def _become_fork_server(
 
 
 def serve(requests: socket.socket, mark_address: int) -> None:
-    """Fork a child for every request. This returns in the children only."""
+    """Fork a child for every request. Only the children return from this function."""
     running: dict[int, socket.socket] = {}
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
@@ -113,7 +116,7 @@ def _report_exits(running: dict[int, socket.socket]) -> None:
             try:
                 control.send(json.dumps({"returncode": os.waitstatus_to_exitcode(status)}).encode())
             except OSError:
-                pass  # the test has dropped the command
+                pass  # the test no longer waits for the command
 
 
 def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: int) -> None:
@@ -130,7 +133,7 @@ def _settle(request: dict[str, Any], descriptors: Sequence[int], mark_address: i
         resource.setrlimit(getattr(resource, name), limits)
     os.chdir(request["cwd"])
     mark = request["env"].get(MARK, "").encode()
-    # What /proc/PID/environ shows is the memory that the mark of this process was put into.
+    # /proc/PID/environ shows the memory of the original environment, so write the mark there.
     ctypes.memmove(mark_address, mark.ljust(MARK_LENGTH, b"-"), MARK_LENGTH)
     _set_environment(request["env"])
     sys.argv = request["argv"]
@@ -152,7 +155,7 @@ def _reset_signals() -> None:
     for number in (
         signal.SIGPIPE,
         signal.SIGXFSZ,
-    ):  # `Popen` restores them, and Python ignores them
+    ):  # `Popen` resets these signals, and a new Python process ignores them
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -167,11 +170,12 @@ def _close_all_but(keep: Iterable[int]) -> None:
 def _set_environment(env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
-    tempfile.tempdir = None  # it was found with the environment before
+    tempfile.tempdir = None  # the folder was chosen by the environment of the warm server
 
 
 def _warm_up() -> None:
-    """Import what commands and the processes of jobs import; run nothing that starts a thread."""
+    """Import the modules that commands and the processes of jobs import. Run nothing that starts a
+    thread."""
     import torch
 
     import polyrhythm.cli.main
@@ -179,17 +183,18 @@ def _warm_up() -> None:
     import polyrhythm.engines.standalone_server
     import polyrhythm.engines.standalone_worker  # noqa: F401
 
-    # The first optimizer of a process imports a good deal more of torch.
+    # The first optimizer of a process imports a large part of torch.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 class _QuickEnd:
-    """Ends a command after its threads and exit handlers, before Python frees every module: that copies
-    all pages which the child has in common with the warm server."""
+    """End a command after its threads and exit handlers, but before Python frees every module.
+    Freeing would copy all memory pages that the child shares with the warm server."""
 
     def __init__(self) -> None:
         self.status: int | None = None
-        """None: Python ends the process, as for exceptions that were not caught."""
+        """The exit status. None: Python ends the process itself, as after an exception that was not
+        caught."""
         atexit.register(self._end)  # handlers run in reverse order, so this one is the last
 
     def _end(self) -> None:
@@ -199,7 +204,7 @@ class _QuickEnd:
             sys.stdout.flush()
             sys.stderr.flush()
         except (OSError, ValueError):
-            return  # Python has its own status for this
+            return  # Python sets the status itself
         os._exit(self.status)
 
 

@@ -1,4 +1,5 @@
-"""A stop that comes as soon as the workers train ends the job in order, even if the engine is busy."""
+"""A stop that comes as soon as the workers train ends the job in order, even if the engine is busy
+at that moment."""
 
 import signal
 from pathlib import Path
@@ -29,8 +30,8 @@ def main(worker):
 def test_a_signal_in_the_turn_that_started_the_workers_ends_the_job_in_order(
     tmp_path: Path,
 ) -> None:
-    """The first tick after the workers were started takes as long as they need to begin; then the
-    signal comes."""
+    """The engine's first turn after it started the workers lasts until they train. Then the signal
+    comes."""
     file = tmp_path / "job.py"
     file.write_text(JOB)
     said: list[str] = []

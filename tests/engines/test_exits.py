@@ -1,4 +1,5 @@
-"""The reports of the fork server arrive in order, and none waits for a later one."""
+"""The reports of the fork server arrive in order, and no report is held back until a later one
+arrives."""
 
 import socket
 from collections.abc import Iterator

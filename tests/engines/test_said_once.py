@@ -1,5 +1,5 @@
-"""The failures of workers shortly before the job fails are reported in one line together with
-the end of the job."""
+"""If workers fail shortly before the job fails, one line reports their failures together with the
+end of the job."""
 
 from pathlib import Path
 
@@ -21,7 +21,8 @@ def local_job(tmp_path: Path, said: list[str]) -> LocalJob:
     job = JobSpec(job="j", name="digits")
     server = ChildRequest(role="server", number=0, name="s0", job=job, run_dir=str(tmp_path))
     local_job = LocalJob([server], EngineWatch(say=said.append))
-    local_job._failures._unsaid = {"worker-0": "it raised"}  # some time ago
+    # this failure happened long enough ago to be reported
+    local_job._failures._unsaid = {"worker-0": "it raised"}
     return local_job
 
 

@@ -1,4 +1,5 @@
-"""The number of cores that a process may use, which can be smaller than that of the machine."""
+"""The number of cores that a process may use, which can be smaller than the number of cores of the
+machine."""
 
 import os
 import subprocess

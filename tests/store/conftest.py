@@ -21,7 +21,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3_url(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A URL of its own for each test, and the credentials in the environment."""
+    """Return a URL that no other test uses. The credentials are in the environment."""
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"

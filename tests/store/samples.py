@@ -26,8 +26,8 @@ def layout_for(servers: int, slice_nbytes: int = SLICE_NBYTES) -> Layout:
 
 
 def spaces(layout: Layout, seed: int = 0) -> dict[str, list[torch.Tensor]]:
-    """Every flat space of the model, and two states of the optimizer with an element for each
-    parameter."""
+    """Return a buffer for every dtype of the model's tensors (a space of the layout), filled with
+    the parameters. Two tensors of optimizer state have buffers of the same sizes."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: [
@@ -43,7 +43,7 @@ def spaces(layout: Layout, seed: int = 0) -> dict[str, list[torch.Tensor]]:
 def tensors_of(
     slice_: Slice, flat: dict[str, list[torch.Tensor]], steps: int = 5
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a slice; buffers have no optimizer state."""
+    """Return the tensors of a slice. A slice of buffers has no optimizer state."""
     names = ["parameters"] if slice_.group < 0 else list(flat)
     end = slice_.offset + slice_.length
     found = {name: flat[name][slice_.space][slice_.offset : end] for name in names}
@@ -77,7 +77,7 @@ def write_checkpoint(store: Store, number: int = 1, servers: int = 3, seed: int 
 
 
 def check_slices(found: dict[int, dict[str, torch.Tensor]], layout: Layout, seed: int = 0) -> None:
-    """Assert that these are the slices of this layout that `write_checkpoint` wrote."""
+    """Assert that the found slices have the contents that `write_checkpoint` wrote."""
     flat = spaces(layout, seed)
     for slice_ in layout.slices:
         if slice_.id not in found:

@@ -1,5 +1,8 @@
-"""The answers of an object store, right or wrong, become one line. A small HTTP server gives them:
-SeaweedFS makes a bucket that is missing, and has no faults of its own."""
+"""Answers of an object store, valid or invalid, are reported in one line.
+
+A small HTTP server gives the answers, because SeaweedFS cannot: it creates a missing bucket, and
+does not fail on request.
+"""
 
 import http.server
 import threading
@@ -61,7 +64,7 @@ def error(code: str) -> bytes:
 
 
 def lines(store: Store) -> dict[str, str]:
-    """The line of each operation, all of which fail."""
+    """Return the error line of each operation. All operations fail."""
     operations = {
         "put": lambda: store.put("a", b"x"),
         "large put": lambda: store.put("a", [bytes(5_000_000)] * 3),

@@ -1,4 +1,5 @@
-"""A checkpoint exists when its manifest does, is read as it was written, and never when damaged."""
+"""A checkpoint exists when its manifest exists. Reading it returns what was written, and a damaged
+checkpoint is refused."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""A damaged checkpoint is never loaded: the one before it is, with a message."""
+"""A damaged checkpoint is never loaded. The checkpoint before it is loaded instead, with a
+message."""
 
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_no_flipped_byte_goes_unnoticed(memory: Store, file: str) -> None:
 
 
 def test_an_index_that_names_another_dtype_is_found(memory: Store) -> None:
-    """The index is consistent in itself, so only its digest shows that it was changed."""
+    """The changed index has no contradictions, so only its digest shows that it was changed."""
     first, second = write_checkpoint(memory, 1), write_checkpoint(memory, 2, seed=1)
     path = path_of(second, "first slices")
     data = bytes(memory.get(path))
@@ -129,7 +130,7 @@ def test_without_a_whole_checkpoint_one_line_says_so(store: Store) -> None:
 
 
 def test_damage_in_a_slice_that_is_not_read_does_not_stop_a_reader(store: Store) -> None:
-    """A server verifies what it reads and nothing else."""
+    """A server verifies only the slices that it reads."""
     checkpoint = write_checkpoint(store, 1)
     path = path_of(checkpoint, "first slices")
     data = bytes(store.get(path))
@@ -153,7 +154,7 @@ def test_a_store_that_cannot_be_read_is_not_taken_for_damage(
     second = write_checkpoint(store, 2)
     path = tmp_path / path_of(second, "first slices")
     path.unlink()
-    path.mkdir()  # an input/output error of the file system, which does not depend on permissions
+    path.mkdir()  # reading a folder gives an input/output error, whatever the permissions are
     with pytest.raises(StoreError) as caught:
         verify(store, second)
     assert not isinstance(caught.value, DamagedCheckpoint)
@@ -163,7 +164,7 @@ def test_a_store_that_cannot_be_read_is_not_taken_for_damage(
 
 
 def of_another_version(data: bytes) -> bytes:
-    """A manifest that a later version would write: the same outer form, other contents."""
+    """Write a manifest as a later version would: with the same outer form and other contents."""
     from polyrhythm.store.manifest import _digest, _Envelope
 
     raw = msgspec.json.encode({"number": 2, "news": ["x"]})
@@ -239,7 +240,7 @@ for last in range(1, 6):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores whose writer was killed at one of the writes of its second checkpoint."""
+    """Stores whose writer was killed during its second checkpoint, each at another write."""
     folder = tmp_path_factory.mktemp("killed")
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", WRITERS, str(folder)], timeout=100, check=True, cwd=root)

@@ -1,4 +1,5 @@
-"""A store that is missing, read-only, full, refuses credentials or is stopped: one clear line."""
+"""A store may be missing, read-only, full or stopped, or may refuse the credentials. Each fault is
+reported in one clear line."""
 
 import contextlib
 import os
@@ -22,7 +23,8 @@ from tools.s3_server import BUCKET, KEY, SECRET, S3Server, binary, running
 
 
 def refused(action: Callable[[], object], *words: str) -> str:
-    """Assert that the action raises a StoreError of one line with these words and no secret."""
+    """Assert that the action raises a StoreError. Its message is one line with these words and
+    without secrets."""
     with pytest.raises(StoreError) as caught:
         action()
     line = str(caught.value)
@@ -108,7 +110,7 @@ def test_a_read_only_folder_is_named_and_can_be_read(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_write_leaves_no_object(tmp_path: Path) -> None:
-    """The system kills the writer at a limit in the middle of the file."""
+    """The writer exceeds a file size limit in the middle of the file, and the system kills it."""
     program = (
         "import resource, signal, sys\n"
         "from polyrhythm.store.objects import open_store\n"
@@ -247,7 +249,7 @@ def test_a_stopped_server_is_named_and_used_again_when_it_is_back(
 
 
 class KillingParts(list[bytes]):
-    """Buffers that kill the server when half of them were taken for an upload."""
+    """Buffers for an upload. When half of them have been read, they kill the store's server."""
 
     def __init__(self, parts: list[bytes], server: S3Server) -> None:
         super().__init__(parts)
@@ -308,7 +310,7 @@ def test_a_store_without_credentials_is_named(url: str, monkeypatch: pytest.Monk
         if name.startswith(("AWS_", "GOOGLE_", "AZURE_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", "/nonexistent")
-    if url.startswith("s3"):  # nothing listens at the host's metadata address
+    if url.startswith("s3"):  # use a metadata address on which no process listens
         monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254:1")
     refused(lambda: open_store(url).check(), url)
 

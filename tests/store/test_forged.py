@@ -1,4 +1,4 @@
-"""Manifests and indexes with right digests that no job wrote end in one line."""
+"""Forged manifests and indexes, whose digests are right, are refused with one line."""
 
 from typing import Any
 
@@ -66,8 +66,8 @@ def test_a_manifest_that_lacks_a_slice_is_refused(store: Store, whole: Checkpoin
 
 
 def forge_index(store: Store, whole: Checkpoint, text: bytes, body: bytes | None = None) -> None:
-    """Replace the index of the first file, and its tensors if a body is given; the entry of the
-    manifest fits."""
+    """Replace the index of the first file, and its tensors if a body is given. The manifest's entry
+    for the file is updated to match."""
     entry = whole.manifest.files[0]
     path = f"checkpoints/00000001/{entry.name}"
     if body is None:

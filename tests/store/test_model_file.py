@@ -1,5 +1,5 @@
-"""A model's file: it contains every tensor of the state_dict under its own name, and plain torch and
-safetensors load it. It gets its name only when it is complete."""
+"""The file of a model contains every tensor of the state_dict under its own name, and plain torch
+and safetensors load it. The file gets its name only when it is complete."""
 
 import errno
 import os
@@ -19,7 +19,8 @@ from polyrhythm.wire.messages import ModelSpec
 
 
 class Tied(nn.Module):
-    """An embedding whose weight is also that of the last layer; a buffer that is not persistent."""
+    """A model with an embedding whose weight is also that of the last layer, and with a buffer that
+    is not persistent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ MODELS = {"tied": Tied, "mixed": mixed, "channels_last": channels_last, "frozen"
 def laid_out(
     model: nn.Module, slice_nbytes: int = 256
 ) -> tuple[ModelSpec, Layout, list[memoryview]]:
-    """The model's spec, its layout for three servers, and the bytes of each slice."""
+    """Return the model's spec, its layout for three servers, and the bytes of each slice."""
     trained = [p for p in model.parameters() if p.requires_grad]
     spec, tensors = describe(model, torch.optim.SGD(trained, lr=0.1), "gradient")
     layout = lay_out(spec, 3, slice_nbytes)

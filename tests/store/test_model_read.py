@@ -1,4 +1,5 @@
-"""A saved model is copied into a model that has the same tensors; the first difference is named."""
+"""A saved model is copied into a model that has the same tensors. Otherwise the error names the
+first difference."""
 
 from pathlib import Path
 
@@ -21,7 +22,7 @@ def model() -> nn.Module:
 
 
 def saved(tmp_path: Path, **changes: torch.Tensor | None) -> Path:
-    """A file of `model()` with these tensors replaced or, with None, left out."""
+    """Save `model()` to a file, with these tensors replaced or, for the value None, left out."""
     state = {**model().state_dict()}
     for name, tensor in changes.items():
         if tensor is None:

@@ -1,4 +1,5 @@
-"""Every store behaves alike: objects are whole, one creator wins, a fault is one clear line."""
+"""All kinds of stores behave alike: an object is complete or absent, only one of several creators
+succeeds, and a fault is reported in one clear line."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""States of torch objects are taken apart into tensors and plain values, without pickle."""
+"""States of torch objects are split into tensors and plain values, so that they are saved without
+pickle."""
 
 import json
 from collections import Counter, OrderedDict
@@ -41,7 +42,7 @@ def through_json(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, with equal types at every level."""
+    """Return whether two states are equal and have equal types at every level."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -116,7 +117,7 @@ def test_the_state_of_an_optimizer_survives_a_store() -> None:
     manifest = msgspec.structs.replace(checkpoint.manifest, kept=entry)
     found = read_kept(store, type(checkpoint)(1, manifest))
     assert same(put_together(json.loads(json.dumps(tree)), found), optimizer.state_dict())
-    put_together(tree, found)["state"][0]["exp_avg"].add_(1)  # it can be written to
+    put_together(tree, found)["state"][0]["exp_avg"].add_(1)  # the restored tensor must be writable
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The fast check for finite values and the fast copy give the same results as torch's own."""
+"""The fast check for finite values and the fast copy give the same results as those of torch."""
 
 import pytest
 import torch

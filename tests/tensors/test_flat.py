@@ -1,4 +1,5 @@
-"""A worker's model in flat memory: parameters are views into it, and contributions have its layout."""
+"""A worker's model in flat memory: parameters are views into one buffer, and contributions have the
+layout of this buffer."""
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from polyrhythm.wire.messages import ModelSpec, OptimizerSpec, TensorSpec
 
 
 class Mixed(torch.nn.Module):
-    """Two groups, a channels-last convolution, floating and integer buffers."""
+    """A model with two parameter groups, a channels-last convolution, and floating-point and
+    integer buffers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +105,8 @@ def gradients(tensors: list[torch.Tensor]) -> None:
 
 
 def laid(flat: FlatModel, push: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The contents of push buffers as tensors in the model's shapes and order."""
+    """Return the contents of push buffers as tensors, with the shapes and in the order of the
+    model."""
     return [
         push[place.space][place.offset : place.offset + place.length].as_strided(
             place.tensor.shape, place.tensor.strides

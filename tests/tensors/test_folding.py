@@ -1,4 +1,4 @@
-"""Which thread folds, how many torch threads it uses, and when there are adders."""
+"""Which thread folds, how many torch threads it uses, and when a server has adder threads."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ SMALL, MIDDLE, LARGE = 1000, 4 * 2**20, 9 * 2**20
 
 
 class Stage:
-    """A server with this many bytes that only folds. `polls`: the fold is started on the polling
-    thread."""
+    """A server with slices of this many bytes that only folds. `polls`: the polling thread starts
+    the fold."""
 
     def __init__(
         self, nbytes: int, *, rounds: bool = True, polls: bool = True, cores: int = CORES
@@ -41,7 +41,8 @@ class Stage:
         return 1.0
 
     def fold(self) -> tuple[bool, int]:
-        """Fold once. Returns whether the calling thread did it, and the number of torch threads."""
+        """Fold once. Return whether the calling thread did it, and the number of torch threads that
+        were used."""
         self.folding.start(fx.StartFold(1, 0, 1))
         assert self._done.wait(10)
         (thread, threads) = self.folded[-1]
@@ -75,8 +76,8 @@ def test_the_polling_thread_folds_with_all_cores_for_a_while(stage: Callable[...
 
 
 def test_threads_that_do_not_poll_hand_the_fold_over(stage: Callable[..., Stage]) -> None:
-    """Each thread that folds in parallel keeps its own pool of torch threads: one pool per link would be
-    too many."""
+    """Each thread that folds in parallel keeps its own pool of torch threads. If the thread of
+    every link folded, there would be too many pools."""
     assert stage(MIDDLE, polls=False).fold() == (False, CORES)
 
 

@@ -1,4 +1,4 @@
-"""A kernel that is called directly does what the optimizer's own step does, to the last bit."""
+"""A kernel that is called directly gives bit-identical results to the optimizer's own step."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ _VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 
 def company(name: str, options: dict[str, Any]) -> tuple[torch.optim.Optimizer, list[Any]]:
-    """An optimizer and its two parameters, after one step made by `step()`."""
+    """Return an optimizer and its two parameters, after one call of `step()`."""
     drawn = torch.Generator().manual_seed(1)
     params = [torch.nn.Parameter(torch.randn(n, generator=drawn)) for n in (3, 40)]
     optimizer = getattr(torch.optim, name)(params, fused=True, **options)
@@ -82,8 +82,8 @@ def test_other_optimizers_have_no_kernel() -> None:
 def test_a_slice_may_get_its_first_contribution_a_round_later(
     name: str, options: dict[str, Any]
 ) -> None:
-    """This holds for kernels and for torch's own step, in which SGD needs momentum buffers for all
-    parameters or for none."""
+    """This holds for kernels and for torch's own step. In torch's step, SGD needs momentum buffers
+    for all parameters or for none."""
     slices = [Slice(0, 0, 0, 0, 3), Slice(1, 0, 0, 3, 4)]
     held = [Held(s, torch.ones(s.length), torch.zeros(s.length)) for s in slices]
     listed = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}

@@ -1,4 +1,5 @@
-"""A kind decides what a worker sends and how servers fold it; nothing else asks for its name."""
+"""The kind decides what a worker sends and how servers fold it. No other code compares the name of
+a kind."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -32,7 +33,8 @@ SPEC = ModelSpec(
 
 
 class Largest(Stateless):
-    """Each element of the parameters becomes the largest value that a worker sent for it."""
+    """A kind in which each element of the parameters becomes the largest value that a worker sent
+    for it."""
 
     def add(
         self,

@@ -1,4 +1,5 @@
-"""A learner receives the state of a slice tensor by tensor, and refuses states that cannot be right."""
+"""A learner receives the state of a slice tensor by tensor, and refuses states that cannot belong
+to the slice."""
 
 from typing import Any
 
@@ -93,7 +94,7 @@ BYTES = memoryview(NUMBERS.numpy()).cast("B")
 def test_a_state_of_a_sender_that_was_not_asked_is_neither_looked_at_nor_kept(
     fields: dict[str, Any],
 ) -> None:
-    """The sender is checked first, so the contents of the state do not matter."""
+    """The sender is checked before the contents of the state, so the contents do not matter."""
     made = learner(routing=2)
     before = made.follower.replicas.export(0)["parameters"].clone()
     for wrong in ({}, {"dtype": "complex1024"}, {"shape": (3, -1)}, {"name": "x" * 10**6}):

@@ -1,4 +1,5 @@
-"""Momentum decays once per round where contributions are folded one by one (docs/decisions/029)."""
+"""Momentum decays once per round, even if contributions are folded one by one
+(docs/decisions/029)."""
 
 from typing import Any
 
@@ -107,8 +108,8 @@ def test_sgd_applies_a_gradient_at_once_and_decays_its_velocity_by_the_root(
 
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
 def test_a_model_in_half_precision_keeps_the_same_velocity(nesterov: bool) -> None:
-    """Steps in half precision are not fused, and with Nesterov torch's unfused step writes on the
-    gradients."""
+    """Steps in half precision are not fused. With Nesterov momentum, torch's unfused step changes
+    the gradients in place."""
     options = {"momentum": 0.9, "nesterov": nesterov}
     half = Server("SGD", options, start().bfloat16())
     whole = Server("SGD", options, half.parameters.float())
@@ -139,14 +140,15 @@ def test_adam_decays_its_first_moment_by_the_root() -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [case for case in CASES if case[0] != "RAdam"],  # its first steps depend on the step count
+    # the first steps of RAdam depend on the step count
+    [case for case in CASES if case[0] != "RAdam"],
     ids=lambda value: str(value).replace(" ", ""),
 )
 def test_a_steady_gradient_moves_as_far_in_p_steps_as_in_one_round(
     name: str, options: dict[str, Any]
 ) -> None:
-    """Over many rounds a constant gradient must move the parameters as far under asp as under bsp:
-    neither momentum nor decay may count double."""
+    """Over many rounds, a constant gradient must move the parameters as far under asp as under bsp:
+    neither momentum nor weight decay may count twice."""
     members, rounds = 4, 200
     options = {key: value for key, value in options.items() if key != "weight_decay"}
     gradient = torch.linspace(0.5, 1.0, LENGTH)
@@ -171,8 +173,9 @@ def test_weight_decay_is_as_strong_as_in_a_round() -> None:
 
 
 def turns_until_settled(members: int, per_round: int, rate: float) -> float:
-    """Minimise a quadratic of curvature 1 by workers in turn. Each worker computes its gradient at the
-    parameters that it read in its last turn. Returns the final distance from the minimum."""
+    """Minimise a quadratic of curvature 1 with workers that take turns. Each worker computes its
+    gradient at the parameters that it read in its last turn. Return the final distance from the
+    minimum."""
     server = Server("SGD", {"momentum": 0.9}, torch.ones(1))
     seen = [torch.ones(1) for _ in range(members)]
     for turn in range(200 * members):

@@ -1,4 +1,5 @@
-"""Optimizers can be sent as specs and built again from them; those that cannot are refused."""
+"""Optimizers are described by specs and built again from them. An optimizer that a spec cannot
+describe is refused."""
 
 import pytest
 import torch

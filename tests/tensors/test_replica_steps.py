@@ -1,4 +1,5 @@
-"""A replica makes exactly the step that its primary made, whatever changes while the step is made."""
+"""A replica makes exactly the step that its primary made, even if the view or the sender's memory
+changes during the step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,8 +39,8 @@ optimizers = pytest.mark.parametrize("optimizer", OPTIMIZERS)
 
 
 class Pair:
-    """One slice: its primary on s0 and its replica on s1. `between` runs after a step was forwarded
-    and before the primary makes it."""
+    """One slice with its primary on s0 and its replica on s1. `between` is called after a step was
+    forwarded to the replica and before the primary makes it."""
 
     def __init__(self, optimizer: str, **job: Any) -> None:
         self.between = lambda: None
@@ -115,7 +116,7 @@ def test_primary_and_replica_stay_equal_if_the_view_changes_during_a_step(
 def test_the_scale_of_a_step_is_that_of_the_view_in_which_it_began(
     sync: str, optimizer: str
 ) -> None:
-    """A view change during the step counts from the next step on."""
+    """If the view changes during a step, the new scale applies from the next step on."""
     changed, same = Pair(optimizer, sync=sync), Pair(optimizer, sync=sync)
     changed.between = lambda: changed.primary.enlist([ANNA])
     for pair in (changed, same):
@@ -129,8 +130,8 @@ def test_the_scale_of_a_step_is_that_of_the_view_in_which_it_began(
 def test_primary_and_replica_stay_equal_if_the_sender_overwrites_its_memory(
     monkeypatch: pytest.MonkeyPatch, sync: str, optimizer: str
 ) -> None:
-    """A worker's segment is shared memory. A worker that was evicted and has rejoined fills its buffers
-    anew, while a server may still read them."""
+    """A worker's segment is shared memory. A worker that was evicted and has rejoined fills its
+    buffers again, while a server may still read them."""
     data = torch.ones(LENGTH)
     add = Primary.add
 
@@ -145,8 +146,9 @@ def test_primary_and_replica_stay_equal_if_the_sender_overwrites_its_memory(
 
 
 def test_a_replica_of_one_slice_of_a_model_with_several_dtypes_makes_the_same_steps() -> None:
-    """torch has no fused step for bfloat16. Whether steps are fused is decided for the whole model,
-    because a replica is updated alone, and fused Adam differs from unfused Adam in the last bits."""
+    """torch has no fused step for bfloat16, and fused Adam differs from unfused Adam in the last
+    bits. A replica may hold one slice of a model, so whether steps are fused is decided for the
+    whole model."""
     optimizer = OPTIMIZERS["adam"]
     spec = ModelSpec(
         (

@@ -1,4 +1,4 @@
-"""Each of our threads keeps the number of torch threads that it set."""
+"""Each thread of a process keeps the number of torch threads that it has set for itself."""
 
 import threading
 from collections.abc import Callable
@@ -21,7 +21,8 @@ def on_another_thread(work: Callable[[], Result]) -> Result:
 
 
 def test_another_thread_may_use_more_cores() -> None:
-    """The other thread sets its number before this thread has had any parallel work."""
+    """The other thread sets its number before this thread has run any parallel operation of
+    torch."""
 
     def lane() -> int:
         work_with(1)

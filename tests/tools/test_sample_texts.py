@@ -1,4 +1,4 @@
-"""The sample of texts: which texts it finds, and that a seed gives one sample."""
+"""The sample of texts: which texts the tool finds, and that the same seed gives the same sample."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""One message of every type, in which no field has its default; and a function that feeds a
-decoder."""
+"""One message of every type, in which no field has its default value, and a function that feeds
+bytes to a decoder."""
 
 from collections.abc import Iterable
 
@@ -162,7 +162,7 @@ def joined(buffers: Iterable[object]) -> bytes:
 def feed(
     decoder: Decoder, data: bytes, chunks: Iterable[int] = ()
 ) -> list[tuple[m.Message, bytes | None, int, int]]:
-    """Feed `data` to a decoder in pieces of these sizes, then the rest. Returns all frames."""
+    """Feed `data` to a decoder in pieces of these sizes, and then the rest. Return all frames."""
     frames = []
     sizes = iter(chunks)
     at = 0

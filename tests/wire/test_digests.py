@@ -1,4 +1,4 @@
-"""The digests of frames: their names, their lengths, and the digest of several parts."""
+"""The digests of frames: their names, their lengths, and the digest of data in several parts."""
 
 import hashlib
 

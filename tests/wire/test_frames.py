@@ -1,5 +1,5 @@
-"""One frame: its layout, its limits, the memory that its bytes are received into, and the frames
-that are refused."""
+"""A frame: its layout, its limits, the memory that receives its bytes, and the frames that are
+refused."""
 
 import itertools
 import struct
@@ -32,7 +32,7 @@ PART = m.Contribution(worker=1, sequence=2, slice=3, weight=4.0, slices=5)
 
 
 def header(event: int, head: int, body: int, digest: Digest = Digest.NONE) -> bytes:
-    """A header with a valid checksum and any values."""
+    """Return a header with a valid checksum and these values."""
     fixed = struct.pack("<8sBBHIQQI", PREAMBLE, event, 0, 0, head, body, 0, 0)
     fixed += bytes(2 * digest.nbytes)
     return fixed + struct.pack("<I", zlib.crc32(fixed))
@@ -60,7 +60,7 @@ def test_head_and_payload_have_a_digest_each_which_the_checksum_covers(digest: D
 
 
 def protocol_1(message: m.Message) -> bytes:
-    """A frame without payload in the layout of the first version of the protocol."""
+    """Return a frame without payload, in the layout of protocol version 1."""
     head = m.encode_head(message)
     fixed = struct.pack(
         "<8sBBHIQQI",
@@ -353,7 +353,7 @@ def test_the_error_for_a_damaged_payload_names_the_digest(digest: Digest) -> Non
 
 
 def test_a_name_that_is_not_text_is_refused() -> None:
-    """The checksums are valid and the head is not: such a frame must not end the process that
+    """The checksums are valid, but the head is not. Such a frame must not end the process that
     reads it."""
     head = m.encode_head(m.WorkerHello(name="abc", job="j", identity="")).replace(
         b"abc", b"\xff\xfe\xfd"

@@ -51,7 +51,8 @@ def test_the_hello_is_not_handed_out_before_the_proof() -> None:
 
 
 def test_an_acceptor_that_does_not_know_the_secret_gets_no_proof() -> None:
-    """A process that took the port of a dead server could forward the handshake to a live one."""
+    """A process that took the port of a dead server does not know the secret. It could forward the
+    handshake to a live server, so it must get no proof that the live server would accept."""
     with pytest.raises(LinkError, match="does not know the secret"):
         Opener(SECRET, WORKER).answer(challenge_to(far(OTHER), WORKER))
 
@@ -121,7 +122,8 @@ def test_a_challenge_that_was_changed_on_its_way_is_refused(change: dict[str, An
 
 
 def test_another_server_of_the_job_cannot_answer_for_the_dialled_one() -> None:
-    """A process that took the port of a dead server could forward the handshake to a live one."""
+    """A process that took the port of a dead server could forward the handshake to a live server.
+    The challenge names the server that made it, so the opener notices."""
     with pytest.raises(LinkError, match="it is s1 and not s2"):
         Opener(SECRET, WORKER, "s2").answer(challenge_to(far(), WORKER))
 
@@ -146,7 +148,7 @@ def test_the_version_is_checked_before_the_proof() -> None:
 
 
 def test_the_hello_of_an_older_version_can_still_be_read() -> None:
-    """The hello of an older version ends before the nonce."""
+    """In an older version, the fields of a hello end before the nonce."""
     fields = msgspec.msgpack.decode(m.encode_head(WORKER))
     older = msgspec.msgpack.encode(fields[:-1])
     decoded = m.DECODERS[m.EVENT_TYPES[m.WorkerHello]].decode(older)
