@@ -72,7 +72,7 @@ class ServerLinks:
         self.reading = LinkReaders(take, driver.run, driver.catch_up, self.end_link, needs_thread)
 
     def server(self, number: int) -> Link | None:
-        """The link to this server. The lead's own server shares the lead's link."""
+        """The link to this server. The lead and the server that runs it share one link."""
         name = fx.server_name(number)
         return self._peers.get(name) or self._peers.get(SEAT.link_to(name))
 

@@ -55,7 +55,7 @@ class WorkerLinks:
         self._closing = False
 
     def to(self, peer: str) -> Link | None:
-        """The link to this peer. The lead's own server shares the lead's link."""
+        """The link to this peer. The lead and the server that runs it share one link."""
         return self._peers.get(peer) or self._peers.get(SEAT.link_to(peer))
 
     def touch(self, link: Link) -> None:

@@ -1,1 +1,1 @@
-"""A server's process: memory of slices, adding, folding, replicas."""
+"""A server's process: the memory of its slices, adding and folding, replicas, and checkpoints."""

@@ -1,8 +1,9 @@
-"""Which thread adds and folds: the thread that received a slice where that is quicker than handing the
-slice over, otherwise an adder thread.
+"""Chooses the thread that adds contributions and folds. For a small model it is the thread that
+received the slice, because handing the slice over would take longer. Otherwise it is an adder
+thread.
 
-With rounds one thread folds with all cores, and for a large model several adders add slices in parallel.
-On arrival one adder adds and folds single slices.
+With rounds, one thread folds with all cores; for a large model, several adders add slices in
+parallel. Without rounds, one adder adds and folds single slices.
 """
 
 import threading
@@ -24,15 +25,18 @@ from polyrhythm.wire import messages as m
 from polyrhythm.wire.messages.reasons import refused
 
 _SMALL_NBYTES = 256 * 1024
-"""Up to this size the receiving thread reads, adds and folds: handing over would take longer."""
+"""If a server's slices have at most this size, the thread that receives a slice also adds and folds
+it."""
 _ADDERS_NBYTES = 2 * 2**20
-"""Up to this size, with rounds, the polling thread also adds slices from local links, and folds if it is
-the thread at hand. A larger model usually has several slices, which adders add in parallel."""
-_FEW_CORES, _ADDERS_NBYTES_ON_FEW = 2, 8 * 2**20
-"""On few cores the limit is higher: threads lose by waiting for the interpreter what they gain in
+"""With rounds: if a server's slices have at most this size, there are no adders, and the thread
+that receives a slice adds it. A larger model usually has several slices, which adders add in
 parallel."""
+_FEW_CORES, _ADDERS_NBYTES_ON_FEW = 2, 8 * 2**20
+"""On at most this many cores, the second number is used instead of `_ADDERS_NBYTES`. The time that
+more threads lose by waiting for the interpreter's lock is then as long as the time that they
+gain."""
 _MOST_ADDERS = 8
-"""More adders are slower, for the same reason."""
+"""More adders would be slower, because they wait for the interpreter's lock."""
 Item = TypeVar("Item")
 _Slice = tuple[Link, m.Contribution, memoryview, threading.Event | None]
 
@@ -42,18 +46,20 @@ def is_large(store: SliceStore) -> bool:
 
 
 def needs_adders(nbytes: int, cores: int) -> bool:
-    """Whether, with rounds, adders add the slices of a server that holds so many bytes."""
+    """Whether, with rounds, a server whose slices have this size uses adder threads."""
     return nbytes > (_ADDERS_NBYTES_ON_FEW if cores <= _FEW_CORES else _ADDERS_NBYTES)
 
 
 class Adders(Generic[Item]):
-    """Threads that work on slices in parallel. A slice always goes to the same thread, so its items stay
-    in order; all items that have gathered for it are done at once, while it is in the cache."""
+    """Threads that work on slices in parallel. A slice always goes to the same thread, so its items
+    are handled in order. All items that are queued for a slice are handled together, while the
+    slice is in the cache."""
 
     def __init__(
         self, count: int, prepare: Callable[[], None], work: Callable[[list[Item]], None]
     ) -> None:
-        """`prepare` is called once in each thread, `work` with all items gathered for one slice."""
+        """`prepare` is called once in each thread, `work` with all items that are queued for one
+        slice."""
         self._work = work
         self._queues: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in range(count)]
         self._gathered: dict[int, list[Item]] = {}
@@ -85,7 +91,7 @@ class Adders(Generic[Item]):
 
 
 class Adding:
-    """What both modes have in common; `RoundsAdding` and `OnArrivalAdding` are the modes."""
+    """The common part of `RoundsAdding` and `OnArrivalAdding`."""
 
     def __init__(
         self,
@@ -97,9 +103,9 @@ class Adding:
         polls: Callable[[], bool],
         cores: int,
     ) -> None:
-        """`placed` returns the slice store, or raises if there is none. `pause_s` makes every fold
-        longer, for staging. `polls`: whether the current thread is the polling thread. `cores`: the
-        number of cores that may be used."""
+        """`placed` returns the slice store, or raises LinkError if there is none. `pause_s`: make
+        every fold longer by this time, for experiments. `polls`: whether the current thread is the
+        polling thread. `cores`: the number of cores that may be used."""
         self._name = name
         self._placed = placed
         self._driver = driver
@@ -113,15 +119,17 @@ class Adding:
         raise NotImplementedError
 
     def take(self, link: Link, message: m.Contribution, data: memoryview, wait: bool) -> None:
-        """Add a slice, here or in an adder. `wait`: `data` is memory of the link, which it reads into
-        again afterwards."""
+        """Add a slice, on this thread or on an adder thread. `wait`: `data` is the link's own
+        buffer, which is overwritten after this call, so the call returns only when the slice is
+        added."""
         raise NotImplementedError
 
     def start(self, effect: fx.StartFold) -> None:
         raise NotImplementedError
 
     def _add(self, link: Link, message: m.Contribution, data: memoryview) -> bool:
-        """True if there is an event for the machine, which `run` of the driver handles."""
+        """Add a slice. Returns True if the slice store has queued an event, so that the caller must
+        let the driver run."""
         event = self._placed().add(message, data, verify=not link.by_reference)
         crashpoint.reach(self._name, "took", message)
         return event is not None
@@ -134,14 +142,15 @@ class Adding:
             except Exception as error:
                 fault = fault_of(link.peer, error)
                 link.send(m.Refusal(reason=refused(plain(f"{self._name}: {fault}"))))
-                link.close()  # the thread that reads it notices, and parts with it
+                link.close()  # the thread that reads the link notices the end
             if done is not None:
                 done.set()
             if told:
                 self._driver.run()
 
     def _pause(self, parts: int = 1) -> None:
-        """Staging: make a fold, or each of its parts, take longer."""
+        """Make a fold longer, for experiments. `parts`: the fold is made in so many parts, and each
+        calls this."""
         if self._pause_s:
             time.sleep(self._pause_s / max(1, parts))
 

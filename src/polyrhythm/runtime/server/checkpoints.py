@@ -1,8 +1,10 @@
-"""Writes the checkpoints of a job in the background, and reads the one that it resumes from.
+"""Writes the checkpoints of a job in the background, and reads the checkpoint from which a job
+resumes.
 
-Every server copies its slices when the lead orders a cut, and writes the copy while training goes on.
-The lead's process writes record and manifest when every server has written. *A fault of the store is
-reported to the machine, which gives the cut up; it never ends a process that trains.*
+When the lead orders a cut, every server copies its slices, and writes the copy while training goes
+on. When all servers have written theirs, the lead's process writes the record and the manifest. *A
+fault of the store is reported to the machine, which gives the cut up. It never ends a process that
+trains.*
 """
 
 import threading
@@ -21,12 +23,14 @@ from polyrhythm.store.objects import Buffer, Store, open_store
 from polyrhythm.wire.messages import JobSpec
 
 _SMALL_NBYTES = 256 * 1024
-"""Up to this size the slices are copied at once: starting a thread takes longer."""
+"""Slices of at most this size are copied on the calling thread, because starting a thread would
+take longer."""
 
 
 class WatchedStore(Store):
-    """A store in which a test can kill the process before or after any object is written. The file of
-    `crashpoint` names the object without its random part: `s1 puts slices`, `s0 created manifest`."""
+    """A store for tests that kill the process just before or after an object is written or deleted.
+    The file of `crashpoint` names the object without its random part, as in `s1 puts slices` or `s0
+    created manifest`."""
 
     def __init__(self, store: Store, who: str) -> None:
         super().__init__(store.url, store._objects, store.folder)
@@ -50,7 +54,7 @@ class WatchedStore(Store):
 
 
 def _short(name: str) -> str:
-    """`slices`, `record` or `manifest`: the name of an object without numbers and suffix."""
+    """The name of an object without numbers and suffix: `slices`, `record` or `manifest`."""
     return name.rpartition("/")[2].partition(".")[0].partition("-")[0]
 
 
@@ -64,8 +68,8 @@ class Checkpoints:
         driver: Driver,
         fail: Callable[[str], None],
     ) -> None:
-        """`placed` returns the slice store. `fail` ends this server: it
-        cannot read the checkpoint that the job resumes from."""
+        """`placed` returns the slice store. `fail` ends this server; it is called if the checkpoint
+        from which the job resumes cannot be read."""
         self._name = name
         self._server = server
         self._job = job
@@ -85,7 +89,7 @@ class Checkpoints:
     # -- a server's part -----------------------------------------------------------------------
 
     def take(self, effect: fx.TakeCut) -> None:
-        """Copy the slices, tell the machine, and write the copy in a thread of its own."""
+        """Copy the slices, tell the machine, and write the copy on a new thread."""
         if self._placed().primary.nbytes <= _SMALL_NBYTES:
             copies = self._copy(effect)
             self._begin(lambda: self._write(effect, copies))
@@ -143,7 +147,8 @@ class Checkpoints:
     # -- resuming ------------------------------------------------------------------------------
 
     def restore(self, slices: SliceStore, routing: int) -> None:
-        """Read every slice that this server holds, in place of the parameters that a worker sends."""
+        """Read every slice that this server holds from the checkpoint. They take the place of the
+        initial parameters that a worker would send."""
         self._begin(lambda: self._restore(slices, routing))
 
     def _restore(self, slices: SliceStore, routing: int) -> None:

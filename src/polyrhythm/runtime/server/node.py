@@ -1,7 +1,7 @@
-"""The process of a server: its links, its slice store, and the machines that decide.
+"""The process of a server: its links, its slice store, and its machines.
 
-The lead machine runs in one of the servers. Its messages to that server stay in the process; all other
-messages go over links.
+The lead's machine runs in the process of one of the servers. Messages between the lead and this
+server stay in the process; all other messages go over links.
 """
 
 import threading
@@ -62,7 +62,8 @@ class ServerNode:
         shared: bool = True,
         resumed: ev.ResumeAsked | None = None,
     ) -> None:
-        """`resumed`: for the lead, what the job resumes from."""
+        """`resumed`: for the lead of a job that resumes, the event with the record of the
+        checkpoint."""
         self.name = fx.server_name(server)
         self.address = address
         self.ended = threading.Event()
@@ -172,8 +173,8 @@ class ServerNode:
         self._mesh.reach_lead(dialer, address)
 
     def follow_lead(self, link: Link, dialer: Dialer) -> None:
-        """Obey the lead at the other end of `link`, whose handshake is done; `dialer` reaches the
-        other servers that the lead names."""
+        """Follow the lead at the other end of `link`, whose handshake is done. `dialer` connects to
+        the other servers that the lead names."""
         self._mesh.follow_lead(link, dialer)
 
     def _needs_thread(self, link: Link) -> bool:
@@ -279,7 +280,7 @@ class ServerNode:
         self._end(fx.End(refused(detail), failed=True))
 
     def _build(self, effect: fx.Build) -> None:
-        if self._store is not None:  # the seeder died before any version was published
+        if self._store is not None:  # the worker that sent the initial parameters died: begin again
             self._store.close()
         self._store = self._store_type(
             self._server,
@@ -339,7 +340,7 @@ class ServerNode:
 
     @property
     def fault(self) -> str | None:
-        """Why the trace can no longer be written; None if it can, or if there is none."""
+        """Why the trace can no longer be written; None if it can, or if there is no trace."""
         return None if self._trace is None else self._trace.fault
 
     def stop(self, *, at_once: bool = False) -> None:

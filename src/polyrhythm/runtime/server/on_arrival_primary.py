@@ -1,5 +1,5 @@
-"""The slices of a primary without rounds: every contribution to a slice is folded as it comes, into a
-slot of that slice."""
+"""The slices of a primary without rounds: every contribution to a slice is folded when it
+arrives."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,8 @@ from polyrhythm.wire.messages import Contribution, JobSpec, ModelSpec, SliceStep
 
 
 class OnArrivalPrimary(Primary):
-    """Without rounds, every contribution to a slice is folded at once, into a slot of that slice."""
+    """Without rounds, every contribution to a slice is folded at once. Each slice has its own
+    current slot, because slices are folded at different times."""
 
     def __init__(
         self,
@@ -25,7 +26,7 @@ class OnArrivalPrimary(Primary):
         allocate: Allocate,
     ) -> None:
         self.latest = SliceVersions(())
-        """The slot of each slice, and the leases of its readers."""
+        """The current slot of each slice, and the leases of its readers."""
         self._changers = Changers()
         super().__init__(slices, layout, job, spec, allocate)
 
@@ -39,9 +40,10 @@ class OnArrivalPrimary(Primary):
     def buffer_step(
         self, part: PrimarySlice, data: memoryview, message: Contribution, members: frozenset[int]
     ) -> memoryview | None:
-        """Add a contribution to a slice of buffers. Returns the step that this makes, here and on the
-        replicas; empty if it changed no buffer, None if the slice has no buffers.
-        `members`: the workers that share a step; if there are none, every change counts in full."""
+        """Add a contribution to a slice of the model's buffers. Returns the change that this server
+        and the replicas must fold; empty if the contribution changes no buffer; None if the slice
+        has parameters and not buffers. `members`: the workers among which a full step is divided;
+        if there are none, every change counts in full."""
         held, updater = part.held, part.updater
         if not updater.takes_parts:
             return None
@@ -56,7 +58,7 @@ class OnArrivalPrimary(Primary):
         """Fold the contribution that was just added."""
         held = part.held
         if not held.weight:
-            return  # buffers that stay as they are
+            return  # the contribution changes none of the buffers in this slice
         number, index = self.latest.target(held.slice.id), self.index[held.slice.id]
         slot = self.slots.at(number)
         slot.rewrite(index)

@@ -1,8 +1,8 @@
-"""The slices that a server is the primary of: their versions in slots, their aggregates, and updaters.
+"""The slices whose primary this server is: their versions in slots, their aggregates, and updaters.
 
-Nothing here is locked; the slice store does that. When routes change, only the slices that come and
-go are touched: `prepare` gives those that come memory and state while the others stay in use, and
-`change` takes them up.
+This module takes no locks; the slice store does. When routes change, only the slices that come and
+go are touched. `prepare` allocates memory and state for slices that come, while the other slices
+stay in use. `change` then begins to use them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,36 +28,39 @@ class PrimarySlice:
     updater: Updater
     wire: torch.dtype
     converts: bool
-    """It travels in another dtype than it is kept in."""
+    """Whether the slice is sent in another dtype than its parameters have."""
     turn: int = 0
-    """With replicas and rounds, which of its two aggregates grows."""
+    """With replicas and rounds: the number (0 or 1) of the aggregate to which contributions are
+    added."""
     kept: list[tuple[torch.Tensor, Contribution]] = field(default_factory=list)
-    """In a deterministic job, the contributions of the open round, which a fold adds in order."""
+    """In a deterministic job: the contributions of the open round. The fold adds them in the order
+    of the workers."""
 
     @property
     def nbytes(self) -> int:
-        """Of the slice as it travels."""
+        """The size of the slice as it is sent."""
         return self.held.slice.length * self.wire.itemsize
 
 
 @dataclass(slots=True)
 class Coming:
-    """Slices that have memory and state and are not in use yet."""
+    """New slices that have memory and state, but are not in use yet."""
 
     parts: dict[int, PrimarySlice]
     places: dict[int, SlicePlace]
-    """Of their first version."""
+    """The memory of their first version."""
     updaters: dict[bool, tuple[Updater, list[Held]]]
     with_state: frozenset[int]
 
 
 class Primary:
-    """A server has a `RoundsPrimary` or an `OnArrivalPrimary`."""
+    """The common part of `RoundsPrimary` and `OnArrivalPrimary`. A server has one of them."""
 
     grows = False
-    """The next version grows in a slot of its own as contributions are added (plain addition)."""
+    """Contributions are added directly to a slot that becomes the next version (plain addition)."""
     _aggregates_in_slots = False
-    """Aggregates lie in slots, where readers or replicas can read them; `change` assigns them."""
+    """Aggregates are in slots, where readers or replicas can read them. `change` assigns their
+    memory."""
 
     def __init__(
         self,
@@ -72,14 +75,16 @@ class Primary:
         self._spec = spec
         self._allocate = allocate
         self._slot = 0
-        """The slot that seeds are written to, and with rounds the current version."""
+        """The slot to which initial parameters are written. With rounds: the slot of the current
+        version."""
         self.slots = Slots((), (), allocate)
         self.slots.at(self._slot)
         self.changed: dict[int, set[int]] = {}
-        """Per slice of buffers, the parts that may differ from the seed: all parts of a slice that
-        came with a state."""
+        """Per slice of buffers, the parts that may differ from the seed. If a slice was taken over
+        from another server, these are all its parts."""
         self._updaters: dict[bool, tuple[Updater, list[Held]]] = {}
-        """One for the parameters (False) and one for the buffers (True)."""
+        """The updater of the parameters (False) and that of the buffers (True), each with its
+        slices."""
         self._parts: dict[int, PrimarySlice] = {}
         self._list()
         self.change((), self.prepare(slices, {}))
@@ -93,14 +98,14 @@ class Primary:
 
     @property
     def nbytes(self) -> int:
-        """Of a version, as it travels."""
+        """The size of a version of all slices, as it is sent."""
         return self.slots.nbytes
 
     # -- slices that come and go -----------------------------------------------------------------
 
     def prepare(self, slices: Sequence[Slice], states: Mapping[int, SliceState]) -> Coming:
-        """Give these slices memory and state; the slices that are held already are not touched.
-        Slices without a state begin with zeros."""
+        """Allocate memory and state for new slices. The slices that this server has already are not
+        touched. New slices without a state in `states` begin with zeros."""
         spaces = [self._layout.spaces[slice_.space] for slice_ in slices]
         dtypes = [DTYPES[space.dtype] for space in spaces]
         wires = [wire_dtype(space, self._job.wire_dtype) for space in spaces]
@@ -128,8 +133,9 @@ class Primary:
         return self._layout.spaces[slice_.space].buffers
 
     def change(self, going: Collection[int], coming: Coming) -> list[Segment]:
-        """Give up some slices and take others up. Nothing of the others is copied. Returns memory
-        for links to withdraw. Not while a round is folded."""
+        """Remove the slices `going`, and begin to use the slices `coming`. All other slices stay as
+        they are, and nothing is copied. Returns the memory that is no longer used, so that links
+        withdraw it. Must not be called while a round is folded."""
         if not going and not coming.parts:
             return []
         for id_ in going:
@@ -162,22 +168,23 @@ class Primary:
         self.changed.pop(slice_, None)
 
     def _place(self, coming: Coming) -> list[Segment]:
-        """Put the slices that come into every slot."""
+        """Give the new slices a place in every slot."""
         wires = [part.wire for part in self._parts.values()]
         return self.slots.change(self.slices, wires, {self._first_slot(): coming.places})
 
     def _first_slot(self) -> int:
-        """The slot that holds the first version of slices that come."""
+        """The slot of the first version of new slices."""
         raise NotImplementedError
 
     # -- contributions -------------------------------------------------------------------------
 
     def find(self, slice_: int) -> PrimarySlice | None:
-        """A slice by its number, if this server is its primary."""
+        """The slice with this number; None if this server is not its primary."""
         return self._parts.get(slice_)
 
     def incoming(self, part: PrimarySlice, data: memoryview, parts: Parts = None) -> torch.Tensor:
-        """A slice as it came, or these parts of it, once its size is checked."""
+        """The received bytes of a slice, or of these parts of it, as a tensor. Raises LinkError if
+        their size is wrong."""
         slice_, nbytes = part.held.slice, part.nbytes
         if parts is not None:
             length = parts_length(slice_, parts)
@@ -191,7 +198,8 @@ class Primary:
         return tensor_over(data, part.wire) if nbytes else torch.empty(0, dtype=part.wire)
 
     def check_weight(self, part: PrimarySlice, weight: float) -> None:
-        """Weights multiply elements, and torch refuses a factor that the dtype cannot hold."""
+        """Raise LinkError if the dtype of the slice cannot represent the weight: torch refuses to
+        multiply by such a number."""
         dtype = part.held.aggregate.dtype
         if dtype.is_floating_point and weight > torch.finfo(dtype).max:
             raise LinkError(f"a contribution weighs {weight}, which {dtype} cannot hold")
@@ -204,7 +212,8 @@ class Primary:
             slot.tensors[index].copy_(incoming)
 
     def restore(self, part: PrimarySlice, state: SliceState) -> None:
-        """Begin with the state of a checkpoint. The tensors beside the parameters are given away."""
+        """Begin a slice with the state of a checkpoint. The tensors are used as they are, except
+        the parameters, which are copied."""
         slot, index = self.slots.at(self._slot), self.index[part.held.slice.id]
         slot.rewrite(index)
         adopt_state(part.held, part.updater, state)
@@ -216,7 +225,7 @@ class Primary:
         updater.add(held, incoming, message.weight, message.parts)
         if updater.takes_parts:
             if not held.part_weights:
-                return  # no worker has changed a buffer in it
+                return  # no worker has changed a buffer in this slice
             self.changed[held.slice.id].update(held.part_weights)
         held.weight += message.weight
         if message.sequence >= held.clock:
@@ -225,7 +234,7 @@ class Primary:
     # -- for replicas --------------------------------------------------------------------------
 
     def pieces_of(self, slice_: int, slot: Slot, parts: tuple[int, ...]) -> list[Piece]:
-        """These parts of a slice, as they lie in a slot."""
+        """The memory of these parts of a slice in a slot."""
         part, whole = self._parts[slice_], slot.pieces[self.index[slice_]]
         assert whole.segment is not None
         item = part.wire.itemsize

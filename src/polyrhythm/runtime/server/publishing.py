@@ -1,4 +1,5 @@
-"""Sends versions to readers: slice by slice, or as one reference over links that carry references."""
+"""Sends versions to workers: slice by slice, or as one reference over links that carry
+references."""
 
 from collections.abc import Callable
 
@@ -24,8 +25,8 @@ class Publishing:
         replicated: bool,
         workers: int,
     ) -> None:
-        """`replicated`: slices can move, so every version lists the slices of this server. `workers`:
-        about how many workers read a version at the same time."""
+        """`replicated`: slices can move between servers, so every version that is sent lists the
+        slices of this server. `workers`: about how many workers read a version at the same time."""
         self._server = server
         self._name = fx.server_name(server)
         self._placed = placed
@@ -53,13 +54,14 @@ class Publishing:
         if link is not None:
             slots = self._placed().lease(effect.worker, effect.ticket)
             self._send(link, slots, effect.ticket, effect)
-            link.flush()  # the worker waits for this; the lead's count of its contribution can wait
+            link.flush()  # at once, because the worker waits for these parameters
 
     def _send(
         self, link: Link, slots: list[int], round_: int, effect: fx.Publish | fx.PublishLatest
     ) -> None:
-        """Send every slice in its slot, as one piece if the link carries references and the slices lie
-        side by side. Buffers that the reader already has are not sent over links that carry bytes."""
+        """Send every slice from its slot. If the link carries references and the slices are in one
+        segment, they are sent as one reference. Over links that carry bytes, buffers that the
+        reader already has are not sent."""
         primary = self._placed().primary
         slices = list(primary.ids)
         news: dict[int, tuple[int, ...]] = {}
@@ -89,8 +91,8 @@ class Publishing:
         self._peers.touch(link)
 
     def _first_for(self, worker: int, slices: int) -> int:
-        """The index of the slice that this reader gets first. Readers begin at different slices, so that
-        each link hashes a different slice and no link waits for another link's hash."""
+        """The index of the slice that this reader gets first. Each reader begins at a different
+        slice, so that the links hash different slices and do not wait for each other's digests."""
         return worker * slices // self._workers % slices if slices else 0
 
     def _sent_event(self, worker: int, round_: int) -> Callable[[], None]:

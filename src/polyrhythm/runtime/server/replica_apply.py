@@ -1,7 +1,7 @@
-"""Applies steps and states that primaries send to the replicas on this server.
+"""Applies the steps and states that primaries send to the replicas on this server.
 
-A step is entered in the ledger before it is confirmed to another process. Every slice is changed under
-its lock.
+A step is recorded in the ledger before it is confirmed to the primary. A slice is changed only
+under its lock.
 """
 
 import threading
@@ -41,7 +41,8 @@ class ReplicaApply:
         self._ledger_lock = ledger_lock
         self._put = put
         self.incomplete: dict[tuple[int, int, int], SliceState] = {}
-        """Per primary, epoch and slice, the tensors of a state that have come."""
+        """By primary, routing epoch and slice, the tensors that have arrived of a state that is not
+        complete yet."""
         self._incomplete_lock = threading.Lock()
 
     def seed(self, message: Seed, data: memoryview) -> SliceSeeded:
@@ -51,12 +52,12 @@ class ReplicaApply:
         return SliceSeeded(message.slice, message.routing)
 
     def step(self, message: Copy, data: memoryview | None) -> StepCopied | None:
-        """Make a step that a primary made. Returns an event once the step is made in all replicas of
-        that primary's slices."""
+        """Make a step that a primary has made. Returns an event when the step is made in all
+        replicas here of that primary's slices."""
         with self._locks.of(message.slice):
             with self._ledger_lock:
                 if not self._ledger.accepts(message.server, message.slice):
-                    return None  # the sender is not the primary, or its state is not here yet
+                    return None  # the sender is not the primary, or its state has not arrived yet
                 new = self._ledger.may_copy(message.server, message.stamp)
             if new:
                 if data is not None:
@@ -72,9 +73,9 @@ class ReplicaApply:
             return ledger_events.fetch(self._ledger, self._server, slices, routing)
 
     def adopt(self, message: State, data: memoryview | None) -> StateAdopted | None:
-        """Take one tensor of a slice's state. Returns an event once all replicas of the primary's
-        slices equal it. *A state is neither read nor kept unless its sender is the slice's primary
-        and was asked for it under the current routes.*"""
+        """Take one tensor of a slice's state, which a primary has sent. Returns an event when all
+        slices that were fetched from this primary are complete. *A state is neither read nor kept
+        unless its sender is the slice's primary and was asked for it under the current routes.*"""
         primary, slice_ = message.server, message.slice
         with self._locks.of(slice_):
             with self._ledger_lock:
@@ -93,7 +94,8 @@ class ReplicaApply:
                 return self._said(ledger_events.adopted(self._ledger, message))
 
     def _keep_part(self, message: State, data: memoryview) -> SliceState | None:
-        """Keep one tensor until the others have come. Returns the whole state if this was the last."""
+        """Keep one tensor until the other tensors of the state have arrived. Returns the whole
+        state if this was the last one."""
         slice_ = message.slice
         whole = (message.server, message.routing, slice_)
         tensor = self.replicas.checked(message, data).clone()
@@ -110,13 +112,15 @@ class ReplicaApply:
         return state
 
     def forget(self, primary: int) -> None:
-        """The link to this primary has ended: the rest of its states will not come."""
+        """Drop the incomplete states of this primary: the link to it has ended, so the rest of them
+        will not arrive."""
         with self._incomplete_lock:
             for key in [key for key in self.incomplete if key[0] == primary]:
                 del self.incomplete[key]
 
     def _drop_older(self, slice_: int, routing: int) -> None:
-        """A primary of older routes may have died while it sent the slice."""
+        """Drop incomplete states of this slice from earlier routes. Their primary may have died
+        while it sent them."""
         for key in [k for k in self.incomplete if k[2] == slice_ and k[1] < routing]:
             del self.incomplete[key]
 

@@ -1,7 +1,8 @@
-"""The replicas on a server: parameters and the updater's state of slices that have other primaries.
+"""The replicas on a server: the parameters and the updater's state of slices whose primary is
+another server.
 
-A replica makes every step that its primary made, with the same updater. Workers do not read replicas.
-Nothing here is locked; the caller holds the lock of the slice.
+A replica makes every step that the primary has made, with the same updater. Workers do not read
+replicas. This module takes no locks; the caller must hold the lock of the slice.
 """
 
 import math
@@ -22,7 +23,8 @@ _MOST_PARTS = 16
 """The most tensors that the state of a slice may have. Torch's optimizers keep at most five."""
 _LONGEST_NAME = 100
 SliceState = dict[str, torch.Tensor]
-"""The state of a slice after its last step: its parameters and the tensors of its updater, by name."""
+"""The state of a slice after its last step: its parameters and the tensors of its updater, by
+name."""
 
 
 @dataclass(slots=True)
@@ -38,7 +40,8 @@ def export_state(held: Held, updater: Updater) -> SliceState:
 
 
 def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
-    """Copy the parameters, and keep the other tensors, which the caller gives away."""
+    """Begin a slice with this state. The parameters are copied. The other tensors are used as they
+    are, so the caller must not use them any more."""
     held.parameters.copy_(state[PARAMETERS])
     rest = {name: tensor for name, tensor in state.items() if name != PARAMETERS}
     if rest:
@@ -46,7 +49,8 @@ def adopt_state(held: Held, updater: Updater, state: SliceState) -> None:
 
 
 class ReplicaMemory:
-    """`grows`: the primary sends the next version itself instead of an aggregate (plain addition)."""
+    """`grows`: the primary sends the next version instead of an aggregate (with plain addition, the
+    aggregate is the next version)."""
 
     def __init__(self, layout: Layout, job: JobSpec, spec: ModelSpec, *, grows: bool) -> None:
         self._layout = layout
@@ -63,8 +67,8 @@ class ReplicaMemory:
         return set(self._kept)
 
     def hold(self, slices: Iterable[int], states: Mapping[int, SliceState]) -> None:
-        """Keep replicas of these slices and of no others. New replicas begin with their state if
-        `states` has it, else with zeros."""
+        """Hold replicas of these slices and of no others. A new replica begins with its state in
+        `states`, or with zeros if there is none."""
         slices = set(slices)
         for slice_ in self._kept.keys() - slices:
             del self._kept[slice_]
@@ -106,7 +110,8 @@ class ReplicaMemory:
         return export_state(kept.held, kept.updater)
 
     def checked(self, message: State, data: memoryview) -> torch.Tensor:
-        """One tensor of a slice's state. Raises LinkError if the slice cannot have such a tensor."""
+        """One tensor of a slice's state. Raises LinkError if the slice cannot have such a
+        tensor."""
         kept = self._kept[message.slice]
         fault = _fault_of(message, len(data), kept)
         if fault is not None:
@@ -124,7 +129,7 @@ class ReplicaMemory:
     def step(self, message: Copy, data: memoryview | None) -> None:
         """Make the step that the primary made: fold its aggregate, or one contribution."""
         if data is None:
-            return  # no worker had contributed to the slice in that round
+            return  # no worker has contributed to the slice in that round
         kept = self._kept[message.slice]
         held, updater = kept.held, kept.updater
         if message.worker >= 0 and not updater.takes_parts:
@@ -140,8 +145,9 @@ class ReplicaMemory:
 
 
 def _fault_of(message: State, nbytes: int, kept: _Kept) -> str | None:
-    """What is wrong with one tensor of a state, or None. Only scalars and tensors of the slice's length
-    are accepted, so a peer can make this process keep no more than a few times the slice."""
+    """Describe what is wrong with one tensor of a state; None if it is valid. Only scalars and
+    tensors of the slice's length are accepted, so the memory that a peer can make this process use
+    is limited to a few times the slice."""
     length = kept.held.slice.length
     dtype = DTYPES.get(message.dtype)
     if dtype is None:

@@ -1,6 +1,7 @@
 """Sends steps and states from a primary to the replicas of its slices.
 
-A step is sent under the lock of its slice, so that all replicas make the same steps in the same order.
+A step is sent under the lock of its slice, so that all replicas make the same steps in the same
+order.
 """
 
 import threading
@@ -42,7 +43,8 @@ class ReplicaSender:
     def fold_too(
         self, slice_: int, step: SliceStep, piece: Piece, route: Route, routing: int
     ) -> None:
-        """Send the step that is about to be made here, with its aggregate, to every replica."""
+        """With rounds: send the step that this server is about to make, and the aggregate, to every
+        replica of the slice."""
         with self._ledger_lock:
             stamp = self._ledger.stamp(slice_)
             rows = self._ledger.folded_rows(slice_)
@@ -59,7 +61,7 @@ class ReplicaSender:
         for peer in copy_targets:
             if not step.weight:
                 self._tell(peer, copy, ())
-            elif peer in route.learners:  # the primary does not wait for it, so it gets a copy
+            elif peer in route.learners:  # a copy, because the primary does not wait for learners
                 apart = apart or piece_for_many(memoryview(bytes(piece.memory)))
                 self._tell(peer, copy, (apart,))
             else:
@@ -68,9 +70,9 @@ class ReplicaSender:
     def forward(
         self, message: Contribution, data: memoryview, step: SliceStep, stamp: Stamp, routing: int
     ) -> memoryview:
-        """Send the step that folds this contribution to every replica; for policies without rounds.
-        Returns a copy of the bytes: the step is made from it here too, because the worker may write
-        on its own memory meanwhile."""
+        """Without rounds: send the step that folds this contribution to every replica. Returns a
+        copy of `data`, from which this server must make its own step: the worker may overwrite
+        `data` meanwhile, and the primary would then differ from its replicas."""
         with self._ledger_lock:
             copy_targets = sorted(self._ledger.copy_targets(message.slice))
         payload = memoryview(bytearray(data)) if copy_targets else data
@@ -91,8 +93,9 @@ class ReplicaSender:
         return payload
 
     def teach(self, to: int, held: Stamp, slices: int, primary: Primary, routing: int) -> None:
-        """Send the state of a slice to the server `to`, and every later step of it, too. The tensors are
-        left out if the replica there (`held`) is the same. `slices`: how many slices `to` asked for."""
+        """Send the state of a slice to the server `to`, which from now on also gets every later
+        step of the slice. The tensors are left out if the stamp `held` shows that the copy there is
+        equal. `slices`: how many slices `to` asked for."""
         slice_ = held.slice
         with self._ledger_lock:
             same = self._ledger.teach(to, (slice_,), (held,))[slice_]
@@ -112,7 +115,8 @@ class ReplicaSender:
 
 
 def _state_frames(head: State, parts: SliceState) -> Iterator[tuple[State, Sequence[memoryview]]]:
-    """A frame for each tensor of the state, or one frame without payload if there are no tensors."""
+    """A frame for each tensor of the state, or one frame without payload if there are no
+    tensors."""
     if not parts:
         yield head, ()
     names = {dtype: name for name, dtype in DTYPES.items()}

@@ -1,5 +1,5 @@
-"""The slices of a primary with rounds: contributions are collected, and a fold makes the next version of
-all slices."""
+"""The slices of a primary with rounds: contributions are added to aggregates, and a fold makes the
+next version of all slices."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,11 +13,13 @@ from polyrhythm.tensors.updaters import Held
 from polyrhythm.wire.messages import JobSpec, ModelSpec, SliceStep
 
 _AGGREGATES = 2
-"""While replicas read the aggregate that was folded, the next one grows."""
+"""The number of aggregates per slice. While replicas read the aggregate that was folded last,
+contributions are added to the other one."""
 
 
 class RoundsPrimary(Primary):
-    """With rounds, every slice has an aggregate, and a fold makes the next version of all of them."""
+    """With rounds, every slice has an aggregate, and a fold makes the next version of all
+    slices."""
 
     def __init__(
         self,
@@ -30,7 +32,7 @@ class RoundsPrimary(Primary):
         self.grows = job.updater == "addition"
         self._fill = 1 if self.grows else 0
         self._aggregates: Slots | None = None
-        if job.replicas and not self.grows:  # replicas read aggregates where they lie
+        if job.replicas and not self.grows:  # replicas read aggregates in place
             self._aggregates = Slots((), (), allocate)
             for number in range(_AGGREGATES):
                 self._aggregates.at(number)
@@ -53,7 +55,7 @@ class RoundsPrimary(Primary):
         return freed
 
     def add_kept(self, order: Mapping[int, int]) -> None:
-        """Add the contributions that were kept, in this order of the workers."""
+        """Add the contributions that a deterministic job has kept, in this order of the workers."""
         for part in self._parts.values():
             part.kept.sort(key=lambda each: (order.get(each[1].worker, -1), each[1].sequence))
             for incoming, message in part.kept:
@@ -61,10 +63,11 @@ class RoundsPrimary(Primary):
             part.kept.clear()
 
     def fold(self, number: int, fill: int, steps: Mapping[int, SliceStep]) -> None:
-        """Make these steps, by slice, into the slot of this number. Slices without a step are carried
-        over. `fill`: the slot in which plain addition grows the next version."""
+        """Make these steps, by slice, and write the new version to the slot `number`. Slices
+        without a step are copied. `fill`: with plain addition, the slot to which later
+        contributions are added."""
         target = self.slots.at(number)
-        if not self.grows:  # otherwise the slot was opened when its aggregate began to grow
+        if not self.grows:  # otherwise `rewrite_all` was called when the slot was `fill`
             target.rewrite_all()
         for updater, slices in self._updaters.values():
             due = [held for held in slices if held.slice.id in steps]
@@ -85,7 +88,8 @@ class RoundsPrimary(Primary):
         return target.tensors[self.index[held.slice.id]]
 
     def _settle(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
-        """Point a slice that was folded at its new version, and open an empty aggregate."""
+        """Make the new version of a slice that was folded the current one, and begin an empty
+        aggregate."""
         held = part.held
         if part.converts:
             target.tensors[index].copy_(held.parameters)
@@ -101,10 +105,10 @@ class RoundsPrimary(Primary):
         held.empty()
 
     def _carry_over(self, index: int, part: PrimarySlice, target: Slot, fill: int) -> None:
-        """Copy a slice that was not folded into the new version; its aggregate goes on growing. The
-        other aggregate may still be read by replicas that have not confirmed its fold."""
+        """Copy a slice that was not folded to the new version. Contributions are still added to its
+        present aggregate, because replicas may still read the other aggregate."""
         held = part.held
-        if self.grows:  # it grows in the slot that its parameters are copied into
+        if self.grows:  # the aggregate is in the slot to which the parameters are copied: move it
             before, held.aggregate = held.aggregate, self.slots.at(fill).tensors[index]
             if held.weight:
                 held.aggregate.copy_(before)
@@ -113,13 +117,14 @@ class RoundsPrimary(Primary):
             held.parameters = place
 
     def settle(self, held: Held, *, forwarded: bool) -> None:
-        """Make the aggregate the step that a fold makes, here and on every replica. `forwarded`:
-        replicas read it where it lies."""
+        """Scale the aggregate so that this server and every replica can fold it as it is.
+        `forwarded`: replicas read the aggregate in place."""
         self._parts[held.slice.id].updater.settle(held, forwarded=forwarded)
 
     def aggregate_piece(self, held: Held, number: int) -> Piece:
-        """The memory of the aggregate that is about to be folded into the slot `number`. Replicas read
-        it where it lies, so it is not written before all have confirmed."""
+        """The memory of the aggregate that is about to be folded into the slot `number`. Replicas
+        read this memory in place, so it is not overwritten until all of them have confirmed the
+        fold."""
         id_ = held.slice.id
         if self._aggregates is None:
             return self.slots.at(number).pieces[self.index[id_]]

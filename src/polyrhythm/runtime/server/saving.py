@@ -1,8 +1,9 @@
-"""Saving the model: servers send parameters, and the process of the lead writes them to a file.
+"""Saving the model: servers send their parameters, and the process of the lead writes them to a
+file.
 
-A thread of its own writes. The thread that brings a slice copies it and goes on, so a slow disk delays
-no message and no heartbeat. The lead's machine asks for a few slices at a time (`core/lead/saving.py`),
-so few copies wait here.
+A separate thread writes the file. The thread that receives a slice only copies it, so a slow disk
+delays no message and no heartbeat. The lead's machine asks for a few slices at a time
+(`core/lead/saving.py`), so only a few copies wait to be written.
 """
 
 import threading
@@ -22,11 +23,13 @@ from polyrhythm.wire import messages as m
 
 _Work = Callable[[], None]
 _END_S = 5.0
-"""How long a process that ends waits for a disk that does not answer."""
+"""How long a process that ends waits for the thread that writes, in case the disk does not
+answer."""
 
 
 class ParameterSender:
-    """Sends the parameters of a server's slices, as they are now or as they were copied before."""
+    """Sends the parameters of a server's slices to the lead: the current ones, or copies that were
+    made before."""
 
     def __init__(
         self,
@@ -46,14 +49,14 @@ class ParameterSender:
         self._copies = {slice_: store.parameters_of(slice_) for slice_ in store.primary.ids}
 
     def send(self, effect: fx.SendParameters) -> None:
-        """Slices travel as copies, because the memory may be freed while they are sent."""
+        """Send copies of these slices, because their memory may be freed while they are sent."""
         for slice_ in effect.slices:
             if not effect.copied:
                 data: memoryview | None = self._placed().parameters_of(slice_)
             elif effect.number == self._number:
                 data = self._copies.pop(slice_, None)
             else:
-                data = None  # the lead has given that file up
+                data = None  # the lead has begun another file since
             if data is not None:
                 message = m.Collected(server=self._server, number=effect.number, slice=slice_)
                 self._send(message, data)
@@ -61,7 +64,7 @@ class ParameterSender:
 
 @dataclass(slots=True)
 class _Begun:
-    """A file that slices are taken for."""
+    """A model file that is being written, and the slices that have arrived for it."""
 
     layout: Layout
     taken: set[int] = field(default_factory=set)
@@ -76,9 +79,9 @@ class ModelSaver:
         announce: Callable[[], None],
         post: Callable[[Event], None],
     ) -> None:
-        """`folder`: where models are written; without one, no model can be. `announce` is called when
-        the model of a job that is over is begun. `post` hands an event to the lead, on the thread of
-        this saver."""
+        """`folder`: the folder of model files; None: no model can be saved. `announce` is called
+        when the last model of a job begins to be written. `post` is called on the thread that
+        writes; it hands an event to the lead's machine."""
         self._folder = folder
         self._job = job
         self._announce = announce
@@ -87,7 +90,7 @@ class ModelSaver:
         self._thread: threading.Thread | None = None
         self._begun: dict[int, _Begun] = {}
         self._files: dict[int, ModelFile] = {}
-        """Used by the thread of this saver only."""
+        """Only the thread that writes uses this."""
 
     def create(self, effect: fx.CreateModel) -> None:
         if effect.last:
@@ -97,8 +100,8 @@ class ModelSaver:
         self._do(lambda: self._create(effect, layout))
 
     def take(self, message: m.Collected, data: memoryview) -> None:
-        """A slice has come. It is copied, because its memory is valid only during this call. Slices of
-        unknown files, and those that came before, are ignored."""
+        """Take a slice that has arrived. It is copied, because its memory is valid only during this
+        call. A slice for an unknown file, or one that has arrived before, is ignored."""
         begun = self._begun.get(message.number)
         if begun is None or message.slice in begun.taken:
             return
@@ -157,7 +160,7 @@ class ModelSaver:
     def _write(self, number: int, slice_: int, data: memoryview) -> None:
         file = self._files.get(number)
         if file is None:
-            return  # it failed before
+            return  # an earlier write to this file has failed
         try:
             file.write(slice_, data)
         except StoreError as error:

@@ -47,7 +47,8 @@ _Told = TypeVar("_Told", bound=Event)
 
 
 class SliceStore:
-    """`store_modes.choose_slice_store` says which of the two subclasses a job needs."""
+    """The common part of the two slice stores; `store_modes.choose_slice_store` chooses one for a
+    job."""
 
     _ledger_type: type[Ledger]
     _primary_type: type[Primary]
@@ -66,7 +67,8 @@ class SliceStore:
         fresh: bool = True,
     ) -> None:
         """`tell` sends a step or a state to another server. `put` is called with every event, under
-        the ledger's lock. `fresh`: the slices will be seeded, here and on their replicas."""
+        the ledger's lock. `fresh`: the slices have no values yet; this server and the replicas will
+        get the initial parameters."""
         self._server = server
         self._job = job
         self._layout = lay_out(spec, job.servers, job.slice_nbytes)
@@ -80,9 +82,9 @@ class SliceStore:
         self._frozen = False
         self._stepping = Stepping(job)
         self._order: dict[int, int] = {}
-        """The order of the workers by name."""
+        """The position of each worker in the order of their names."""
         self._sharers: frozenset[int] = frozenset()
-        """The workers that share a step where contributions are folded one by one."""
+        """Without rounds: the workers among which a full step is divided."""
         kept = ledger_events.kept_by(server, routes)
         mine = self._mine(routes)
         self.ledger = self._ledger_type((s.id for s in mine), replicated=self._replicated)
@@ -124,7 +126,7 @@ class SliceStore:
             return None
         here = message.slice in self.follower.replicas or self.primary.find(message.slice)
         if here and not unseeded:
-            return None  # the first ones count
+            return None  # the slice has its initial parameters already
         event = self._seed(message, data)
         with self._ledger_lock:
             self.ledger.seeded(message.slice)
@@ -157,12 +159,12 @@ class SliceStore:
 
     @property
     def kept(self) -> list[Slice]:
-        """The slices that this server is the primary or a replica of."""
+        """The slices of which this server is the primary or a replica."""
         kept = {*self.primary.ids, *self.follower.replicas.ids}
         return [slice_ for slice_ in self._layout.slices if slice_.id in kept]
 
     def restore(self, slice_: int, state: Mapping[str, torch.Tensor]) -> None:
-        """Begin with this state of a slice, which was read from a checkpoint."""
+        """Begin a slice with this state, which was read from a checkpoint."""
         mine = {name: value.clone() for name, value in state.items() if name != PARAMETERS}
         mine[PARAMETERS] = state[PARAMETERS]
         with self._locks.of(slice_):
@@ -194,7 +196,7 @@ class SliceStore:
             if part is None and message.routing >= self._routing:
                 raise LinkError(f"the peer sent slice {message.slice}, which is not held here")
             if part is None or self._frozen:
-                return None  # the message follows earlier routes, or the job is over
+                return None  # the sender does not know the new routes yet, or the job is over
             incoming = primary.incoming(part, data, message.parts)
             primary.check_weight(part, message.weight)
             with self._ledger_lock:
@@ -202,7 +204,7 @@ class SliceStore:
                 if verdict is REPEATED:
                     return self._said(Repeated(worker, incarnation, sequence))
             if verdict is STRANGER:
-                return None  # it was evicted, or is not admitted yet: the lead tells it
+                return None  # the worker was evicted, or is not admitted yet; the lead tells it so
             if verify and not all_finite(incoming):
                 raise NotFinite(f"a contribution holds NaN or infinity in slice {message.slice}")
             try:
@@ -214,7 +216,8 @@ class SliceStore:
     def _enter(
         self, part: PrimarySlice, incoming: torch.Tensor, message: Contribution, data: memoryview
     ) -> Contributed | None:
-        """Add a slice that was checked. Returns an event if its contribution is complete here."""
+        """Add a slice that was checked. Returns an event if this server now has all its slices of
+        the contribution."""
         self._add_slice(part, incoming, message, data)
         whose = message.worker, message.incarnation, message.sequence
         with self._ledger_lock:
@@ -224,7 +227,7 @@ class SliceStore:
             return self._said(Contributed(*whose, round_, message.pull, message.pulled))
 
     def _lock(self, slice_: int) -> AbstractContextManager[object]:
-        """The locks under which a slice is added to."""
+        """The locks that a thread holds while it adds to a slice."""
         raise NotImplementedError
 
     def _add_slice(
@@ -242,8 +245,8 @@ class SliceStore:
     # -- readers -------------------------------------------------------------------------------
 
     def news_for(self, worker: int, incarnation: int) -> dict[int, tuple[int, ...]]:
-        """Per slice of buffers that this worker has read before, the parts that may have changed
-        since the seed. It has read a slice if it has contributed to it."""
+        """For each slice of buffers that this worker has read before, the parts that may have
+        changed since the seed. A worker that has contributed to a slice has read it."""
         if not self.primary.changed:
             return {}
         with self._ledger_lock:
@@ -264,8 +267,8 @@ class SliceStore:
             self._frozen = True
 
     def parameters_of(self, slice_: int) -> memoryview:
-        """A copy of the parameters of a slice, in the dtype of the model. Not while a round is
-        folded."""
+        """A copy of the parameters of a slice, in the dtype of the model. Must not be called while
+        a round is folded."""
         with self._locks.of(slice_):
             part = self.primary.find(slice_)
             assert part is not None

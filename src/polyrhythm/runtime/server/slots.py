@@ -1,7 +1,8 @@
-"""The memory of a server's slices by slot: every slice has a place in every slot, as it travels.
+"""The memory of a server's slices. It has several slots, each for one version; every slice has a
+place in every slot, in the dtype in which it is sent.
 
-A slot is allocated, in one segment, when it is first named. When slices move, the slices that stay
-keep their places, and the slices that come get a segment of their own in every slot.
+A slot is allocated, as one segment, when it is first used. When slices move between servers, the
+slices that stay keep their places. The slices that come are placed in a new segment in every slot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ Allocate = Callable[[int], Segment]
 
 
 class SlicePlace(NamedTuple):
-    """A slice in one slot."""
+    """The memory of a slice in one slot."""
 
     piece: Piece
     tensor: torch.Tensor
@@ -26,7 +27,7 @@ class SlicePlace(NamedTuple):
 def place_side_by_side(
     slices: Sequence[Slice], dtypes: Sequence[torch.dtype], allocate: Allocate
 ) -> dict[int, SlicePlace]:
-    """Places for these slices in one new segment, by slice."""
+    """Place these slices one after the other in a new segment. Returns their places by slice."""
     places, nbytes = pack(slices, [dtype.itemsize for dtype in dtypes])
     segment = allocate(nbytes)
     found = {}
@@ -42,14 +43,16 @@ class Slot:
     def __init__(self, segment: Segment, places: Mapping[int, SlicePlace]) -> None:
         self.segments = [segment]
         self.whole: Piece | None = segment.piece(0, segment.nbytes)
-        """All slices side by side; None if they do not lie so because slices have moved."""
+        """The memory of all slices as one piece; None if they are in several segments, because
+        slices have moved between servers."""
         self.pieces = [place.piece for place in places.values()]
         self.tensors = [place.tensor for place in places.values()]
 
     def change(
         self, before: Sequence[int], now: Sequence[int], coming: Mapping[int, SlicePlace]
     ) -> list[Segment]:
-        """Hold the slices `now` instead of those `before`. Returns segments that hold none of them."""
+        """Hold the slices `now` instead of the slices `before`. `coming`: the places of new slices.
+        Returns the segments that are no longer used."""
         stay = map(SlicePlace, self.pieces, self.tensors)
         places = dict(zip(before, stay, strict=True)) | dict(coming)
         kept = [places[slice_] for slice_ in now]
@@ -63,7 +66,7 @@ class Slot:
         return [segment for id_, segment in known.items() if id_ not in used]
 
     def rewrite(self, index: int) -> None:
-        """Call this before a slice is written: the digest of its former bytes is no longer valid."""
+        """Call this before a slice is overwritten: the digest of its old bytes becomes invalid."""
         self.pieces[index] = self.pieces[index].for_many()
 
     def rewrite_all(self) -> None:
@@ -101,8 +104,9 @@ class Slots:
         dtypes: Sequence[torch.dtype],
         filled: Mapping[int, Mapping[int, SlicePlace]],
     ) -> list[Segment]:
-        """Hold these slices from now on. Slices that stay keep their places. `filled`: per slot, the
-        places of slices that come, if they are allocated already. Returns segments to withdraw."""
+        """Hold these slices from now on. Slices that stay keep their places. `filled`: per slot,
+        the places of new slices, if these are allocated already. Returns the segments that are no
+        longer used, so that links withdraw them."""
         before = [slice_.id for slice_ in self._slices]
         now = [slice_.id for slice_ in slices]
         pairs = zip(slices, dtypes, strict=True)
@@ -122,7 +126,7 @@ class Slots:
         return freed
 
     def free(self, numbers: Sequence[int]) -> list[Segment]:
-        """Free these slots. Returns their segments, for links to withdraw."""
+        """Free these slots. Returns their segments, so that links withdraw them."""
         slots = [slot for n in numbers if (slot := self._slots.pop(n, None)) is not None]
         freed = [segment for slot in slots for segment in slot.segments]
         for segment in freed:

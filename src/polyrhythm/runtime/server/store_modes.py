@@ -36,8 +36,9 @@ class RoundsSliceStore(SliceStore):
             self.primary.add(part, incoming, message)
 
     def fold(self, round_: int, slot: int, fill: int, share: float = 1.0) -> float:
-        """Fold every aggregate into `slot`, and return the largest weight. A slice whose former primary
-        has folded this round is only copied. `share`: the fraction of a full step to make."""
+        """Fold every aggregate, write the new version to `slot`, and return the largest weight. A
+        slice that its former primary has folded in this round already is only copied. `share`: the
+        fraction of a full step."""
         primary = self.primary
         with self._locks.all_of(primary.ids):
             if self._job.deterministic:
@@ -68,7 +69,7 @@ class RoundsSliceStore(SliceStore):
 
 
 class OnArrivalSliceStore(SliceStore):
-    """Every contribution to a slice is folded as it comes, as a step of its own."""
+    """Every contribution to a slice is folded when it arrives, as a separate step."""
 
     ledger: OnArrivalLedger
     primary: OnArrivalPrimary
@@ -77,7 +78,8 @@ class OnArrivalSliceStore(SliceStore):
 
     @contextmanager
     def _lock(self, slice_: int) -> Iterator[None]:
-        """One updater makes the steps of all slices, one after the other."""
+        """The lock of the slice and the fold lock: all slices have one updater, so their steps are
+        made one after the other."""
         with self._locks.of(slice_), self._fold_lock:
             yield
 
@@ -87,10 +89,10 @@ class OnArrivalSliceStore(SliceStore):
         """Make the step of a contribution, here and on every replica."""
         primary = self.primary
         step = self._stepping.step(message.weight, message.rate, message.sequence)
-        if message.pulled >= 0:  # before the fold, which then needs no spare for that reader
+        if message.pulled >= 0:  # first, so that the fold can reuse the slot
             primary.latest.release(message.worker, message.pulled)
         buffers = primary.buffer_step(part, data, message, self._sharers)
-        if buffers is not None:  # the numbers contain the scale of each part already
+        if buffers is not None:  # `buffer_step` has scaled each part already
             data, step = buffers, SliceStep(1.0 if len(buffers) else 0.0)
         if self._replicated:
             with self._ledger_lock:
@@ -101,13 +103,13 @@ class OnArrivalSliceStore(SliceStore):
         primary.fold_slice(part, step)
 
     def lease(self, worker: int, ticket: int) -> list[int]:
-        """The slot of each slice as it is now, leased to this worker."""
+        """Lease the current slot of each slice to this worker, and return the slots."""
         with self._fold_lock:
             return list(self.primary.latest.lease(worker, ticket))
 
     def unlease(self, worker: int, ticket: int | None) -> list[Segment]:
-        """This worker has read the version that it got with `ticket`. Returns the memory that was
-        freed."""
+        """The worker has read the version that it got with `ticket`. Returns the memory that is
+        freed now."""
         with self._fold_lock:
             latest = self.primary.latest
             latest.release(worker, ticket)
@@ -115,5 +117,5 @@ class OnArrivalSliceStore(SliceStore):
 
 
 def choose_slice_store(job: JobSpec) -> type[SliceStore]:
-    """The slice store of a server, by the job's policy."""
+    """The class of a server's slice store, which depends on the job's sync policy."""
     return RoundsSliceStore if traits_of(job.sync).rounds else OnArrivalSliceStore

@@ -358,7 +358,7 @@ class WorkerNode:
         failed = JobFailed if effect.stopped else Refused
         if effect.reason.code == "lead-lost":
             failed = LeadLost
-            self._links.shut()  # the user's thread may be waiting for the rest of a frame of the lead
+            self._links.shut()  # the user's thread may be waiting for the rest of a frame
         self._failure = failed(in_words(effect.reason))
 
     def _end(self, effect: fx.End) -> None:
